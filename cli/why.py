@@ -1,5 +1,6 @@
 """`group-coordinator why`: explains why a group rebalanced."""
 
+import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -19,7 +20,8 @@ from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.topic_layout import ClientError, layout_on
+from kafka_why.stored_log import Progress
+from kafka_why.topic_layout import ClientError, TopicsMissing, layout_on
 from kafka_why.why.clock import Clock
 from kafka_why.why.course import course_of
 from kafka_why.why.deliveries.model import DeliveryReport, LoneDeliveries
@@ -27,6 +29,7 @@ from kafka_why.why.deliveries.reading import read_since
 from kafka_why.why.deliveries.text import alone_text, strangers
 from kafka_why.why.folder_history import read_folder
 from kafka_why.why.history import History, HistoryUnavailable, latest_view, read_history
+from kafka_why.why.offsets_topic import read_offsets_topic
 from kafka_why.why.report import Report, report_of
 from kafka_why.why.rocketmq.model import Report as RocketMqReport
 from kafka_why.why.rocketmq.report import report as rocketmq_report
@@ -49,6 +52,7 @@ class _Found(NamedTuple):
 
 R = TypeVar("R", Report, RocketMqReport, LoneDeliveries)
 _SHARE = "share"
+HISTORY, OFFSETS = "history", "offsets"
 
 
 @click.command()
@@ -58,6 +62,12 @@ _SHARE = "share"
     "--from-dir",
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Read the folder of `observe --output-dir` instead of topics.",
+)
+@click.option(
+    "--source",
+    type=click.Choice((HISTORY, OFFSETS)),
+    help="The topics of a coordinator of this project or of `observe`, which have reasons; or "
+    "__consumer_offsets of the cluster's own coordinator. Default: the first that has the group.",
 )
 @click.option(
     "--since",
@@ -79,6 +89,7 @@ def why(
     group_id: str,
     client_config: ClientConfig | None,
     from_dir: Path | None,
+    source: str | None,
     since: str | None,
     output: str,
     page_url: str | None,
@@ -92,15 +103,23 @@ def why(
     Of a share group the report also has what became of the records that gateways delivered to its members,
     of the last day unless --since says otherwise, and the records that may be poison.
 
-    The command reads the group's history from the events topic; the coordinator need not run.
+    Nothing needs to be set up before: where no coordinator of this project and no `observe` has written the
+    group's history, the command makes it of the records in the cluster's own __consumer_offsets, which go
+    back hours or days. It needs READ on that topic, joins no group and writes nothing.
     """
     configure_logs()
     now_ms = time.time_ns() // 1_000_000
     since_ms = _parse_since(since, now_ms)
     if (client_config is None) == (from_dir is None):
         raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir")
+    if from_dir is not None and source is not None:
+        raise click.UsageError("--source is for topics, not for --from-dir")
     try:
-        found = _found(client_config, prefix, from_dir, group_id, since_ms, now_ms)
+        if client_config is not None:
+            found = _found(client_config, prefix, source, group_id, since_ms, now_ms)
+        else:
+            assert from_dir is not None
+            found = _Found(read_folder(from_dir, group_id))
     except (ClientError, HistoryUnavailable) as error:
         raise click.ClickException(str(error)) from error
     except (KafkaError, OSError, ValueError) as error:
@@ -118,17 +137,43 @@ def why(
 
 
 def _found(
-    client_config: ClientConfig | None,
+    client_config: ClientConfig,
     prefix: str,
-    from_dir: Path | None,
+    source: str | None,
     group_id: str,
     since_ms: int | None,
     now_ms: int,
 ) -> _Found:
     """Raises HistoryUnavailable if there is neither a history nor deliveries."""
-    if client_config is None:
-        assert from_dir is not None
-        return _Found(read_folder(from_dir, group_id))
+    if source != OFFSETS:
+        try:
+            return _in_history(client_config, prefix, group_id, since_ms, now_ms)
+        except (TopicsMissing, HistoryUnavailable):
+            if source == HISTORY:
+                raise
+    history, notes = read_offsets_topic(client_config, group_id, since_ms, _progress())
+    return _Found(history, notes=notes)
+
+
+def _progress() -> Progress:
+    """Return what reports long reading on a terminal, each second."""
+    if not sys.stderr.isatty():
+        return lambda *_: None
+    next_s = time.monotonic() + 1
+
+    def report(read: int, of: int) -> None:
+        nonlocal next_s
+        if time.monotonic() >= next_s:
+            next_s = time.monotonic() + 1
+            tell(f"{read:,} of {of:,} records read")
+
+    return report
+
+
+def _in_history(
+    client_config: ClientConfig, prefix: str, group_id: str, since_ms: int | None, now_ms: int
+) -> _Found:
+    """Read the topics of a coordinator or an observer. Raises TopicsMissing, and HistoryUnavailable."""
     layout = layout_on(client_config, prefix)
     deliveries = partial(read_since, client_config, layout, group_id, since_ms, now_ms)
     try:

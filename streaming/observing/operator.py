@@ -32,10 +32,10 @@ from kafka_why.observed.epochs import topic_ids_in
 from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.observation import At, Observation
 from kafka_why.observed.step import observe, sight
+from kafka_why.topic_ids import NamesById, names_on
 from kafka_why.wire.primitives import ProtocolError
 from streaming.observing.one_observer import incarnation
 from streaming.observing.output import ObservedOutput
-from streaming.observing.topic_names import TopicNames, names_on
 from streaming.query.log_order import LogRow
 from streaming.query.operator import in_log_order
 
@@ -69,7 +69,7 @@ class ObservingCall:
     """One call: decodes the shard's groups that have records, applies these, and writes the groups back."""
 
     def __init__(
-        self, layout: TopicLayout, observer: str, names: TopicNames, name: str, state: SparkGroupState
+        self, layout: TopicLayout, observer: str, names: NamesById, name: str, state: SparkGroupState
     ) -> None:
         self._layout = layout
         self._observer = observer

@@ -18,12 +18,12 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.observed.consumer_offsets.decode import decode
+from kafka_why.topic_ids import NamesById
 from kafka_why.why.table import events_table
 from streaming.observing.folder_sink import FolderSink
 from streaming.observing.operator import ObservingCall
 from streaming.observing.output_folder import OutputFolder
 from streaming.observing.pipeline import COUNTS, observe_groups
-from streaming.observing.topic_names import TopicNames
 from streaming.query.log_order import LogRow
 from streaming.query.operator import in_log_order
 from streaming.query.output_rows import OutputRows
@@ -55,7 +55,7 @@ class Observing:
     def __call__(
         self, key: tuple[int], frames: Iterator[pd.DataFrame], state: SparkGroupState
     ) -> Iterator[pd.DataFrame]:
-        call = ObservingCall(LAYOUT, "observer", TopicNames(dict), f"shard {key[0]}", state)
+        call = ObservingCall(LAYOUT, "observer", NamesById(dict), f"shard {key[0]}", state)
         yield from call.apply(in_log_order(frames))
         yield from call.finish()
 

@@ -13,8 +13,8 @@ from kafka_why.contract.codec import Reason
 from kafka_why.contract.kafka.history import BY_EPOCHS
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.observed.group import ObservedGroup
+from kafka_why.topic_ids import NamesById
 from streaming.observing.operator import ObservingCall
-from streaming.observing.topic_names import TopicNames
 from streaming.query.log_order import LogRow
 from tests.harness.observed_log import REAL_OF_OTHERS, real_rows
 from tests.harness.operator_call import spark_state
@@ -34,7 +34,7 @@ def called(
 ) -> tuple[list[pd.DataFrame], Row]:
     """Call the operator with these records, in a process of its own. Returns its output and the state."""
     spark = spark_state(state)
-    call = ObservingCall(LAYOUT, "observer", TopicNames(lambda: names or {}), "shard 0", spark)
+    call = ObservingCall(LAYOUT, "observer", NamesById(lambda: names or {}), "shard 0", spark)
     frames = [*call.apply(rows), *call.finish()]
     return frames, spark.get if spark.exists else None
 

@@ -27,7 +27,7 @@ log = structlog.get_logger()
 Look = Callable[[], dict[bytes, str]]
 
 
-class TopicNames:
+class NamesById:
     """The names that are known. `look` returns those of all topics; it may raise KafkaError."""
 
     def __init__(self, look: Look, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -58,9 +58,9 @@ class TopicNames:
 
 
 @cache
-def names_on(client_config: ClientConfig) -> TopicNames:
+def names_on(client_config: ClientConfig) -> NamesById:
     """This process's names of the cluster's topics. A Python worker serves many tasks."""
-    return TopicNames(lambda: _names(client_config))
+    return NamesById(lambda: _names(client_config))
 
 
 def _names(client_config: ClientConfig) -> dict[bytes, str]:

@@ -1,0 +1,233 @@
+"""A group's history from `__consumer_offsets`, where nothing of ours was set up before.
+
+The cluster's own coordinator keeps a group's generations, members, assignments and offsets there. The newest
+segment of a partition is never compacted, so it has all of it. Of what is older only the last record of each
+key is sure to be there. What follows from the records is decided by `kafka_why.observed`, as for `observe`.
+"""
+
+from contextlib import closing
+from dataclasses import dataclass, field
+from struct import pack, unpack_from
+from typing import Any, NamedTuple
+
+import structlog
+from kafka import TopicPartition
+from kafka.admin import OffsetSpec
+from kafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError, for_code
+
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.codec import request_id
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
+from kafka_why.observed.consumer_offsets.decode import decode
+from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
+from kafka_why.observed.consumer_offsets.schemas import UnknownRecord
+from kafka_why.observed.epochs import topic_ids_in
+from kafka_why.observed.group import ObservedGroup
+from kafka_why.observed.observation import At
+from kafka_why.observed.records import AnyRecord, ClassicGeneration, ClassicGroupRemoved, OffsetCommitted
+from kafka_why.observed.step import observe
+from kafka_why.stored_log import Batch, LogWalk, Progress, StoredLog
+from kafka_why.topic_ids import NamesById, names_on
+from kafka_why.why.clock import Clock
+from kafka_why.why.history import History, HistoryUnavailable, why_nothing
+from kafka_why.wire.primitives import ProtocolError
+
+SLICE_RECORDS = 200_000
+"""The newest records that are read first. If they do not have enough, four times as many are read."""
+GENERATIONS = 11
+"""The last ten rebalances of a classic group need so many generations: each has the whole group."""
+_GROWTH = 4
+_OFFSET_KEYS = (0, 1)
+
+log = structlog.get_logger()
+
+
+class OffsetsTopicHistory(NamedTuple):
+    """A history, and what to say about its source."""
+
+    history: History
+    notes: list[str]
+
+
+def read_offsets_topic(
+    client_config: ClientConfig, group_id: str, since_ms: int | None, progress: Progress = lambda *_: None
+) -> OffsetsTopicHistory:
+    """Return the history of a group up to now: its last ten rebalances, or those that ended at or after
+    `since_ms`. All that the log has is read of a group whose records are increments.
+
+    Raises HistoryUnavailable if the log has no record of the group or must not be read, and KafkaError.
+    """
+    try:
+        partitions = _partitions(client_config)
+        partition = TopicPartition(KAFKAS_OFFSETS_TOPIC, partition_of_offsets(group_id, partitions))
+        with StoredLog(client_config, partition) as stored:
+            return _read(stored, client_config, group_id, since_ms, partition, progress)
+    except TopicAuthorizationFailedError as error:
+        raise HistoryUnavailable(
+            f"{KAFKAS_OFFSETS_TOPIC} must not be read by this principal. Grant it with: kafka-acls.sh "
+            f"--bootstrap-server {client_config} --add --allow-principal User:NAME --operation Read "
+            f"--topic {KAFKAS_OFFSETS_TOPIC}"
+        ) from error
+    except UnknownTopicOrPartitionError as error:
+        raise HistoryUnavailable(
+            f"the cluster has no {KAFKAS_OFFSETS_TOPIC}: no group has joined or committed yet, or the "
+            "service hides it"
+        ) from error
+
+
+def _read(
+    stored: StoredLog,
+    client_config: ClientConfig,
+    group_id: str,
+    since_ms: int | None,
+    partition: TopicPartition,
+    progress: Progress,
+) -> OffsetsTopicHistory:
+    begin, end = stored.offset(OffsetSpec.EARLIEST), stored.offset(OffsetSpec.LATEST)
+    first = max(begin, end - SLICE_RECORDS)
+    while True:
+        part = GroupRecords(group_id, partition, names_on(client_config))
+        walk = LogWalk(first, end, part.key_part)
+        for batch in stored.read(walk, progress):
+            part.take(batch)
+        if first == begin or part.is_enough(since_ms):
+            break
+        first = begin if part.has_increments else max(begin, end - (end - first) * _GROWTH)
+    if not part.entries:
+        raise HistoryUnavailable(_why_nothing(client_config, group_id))
+    notes = [_coverage(partition, walk, first, begin)]
+    return OffsetsTopicHistory(
+        History(list(part.entries), frozenset(), from_start=False, records_read=end - first), notes
+    )
+
+
+def _coverage(partition: TopicPartition, walk: LogWalk, first: int, begin: int) -> str:
+    """Return from when on no record is missing."""
+    name = f"{partition.topic}-{partition.partition}"
+    if walk.whole_from_ms is None or (walk.is_whole and first == begin == 0):
+        return f"read from {name}, which has all its records"
+    earlier = "compaction kept the last of each key" if first == begin else "nothing was read (--since)"
+    whole = Clock().time(walk.whole_from_ms)
+    return f"read from {name}, which has every record since {whole}; of what is older {earlier}"
+
+
+@dataclass
+class GroupRecords:
+    """The records of one group as they come, and the entries that follow from them.
+
+    A commit is only kept until the next record of another kind, and of each partition only the last one:
+    what follows from that record needs no other, and a group may have millions.
+    """
+
+    group_id: str
+    partition: TopicPartition
+    names: NamesById
+    entries: list[HistoryEntry] = field(default_factory=list)
+    has_increments: bool = False
+    generations: int = 0
+    first_generation_ms: int | None = None
+    _group: ObservedGroup | None = None
+    _commits: dict[bytes, Batch] = field(default_factory=dict)
+    _pending: dict[int, list[Batch]] = field(default_factory=dict)
+
+    @property
+    def key_part(self) -> bytes:
+        """What every key of the group has after its first two bytes."""
+        text = self.group_id.encode()
+        return pack(">h", len(text)) + text
+
+    def is_enough(self, since_ms: int | None) -> bool:
+        """Return True if no older record is needed."""
+        if self.has_increments or self.first_generation_ms is None:
+            return False
+        return self.generations >= GENERATIONS if since_ms is None else self.first_generation_ms <= since_ms
+
+    def take(self, batch: Batch) -> None:
+        """Take the next batch of the log. Commits of a transaction count when it has ended."""
+        if batch.is_marker:
+            pending = self._pending.pop(batch.producer_id, [])
+            if pending and any(record.commit for record in batch.records()):
+                for of_transaction in pending:
+                    self._apply(of_transaction)
+        elif batch.is_transactional:
+            self._pending.setdefault(batch.producer_id, []).append(batch)
+        elif not self._are_commits(batch):
+            self._apply_commits()
+            self._apply(batch)
+
+    def _are_commits(self, batch: Batch) -> bool:
+        """Keep the batch if the group has nothing but commits in it."""
+        if batch.is_compressed:
+            return False
+        keys, found = list[bytes](), batch.data.find(self.key_part)
+        while found >= 0:
+            key = _offset_key(batch.data, found, len(self.key_part))
+            if key is None:
+                return False
+            keys.append(key)
+            found = batch.data.find(self.key_part, found + len(key))
+        for key in keys:
+            self._commits.pop(key, None)
+            self._commits[key] = batch
+        return True
+
+    def _apply_commits(self) -> None:
+        batches = {id(batch): batch for batch in self._commits.values()}
+        self._commits = {}
+        for batch in batches.values():
+            self._apply(batch)
+
+    def _apply(self, batch: Batch) -> None:
+        for record in batch.records():
+            if record.key is None or not record.key[2:].startswith(self.key_part):
+                continue
+            try:
+                group_id, says = decode(record.key, record.value)
+            except (UnknownRecord, ProtocolError) as error:
+                log.warning("a record cannot be read", partition=str(self.partition), error=str(error))
+                continue
+            if group_id == self.group_id:
+                self._observe(record, says)
+
+    def _observe(self, record: Any, says: AnyRecord) -> None:
+        if ids := topic_ids_in(says):
+            self.names.find(ids)
+        if isinstance(says, ClassicGeneration):
+            self.generations += 1
+            if self.first_generation_ms is None:
+                self.first_generation_ms = record.timestamp
+        elif not isinstance(says, OffsetCommitted | ClassicGroupRemoved):
+            self.has_increments = True
+        name = request_id(self.partition.topic, self.partition.partition, record.offset)
+        seen = observe(self._group, self.group_id, says, At(record.timestamp, name, name), self.names.known)
+        self.entries += seen.history
+        self._group = None if seen.is_over else seen.group
+
+
+def _offset_key(data: bytes, found: int, length: int) -> bytes | None:
+    """Return the key of a committed offset whose group id is at `found`, None if it is another key."""
+    (version,) = unpack_from(">h", data, found - 2)
+    if version not in _OFFSET_KEYS:
+        return None
+    (topic_bytes,) = unpack_from(">h", data, found + length)
+    return data[found - 2 : found + length + 2 + max(topic_bytes, 0) + 4]
+
+
+def _partitions(client_config: ClientConfig) -> int:
+    """Return the number of partitions of `__consumer_offsets`."""
+    with closing(kafka_clients.admin(client_config)) as admin:
+        (topic,) = admin.describe_topics([KAFKAS_OFFSETS_TOPIC])
+    if topic["error_code"]:
+        raise for_code(topic["error_code"])(KAFKAS_OFFSETS_TOPIC)
+    return len(topic["partitions"])
+
+
+def _why_nothing(client_config: ClientConfig, group_id: str) -> str:
+    """Return why there is no entry of a group."""
+    with closing(kafka_clients.admin(client_config)) as admin:
+        groups = {str(group["group_id"]) for group in admin.list_groups()}
+    if group_id in groups:
+        return f"{KAFKAS_OFFSETS_TOPIC} has no record of members of group {group_id}: it only commits offsets"
+    return why_nothing(group_id, groups)

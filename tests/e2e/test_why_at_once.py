@@ -1,0 +1,91 @@
+"""`why` at a cluster where nothing of ours was set up, as a user who may read `__consumer_offsets` alone."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from cli import main
+from kafka_why.connections import kafka_clients
+from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
+from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, share
+from tests.e2e.harness import create_topic, wait_until
+from tests.harness.secured_broker import (
+    ADMIN,
+    Allowed,
+    ClusterSecurity,
+    SecuredBroker,
+    grant,
+    write_properties,
+)
+
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
+
+READER, STRANGER = "alice", "bob"
+TOPIC = "orders"
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    folder = tmp_path_factory.mktemp("secured")
+    with SecuredBroker(folder, ClusterSecurity(folder / "security", authorizes=True)) as broker:
+        create_topic(broker.config_of(ADMIN), TOPIC, PARTITIONS, {})
+        grant(broker.config_of(ADMIN), [Allowed(READER, "TOPIC", KAFKAS_OFFSETS_TOPIC, "LITERAL", ("READ",))])
+        yield broker
+
+
+def member(broker: SecuredBroker, group: str, *, epochs: bool) -> ConfluentMember:
+    config = broker.config_of(ADMIN)
+    return ConfluentMember(
+        config.bootstrap_servers,
+        group,
+        TOPIC,
+        is_of_consumer_protocol=epochs,
+        settings=config.librdkafka_settings(),
+    )
+
+
+def why(broker: SecuredBroker, folder: Path, user: str, *arguments: str) -> Result:
+    properties = folder / f"{user}.properties"
+    if not properties.exists():
+        write_properties(properties, broker.security.client_properties(user))
+    cluster = ("--bootstrap-servers", broker.bootstrap_servers, "--client-config", str(properties))
+    return CliRunner().invoke(main, ["why", *arguments, *cluster])
+
+
+@pytest.mark.parametrize("epochs", [False, True], ids=["classic", "consumer protocol"])
+def test_group_is_explained_after_the_fact(broker: SecuredBroker, tmp_path: Path, *, epochs: bool) -> None:
+    group = new_group()
+    with closing(member(broker, group, epochs=epochs)) as stays:
+        share(stays)
+        with closing(member(broker, group, epochs=epochs)) as leaves:
+            share(stays, leaves)
+        share(stays)
+    told = why(broker, tmp_path, READER, group, "-o", "json")
+    assert told.exit_code == 0, told.output
+    report = json.loads(told.stdout)
+    assert [one["cause"]["kind"] for one in report["rebalances"]] == ["member joined"] * 2 + [
+        "member left or expired"
+    ] * 2
+    assert (report["state"], report["members"]) == ("Empty", [])
+    assert [one["moves"]["moved"] for one in report["rebalances"]][1:3] == [PARTITIONS // 2] * 2
+    assert f"read from {KAFKAS_OFFSETS_TOPIC}-" in report["notes"][-1]
+    with closing(kafka_clients.admin(broker.config_of(ADMIN))) as admin:
+        assert set(admin.list_topics()) <= {TOPIC, KAFKAS_OFFSETS_TOPIC}, "the command creates no topic"
+
+
+def test_missing_right_is_named_with_the_command_that_grants_it(
+    broker: SecuredBroker, tmp_path: Path
+) -> None:
+    told = why(broker, tmp_path, STRANGER, "orders-service")
+    assert told.exit_code == 1
+    assert f"--operation Read --topic {KAFKAS_OFFSETS_TOPIC}" in told.stderr
+
+
+def test_unknown_group_is_an_error(broker: SecuredBroker, tmp_path: Path) -> None:
+    wait_until(
+        lambda: "is unknown" in why(broker, tmp_path, READER, "nobody").stderr, "the error about the group"
+    )

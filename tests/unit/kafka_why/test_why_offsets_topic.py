@@ -1,0 +1,131 @@
+"""A group's history out of the bytes of `__consumer_offsets`, as brokers store them."""
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby, pairwise
+from pathlib import Path
+from struct import pack
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kafka import TopicPartition
+from kafka.record import MemoryRecordsBuilder
+
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
+from kafka_why.observed.consumer_offsets.decode import decode
+from kafka_why.observed.group import ObservedGroup
+from kafka_why.observed.observation import At
+from kafka_why.observed.step import observe
+from kafka_why.stored_log import LogWalk
+from kafka_why.topic_ids import NamesById
+from kafka_why.why.offsets_topic import GroupRecords
+from streaming.query.log_order import LogRow
+from tests.harness.observed_log import REAL, REAL_OF_OTHERS, real_rows
+
+GROUPS = [(REAL, "classic"), (REAL, "consumer"), (REAL_OF_OTHERS, "queue"), (REAL_OF_OTHERS, "counts")]
+GZIP = 1
+_ATTRIBUTES = 22  # the byte of a batch with its lower attributes
+_CONTROL = 0b10_0000
+_COMMIT = pack(">hh", 0, 1)
+_ABORT = pack(">hh", 0, 0)
+
+
+def batch(rows: Sequence[LogRow], compression: int = 0, producer_id: int = -1) -> bytes:
+    """Rows of successive offsets in one batch, of a transaction if it has a producer."""
+    of_transaction = {
+        "transactional": True,
+        "producer_id": producer_id,
+        "producer_epoch": 0,
+        "base_sequence": 0,
+    }
+    builder = MemoryRecordsBuilder(2, compression, 1_000_000, **(of_transaction if producer_id >= 0 else {}))
+    for row in rows:
+        builder.append(row.at_ms, row.key, row.value or None)
+    builder.close()
+    return pack(">q", rows[0].offset) + bytes(builder.buffer())[8:]
+
+
+def marker(offset: int, producer_id: int, key: bytes) -> bytes:
+    """The end of a producer's transaction."""
+    data = bytearray(batch([LogRow(0, offset, 0, key, pack(">hi", 0, 0))], producer_id=producer_id))
+    data[_ATTRIBUTES] |= _CONTROL
+    return bytes(data)
+
+
+def requests(rows: Iterable[LogRow]) -> list[list[LogRow]]:
+    """The rows by the time at which they were written, as the coordinator puts them into batches."""
+    return [list(of_time) for _, of_time in groupby(rows, key=lambda row: row.at_ms)]
+
+
+def read(group_id: str, data: Sequence[bytes], end: int) -> tuple[GroupRecords, LogWalk]:
+    """Read the group, one response after the other."""
+    part = GroupRecords(group_id, TopicPartition(KAFKAS_OFFSETS_TOPIC, 0), NamesById(dict))
+    walk = LogWalk(0, end, part.key_part)
+    for response in data:
+        for found in walk.batches(response):
+            part.take(found)
+    return part, walk
+
+
+def observed(group_id: str, rows: Iterable[LogRow]) -> list[HistoryEntry]:
+    """The entries of a group that follow from its records one by one."""
+    group: ObservedGroup | None = None
+    entries = []
+    for row in rows:
+        record = decode(row.key, row.value or None)
+        if record.group_id == group_id:
+            name = f"{KAFKAS_OFFSETS_TOPIC}-0-{row.offset}"
+            seen = observe(group, group_id, record.says, At(row.at_ms, name, name), {})
+            group = None if seen.is_over else seen.group
+            entries += seen.history
+    return entries
+
+
+@pytest.mark.parametrize(("path", "group_id"), GROUPS, ids=[group_id for _, group_id in GROUPS])
+@given(ends=st.sets(st.integers(1, 20)), compression=st.sampled_from([0, GZIP]))
+def test_history_is_that_of_all_records_one_by_one(
+    path: Path, group_id: str, ends: set[int], compression: int
+) -> None:
+    rows = real_rows(path)
+    stored = [batch(some, compression) for some in requests(rows)]
+    cuts = [0, *sorted(end for end in ends if end < len(stored)), len(stored)]
+    responses = [b"".join(stored[a:b]) + stored[0][:50] for a, b in pairwise(cuts)]
+    part, walk = read(group_id, responses, len(rows))
+    assert part.entries == observed(group_id, rows)
+    assert part.entries
+    assert (walk.is_over, walk.is_whole, walk.whole_from_ms) == (True, True, rows[0].at_ms)
+
+
+def test_evidence_is_whole_from_the_batch_after_the_last_gap() -> None:
+    rows = real_rows()
+    whole = [batch(some) for some in requests(rows)]
+    missing_batch = read("classic", [b"".join([*whole[:3], *whole[4:]])], len(rows))[1]
+    assert (missing_batch.is_whole, missing_batch.whole_from_ms) == (False, requests(rows)[4][0].at_ms)
+    longest = max(range(len(whole)), key=lambda n: len(requests(rows)[n]))
+    cleaned = bytearray(whole[longest])
+    cleaned[60] -= 1  # the number of records
+    in_batch = read("classic", [b"".join([*whole[:longest], cleaned, *whole[longest + 1 :]])], len(rows))[1]
+    assert (in_batch.is_whole, in_batch.whole_from_ms) == (False, requests(rows)[longest][0].at_ms)
+
+
+def test_log_may_end_with_a_gap() -> None:
+    rows = real_rows()
+    walk = read("classic", [b"".join(map(batch, requests(rows))), b""], len(rows) + 5)[1]
+    assert walk.is_over
+
+
+@pytest.mark.parametrize(
+    ("key", "said"), [(_COMMIT, "the last commit of its partitions was"), (_ABORT, "had a commit since")]
+)
+def test_commits_of_a_transaction_count_when_it_has_committed(key: bytes, said: str) -> None:
+    rows = [row for row in real_rows() if decode(row.key, row.value or None).group_id == "classic"]
+    generations = [row for row in rows if row.key[1] == 2]
+    commits = [row for row in rows if row.key[1] < 2]
+    before = [row._replace(offset=n) for n, row in enumerate([*generations[:3], *commits])]
+    end = len(before)
+    stored = [batch([row], producer_id=7 if row.key[1] < 2 else -1) for row in before]
+    stored += [marker(end, 7, key), batch([generations[3]._replace(offset=end + 1)])]
+    part, _ = read("classic", [b"".join(stored)], end + 2)
+    (removed,) = [entry for entry in part.entries if entry.type is EntryType.MEMBER_REMOVED]
+    assert said in removed.reason
