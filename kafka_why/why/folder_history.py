@@ -4,8 +4,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
-
 from kafka_why.why.history import History, HistoryUnavailable, entry_in, why_nothing
 
 _EVENTS = "events"
@@ -40,6 +38,8 @@ def _read(folder: Path, columns: list[str], filters: _Filters) -> list[dict[str,
 
 
 def _rows(folder: Path, columns: list[str], filters: _Filters) -> list[dict[str, Any]]:
+    import pyarrow.parquet as pq  # a quarter of a second, which other sources need not wait
+
     found: list[dict[str, Any]] = pq.read_table(
         folder / _EVENTS, columns=columns, filters=filters
     ).to_pylist()
