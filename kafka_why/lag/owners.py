@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from msgspec import UNSET, Struct, UnsetType
-
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.kafka.states import GroupState
 from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
@@ -12,40 +10,6 @@ from kafka_why.lag.log import Partition
 
 _SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value)
 """A group of the consumer protocol has these states under the same names."""
-
-
-class ConsumerRow(Struct, frozen=True):
-    """The kept field of `kafka_why.contract.kafka.snapshot.ConsumerMemberSnapshot`."""
-
-    assigned: dict[str, list[int]] = {}
-
-
-class MemberRow(Struct, frozen=True):
-    """The kept fields of `kafka_why.contract.kafka.snapshot.MemberSnapshot`."""
-
-    member_id: str
-    client_id: str = ""
-    client_host: str = ""
-    assignment: bytes = b""
-    consumer: ConsumerRow | None = None
-
-
-class TopicsRow(Struct, frozen=True):
-    """The kept field of `kafka_why.contract.kafka.snapshot.ConsumerGroupSnapshot`."""
-
-    topics: dict[str, object] = {}
-
-
-class OwnersRow(Struct, frozen=True):
-    """The kept fields of `kafka_why.contract.kafka.snapshot.GroupSnapshot`."""
-
-    state: str = ""
-    state_timestamp_ms: int = 0
-    protocol_type: str | None = None
-    members: list[MemberRow] = []
-    subscribed_topics: list[str] | None = None
-    truncated: bool = False
-    consumer: TopicsRow | UnsetType = UNSET
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +33,7 @@ class Ownership:
 UNKNOWN = Ownership()
 
 
-def ownership(view: GroupSnapshot | OwnersRow) -> Ownership:
+def ownership(view: GroupSnapshot) -> Ownership:
     """Return who holds what in a group of Kafka's."""
     if view.state not in _SETTLED or (view.truncated and view.state != GroupState.EMPTY):
         return UNKNOWN
@@ -80,7 +44,7 @@ def ownership(view: GroupSnapshot | OwnersRow) -> Ownership:
     return Ownership(view.state_timestamp_ms, holders, _topics(view) if view.members else None)
 
 
-def held(member: MemberSnapshot | MemberRow, protocol_type: str | None) -> Iterator[Partition]:
+def held(member: MemberSnapshot, protocol_type: str | None) -> Iterator[Partition]:
     """Yield the partitions that a member may use. Raises ProtocolError if its bytes are no assignment."""
     if member.consumer is not None:
         for topic, numbers in member.consumer.assigned.items():
@@ -89,7 +53,7 @@ def held(member: MemberSnapshot | MemberRow, protocol_type: str | None) -> Itera
         yield from decode_assignment(member.assignment).partitions
 
 
-def _topics(view: GroupSnapshot | OwnersRow) -> frozenset[str]:
-    if not isinstance(view.consumer, UnsetType):
+def _topics(view: GroupSnapshot) -> frozenset[str]:
+    if view.consumer:
         return frozenset(view.consumer.topics)
     return frozenset(view.subscribed_topics or ())

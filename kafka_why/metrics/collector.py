@@ -8,20 +8,21 @@ are those of RocketMQ 5's broker. Metrics that none of them has begin with group
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.kafka.states import DEAD, GroupState
 from kafka_why.contract.kafka.transactions import MarkerOutcome
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from kafka_why.contract.service.status import ServicePhase, ServiceStatus
 from kafka_why.contract.service.transactions import TransactionsSummary
-from kafka_why.metrics.consumer_groups import CONSUMER, ConsumerGroupRow, consumer_group_gauges, epoch_counts
+from kafka_why.metrics.consumer_groups import CONSUMER, consumer_group_gauges, epoch_counts
 from kafka_why.metrics.lags import EXPORTER, lag_gauges
 from kafka_why.metrics.lags import OWN as OWN
-from kafka_why.metrics.metrics_state import GroupRow, MetricsState, Numbers
+from kafka_why.metrics.metrics_state import MetricsState, Numbers
 from kafka_why.metrics.rocketmq import rocketmq_gauges
 from kafka_why.metrics.series import Selection, add_others, without_series
 
@@ -52,20 +53,9 @@ class MetricsStateCollector(Collector):
         yield from epoch_counts(numbers.of_epochs)
         if numbers.groups is None or numbers.rocketmq_groups is None or numbers.lags is None:
             return
-        classic = {g: group for g, group in numbers.groups.items() if group.consumer is None}
-        of_consumers = {
-            g: ConsumerGroupRow(
-                group.state,
-                group.generation,
-                group.consumer,
-                group.members if group.has_members else None,
-            )
-            for g, group in numbers.groups.items()
-            if group.consumer is not None
-        }
-        yield from _group_gauges(classic)
+        yield from _group_gauges([group for group in numbers.groups.values() if not group.consumer])
         selection = numbers.selection
-        yield from consumer_group_gauges(of_consumers, selection)
+        yield from consumer_group_gauges(numbers.groups, selection)
         yield _members(numbers.groups, selection)
         yield from rocketmq_gauges(numbers.rocketmq_groups, selection)
         yield from _by_protocol(numbers.groups, numbers.rocketmq_groups)
@@ -121,15 +111,15 @@ def _by_one(counts: Mapping[str, int]) -> dict[tuple[str, ...], int]:
     return {(value,): count for value, count in counts.items()}
 
 
-def _group_gauges(groups: Mapping[str, GroupRow]) -> Iterator[Metric]:
-    states = Counter(group.state for group in groups.values())
+def _group_gauges(groups: Sequence[GroupSnapshot]) -> Iterator[Metric]:
+    states = Counter(group.state for group in groups)
     yield GaugeMetricFamily(f"{MANAGER}_numgroups", "Classic groups.", len(groups))
     for state in (*GroupState, DEAD):
         name = f"{MANAGER}_numgroups{state.lower()}"
         yield GaugeMetricFamily(name, f"Groups in state {state}.", states[state])
 
 
-def _members(groups: Mapping[str, GroupRow], selection: Selection) -> Metric:
+def _members(groups: Mapping[str, GroupSnapshot], selection: Selection) -> Metric:
     members = GaugeMetricFamily(f"{EXPORTER}_members", "Members of a group.", labels=("consumergroup",))
     for group_id, group in selection.own(groups):
         if group.has_members:
@@ -138,7 +128,9 @@ def _members(groups: Mapping[str, GroupRow], selection: Selection) -> Metric:
     return members
 
 
-def _by_protocol(groups: Mapping[str, GroupRow], rocketmq: Mapping[str, RocketMqGroup]) -> Iterator[Metric]:
+def _by_protocol(
+    groups: Mapping[str, GroupSnapshot], rocketmq: Mapping[str, RocketMqGroup]
+) -> Iterator[Metric]:
     counts = GaugeMetricFamily(f"{COORDINATOR}_group_count", "Groups by protocol.", labels=("protocol",))
     types = Counter(group.group_type for group in groups.values())
     for type_ in ("classic", CONSUMER, *sorted(types.keys() - {"classic", CONSUMER})):

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from msgspec import Struct
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -15,16 +14,10 @@ from prometheus_client.core import (
 )
 
 from kafka_why.contract.kafka.history import NOT_READY, EntryType, HistoryEntry
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.kafka.states import DEAD, ConsumerGroupState, MemberState
 from kafka_why.metrics.series import Selection, add_others
-from kafka_why.metrics.share_groups import (
-    SHARE,
-    ShareCounts,
-    ShareRow,
-    is_rebalance,
-    share_counts,
-    share_gauges,
-)
+from kafka_why.metrics.share_groups import SHARE, ShareCounts, is_rebalance, share_counts, share_gauges
 from kafka_why.metrics.times import Times
 
 COORDINATOR = "kafka_server_group_coordinator_metrics"
@@ -35,53 +28,6 @@ _STATES = {
     SHARE: (ConsumerGroupState.EMPTY, ConsumerGroupState.STABLE),
     "streams": (*ConsumerGroupState, NOT_READY),
 }
-
-
-class MemberProgressRow(Struct, frozen=True):
-    """The kept fields of a member of a group of the consumer protocol."""
-
-    member_epoch: int
-    state: str
-
-
-class MemberRow(Struct, frozen=True):
-    """The kept field of a member; None in a classic group."""
-
-    consumer: MemberProgressRow | None = None
-
-
-class _Present(Struct, frozen=True):
-    """What is only known to be there."""
-
-
-class EpochsRow(Struct, frozen=True):
-    """The kept fields of `kafka_why.contract.kafka.snapshot.ConsumerGroupSnapshot`."""
-
-    assignment_epoch: int
-    share: ShareRow | None = None
-    streams: _Present | None = None
-
-    @property
-    def group_type(self) -> str:
-        """The type of the group as its history names it."""
-        return SHARE if self.share is not None else "streams" if self.streams is not None else CONSUMER
-
-
-class ConsumerGroupRow(Struct, frozen=True):
-    """The kept fields of the view of one group. `members` is None if the view was too large for them."""
-
-    state: str
-    generation: int
-    consumer: EpochsRow
-    members: list[MemberRow] | None
-
-    @property
-    def unsettled(self) -> int | None:
-        """The number of members that are not at the target assignment, None if the members are not known."""
-        if self.members is None:
-            return None
-        at_target = MemberProgressRow(self.consumer.assignment_epoch, MemberState.STABLE.value)
-        return sum(member.consumer != at_target for member in self.members)
 
 
 @dataclass(slots=True)
@@ -139,13 +85,14 @@ def epoch_counts(counts: EpochCounts) -> Iterator[Metric]:
     yield from share_counts(counts.shares)
 
 
-def consumer_group_gauges(groups: Mapping[str, ConsumerGroupRow], selection: Selection) -> Iterator[Metric]:
-    """Yield the gauges from the groups' views. There are none for a type that no group has, except for
-    consumer groups.
+def consumer_group_gauges(views: Mapping[str, GroupSnapshot], selection: Selection) -> Iterator[Metric]:
+    """Yield the gauges from the views of groups with epochs. There are none for a type that no group has,
+    except for consumer groups.
     """
+    groups = {group_id: view for group_id, view in views.items() if view.consumer}
     states: dict[str, Counter[str]] = {CONSUMER: Counter()}
     for group in groups.values():
-        states.setdefault(group.consumer.group_type, Counter())[group.state] += 1
+        states.setdefault(group.group_type, Counter())[group.state] += 1
     for type_, counts in sorted(states.items()):
         by_state = GaugeMetricFamily(
             f"{COORDINATOR}_{type_}_group_count", f"{type_.capitalize()} groups by state.", labels=("state",)
@@ -158,17 +105,26 @@ def consumer_group_gauges(groups: Mapping[str, ConsumerGroupRow], selection: Sel
     yield _by_group(
         "target_assignment_epoch",
         "Epoch of the target assignment.",
-        {g: group.consumer.assignment_epoch for g, group in own},
+        {g: group.consumer.assignment_epoch for g, group in own if group.consumer},
     )
     unsettled = _by_group(
         "unsettled_members",
         "Members that are not at the target assignment.",
-        {g: group.unsettled for g, group in own},
+        {g: _unsettled(group) for g, group in own},
     )
-    add_others(unsettled, (group.unsettled for group in selection.rest(groups)))
+    add_others(unsettled, map(_unsettled, selection.rest(groups)))
     yield unsettled
-    yield from share_gauges(
-        {g: row.consumer.share for g, row in groups.items() if row.consumer.share}, selection
+    shares = {g: view.consumer.share for g, view in groups.items() if view.consumer and view.consumer.share}
+    yield from share_gauges(shares, selection)
+
+
+def _unsettled(group: GroupSnapshot) -> int | None:
+    """Return the number of members that are not at the target assignment, None if they are not known."""
+    if not group.consumer or not group.has_members:
+        return None
+    at_target = group.consumer.assignment_epoch, MemberState.STABLE.value
+    return sum(
+        not m.consumer or (m.consumer.member_epoch, m.consumer.state) != at_target for m in group.members
     )
 
 

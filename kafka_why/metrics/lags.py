@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from kafka_why.contract.kafka.snapshot import MemberSnapshot
 from kafka_why.lag.definitions import PartitionLag, Troubles
 from kafka_why.lag.log import Partition
-from kafka_why.lag.owners import MemberRow, Ownership
+from kafka_why.lag.owners import Ownership
 from kafka_why.metrics.series import SeriesBounds, add_others, first_rows, fits, without_series
 
 EXPORTER = "kafka_consumergroup"
@@ -31,7 +32,7 @@ class GroupLags:
     lags: Mapping[Partition, PartitionLag]
     ownership: Ownership
     troubles: Troubles
-    members: Collection[MemberRow] = ()
+    members: Collection[MemberSnapshot] = ()
 
 
 _TROUBLES: dict[str, tuple[str, Callable[[Troubles], Collection[Partition]]]] = {
@@ -174,6 +175,6 @@ def _of_members(groups: Mapping[str, GroupLags], rows_max: int) -> Iterator[Metr
     yield without_series("members", "Members", all_members - sum(map(len, shown.values())))
 
 
-def _names(member: MemberRow) -> tuple[str, str, str]:
+def _names(member: MemberSnapshot) -> tuple[str, str, str]:
     """Return the values of a member's labels."""
     return member.member_id, member.client_id, member.client_host

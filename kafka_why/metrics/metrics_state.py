@@ -20,28 +20,27 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.group_type import GroupType
 from kafka_why.contract.history_reader import (
     INCARNATIONS_REMEMBERED,
-    KAFKA,
     CoordinatorStarted,
     HistoryReader,
     decode_any_entry,
+    decode_any_snapshot,
 )
 from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
 from kafka_why.contract.kafka.responses import OffsetCommitResponse
-from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import unpack
 from kafka_why.contract.rocketmq.history import EntryType as RocketMqEntryType
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
-from kafka_why.contract.rocketmq.history_codec import decode_snapshot as decode_rocketmq_group
 from kafka_why.contract.rocketmq.history_codec import is_expiry
 from kafka_why.contract.rocketmq.responses import AnyToConnection, ResponseCode
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from kafka_why.lag.definitions import troubles
 from kafka_why.lag.lag_book import LagBook
 from kafka_why.lag.log import LogBounds, Partition
-from kafka_why.lag.owners import UNKNOWN, Ownership, OwnersRow, ownership
+from kafka_why.lag.owners import UNKNOWN, Ownership, ownership
 from kafka_why.metrics.batch_progress import BatchProgress
-from kafka_why.metrics.consumer_groups import EpochCounts, EpochsRow, MemberRow
+from kafka_why.metrics.consumer_groups import EpochCounts
 from kafka_why.metrics.lags import GroupLags, LagTotals
 from kafka_why.metrics.series import SelectedGroups, Selection, SeriesBounds
 
@@ -52,30 +51,6 @@ _ENTRIES: tuple[tuple[str, str], ...] = (
     *((GroupType.ROCKETMQ, kind) for kind in RocketMqEntryType),
 )
 _PUSHES = tuple(str(kind.__struct_config__.tag) for kind in get_args(AnyToConnection))
-
-
-class GroupRow(Struct, frozen=True):
-    """The kept fields of a record of the groups topic, for Kafka's groups. `consumer` is set in a group with
-    epochs.
-    """
-
-    state: str = ""
-    members: list[MemberRow] = []
-    truncated: bool = False
-    quarantined: str | None = None
-    protocol: str = KAFKA
-    generation: int = 0
-    consumer: EpochsRow | None = None
-
-    @property
-    def group_type(self) -> str:
-        """The type of the group as its history names it."""
-        return "classic" if self.consumer is None else self.consumer.group_type
-
-    @property
-    def has_members(self) -> bool:
-        """Whether the record has the members, or the group has none: it loses them where it is too large."""
-        return bool(self.members) or not self.truncated or self.state == GroupState.EMPTY
 
 
 class _DeadLetterRow(Struct, frozen=True):
@@ -90,8 +65,6 @@ class _Answer(Struct, frozen=True):
     code: int | None = None
 
 
-_group = msgspec.json.Decoder(GroupRow)
-_owners = msgspec.json.Decoder(OwnersRow)
 _dead_letter = msgspec.json.Decoder(_DeadLetterRow)
 _answer = msgspec.json.Decoder(_Answer)
 _commit_answer = msgspec.json.Decoder(OffsetCommitResponse)
@@ -105,7 +78,7 @@ class Numbers:
     `lags` and `rebalances` are those of the groups that are selected for series of their own.
     """
 
-    groups: dict[str, GroupRow] | None = None
+    groups: dict[str, GroupSnapshot] | None = None
     rocketmq_groups: dict[str, RocketMqGroup] | None = None
     selection: Selection = field(default_factory=Selection)
     # Of each selected group with a committed offset.
@@ -138,12 +111,11 @@ class MetricsState:
         self._lock = threading.Lock()
         self._history = HistoryReader(from_start=False, remembers=INCARNATIONS_REMEMBERED)
         self._is_complete = False
-        self._groups: dict[str, GroupRow] = {}
+        self._groups: dict[str, GroupSnapshot] = {}
         self._rocketmq_groups: dict[str, RocketMqGroup] = {}
         self.bounds = bounds or SeriesBounds()
         self._selected = SelectedGroups(self.bounds)
-        self._owners: dict[str, OwnersRow] = {}
-        self._ownerships: dict[str, Ownership] = {}  # made of the row when it is needed
+        self._ownerships: dict[str, Ownership] = {}  # made of the view when it is needed
         self._lags = LagBook()
         self._looked_ms = 0
         self._read_to: dict[Partition, int] = {}
@@ -263,13 +235,9 @@ class MetricsState:
             return numbers
 
     def _apply_group(self, group_id: str, value: bytes | None) -> None:
-        group = _group.decode(value) if value is not None else None
-        of_rocketmq = decode_rocketmq_group(value) if value is not None else None
-        is_kafkas = group is not None and group.protocol == KAFKA
-        owners = _owners.decode(value) if value is not None and is_kafkas else None
-        _keep(self._groups, group_id, group if is_kafkas else None)
-        _keep(self._rocketmq_groups, group_id, of_rocketmq)
-        _keep(self._owners, group_id, owners)
+        view = decode_any_snapshot(value) if value is not None else None
+        _keep(self._groups, group_id, view if isinstance(view, GroupSnapshot) else None)
+        _keep(self._rocketmq_groups, group_id, view if isinstance(view, RocketMqGroup) else None)
         self._ownerships.pop(group_id, None)
         if group_id not in self._groups:
             self._rebalances.pop(group_id, None)
@@ -288,16 +256,16 @@ class MetricsState:
         with self._lock:
             owned = self._ownership(group_id)
             lags = self._lags.lags(group_id, owned.settled_ms)
-            row = self._owners.get(group_id)
+            view = self._groups.get(group_id)
             found = troubles(lags, owned, self._looked_ms)
-        return GroupLags(lags, owned, found, row.members if row is not None else ())
+        return GroupLags(lags, owned, found, view.members if view is not None else ())
 
     def _ownership(self, group_id: str) -> Ownership:
-        row = self._owners.get(group_id)
-        if row is None:
+        view = self._groups.get(group_id)
+        if view is None:
             return UNKNOWN
         if group_id not in self._ownerships:
-            self._ownerships[group_id] = ownership(row)
+            self._ownerships[group_id] = ownership(view)
         return self._ownerships[group_id]
 
     def _apply_entry(self, value: bytes) -> HistoryEntry | None:

@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from msgspec import Struct
+from msgspec import UnsetType
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from kafka_why.contract.errors import name_of
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.kafka.snapshot import NamedPartitions
+from kafka_why.contract.kafka.snapshot import ShareSnapshot
 from kafka_why.metrics.series import Selection, add_others
 from kafka_why.metrics.times import Times
 
@@ -21,41 +21,6 @@ _INITIALIZE, _DELETE = "initialize", "delete"
 _STATES = ("initializing", "initialized", "deleting")
 _BY_HEARTBEAT = ("SH21", "SH22", "SH23")
 """The rows of new epochs that Kafka counts: those of heartbeats, and not those of members that go."""
-
-
-class TaskRow(Struct, frozen=True):
-    """The kept fields of `kafka_why.contract.kafka.snapshot.ShareTask`."""
-
-    kind: str
-    asked_at_ms: int
-
-
-class ShareRow(Struct, frozen=True):
-    """The kept fields of `kafka_why.contract.kafka.snapshot.ShareSnapshot`. `tasks` is None for an
-    observed group.
-    """
-
-    initializing: NamedPartitions
-    initialized: NamedPartitions
-    deleting: NamedPartitions
-    tasks: list[TaskRow] | None = None
-
-    def partition_count(self, state: str) -> int:
-        """Return the number of partitions in one of _STATES."""
-        return sum(map(len, getattr(self, state).values()))
-
-    def task_counts(self) -> dict[str, int]:
-        """Return the number of open tasks of each kind; empty for an observed group."""
-        if self.tasks is None:
-            return {}
-        kinds = Counter(task.kind for task in self.tasks)
-        return {kind: kinds[kind] for kind in (_INITIALIZE, _DELETE)}
-
-    @property
-    def oldest_initializing_s(self) -> float | None:
-        """The time at which the oldest open initialization was asked for, None if there is none."""
-        asked_ms = [task.asked_at_ms for task in self.tasks or () if task.kind == _INITIALIZE]
-        return min(asked_ms) / 1000 if asked_ms else None
 
 
 @dataclass(slots=True)
@@ -102,7 +67,7 @@ def share_counts(counts: ShareCounts) -> Iterator[Metric]:
     yield failures
 
 
-def share_gauges(groups: Mapping[str, ShareRow], selection: Selection) -> Iterator[Metric]:
+def share_gauges(groups: Mapping[str, ShareSnapshot], selection: Selection) -> Iterator[Metric]:
     """Yield the gauges from the groups' views. There are none without a share group."""
     if not groups:
         return
@@ -122,14 +87,33 @@ def share_gauges(groups: Mapping[str, ShareRow], selection: Selection) -> Iterat
     )
     for group_id, share in own:
         for state in _STATES:
-            partitions.add_metric((group_id, state), share.partition_count(state))
-        for kind, number in share.task_counts().items():
+            partitions.add_metric((group_id, state), _partition_count(share, state))
+        for kind, number in _task_counts(share).items():
             tasks.add_metric((group_id, kind), number)
-        if share.oldest_initializing_s is not None:
-            oldest.add_metric((group_id,), share.oldest_initializing_s)
+        if (oldest_s := _oldest_initializing_s(share)) is not None:
+            oldest.add_metric((group_id,), oldest_s)
     for state in _STATES:
-        add_others(partitions, (share.partition_count(state) for share in rest), state)
+        add_others(partitions, (_partition_count(share, state) for share in rest), state)
     for kind in (_INITIALIZE, _DELETE):
-        add_others(tasks, (share.task_counts().get(kind) for share in rest), kind)
-    add_others(oldest, (share.oldest_initializing_s for share in rest), of_all=min)
+        add_others(tasks, (_task_counts(share).get(kind) for share in rest), kind)
+    add_others(oldest, map(_oldest_initializing_s, rest), of_all=min)
     yield from (partitions, tasks, oldest)
+
+
+def _partition_count(share: ShareSnapshot, state: str) -> int:
+    """Return the number of partitions in one of _STATES."""
+    return sum(map(len, getattr(share, state).values()))
+
+
+def _task_counts(share: ShareSnapshot) -> dict[str, int]:
+    """Return the number of open tasks of each kind; empty for an observed group."""
+    if isinstance(share.tasks, UnsetType):
+        return {}
+    kinds = Counter(task.kind for task in share.tasks)
+    return {kind: kinds[kind] for kind in (_INITIALIZE, _DELETE)}
+
+
+def _oldest_initializing_s(share: ShareSnapshot) -> float | None:
+    """Return the time at which the oldest open initialization was requested, None if there is none."""
+    asked_ms = [task.asked_at_ms for task in share.tasks or () if task.kind == _INITIALIZE]
+    return min(asked_ms) / 1000 if asked_ms else None

@@ -5,6 +5,7 @@ from uuid import UUID
 
 from msgspec import UNSET, Struct, UnsetType
 
+from kafka_why.contract.kafka.states import GroupState
 from kafka_why.contract.messages import RECORD_VERSION
 from kafka_why.contract.settings import SettingValue
 
@@ -197,6 +198,11 @@ class GroupSnapshot(Struct, frozen=True):
     def group_type(self) -> str:
         """The type of the group as its history names it."""
         return self.consumer.group_type if self.consumer else "classic"
+
+    @property
+    def has_members(self) -> bool:
+        """Whether the record has the members, or the group has none: it loses them where it is too large."""
+        return bool(self.members) or not self.truncated or self.state == GroupState.EMPTY
 
 
 class ConfigsView(Struct, frozen=True):

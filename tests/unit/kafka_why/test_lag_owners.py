@@ -1,25 +1,16 @@
 """Who holds which partition by a group's view, and when that is not known."""
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
-from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.lag.owners import UNKNOWN, Ownership, OwnersRow, ownership
+from kafka_why.lag.owners import UNKNOWN, Ownership, ownership
 from state.kafka.protocols import view_of
 from tests.harness.histories import Recorder
 from tests.unit.kafka_why.page_facts import member, view
 
 P, Q = ("orders", 4), ("payments", 0)
 GROUP = view(members=[member("m", P), member("n", Q)], subscribed_topics=["orders"], state_timestamp_ms=7)
-
-
-def both(group: GroupSnapshot) -> Ownership:
-    """By the view, and by the fields of the record that the metrics keep."""
-    row = msgspec.json.decode(encode(group), type=OwnersRow)
-    assert ownership(row) == ownership(group)
-    return ownership(group)
 
 
 HELD = {P: "m", Q: "n"}
@@ -51,7 +42,7 @@ HELD = {P: "m", Q: "n"}
     ],
 )
 def test_ownership_of_a_classic_group_goes_by_its_view(group: GroupSnapshot, expected: Ownership) -> None:
-    assert both(group) == expected
+    assert ownership(group) == expected
 
 
 def test_the_members_of_a_consumer_group_hold_what_they_may_use() -> None:
@@ -61,7 +52,7 @@ def test_the_members_of_a_consumer_group_hold_what_they_may_use() -> None:
     assert group is not None
     shown = view_of(group)
     assert isinstance(shown, GroupSnapshot)
-    found = both(shown)
+    found = ownership(shown)
     (one,) = shown.members
     assert found.settled_ms == shown.state_timestamp_ms
     orders = [("orders", number) for number in range(4)]
