@@ -18,7 +18,6 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import LeavingMember
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.escaping import visible_text
-from kafka_why.groups.describe import instance_id
 from kafka_why.groups.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
 from kafka_why.groups.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
 from kafka_why.groups.selection import Chosen, TopicChoice, choose_partitions, parse_topic
@@ -150,7 +149,7 @@ def _members_of(requests: GroupRequests, groups: KnownTypes) -> dict[str, list[L
     described = describe_groups(requests, groups)
     tell_errors(described.refusals())
     return {
-        group_id: [LeavingMember(m.member_id, instance_id(m)) for m in group.members]
+        group_id: [LeavingMember(m.member_id, m.group_instance_id) for m in group.members]
         for group_id, group in described.groups.items()
     }
 

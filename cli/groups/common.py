@@ -26,8 +26,7 @@ from kafka_why.groups.list_groups import consumer_groups, list_groups
 from kafka_why.groups.log_offsets import LogOffsets
 from kafka_why.groups.transactions import pending_transactions
 from kafka_why.topic_layout import ClientError, layout_on
-from operations.admin.observed import ObservedGroups
-from operations.admin.requests import GroupRequests, KnownTypes
+from operations.admin.requests import GroupRequests, KnownTypes, ObservedGroups
 from operations.admin.reset import ResetError
 from operations.admin.transactions import abort_pending
 

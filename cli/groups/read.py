@@ -17,11 +17,11 @@ from cli.groups.common import (
 )
 from cli.output import show, show_json, tell
 from cli.page_link import link, page_url_option
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.kafka.states import DEAD
-from kafka_why.contract.rocketmq.snapshot import GroupSnapshot
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from kafka_why.escaping import VisibleText
-from kafka_why.groups.describe import PartitionRow, behind, member_rows, state_row, with_lags
-from kafka_why.groups.described import AnyDescribed, group_type, remark
+from kafka_why.groups.describe import PartitionRow, behind, member_rows, remark, state_row, with_lags
 from kafka_why.groups.list_groups import select_groups
 from kafka_why.groups.render import group_list, member_table, partition_table, state_table
 from kafka_why.groups.rocketmq import (
@@ -37,7 +37,7 @@ from kafka_why.groups.selection import parse_protocols, parse_states, parse_type
 from kafka_why.partitioner import partition_of
 from operations.admin.gather import Described, describe_groups, describe_partitions
 
-Groups = Mapping[str, AnyDescribed]
+Groups = Mapping[str, GroupSnapshot]
 RowsOf = Mapping[str, Sequence[PartitionRow]]
 
 
@@ -167,7 +167,7 @@ def _tell_links(page_url: str, group_ids: Sequence[str]) -> None:
 def _tell_remarks(described: Described) -> None:
     tell_errors(described.errors)
     for group_id, group in described.groups.items():
-        text = remark(group_id, group.group_state, group_type(group))
+        text = remark(group_id, group.state, group.group_type)
         if text is not None:
             tell(text)
 
@@ -201,7 +201,7 @@ def _states(cluster: Cluster, groups: Groups, lags: RowsOf, *, verbose: bool) ->
 
 def _by_group(groups: Groups, what: str, rows_of: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [
-        {"group": group_id, "state": group.group_state, what: rows_of[group_id]}
+        {"group": group_id, "state": group.state, what: rows_of[group_id]}
         for group_id, group in groups.items()
     ]
 
@@ -212,7 +212,7 @@ def _rocketmq_rows(cluster: Cluster, group_ids: Sequence[str], *, with_offsets: 
     A group that the topic does not have is reported as an error; it has ended meanwhile.
     """
     groups = cluster.answered_groups() if group_ids else []
-    views = {g.group_id: g for g in groups if isinstance(g, GroupSnapshot)}
+    views = {g.group_id: g for g in groups if isinstance(g, RocketMqSnapshot)}
     absent = [group_id for group_id in group_ids if group_id not in views]
     tell_errors([f"Group '{g}' is one of RocketMQ and is not on the groups topic now." for g in absent])
     rows = [rocketmq_row(views[group_id]) for group_id in group_ids if group_id in views]

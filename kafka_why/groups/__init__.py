@@ -1,6 +1,6 @@
-"""Administration of groups, as with kafka-consumer-groups: list, describe, reset, delete, remove members.
+"""Groups as kafka-consumer-groups lists and describes them.
 
-Pure modules: `selection`, `time_formats` and `plan_file` parse user input, `reset` plans resets, `describe`
-makes rows, `render` and `tables` format them. Modules with IO: `requests` queries the coordinator,
-`list_groups` the groups topic, `log_offsets` the broker. `gather` and `prepare` combine both kinds.
+Pure modules: `selection` and `time_formats` parse user input, `describe` makes rows of a group's snapshot,
+`render` and `tables` format them. Modules with IO: `list_groups` and `committed` read the topics,
+`log_offsets` queries the brokers.
 """

@@ -8,28 +8,41 @@ from typing import TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from kafka_why.contract.kafka.responses import (
-    AssignedTopicPartitions,
-    ConsumerGroupDescribeResponse,
-    ConsumerGroupMemberDescription,
-    DescribedMember,
+from kafka_why.contract.kafka.history import NOT_READY
+from kafka_why.contract.kafka.snapshot import (
+    ConsumerGroupSnapshot,
+    ConsumerMemberSnapshot,
+    GroupSnapshot,
+    MemberSnapshot,
+    flat,
 )
-from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
+from kafka_why.contract.kafka.states import (
+    DEAD,
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+    ConsumerGroupState,
+    GroupState,
+)
+from kafka_why.contract.protocols.consumer_protocol import ProtocolError
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.committed import Committed
-from kafka_why.groups.described import SHARE, STREAMS, AnyDescribed, EpochsDescription, group_type
+from kafka_why.groups.committed import Committed, GroupOffsets
 from kafka_why.groups.list_groups import TYPES
 from kafka_why.lag.definitions import lag_records
 from kafka_why.lag.log import LogBounds
 from kafka_why.partition_text import partition_list
 
 _ACTIVE = "active "
-AnyMember = DescribedMember | ConsumerGroupMemberDescription
+_CLASSIC = "classic"
 Partitions = dict[str, list[int]]
 LagsMs: TypeAlias = Mapping[tuple[TopicPartition, int], int]
 """Lags in ms by partition and committed offset."""
-_CLASSIC_MEMBER = 0
+_REBALANCING = frozenset(
+    (
+        GroupState.PREPARING_REBALANCE.value,
+        GroupState.COMPLETING_REBALANCE.value,
+        ConsumerGroupState.ASSIGNING.value,
+        ConsumerGroupState.RECONCILING.value,
+    )
+)
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
@@ -116,73 +129,42 @@ class StateRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     behind: Behind | None = None
 
 
-def protocol_type(described: AnyDescribed) -> str:
-    """The protocol type of the group, "" if it never had members."""
-    return PROTOCOL_TYPE if isinstance(described, ConsumerGroupDescribeResponse) else described.protocol_type
-
-
-def is_consumer_group(described: AnyDescribed) -> bool:
-    """Whether the members are Kafka's consumers; a group that never had members counts as one."""
-    return protocol_type(described) in ("", PROTOCOL_TYPE)
-
-
-def assigned_partitions(member: AnyMember) -> tuple[TopicPartition, ...] | None:
+def assigned_partitions(member: MemberSnapshot) -> tuple[TopicPartition, ...] | None:
     """Return the partitions assigned to a member, None if its bytes are not a consumer assignment.
 
-    In a group of the consumer protocol they include those that the member has to give up.
+    In a group with epochs they include those that the member has to give up.
     """
-    if isinstance(member, ConsumerGroupMemberDescription):
-        return _flat(member.assignment)
-    if not member.member_assignment:
-        return ()
+    if member.consumer is not None:
+        return tuple(dict.fromkeys([*member.held(), *flat(member.consumer.revoking)]))
     try:
-        return decode_assignment(member.member_assignment).partitions
+        return member.held()
     except ProtocolError:
         return None
 
 
-def instance_id(member: AnyMember) -> str | None:
-    """Return the member's group.instance.id, None if it is not static."""
-    return member.group_instance_id if isinstance(member, DescribedMember) else member.instance_id
-
-
-def _flat(assignment: Iterable[AssignedTopicPartitions]) -> tuple[TopicPartition, ...]:
-    return tuple(TopicPartition(topic.topic_name, n) for topic in assignment for n in topic.partitions)
-
-
-def _read_by(described: AnyDescribed, member: AnyMember) -> tuple[TopicPartition, ...]:
+def _read_by(group: GroupSnapshot, member: MemberSnapshot) -> tuple[TopicPartition, ...]:
     """The partitions that a member consumes: in a streams group those that its active tasks read."""
     held = assigned_partitions(member) or ()
-    if not (isinstance(described, EpochsDescription) and described.group_type == STREAMS):
+    if not (group.consumer and group.consumer.streams):
         return held
+    sources = group.consumer.streams.subtopologies
     return tuple(
         TopicPartition(topic, number)
         for task, number in held
         if task.startswith(_ACTIVE)
-        for topic in described.sources.get(task.removeprefix(_ACTIVE), ())
+        for topic in sources.get(task.removeprefix(_ACTIVE), ())
     )
 
 
-def mentioned_partitions(described: AnyDescribed, committed: Iterable[TopicPartition]) -> set[TopicPartition]:
+def mentioned_partitions(group: GroupSnapshot, offsets: GroupOffsets) -> set[TopicPartition]:
     """Return the partitions for which `partition_rows` makes rows."""
-    assigned = {p for member in described.members for p in _read_by(described, member)}
-    return assigned.union(committed, pending_offsets(described))
-
-
-def pending_offsets(described: AnyDescribed) -> dict[TopicPartition, int]:
-    """Return the offsets that are pending in transactions."""
-    if isinstance(described.pending_offsets, UnsetType):
-        return {}
-    return {
-        TopicPartition(topic, partition): offset
-        for topic, offsets in described.pending_offsets.items()
-        for partition, offset in offsets.items()
-    }
+    assigned = {p for member in group.members for p in _read_by(group, member)}
+    return assigned.union(offsets.committed, offsets.pending)
 
 
 def partition_rows(
-    described: AnyDescribed,
-    committed: Mapping[TopicPartition, Committed],
+    group: GroupSnapshot,
+    offsets: GroupOffsets,
     bounds: Mapping[TopicPartition, LogBounds],
     lags_ms: LagsMs | None = None,
 ) -> list[PartitionRow]:
@@ -191,17 +173,15 @@ def partition_rows(
     `bounds`: those of the log of every existing partition. `lags_ms`: the known lags in time, None if they
     are not asked for.
     """
-    members: list[tuple[AnyMember, list[TopicPartition]]] = [
-        (member, sorted(_read_by(described, member))) for member in described.members
-    ]
+    members = [(member, sorted(_read_by(group, member))) for member in group.members]
     members.sort(key=lambda held: len(held[1]), reverse=True)
     assigned = {p for _, partitions in members for p in partitions}
     held = [(p, member) for member, partitions in members for p in partitions]
-    pending = pending_offsets(described)
+    committed, pending = offsets.committed, offsets.pending
     unheld = [(p, None) for p in sorted((committed.keys() | pending.keys()) - assigned)]
     return [
         _partition_row(
-            described.group_id,
+            group.group_id,
             partition,
             member,
             committed.get(partition),
@@ -216,7 +196,7 @@ def partition_rows(
 def _partition_row(
     group_id: str,
     partition: TopicPartition,
-    member: AnyMember | None,
+    member: MemberSnapshot | None,
     committed: Committed | None,
     pending: int | None,
     log: LogBounds | None,
@@ -265,37 +245,36 @@ def with_lags(members: Iterable[MemberRow], partitions: Sequence[PartitionRow]) 
     return [structs.replace(m, behind=behind(of_member.get(m.consumer_id, ()))) for m in members]
 
 
-def member_rows(described: AnyDescribed) -> list[MemberRow]:
+def member_rows(group: GroupSnapshot) -> list[MemberRow]:
     """Return the members in the coordinator's order."""
-    if isinstance(described, ConsumerGroupDescribeResponse):
-        epoch = described.assignment_epoch
-        return [_member_row(described.group_id, m, _consumer_row(m, epoch)) for m in described.members]
-    return [_member_row(described.group_id, m, None) for m in described.members]
+    return [_member_row(group, member) for member in group.members]
 
 
-def _member_row(group_id: str, member: AnyMember, consumer: ConsumerMemberRow | None) -> MemberRow:
+def _member_row(group: GroupSnapshot, member: MemberSnapshot) -> MemberRow:
     partitions = assigned_partitions(member)
     return MemberRow(
-        group=group_id,
+        group=group.group_id,
         consumer_id=member.member_id,
-        group_instance_id=instance_id(member),
+        group_instance_id=member.group_instance_id,
         host=member.client_host,
         client_id=member.client_id,
         partitions=None if partitions is None else len(partitions),
         assignment=None if partitions is None else _by_topic(partitions),
-        consumer=consumer,
+        consumer=_consumer_row(member.consumer, group.consumer)
+        if member.consumer and group.consumer
+        else None,
     )
 
 
-def _consumer_row(member: ConsumerGroupMemberDescription, target_epoch: int) -> ConsumerMemberRow:
+def _consumer_row(member: ConsumerMemberSnapshot, group: ConsumerGroupSnapshot) -> ConsumerMemberRow:
     return ConsumerMemberRow(
         current_epoch=member.member_epoch,
-        target_epoch=target_epoch,
-        target_assignment=_by_topic(_flat(member.target_assignment)),
+        target_epoch=group.assignment_epoch,
+        target_assignment=_by_topic(flat(member.target)),
         subscribed_topics=member.subscribed_topic_names,
         subscribed_pattern=member.subscribed_topic_regex or None,
         rack_id=member.rack_id,
-        upgraded=member.member_type != _CLASSIC_MEMBER,
+        upgraded=member.member_type != _CLASSIC,
     )
 
 
@@ -306,49 +285,56 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> Partitions:
     return by_topic
 
 
-def state_row(described: AnyDescribed, requests_topic: str, partition: int) -> StateRow:
+def state_row(group: GroupSnapshot, requests_topic: str, partition: int) -> StateRow:
     """Return the row of the group; `partition` of the requests topic is the one for the group's requests."""
     row = StateRow(
-        group=described.group_id,
-        type=TYPES[group_type(described)],
+        group=group.group_id,
+        type=TYPES[group.group_type],
         coordinator=requests_topic,
         coordinator_id=partition,
-        assignment_strategy="",
-        state=described.group_state,
-        members=len(described.members),
+        assignment_strategy=group.protocol_name or "",
+        state=group.state,
+        members=len(group.members),
     )
-    if not isinstance(described, ConsumerGroupDescribeResponse):
-        return structs.replace(row, assignment_strategy=described.protocol_data)
+    if not group.consumer:
+        return row
     return structs.replace(
         row,
-        assignment_strategy=described.assignor_name,
-        group_epoch=described.group_epoch,
-        target_assignment_epoch=described.assignment_epoch,
-        unsettled=unsettled(described),
-        classic_members=[m.member_id for m in described.members if m.member_type == _CLASSIC_MEMBER],
+        assignment_strategy=group.consumer.assignor_name,
+        group_epoch=group.generation,
+        target_assignment_epoch=group.consumer.assignment_epoch,
+        unsettled=_unsettled_members(group, group.consumer),
+        classic_members=[
+            m.member_id for m in group.members if m.consumer and m.consumer.member_type == _CLASSIC
+        ],
     )
 
 
-def unsettled(described: ConsumerGroupDescribeResponse) -> list[str]:
+def _unsettled_members(group: GroupSnapshot, details: ConsumerGroupSnapshot) -> list[str]:
     """Return a sentence for each member that is not at the target assignment: what it has to give up, and
     what it waits for and from whom.
     """
-    holders = {p: m.member_id for m in described.members for p in _flat(m.assignment)}
-    if group_type(described) == SHARE:  # nobody waits for another member
+    holders = {p: m.member_id for m in group.members for p in assigned_partitions(m) or ()}
+    if details.share:  # nobody waits for another member
         holders = {}
     return [
         sentence
-        for member in described.members
-        if (sentence := _unsettled(member, described.assignment_epoch, holders)) is not None
+        for member in group.members
+        if member.consumer is not None
+        and (sentence := _unsettled(member, member.consumer, details.assignment_epoch, holders)) is not None
     ]
 
 
 def _unsettled(
-    member: ConsumerGroupMemberDescription, epoch: int, holders: Mapping[TopicPartition, str]
+    member: MemberSnapshot,
+    progress: ConsumerMemberSnapshot,
+    epoch: int,
+    holders: Mapping[TopicPartition, str],
 ) -> str | None:
-    held, target = set(_flat(member.assignment)), set(_flat(member.target_assignment))
-    if member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
-        return f"{_who(member)} has left for a while (static member {member.instance_id})"
+    held, target = set(assigned_partitions(member) or ()), set(flat(progress.target))
+    who = f"{member.member_id} ({member.client_id} at {member.client_host})"  # the id may be a UUID
+    if progress.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+        return f"{who} has left for a while (static member {member.group_instance_id})"
     parts = []
     if held - target:
         parts.append(f"has to give up {partition_list(held - target)}")
@@ -359,12 +345,24 @@ def _unsettled(
             if holder
             else f"gets {partition_list(awaited)} at its next heartbeat"
         )
-    if not parts and member.member_epoch == epoch:
+    if not parts and progress.member_epoch == epoch:
         return None
-    behind = f"{_who(member)} is at epoch {member.member_epoch} of {epoch}"
+    behind = f"{who} is at epoch {progress.member_epoch} of {epoch}"
     return f"{behind}: it {'; it '.join(parts)}" if parts else behind
 
 
-def _who(member: ConsumerGroupMemberDescription) -> str:
-    """The member id, which may be a UUID, with the client and the host."""
-    return f"{member.member_id} ({member.client_id} at {member.client_host})"
+def remark(group_id: str, state: str, type_: str = "consumer") -> str | None:
+    """Return the remark for the user about a group in this state, None if there is none."""
+    kind = type_.capitalize() if type_ in ("share", "streams") else "Consumer"
+    if state == DEAD:
+        return f"Error: {kind} group '{group_id}' does not exist."
+    if state == GroupState.EMPTY:
+        return f"{kind} group '{group_id}' has no active members."
+    if state in _REBALANCING:
+        return f"Warning: {kind} group '{group_id}' is rebalancing."
+    if state == NOT_READY:
+        return (
+            f"Warning: {kind} group '{group_id}' is not ready: topics of its topology are missing, or have "
+            "wrong numbers of partitions."
+        )
+    return None

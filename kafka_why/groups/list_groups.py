@@ -81,10 +81,13 @@ def consumer_groups(groups: Iterable[AnyView]) -> list[AnyView]:
 
     Source: ListGroupsOptions.forConsumerGroups, forShareGroups, forStreamsGroups.
     """
-    return [g for g in groups if isinstance(g, RocketMqSnapshot) or _is_of_consumers(g)]
+    return [g for g in groups if isinstance(g, RocketMqSnapshot) or is_of_consumers(g)]
 
 
-def _is_of_consumers(group: GroupSnapshot) -> bool:
+def is_of_consumers(group: GroupSnapshot) -> bool:
+    """Return True for a group of Kafka's consumers or of members with epochs, and for one that never had any
+    members.
+    """
     return (group.protocol_type or "") in ("", PROTOCOL_TYPE) or group.group_type in ("share", "streams")
 
 

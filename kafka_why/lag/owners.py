@@ -1,11 +1,11 @@
 """Which member holds which partition, by the view of a group on the groups topic."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.kafka.states import GroupState
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError
 from kafka_why.lag.log import Partition
 
 _SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value)
@@ -44,13 +44,9 @@ def ownership(view: GroupSnapshot) -> Ownership:
     return Ownership(view.state_timestamp_ms, holders, _topics(view) if view.members else None)
 
 
-def held(member: MemberSnapshot, protocol_type: str | None) -> Iterator[Partition]:
-    """Yield the partitions that a member may use. Raises ProtocolError if its bytes are no assignment."""
-    if member.consumer is not None:
-        for topic, numbers in member.consumer.assigned.items():
-            yield from ((topic, number) for number in numbers)
-    elif member.assignment and protocol_type == PROTOCOL_TYPE:
-        yield from decode_assignment(member.assignment).partitions
+def held(member: MemberSnapshot, protocol_type: str | None) -> tuple[Partition, ...]:
+    """Return the partitions that a member may use. Raises ProtocolError if its bytes are no assignment."""
+    return member.held() if member.consumer is not None or protocol_type == PROTOCOL_TYPE else ()
 
 
 def _topics(view: GroupSnapshot) -> frozenset[str]:

@@ -4,37 +4,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.committed import Committed
-from kafka_why.groups.describe import (
-    LagsMs,
-    PartitionRow,
-    is_consumer_group,
-    mentioned_partitions,
-    partition_rows,
-    protocol_type,
-)
-from kafka_why.groups.described import AnyDescribed
+from kafka_why.groups.committed import GroupOffsets
+from kafka_why.groups.describe import LagsMs, PartitionRow, mentioned_partitions, partition_rows
 from kafka_why.groups.error_text import error_text
+from kafka_why.groups.list_groups import is_of_consumers
 from kafka_why.groups.log_offsets import LogOffsets
 from kafka_why.groups.rocketmq import offsets_remark
 from kafka_why.lag.definitions import lag_records, next_offset
 from kafka_why.lag.log import LogBounds
 from operations.admin.requests import GroupRequests, KnownTypes
 
-Offsets = Mapping[TopicPartition, Committed]
-
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Groups by id, in the order of their ids, with their committed offsets if these were requested.
+    """Groups by id, in the order of their ids, with their offsets if these were requested.
 
     A group that could not be described is in neither mapping; `errors` has a sentence for each. `rocketmq`
     has RocketMQ's groups, which come from the groups topic.
     """
 
-    groups: dict[str, AnyDescribed] = field(default_factory=dict)
-    offsets: dict[str, Offsets] = field(default_factory=dict)
+    groups: dict[str, GroupSnapshot] = field(default_factory=dict)
+    offsets: dict[str, GroupOffsets] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     rocketmq: list[str] = field(default_factory=list)
 
@@ -52,19 +44,21 @@ def describe_groups(requests: GroupRequests, groups: KnownTypes, *, with_offsets
     answers, fetched = requests.describe(groups, with_offsets=with_offsets)
     found = Described(rocketmq=sorted(groups.keys() - answers.keys()))
     for group_id, answer in sorted(answers.items()):
-        codes = {answer.error_code}
-        if with_offsets:
-            codes.add(fetched[group_id].error_code)
+        codes = {fetched[group_id].error_code} if with_offsets else set()
+        if isinstance(answer, ErrorCode):
+            codes.add(answer)
         error = max(codes - {ErrorCode.NONE}, default=None)
         if error is not None:
             reason = error_text(error.name)
             found.errors.append(f"Consumer group '{group_id}' cannot be described: {reason}.")
-        elif not is_consumer_group(answer):
-            found.errors.append(f"GroupId {group_id} is not a consumer group ({protocol_type(answer)}).")
-        else:
-            found.groups[group_id] = answer
-            if with_offsets:
-                found.offsets[group_id] = fetched[group_id].offsets
+            continue
+        assert isinstance(answer, GroupSnapshot), "without an error"
+        if not is_of_consumers(answer):
+            found.errors.append(f"GroupId {group_id} is not a consumer group ({answer.protocol_type}).")
+            continue
+        found.groups[group_id] = answer
+        if with_offsets:
+            found.offsets[group_id] = fetched[group_id]
     return found
 
 
@@ -93,7 +87,7 @@ def _lags_ms(log: LogOffsets, described: Described, bounds: Mapping[TopicPartiti
     behind = {
         (partition, committed.offset)
         for offsets in described.offsets.values()
-        for partition, committed in offsets.items()
+        for partition, committed in offsets.committed.items()
         if partition in bounds and lag_records(committed.offset, bounds[partition])
     }
     found = log.lags_ms({(p, next_offset(offset, bounds[p])) for p, offset in behind})

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from kafka_why.contract.kafka.states import DEAD, GroupState
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.described import SHARE, group_type
+from kafka_why.groups.committed import GroupOffsets
 from kafka_why.groups.error_text import UNKNOWN_TOPIC_OR_PARTITION
 from kafka_why.groups.log_offsets import LogOffsets
 from kafka_why.groups.selection import TopicChoice, choose_partitions
-from operations.admin.gather import Offsets, describe_groups
+from operations.admin.gather import describe_groups
 from operations.admin.requests import GroupRequests, KnownTypes
 from operations.admin.reset import (
     FromFile,
@@ -48,8 +48,8 @@ def prepare_reset(
     or has no offset to shift; a ClientError or KafkaError if the coordinator or a broker does not respond.
     """
     described = describe_groups(requests, groups, with_offsets=_needs_committed(scenario, topics))
-    shares = [g for g, d in described.groups.items() if group_type(d) == SHARE]
-    active = {g: d.group_state for g, d in described.groups.items() if d.group_state not in INACTIVE}
+    shares = [g for g, d in described.groups.items() if d.group_type == "share"]
+    active = {g: d.state for g, d in described.groups.items() if d.state not in INACTIVE}
     inactive = [group_id for group_id in described.groups if group_id not in (*active, *shares)]
     partitions = _partitions(log, inactive, scenario, topics, described.offsets)
     everything = {p for wanted in partitions.values() for p in wanted}
@@ -58,7 +58,8 @@ def prepare_reset(
     at_time = log.at_time(everything, scenario.at_ms) if isinstance(scenario, ToTime) else {}
     plans = {group_id: Plan({}, []) for group_id in groups}
     for group_id, wanted in partitions.items():
-        committed = {p: c.offset for p, c in described.offsets.get(group_id, {}).items()}
+        offsets = described.offsets.get(group_id, GroupOffsets())
+        committed = {p: c.offset for p, c in offsets.committed.items()}
         plans[group_id] = plan_reset(scenario, group_id, wanted, Known(bounds, committed, at_time))
     errors = [*described.refusals(), *(_refusal(group_id, state) for group_id, state in active.items())]
     errors += [
@@ -88,13 +89,13 @@ def _partitions(
     group_ids: Iterable[str],
     scenario: Scenario,
     topics: Sequence[TopicChoice] | None,
-    committed: Mapping[str, Offsets],
+    offsets: Mapping[str, GroupOffsets],
 ) -> dict[str, list[TopicPartition]]:
     """Return the partitions to reset, by group."""
     if isinstance(scenario, FromFile):
         return {group_id: sorted(scenario.plan.get(group_id, {})) for group_id in group_ids}
     if topics is None:
-        return {group_id: sorted(committed[group_id]) for group_id in group_ids}
+        return {group_id: sorted(offsets[group_id].committed) for group_id in group_ids}
     chosen = choose_partitions(topics, log.existing({choice.topic for choice in topics}))
     if chosen.missing:
         raise _not_there(chosen.missing)

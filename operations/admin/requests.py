@@ -14,6 +14,7 @@ from uuid import UUID
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import CoordinatorError, R
 from clients.views_barrier import wait_for_views
+from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import (
     CommittedPartition,
@@ -32,20 +33,24 @@ from kafka_why.contract.kafka.responses import (
     NO_GENERATION,
     LeaveGroupResponse,
     OffsetCommitResponse,
-    OffsetFetchResponse,
-    ShareGroupDescribeResponse,
     TopicErrors,
 )
 from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.kafka.states import DEAD
+from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ReleaseGroup
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups import shares
-from kafka_why.groups.committed import Committed, FetchedOffsets
-from kafka_why.groups.described import AnyDescribed
+from kafka_why.groups.committed import GroupOffsets, committed_offsets
+from kafka_why.groups.list_groups import list_groups
+from kafka_why.topic_layout import ClientError
+from operations.admin.answers import AnyDescription, dead, offsets_of, snapshot_of
 
 KnownTypes = Mapping[str, str | None]
 """The type of each group as its history names it, by group id, None if it is not known."""
+
+Answers = dict[str, GroupSnapshot | ErrorCode]
+"""Groups by id, or why they cannot be described."""
 
 K = TypeVar("K")
 
@@ -81,11 +86,11 @@ class GroupRequests:
 
     def describe(
         self, groups: KnownTypes, *, with_offsets: bool = False
-    ) -> tuple[dict[str, AnyDescribed], dict[str, FetchedOffsets]]:
+    ) -> tuple[Answers, dict[str, GroupOffsets]]:
         """Send the request that describes groups of a group's type, or those for all types if its type is not
         known, or is another one by now. OffsetFetch of all partitions goes with them if wanted.
 
-        The result omits groups that are not Kafka's.
+        A group that cannot be described is the error code. The result omits groups that are not Kafka's.
         """
         send, header = self._client.send, self._client.header
         asked = {
@@ -98,16 +103,22 @@ class GroupRequests:
             name: send(OffsetFetch(**header(name, FETCH_VERSION)))
             for name in (groups if with_offsets else ())
         }
-        described: dict[str, AnyDescribed] = {
-            name: shares.described(answer) if isinstance(answer, ShareGroupDescribeResponse) else answer
+        answers: dict[str, AnyDescription] = {
+            name: answer
             for (name, _), answer in _of_kafka(asked).items()
             if answer.error_code is not ErrorCode.GROUP_ID_NOT_FOUND
         }
-        there = {name for name, answer in described.items() if answer.group_state != DEAD}
+        described: Answers = {
+            name: snapshot_of(answer) if answer.error_code is ErrorCode.NONE else answer.error_code
+            for name, answer in answers.items()
+        }
+        there = {name for name, answer in answers.items() if answer.group_state != DEAD}
         changed = dict.fromkeys(name for name, known in groups.items() if known and name not in there)
         if changed:
             described |= self.describe(changed)[0]
-        return described, {name: _fetched(answer) for name, answer in _of_kafka(fetched).items()}
+        return described, {
+            name: offsets_of(answer, answers.get(name)) for name, answer in _of_kafka(fetched).items()
+        }
 
     def commit_offsets(
         self, offsets: Mapping[str, Mapping[TopicPartition, int]], topic_ids: Mapping[str, UUID] = _NO_IDS
@@ -210,6 +221,40 @@ class GroupRequests:
         return {group_id: future.result().error_code for group_id, future in responses.items()}
 
 
+class ReadOnly(ClientError):
+    """The groups are those of the cluster's own coordinator."""
+
+
+class ObservedGroups(GroupRequests):
+    """Describes groups of the cluster's own coordinator from the observer's topics. Requests that change a
+    group raise ReadOnly.
+    """
+
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout, timeout_ms: int) -> None:
+        self._topics = client_config, layout, timeout_ms
+
+    @property
+    def _client(self) -> CoordinatorClient:  # type: ignore[override]
+        raise ReadOnly(
+            f"groups of the cluster's own coordinator are read only here ({self._topics[1].groups_topic} is "
+            "an observer's topic): change them with kafka-consumer-groups"
+        )
+
+    def wait_for_views(self) -> None:
+        """The topics show what the observer has read so far, which is all there is to wait for."""
+
+    def describe(
+        self, groups: KnownTypes, *, with_offsets: bool = False
+    ) -> tuple[Answers, dict[str, GroupOffsets]]:
+        """Describe the groups as `GroupRequests` does."""
+        client_config, layout, timeout_ms = self._topics
+        views = {v.group_id: v for v in list_groups(*self._topics) if isinstance(v, GroupSnapshot)}
+        answers: Answers = {group_id: views.get(group_id) or dead(group_id) for group_id in groups}
+        if not with_offsets:
+            return answers, {}
+        return answers, committed_offsets(client_config, layout, groups, timeout_ms)
+
+
 def _of_kafka(pending: Mapping[K, Future[R]]) -> dict[K, R]:
     """Return the responses except those that refuse the group as one of another protocol. The refusal of a
     ConsumerGroupDescribe and a ShareGroupDescribe is GROUP_ID_NOT_FOUND.
@@ -223,15 +268,6 @@ def _of_kafka(pending: Mapping[K, Future[R]]) -> dict[K, R]:
             if error.error_code not in other_protocol:
                 raise
     return answers
-
-
-def _fetched(answer: OffsetFetchResponse) -> FetchedOffsets:
-    offsets = {
-        TopicPartition(topic.name, p.partition_index): Committed(p.committed_offset, p.committed_leader_epoch)
-        for topic in answer.topics
-        for p in topic.partitions
-    }
-    return FetchedOffsets(answer.error_code, offsets)
 
 
 def _parts(offsets: Mapping[TopicPartition, int]) -> Iterator[dict[TopicPartition, int]]:

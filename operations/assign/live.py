@@ -7,12 +7,11 @@ from typing import Final
 import re2
 
 from kafka_why.assign.model import GroupSpec, InputError, Member
-from kafka_why.contract.kafka.responses import ConsumerGroupDescribeResponse, DescribedMember
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.kafka.states import DEAD, GroupState
 from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_subscription
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.describe import AnyMember, PartitionRow, assigned_partitions, instance_id
-from kafka_why.groups.described import AnyDescribed, group_type
+from kafka_why.groups.describe import PartitionRow, assigned_partitions
 from records.topic_patterns import matching
 
 _NO_ANSWER: Final[Mapping[str, str]] = MappingProxyType(
@@ -20,7 +19,9 @@ _NO_ANSWER: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
-def live_group(described: AnyDescribed, topics: Mapping[str, int], rows: Iterable[PartitionRow]) -> GroupSpec:
+def live_group(
+    described: GroupSnapshot, topics: Mapping[str, int], rows: Iterable[PartitionRow]
+) -> GroupSpec:
     """Return the group with its subscriptions and assignments; a partition's weight is its lag in records.
 
     `topics` are the existing topics that `subscribed_topics` names; members may subscribe to others, which
@@ -28,13 +29,12 @@ def live_group(described: AnyDescribed, topics: Mapping[str, int], rows: Iterabl
     InputError for a group without members, and for a classic group that is not Stable, because only then does
     the coordinator return the members' subscriptions.
     """
-    if (type_ := group_type(described)) in ("share", "streams"):
+    if (type_ := described.group_type) in ("share", "streams"):
         raise InputError(
             f"group {described.group_id} is a {type_} group, whose assignors are of another kind"
         )
-    is_of_consumers = isinstance(described, ConsumerGroupDescribeResponse)
-    state = described.group_state
-    if state in _NO_ANSWER or (not is_of_consumers and state != GroupState.STABLE):
+    state = described.state
+    if state in _NO_ANSWER or (not described.consumer and state != GroupState.STABLE):
         reason = _NO_ANSWER.get(state, f"is {state}: retry when it is Stable")
         raise InputError(f"group {described.group_id} {reason}")
     members = {member.member_id: _member(member, topics) for member in described.members}
@@ -50,29 +50,29 @@ def live_group(described: AnyDescribed, topics: Mapping[str, int], rows: Iterabl
     )
 
 
-def subscribed_topics(described: AnyDescribed, topics: Iterable[str]) -> set[str]:
+def subscribed_topics(described: GroupSnapshot, topics: Iterable[str]) -> set[str]:
     """Return all topics that members subscribe to, by name, existing or not, or by a pattern, of the
     existing `topics`. Raises InputError.
     """
     return {topic for member in described.members for topic in _subscribed(member, topics)}
 
 
-def _member(member: AnyMember, topics: Mapping[str, int]) -> Member:
+def _member(member: MemberSnapshot, topics: Mapping[str, int]) -> Member:
     existing = tuple(topic for topic in _subscribed(member, topics) if topic in topics)
-    return Member(existing, instance_id(member))
+    return Member(existing, member.group_instance_id)
 
 
-def _subscribed(member: AnyMember, topics: Iterable[str]) -> tuple[str, ...]:
-    if not isinstance(member, DescribedMember):
-        pattern = member.subscribed_topic_regex
+def _subscribed(member: MemberSnapshot, topics: Iterable[str]) -> tuple[str, ...]:
+    if (has := member.consumer) is not None:
+        pattern = has.subscribed_topic_regex
         try:
             matched = matching(pattern, topics) if pattern else []
         except re2.error as error:
             raise InputError(f"the pattern {pattern!r} of member {member.member_id} has no result") from error
-        return tuple(sorted({*member.subscribed_topic_names, *matched}))
-    if not member.member_metadata:
+        return tuple(sorted({*has.subscribed_topic_names, *matched}))
+    if not member.metadata:
         return ()
     try:
-        return decode_subscription(member.member_metadata).topics
+        return decode_subscription(member.metadata).topics
     except ProtocolError as error:
         raise InputError(f"the subscription of member {member.member_id} cannot be read: {error}") from error

@@ -11,7 +11,7 @@ import pytest
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from gateway.net.options import GatewayOptions
-from kafka_why.contract.kafka.responses import DescribeGroupResponse
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.why.rebalances import rebalances
 from operations.admin.requests import GroupRequests
 from tests.e2e.gateway_clients import members_added
@@ -62,12 +62,12 @@ def test_lines_of_a_file_arrive_though_a_worker_is_killed(
 
         def committed() -> int:
             _, fetched = groups.describe({f"connect-{sink}": None}, with_offsets=True)
-            return sum(it.offset for it in fetched[f"connect-{sink}"].offsets.values())
+            return sum(it.offset for it in fetched[f"connect-{sink}"].committed.values())
 
         # The source may have written lines of its last second twice.
         wait_until(lambda: committed() >= 2 * LINES, "the sink's offset", START_TIMEOUT_S)
         described = groups.describe({group_id: None})[0][group_id]
-        assert isinstance(described, DescribeGroupResponse)
+        assert isinstance(described, GroupSnapshot)
         assert described.protocol_type == "connect"
     assert members_added(options, group_id) >= len(workers)
     why_names_the_work(options, group_id, {source, sink})

@@ -15,7 +15,7 @@ import pytest
 from clients.coordinator_client import CoordinatorClient
 from gateway.net.options import GatewayOptions
 from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.responses import ConsumerGroupDescribeResponse, DescribeGroupResponse
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from operations.admin.requests import GroupRequests
 from tests.e2e.gateway_clients import (
     PARTITIONS,
@@ -56,15 +56,15 @@ class ToolsGroup:
     def console_consumer(self, **settings: str) -> AbstractContextManager[ConsoleConsumer]:
         return self.tools.console_consumer(self.group_id, self.topic, **settings)
 
-    def described(self) -> DescribeGroupResponse:
+    def described(self) -> GroupSnapshot:
         found = self.coordinator.describe({self.group_id: None})[0][self.group_id]
-        assert isinstance(found, DescribeGroupResponse)
+        assert isinstance(found, GroupSnapshot)
         return found
 
     def offsets(self) -> dict[int, int]:
         """What is committed, by partition."""
         _, fetched = self.coordinator.describe({self.group_id: None}, with_offsets=True)
-        return {partition.partition: it.offset for partition, it in fetched[self.group_id].offsets.items()}
+        return {partition.partition: it.offset for partition, it in fetched[self.group_id].committed.items()}
 
     def members(self) -> list[list[str]]:
         """What `kafka-consumer-groups` says of each member, with epochs and assignments."""
@@ -73,8 +73,7 @@ class ToolsGroup:
 
     def has_members(self, count: int) -> bool:
         """Whether the coordinator says so."""
-        described = self.coordinator.describe({self.group_id: None})[0][self.group_id]
-        return len(described.members) == count
+        return len(self.described().members) == count
 
     def is_shared(self, members: int) -> bool:
         """Whether so many members have as many partitions each, by the same tool."""
@@ -85,7 +84,7 @@ class ToolsGroup:
 
         def is_so() -> bool:
             described = self.described()
-            return described.group_state == state and len(described.members) == members
+            return described.state == state and len(described.members) == members
 
         wait_until(is_so, f"the group is {state} with {members} members")
 
@@ -169,7 +168,7 @@ def test_the_groups_tool_changes_a_group_at_rest(
     assert "'never-there' could not be deleted due to: " in printed
     assert "GroupIdNotFoundException" in printed
     assert f"These consumer groups were deleted successfully: '{group.group_id}'" in printed
-    assert group.described().group_state == "Dead"
+    assert group.described().state == "Dead"
     assert_coordinated(options, group.group_id, joins=1)
 
 
@@ -181,7 +180,7 @@ def assert_at_work_it_is_refused(group: ToolsGroup) -> None:
     assert [cells[:2] for cells in refused] == [[group.topic, str(p)] for p in range(PARTITIONS)]
     assert all("GroupSubscribedToTopicException" in cells[3] for cells in refused)
     assert "GroupNotEmptyException" in group.tool("--delete")
-    assert group.described().group_state == "Stable"
+    assert group.described().state == "Stable"
     assert group.offsets() == dict.fromkeys(range(PARTITIONS), EACH)
 
 
@@ -338,11 +337,10 @@ class StaticMembers:
 
     def _assert_pattern_is_known(self) -> None:
         (described,) = self._group.coordinator.describe({self._group.group_id: None})[0].values()
-        assert isinstance(described, ConsumerGroupDescribeResponse)
-        assert {(m.instance_id, m.subscribed_topic_regex) for m in described.members} == {
-            ("one", self._pattern),
-            ("two", self._pattern),
-        }
+        assert isinstance(described, GroupSnapshot)
+        assert {
+            (m.group_instance_id, m.consumer and m.consumer.subscribed_topic_regex) for m in described.members
+        } == {("one", self._pattern), ("two", self._pattern)}
 
     def _noticed(self) -> tuple[list[set[int]], int]:
         """The partitions that came to or went from the second one, and the number of epochs."""

@@ -7,6 +7,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 from kafka_why.contract.kafka.states import GroupState
 from kafka_why.contract.messages import RECORD_VERSION
+from kafka_why.contract.protocols.consumer_protocol import decode_assignment
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.contract.settings import SettingValue
 
 Partitions = dict[bytes, list[int]]
@@ -17,6 +19,11 @@ CONFIGS = "KafkaConfigs"
 
 NamedPartitions = dict[str, list[int]]
 """Partitions, sorted, by topic name, or by topic id if no topic has the id."""
+
+
+def flat(partitions: NamedPartitions) -> tuple[TopicPartition, ...]:
+    """Return partitions that are listed by topic."""
+    return tuple(TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers)
 
 
 class StreamsMemberSnapshot(Struct, frozen=True):
@@ -68,6 +75,14 @@ class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
     assignment: bytes
     rejoined: bool
     consumer: ConsumerMemberSnapshot | None = None
+
+    def held(self) -> tuple[TopicPartition, ...]:
+        """Return the partitions that the member may use. Raises ProtocolError if its bytes are no assignment
+        of Kafka's consumer.
+        """
+        if self.consumer is not None:
+            return flat(self.consumer.assigned)
+        return decode_assignment(self.assignment).partitions if self.assignment else ()
 
 
 class TopicSnapshot(Struct, frozen=True):

@@ -15,22 +15,20 @@ from kafka_why.contract.kafka.responses import (
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.committed import Committed
+from kafka_why.groups.committed import Committed, GroupOffsets
 from kafka_why.groups.describe import (
-    instance_id,
-    is_consumer_group,
     member_rows,
     mentioned_partitions,
     partition_rows,
+    remark,
     state_row,
 )
-from kafka_why.groups.described import EpochsDescription, remark
-from kafka_why.groups.list_groups import select_groups
+from kafka_why.groups.list_groups import is_of_consumers, select_groups
 from kafka_why.groups.render import member_table, partition_table, state_table
 from kafka_why.groups.selection import parse_states, parse_types
 from kafka_why.lag.log import LogBounds
 from kafka_why.observed.view import view_of
-from operations.admin.observed import described
+from operations.admin.answers import snapshot_of
 from operations.assign.live import live_group, subscribed_topics
 from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
 
@@ -61,7 +59,7 @@ def member(
     )
 
 
-def group(*members: ConsumerGroupMemberDescription, **others: Any) -> ConsumerGroupDescribeResponse:
+def group(*members: ConsumerGroupMemberDescription, **others: Any) -> GroupSnapshot:
     given: dict[str, Any] = {
         "group_state": "Reconciling",
         "group_epoch": 7,
@@ -69,21 +67,22 @@ def group(*members: ConsumerGroupMemberDescription, **others: Any) -> ConsumerGr
         "assignor_name": "uniform",
         **others,
     }
-    return ConsumerGroupDescribeResponse(
-        group_id="billing",
-        correlation_id="",
-        request="",
-        error_code=ErrorCode.NONE,
-        members=list(members),
-        **given,
+    return snapshot_of(
+        ConsumerGroupDescribeResponse(
+            group_id="billing",
+            correlation_id="",
+            request="",
+            error_code=ErrorCode.NONE,
+            members=list(members),
+            **given,
+        )
     )
 
 
-MOVING = group(
-    member("alice", 6, {"orders": [0, 1, 2]}, {"orders": [0, 1]}),
-    member("bob", 7, {}, {"orders": [2, 3]}, subscribed_topic_names=[], subscribed_topic_regex="ord.*"),
-    member("carol", 7, {"prices": [0]}, {"prices": [0]}, instance_id="till", member_type=0),
-)
+ALICE = member("alice", 6, {"orders": [0, 1, 2]}, {"orders": [0, 1]})
+BOB = member("bob", 7, {}, {"orders": [2, 3]}, subscribed_topic_names=[], subscribed_topic_regex="ord.*")
+CAROL = member("carol", 7, {"prices": [0]}, {"prices": [0]}, instance_id="till", member_type=0)
+MOVING = group(ALICE, BOB, CAROL)
 
 
 def looks(text: str) -> str:
@@ -91,20 +90,20 @@ def looks(text: str) -> str:
 
 
 def test_members_with_epochs_current_and_target_assignment() -> None:
-    assert is_consumer_group(MOVING)
-    assert [instance_id(m) for m in MOVING.members] == [None, None, "till"]
+    assert is_of_consumers(MOVING)
+    assert [m.group_instance_id for m in MOVING.members] == [None, None, "till"]
     assert member_table(member_rows(MOVING), verbose=True) == looks("""
 GROUP           CONSUMER-ID     GROUP-INSTANCE-ID HOST            CLIENT-ID       #PARTITIONS     CURRENT-EPOCH   CURRENT-ASSIGNMENT   TARGET-EPOCH    TARGET-ASSIGNMENT    UPGRADED SUBSCRIPTION
 billing         alice-1f0e                        10.0.0.7        alice           3               6               orders:0,1,2         7               orders:0,1           true     orders
 billing         bob-1f0e                          10.0.0.7        bob             0               7               -                    7               orders:2,3           true     /ord.*/
 billing         carol-1f0e      till              10.0.0.7        carol           1               7               prices:0             7               prices:0             false    orders
     """)  # noqa: E501
-    assert "UPGRADED" not in member_table(member_rows(group(*MOVING.members[:2])), verbose=True)
+    assert "UPGRADED" not in member_table(member_rows(group(ALICE, BOB)), verbose=True)
     assert "EPOCH" not in member_table(member_rows(MOVING), verbose=False)
 
 
 def test_the_state_says_what_the_group_waits_for() -> None:
-    assert remark("billing", MOVING.group_state) == "Warning: Consumer group 'billing' is rebalancing."
+    assert remark("billing", MOVING.state) == "Warning: Consumer group 'billing' is rebalancing."
     assert state_table(state_row(MOVING, "coordinator-requests", 3)) == looks("""
 GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                GROUP-EPOCH     TARGET-ASSIGNMENT-EPOCH   #MEMBERS TYPE
 billing         coordinator-requests (3)  uniform              Reconciling          7               7                         3        Consumer
@@ -122,7 +121,9 @@ classic protocol, if group.consumer.migration.policy allows it.
 
 
 def test_partitions_are_those_that_members_answer_for() -> None:
-    committed = {TopicPartition("orders", 0): Committed(5, 3), TopicPartition("gone", 0): Committed(1, -1)}
+    committed = GroupOffsets(
+        {TopicPartition("orders", 0): Committed(5, 3), TopicPartition("gone", 0): Committed(1, -1)}
+    )
     assert mentioned_partitions(MOVING, committed) == {
         *(TopicPartition("orders", n) for n in range(3)),
         TopicPartition("prices", 0),
@@ -134,8 +135,8 @@ def test_partitions_are_those_that_members_answer_for() -> None:
     assert table.splitlines()[1].split() == [
         *("billing", "orders", "0", "5", "8", "3", "alice-1f0e", "10.0.0.7", "alice")
     ]
-    pending = group(pending_offsets={"orders": {0: 7}})
-    assert "PENDING-OFFSET" in partition_table(partition_rows(pending, {}, {}), verbose=False)
+    pending = GroupOffsets(pending={TopicPartition("orders", 0): 7})
+    assert "PENDING-OFFSET" in partition_table(partition_rows(group(), pending, {}), verbose=False)
 
 
 def test_a_group_that_reconciles_can_be_asked_about() -> None:
@@ -171,12 +172,6 @@ def view(group_id: str, records: int) -> GroupSnapshot:
 SHARE, STREAMS = view("queue", SHARE_STABLE), view("counts", STREAMS_STABLE)
 
 
-def description(of: GroupSnapshot) -> EpochsDescription:
-    found = described(of.group_id, of)
-    assert isinstance(found, EpochsDescription)
-    return found
-
-
 @pytest.mark.parametrize(
     ("types", "expected"),
     [("share", ["queue"]), ("Streams", ["counts"]), ("classic", []), ("", ["counts", "queue"])],
@@ -196,22 +191,22 @@ def test_a_streams_group_can_be_not_ready() -> None:
 
 
 def test_members_of_a_streams_group_have_tasks() -> None:
-    text = member_table(member_rows(description(STREAMS)), verbose=True)
+    text = member_table(member_rows(STREAMS), verbose=True)
     assert "active 0:0,1;standby 0:2,3" in text
     assert "active 0:2,3;standby 0:0,1" in text
 
 
 def test_offsets_of_a_streams_group_are_those_of_what_active_tasks_read() -> None:
-    assert mentioned_partitions(description(STREAMS), ()) == {TopicPartition("orders", n) for n in range(4)}
+    assert mentioned_partitions(STREAMS, GroupOffsets()) == {TopicPartition("orders", n) for n in range(4)}
 
 
 def test_a_member_of_a_share_group_waits_for_no_other_one() -> None:
     waiting = view("queue", 18)
-    (sentence,) = state_row(description(waiting), "requests", 0).unsettled
+    (sentence,) = state_row(waiting, "requests", 0).unsettled
     assert "it gets orders 1-2 at its next heartbeat" in sentence
 
 
 @pytest.mark.parametrize("of", [SHARE, STREAMS])
 def test_assign_is_for_groups_of_consumers(of: GroupSnapshot) -> None:
     with pytest.raises(InputError, match=f"group {of.group_id} is a {of.group_type} group"):
-        live_group(description(of), {}, ())
+        live_group(of, {}, ())

@@ -8,18 +8,19 @@ from msgspec.structs import replace
 
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.responses import DescribedMember, DescribeGroupResponse
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.protocols.consumer_protocol import encode_assignment
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
-from kafka_why.groups.committed import Committed
+from kafka_why.groups.committed import Committed, GroupOffsets
 from kafka_why.groups.describe import (
     behind,
     member_rows,
     mentioned_partitions,
     partition_rows,
+    remark,
     state_row,
     with_lags,
 )
-from kafka_why.groups.described import remark
 from kafka_why.groups.list_groups import consumer_groups, select_groups
 from kafka_why.groups.render import (
     OffsetDeletion,
@@ -34,6 +35,7 @@ from kafka_why.groups.render import (
 )
 from kafka_why.groups.selection import parse_protocols, parse_states, parse_types
 from kafka_why.lag.log import LogBounds
+from operations.admin.answers import snapshot_of
 from tests.unit.kafka_why.page_facts import view
 
 
@@ -45,15 +47,17 @@ def member(name: str, assignment: bytes, instance_id: str | None = None) -> Desc
     return DescribedMember(f"{name}-1f0e", instance_id, name, "10.0.0.7", b"", assignment)
 
 
-def group(*members: DescribedMember, **others: Any) -> DescribeGroupResponse:
+def group(*members: DescribedMember, **others: Any) -> GroupSnapshot:
     given = {"group_state": "Stable", "protocol_type": "consumer", "protocol_data": "range", **others}
-    return DescribeGroupResponse(
-        group_id="billing",
-        correlation_id="",
-        request="",
-        error_code=ErrorCode.NONE,
-        members=list(members),
-        **given,
+    return snapshot_of(
+        DescribeGroupResponse(
+            group_id="billing",
+            correlation_id="",
+            request="",
+            error_code=ErrorCode.NONE,
+            members=list(members),
+            **given,
+        )
     )
 
 
@@ -62,11 +66,13 @@ TWO = group(
     member("bob", assigned(("orders", 0), ("invoices-of-all-customers", 0)), "pod-0"),
     member("carol", b""),
 )
-COMMITTED = {
-    TopicPartition("orders", 0): Committed(5, 3),
-    TopicPartition("orders", 2): Committed(9, -1),
-    TopicPartition("gone", 4): Committed(1, 0),
-}
+COMMITTED = GroupOffsets(
+    {
+        TopicPartition("orders", 0): Committed(5, 3),
+        TopicPartition("orders", 2): Committed(9, -1),
+        TopicPartition("gone", 4): Committed(1, 0),
+    }
+)
 BOUNDS = {
     TopicPartition("orders", 0): LogBounds(0, 12),
     TopicPartition("orders", 2): LogBounds(0, 9),
@@ -79,7 +85,7 @@ def looks(text: str) -> str:
 
 
 def test_partitions_by_member_and_then_those_of_nobody() -> None:
-    assert mentioned_partitions(TWO, COMMITTED) == BOUNDS.keys() | COMMITTED.keys()
+    assert mentioned_partitions(TWO, COMMITTED) == BOUNDS.keys() | COMMITTED.committed.keys()
     rows = partition_rows(TWO, COMMITTED, BOUNDS)
     assert partition_table(rows, verbose=False) == looks("""
 GROUP           TOPIC                     PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG             CONSUMER-ID     HOST            CLIENT-ID
@@ -96,9 +102,10 @@ billing         orders          2          -               9               9    
 
 
 def test_a_pending_offset_has_a_column_also_where_nothing_is_committed() -> None:
-    described = group(pending_offsets={"orders": {0: 7, 1: 8}})
-    assert mentioned_partitions(described, {}) == {TopicPartition("orders", 0), TopicPartition("orders", 1)}
-    rows = partition_rows(described, {TopicPartition("orders", 0): Committed(5, 3)}, BOUNDS)
+    zero, one = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    offsets = GroupOffsets({zero: Committed(5, 3)}, {zero: 7, one: 8})
+    assert mentioned_partitions(group(), offsets) == {zero, one}
+    rows = partition_rows(group(), offsets, BOUNDS)
     assert partition_table(rows, verbose=False) == looks("""
 GROUP           TOPIC           PARTITION  CURRENT-OFFSET  PENDING-OFFSET  LOG-END-OFFSET  LAG             CONSUMER-ID     HOST            CLIENT-ID
 billing         orders          0          5               7               12              7               -               -               -
@@ -153,7 +160,7 @@ billing         alice-1f0e      10.0.0.7        alice           2
 def test_an_assignment_that_is_none_of_ours_is_not_guessed_at() -> None:
     strange = group(member("alice", b"everything"))
     assert [row.partitions for row in member_rows(strange)] == [None]
-    assert partition_rows(strange, {}, {}) == []
+    assert partition_rows(strange, GroupOffsets(), {}) == []
     assert member_table(member_rows(strange), verbose=True).splitlines()[1].split()[-2:] == ["-", "-"]
 
 

@@ -8,11 +8,12 @@ import pytest
 from msgspec import UNSET
 
 from kafka_why.contract.codec import PendingTransaction
+from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import ConsumerGroupDescribe, DescribeGroup, LeavingMember
 from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.described import group_type
 from operations.admin.requests import GroupRequests
 from operations.admin.transactions import abort_pending
 from state.kafka.classic_group import ClassicGroup
@@ -74,20 +75,27 @@ def test_descriptions_are_asked_for_together_and_wait_for_no_view() -> None:
     assert {request.waits_for_views for request in client.sent} == {UNSET}
 
 
+def type_of(answer: GroupSnapshot | ErrorCode) -> str:
+    assert isinstance(answer, GroupSnapshot)
+    return answer.group_type
+
+
 def test_a_group_is_described_by_the_request_of_its_type_and_by_all_if_the_type_has_changed() -> None:
     made = {"classic": ClassicGroup, "consumer": ConsumerGroup, "share": ShareGroup}
     client = CoreClient(*(group(group_id=name, incarnation="i") for name, group in made.items()))
     types = dict(zip(made, made, strict=True))
     described, _ = GroupRequests(client).describe(types)
-    assert {name: group_type(answer) for name, answer in described.items()} == types
+    assert {name: type_of(answer) for name, answer in described.items()} == types
     assert [type(it) for it in client.sent] == [DescribeGroup, ConsumerGroupDescribe, ShareGroupDescribe]
     for name, known in permutations(made, 2):
         client.sent.clear()
         described, _ = GroupRequests(client).describe({name: known})
-        assert group_type(described[name]) == name
+        assert type_of(described[name]) == name
         assert len(client.sent) == 4
     described, _ = GroupRequests(client).describe({"gone": "share"})
-    assert described["gone"].group_state == DEAD
+    gone = described["gone"]
+    assert isinstance(gone, GroupSnapshot)
+    assert gone.state == DEAD
 
 
 def test_a_reset_of_many_partitions_is_several_requests_of_each_group_together() -> None:
