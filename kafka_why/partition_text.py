@@ -2,15 +2,12 @@
 
 from collections.abc import Iterable
 
-from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
 
 
 def partition_list(partitions: Iterable[TopicPartition]) -> str:
     """Return the partitions by topic, with runs of numbers joined: `orders 0-3 7, prices 1`."""
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        by_topic.setdefault(topic, []).append(partition)
-    return ", ".join(f"{topic} {number_list(numbers)}" for topic, numbers in sorted(by_topic.items()))
+    return ", ".join(f"{topic} {number_list(numbers)}" for topic, numbers in by_topic(partitions).items())
 
 
 def number_list(numbers: Iterable[int]) -> str:

@@ -13,7 +13,7 @@ current ones; if no member has one, the current assignment is unknown. Weights a
 number.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from kafka_why.assign.model import GroupSpec, InputError, Member
-from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
+from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition, by_topic
 from kafka_why.numbers import INT32_MAX, is_whole_number, parse_whole_number
 from kafka_why.why.assignments import Holdings
 
@@ -151,11 +151,3 @@ def _weights(by_topic: Mapping[str, list[int]]) -> dict[TopicPartition, int]:
         for topic, weights in by_topic.items()
         for number, weight in enumerate(weights)
     }
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> ByTopic:
-    """Return partition numbers by topic, all in order."""
-    topics: ByTopic = {}
-    for topic, number in sorted(partitions):
-        topics.setdefault(topic, []).append(number)
-    return topics

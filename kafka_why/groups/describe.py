@@ -23,7 +23,7 @@ from kafka_why.contract.kafka.states import (
     GroupState,
 )
 from kafka_why.contract.protocols.consumer_protocol import ProtocolError
-from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
 from kafka_why.groups.committed import Committed, GroupOffsets
 from kafka_why.groups.list_groups import TYPES
 from kafka_why.lag.definitions import lag_records
@@ -259,7 +259,7 @@ def _member_row(group: GroupSnapshot, member: MemberSnapshot) -> MemberRow:
         host=member.client_host,
         client_id=member.client_id,
         partitions=None if partitions is None else len(partitions),
-        assignment=None if partitions is None else _by_topic(partitions),
+        assignment=None if partitions is None else by_topic(partitions),
         consumer=_consumer_row(member.consumer, group.consumer)
         if member.consumer and group.consumer
         else None,
@@ -270,19 +270,12 @@ def _consumer_row(member: ConsumerMemberSnapshot, group: ConsumerGroupSnapshot) 
     return ConsumerMemberRow(
         current_epoch=member.member_epoch,
         target_epoch=group.assignment_epoch,
-        target_assignment=_by_topic(flat(member.target)),
+        target_assignment=by_topic(flat(member.target)),
         subscribed_topics=member.subscribed_topic_names,
         subscribed_pattern=member.subscribed_topic_regex or None,
         rack_id=member.rack_id,
         upgraded=member.member_type != _CLASSIC,
     )
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> Partitions:
-    by_topic: Partitions = {}
-    for topic, partition in sorted(partitions):
-        by_topic.setdefault(topic, []).append(partition)
-    return by_topic
 
 
 def state_row(group: GroupSnapshot, requests_topic: str, partition: int) -> StateRow:

@@ -8,9 +8,7 @@ not in the log: the differences are all there is.
 from collections.abc import Sequence
 
 from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.snapshot import NamedPartitions
 from kafka_why.contract.kafka.states import GroupState
-from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.observed.changes import Change, difference, open_rebalance, record_back, topics_of
 from kafka_why.observed.group import CREATION, Classic
 from kafka_why.observed.observation import Observation
@@ -179,11 +177,3 @@ def _where_they_differ(by_member: dict[str, tuple[str, ...] | None]) -> dict[str
     if len(set(by_member.values())) < 2 or None in by_member.values():
         return None
     return {member_id: list(topics or ()) for member_id, topics in by_member.items()}
-
-
-def by_topic(partitions: Sequence[TopicPartition]) -> NamedPartitions:
-    """Return the partitions by topic, sorted by both."""
-    topics: NamedPartitions = {}
-    for topic, number in sorted(partitions):
-        topics.setdefault(topic, []).append(number)
-    return topics

@@ -6,7 +6,8 @@ members is never deleted, so the removal of its records is a conversion.
 
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.states import ConsumerGroupState, GroupState
-from kafka_why.observed.classic import by_topic, store
+from kafka_why.contract.protocols.subscriptions import by_topic
+from kafka_why.observed.classic import store
 from kafka_why.observed.group import CONSUMER, Epochs
 from kafka_why.observed.observation import Observation
 from kafka_why.observed.records import ClassicGeneration

@@ -9,16 +9,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from heapq import nsmallest
 from itertools import takewhile
-from typing import NamedTuple
 
 from msgspec import Struct
 
 from kafka_why.contract.any_group import AnyView
-from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError
 from kafka_why.page.fleet import GroupFacts
 from kafka_why.page.words import thousands
-from kafka_why.why.assignments import read_holdings
 from kafka_why.why.model import CauseKind, Rebalance
 from kafka_why.why.wording import count
 
@@ -69,44 +67,40 @@ class Members(Struct, frozen=True, kw_only=True):
 EMPTY = Members(lines={by: [] for by in By})
 
 
-class _Member(NamedTuple):
-    client_id: str
-    host: str
-    partitions: int | None
-
-
 @dataclass(frozen=True, slots=True)
 class OfView:
-    """What a view says of the members. It is true as long as the group has this view."""
+    """A view, and the number of partitions of each member of which it is known."""
 
     view: AnyView
-    members: tuple[_Member, ...]
-    is_cut: bool
+    partitions: Mapping[str, int]
+
+    def members(self) -> Iterator[tuple[str, str, int | None]]:
+        """Yield the client id, the host and the number of partitions of each member. RocketMQ's clients name
+        no host, and do not report their queues.
+        """
+        if isinstance(self.view, GroupSnapshot):
+            for m in self.view.members:
+                yield m.client_id, m.client_host, self.partitions.get(m.member_id)
+        else:
+            for client_id in sorted({consumer.client_id for consumer in self.view.consumers}):
+                yield client_id, "", None
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the view leaves the members out, because there are too many."""
+        view = self.view
+        there = view.members if isinstance(view, GroupSnapshot) else view.consumers
+        return view.truncated and not there
 
 
 def of_view(view: AnyView) -> OfView:
-    """Return the members of a view. RocketMQ's name no host, and do not report their queues."""
-    if not isinstance(view, GroupSnapshot):
-        clients = {consumer.client_id for consumer in view.consumers}
-        members = tuple(_Member(client_id, "", None) for client_id in sorted(clients))
-        return OfView(view, members, view.truncated and not members)
-    held = _held(view)
-    members = tuple(_Member(m.client_id, m.client_host, held.get(m.member_id)) for m in view.members)
-    return OfView(view, members, view.truncated and not members)
-
-
-def _held(view: GroupSnapshot) -> Mapping[str, int]:
-    """The number of partitions by member, without those whose assignment is not known or cannot be read."""
-    if view.consumer:
-        return {m.member_id: _assigned(m) for m in view.members if m.consumer is not None}
-    if view.protocol_type != PROTOCOL_TYPE:
-        return {}
-    holdings = read_holdings({m.member_id: m.assignment for m in view.members})
-    return {} if holdings is None else {member_id: len(held) for member_id, held in holdings.items()}
-
-
-def _assigned(member: MemberSnapshot) -> int:
-    return 0 if member.consumer is None else sum(map(len, member.consumer.assigned.values()))
+    """Count the partitions of the members: of none if an assignment is not known or cannot be read."""
+    if not isinstance(view, GroupSnapshot) or (not view.consumer and view.protocol_type != PROTOCOL_TYPE):
+        return OfView(view, {})
+    try:
+        return OfView(view, {m.member_id: len(m.held()) for m in view.members})
+    except ProtocolError:
+        return OfView(view, {})
 
 
 @dataclass(slots=True)
@@ -149,7 +143,7 @@ class MembersSum:
         """Take a group with the rebalances of its last hour."""
         self._cut += seen.is_cut
         group_id = facts.group_id
-        for client_id, host, partitions in seen.members:
+        for client_id, host, partitions in seen.members():
             if client_id:
                 _sum(self._clients, client_id).add(group_id, partitions)
             if host:

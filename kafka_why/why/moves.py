@@ -27,6 +27,7 @@ from kafka_why.contract.protocols.subscriptions import (
     MemberSubscription,
     Subscription,
     TopicPartition,
+    by_topic,
 )
 from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
 from kafka_why.why.assignments import Holdings, Numbers, Partitions
@@ -178,12 +179,5 @@ def _members(before: Holdings, after: Holdings) -> list[MemberMoves]:
 def _of_member(member_id: MemberId, before: Partitions, after: Partitions) -> MemberMoves:
     if before is after:
         return MemberMoves(member_id, len(before), len(after), {}, {})
-    gained, lost = _by_topic(after - before), _by_topic(before - after)
+    gained, lost = by_topic(after - before), by_topic(before - after)
     return MemberMoves(member_id, len(before), len(after), gained, lost)
-
-
-def _by_topic(partitions: Partitions) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        topics.setdefault(topic, []).append(number)
-    return topics

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.states import MemberState
-from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
+from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition, by_topic
 from kafka_why.why.assignments import Partitions
 from kafka_why.why.model import HandedOver, Idle, Progress
 
@@ -16,14 +16,6 @@ _ACTIVE = "active "
 def flat(partitions: Mapping[str, Iterable[int]] | None) -> Partitions:
     """Return partitions that are listed by topic."""
     return frozenset(TopicPartition(topic, n) for topic, ns in (partitions or {}).items() for n in ns)
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Return the partitions by topic, sorted."""
-    topics: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        topics.setdefault(topic, []).append(number)
-    return topics
 
 
 @dataclass(slots=True)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, replace
 
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import NamedPartitions, ShareSnapshot
-from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
+from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition, by_topic
 from kafka_why.why.assignments import Partitions
 from kafka_why.why.model import AskedOfShares, SharesNow
-from kafka_why.why.reconciling import by_topic, flat
+from kafka_why.why.reconciling import flat
 
 _NOTHING: Partitions = frozenset()
 # Rows of errors after which the partition is still asked for, and after which it is what it was before.

@@ -40,7 +40,7 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ReleaseGroup
-from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
 from kafka_why.groups.committed import GroupOffsets, committed_offsets
 from kafka_why.groups.list_groups import list_groups
 from kafka_why.topic_layout import ClientError
@@ -149,7 +149,7 @@ class GroupRequests:
                 [CommittedPartition(n, offsets[TopicPartition(topic, n)]) for n in numbers],
                 topic_ids.get(topic),
             )
-            for topic, numbers in _by_topic(offsets).items()
+            for topic, numbers in by_topic(offsets).items()
         ]
         request = OffsetCommit(
             **self._client.header(group_id, COMMIT_VERSION),
@@ -175,7 +175,7 @@ class GroupRequests:
         is NONE, for each partition.
         """
         send, header = self._client.send, self._client.header
-        topics = [TopicPartitions(topic, numbers) for topic, numbers in _by_topic(partitions).items()]
+        topics = [TopicPartitions(topic, numbers) for topic, numbers in by_topic(partitions).items()]
         pending = {
             group_id: send(
                 OffsetDelete(**header(group_id, OFFSET_DELETE_VERSION), waits_for_views=True, topics=topics)
@@ -281,13 +281,6 @@ def _commit_errors(offsets: Iterable[TopicPartition], answer: OffsetCommitRespon
     if answer.error_code is not ErrorCode.NONE:
         return dict.fromkeys(offsets, answer.error_code)
     return _errors(answer.topics)
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in partitions:
-        topics.setdefault(topic, []).append(partition)
-    return topics
 
 
 def _errors(topics: Iterable[TopicErrors]) -> PartitionErrors:

@@ -12,8 +12,8 @@ from msgspec import Struct
 
 from assignors.kafka.members import members_in_order
 from kafka_why.assign.model import GroupSpec
-from kafka_why.assign.parsing import ByTopic, by_topic
-from kafka_why.contract.protocols.subscriptions import MemberId
+from kafka_why.assign.parsing import ByTopic
+from kafka_why.contract.protocols.subscriptions import MemberId, by_topic
 from kafka_why.why.assignments import Holdings
 from kafka_why.why.model import Moves
 from kafka_why.why.moves import compare, owners

@@ -9,6 +9,7 @@ from msgspec import Struct, structs
 
 from kafka_why.contract.kafka.snapshot import named
 from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
+from kafka_why.contract.protocols.subscriptions import by_topic
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.escaping import VisibleText, visible, visible_text
 from operations.stored.text import assignment_text, time_text
@@ -267,10 +268,7 @@ def _bytes_text(name: str, value: bytes) -> str:
         except ProtocolError:
             pass
         else:
-            by_topic: dict[str, list[int]] = {}
-            for topic, partition in sorted(partitions):
-                by_topic.setdefault(topic, []).append(partition)
-            return assignment_text(by_topic) or "no partitions"
+            return assignment_text(by_topic(partitions)) or "no partitions"
     return f"{len(value)} bytes ({sha256(value).hexdigest()[:_SHOWN_HASH_DIGITS]})"
 
 

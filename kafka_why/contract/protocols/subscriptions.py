@@ -1,6 +1,6 @@
 """Subscriptions and assignments of members. The names are those of Kafka's ConsumerPartitionAssignor."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -16,6 +16,14 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return the partitions by topic, sorted by both."""
+    topics: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        topics.setdefault(topic, []).append(number)
+    return topics
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def test_groups_are_listed_with_their_types_and_their_members() -> None:
         "queue": ("share", "Stable", 2),
         "counts": ("streams", "Stable", 2),
     }
-    assert [member.partitions for member in of_view(own).members] == [1, 1], "both have orders-0"
+    assert [partitions for _, _, partitions in of_view(own).members()] == [1, 1], "both have orders-0"
 
 
 @pytest.mark.parametrize("with_history", [True, False])
