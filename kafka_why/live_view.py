@@ -253,11 +253,7 @@ def member_line(member: MemberSnapshot, group: GroupSnapshot) -> str:
 
 def progress(member: ConsumerMemberSnapshot) -> str:
     """Return what a member of a group of the consumer protocol has: `orders 0-3, gives up orders 4`."""
-    awaited = {
-        topic: missing
-        for topic, numbers in member.target.items()
-        if (missing := sorted({*numbers} - {*member.assigned.get(topic, ())}))
-    }
+    awaited = member.awaited()
     parts = [_named(member.assigned) or "-"]
     parts += [f"gives up {_named(member.revoking)}"] if member.revoking else []
     parts += [f"waits for {_named(awaited)}"] if awaited else []

@@ -7,6 +7,7 @@ from typing import Any
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.states import GroupState
 from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
+from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
 from kafka_why.escaping import VisibleText, visible, visible_text
 from kafka_why.groups.rocketmq import (
     client_table,
@@ -16,33 +17,41 @@ from kafka_why.groups.rocketmq import (
     topic_table,
 )
 from kafka_why.groups.tables import Column, render_table
-from kafka_why.partition_text import number_list
 from kafka_why.why.clock import Clock, duration_text
 from kafka_why.why.names import Names, clients_of, is_bare
 from kafka_why.why.wording import INDENT, count
-from operations.replay.consumer_moment import WHATS, consumer_member_table, headline
+from operations.replay.epochs_moment import headline, member_table, partitions_text, share_state_lines
 from operations.replay.group_run import Entry
 from operations.replay.replay import Replayed
-from operations.replay.share_moment import WHATS as SHARE_WHATS
-from operations.replay.share_moment import share_headline, share_member_table, share_state_lines
 from state.config import CoordinatorConfig
 from state.kafka import timers
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.protocols import protocol_of
+from state.kafka.protocols import protocol_of, view_of
 from state.kafka.share_group import ShareGroup
 from state.rocketmq.group import Group as RocketMqGroup
 from state.rocketmq.timers import next_scan
 from state.rocketmq.view import snapshot
 
-Partition = tuple[str, int]
+Held = dict[TopicPartition, tuple[str, int]]
+"""The member that each partition is assigned to, and since when."""
 
 # What happens at a deadline, by the type of the group.
 _WHATS: Mapping[type, Mapping[timers.TimerKind, str]] = {
-    ConsumerGroup: WHATS,
-    ShareGroup: SHARE_WHATS,
+    ConsumerGroup: {
+        timers.TimerKind.HEARTBEAT: "the session of {} ends",
+        timers.TimerKind.REBALANCE: "{} has to have given up its partitions",
+        timers.TimerKind.JOIN: "{}, on the classic protocol, has to have joined again",
+        timers.TimerKind.SYNC: "{}, on the classic protocol, has to have synced",
+        timers.TimerKind.RETENTION: "offsets are checked for expiry",
+    },
+    ShareGroup: {
+        timers.TimerKind.HEARTBEAT: "the session of {} ends",
+        timers.TimerKind.PARKED: "an administrator is answered, whatever the share coordinator has done",
+        timers.TimerKind.TASK: "tasks that the share coordinator has not done get an entry",
+    },
     ClassicGroup: {
         timers.TimerKind.HEARTBEAT: "the session of {} ends",
         timers.TimerKind.JOIN: "the round ends, whoever has joined",
@@ -67,9 +76,9 @@ def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock
     return _kafka_text(group, holders(replayed.entries), names, at_ms, when, due, clock)
 
 
-def holders(entries: Iterable[Entry[bytes]]) -> dict[Partition, tuple[str, int]]:
+def holders(entries: Iterable[Entry[bytes]]) -> Held:
     """The member that each partition is assigned to, and since when, by the last assignments."""
-    found: dict[Partition, tuple[str, int]] = {}
+    found: Held = {}
     for entry in entries:
         for said in entry.history:
             if isinstance(said.entry, HistoryEntry):
@@ -101,7 +110,7 @@ def member_ids(entries: Iterable[Entry[Any]]) -> set[str]:
     }
 
 
-def _after(event: HistoryEntry, held: dict[Partition, tuple[str, int]]) -> dict[Partition, tuple[str, int]]:
+def _after(event: HistoryEntry, held: Held) -> Held:
     if event.type is EntryType.MEMBER_REPLACED and event.replaced_member_id is not None:
         return {
             p: (event.member_id or m, since) if m == event.replaced_member_id else (m, since)
@@ -111,7 +120,7 @@ def _after(event: HistoryEntry, held: dict[Partition, tuple[str, int]]) -> dict[
         return {}
     if event.type is not EntryType.STABLE or event.assignments is None:
         return held
-    now: dict[Partition, tuple[str, int]] = {}
+    now: Held = {}
     for member_id, assignment in event.assignments.items():
         for partition in _partitions(assignment) or ():
             owner, since = held.get(partition, ("", 0))
@@ -119,19 +128,19 @@ def _after(event: HistoryEntry, held: dict[Partition, tuple[str, int]]) -> dict[
     return now
 
 
-def _partitions(assignment: bytes) -> list[Partition] | None:
+def _partitions(assignment: bytes) -> list[TopicPartition] | None:
     """The partitions of an assignment, None if it is not a consumer assignment."""
     if not assignment:
         return []
     try:
-        return [(p.topic, p.partition) for p in decode_assignment(assignment).partitions]
+        return list(decode_assignment(assignment).partitions)
     except ProtocolError:
         return None
 
 
 def _kafka_text(
     group: KafkaGroup,
-    held: dict[Partition, tuple[str, int]],
+    held: Held,
     names: Names,
     at_ms: int,
     when: str,
@@ -139,7 +148,13 @@ def _kafka_text(
     clock: Clock,
 ) -> VisibleText:
     lasted = duration_text(max(at_ms - group.state_timestamp_ms, 0))
-    about = _about(group, names)
+    view = view_of(group)
+    details = view.consumer
+    if isinstance(group, ClassicGroup):
+        about, table = _headline(group, names), _member_table(group, held, names, clock)
+    else:
+        assert details, "a group with epochs"
+        about, table = headline(view, details), member_table(view, details, names)
     lines = [f"Group {group.group_id} at {when}: {group.state} for {lasted}, {about}"]
     if group.last_rebalance_at_ms is not None:
         began = clock.time(group.last_rebalance_at_ms)
@@ -147,9 +162,9 @@ def _kafka_text(
     if group.quarantined is not None:
         lines.append(f"Quarantined: {group.quarantined}")
     if group.members:
-        lines += ["", _members_text(group, held, names, clock)]
-    if isinstance(group, ShareGroup):
-        lines += ["", *share_state_lines(group, at_ms)]
+        lines += ["", table]
+    if details and details.share:
+        lines += ["", *share_state_lines(details.share, at_ms)]
     if offsets := sum(map(len, group.offsets.values())):
         lines += [
             "",
@@ -166,40 +181,21 @@ def _kafka_text(
     return visible_text(lines)
 
 
-def _about(group: KafkaGroup, names: Names) -> str:
-    match group:
-        case ClassicGroup():
-            return _headline(group, names)
-        case ShareGroup():
-            return share_headline(group)
-    return headline(group)
-
-
-def _members_text(
-    group: KafkaGroup, held: dict[Partition, tuple[str, int]], names: Names, clock: Clock
-) -> VisibleText:
-    match group:
-        case ClassicGroup():
-            return _member_table(group, held, names, clock)
-        case ShareGroup():
-            return share_member_table(group, names)
-    return consumer_member_table(group, names)
-
-
 def _headline(group: ClassicGroup, names: Names) -> str:
     leader = f", leader {names.of(group.leader_id)}" if group.leader_id else ""
     protocol = f", protocol {group.protocol_name}" if group.protocol_name else ""
     return f"generation {group.generation}, {count(len(group.members), 'member')}{leader}{protocol}"
 
 
-def _member_table(
-    group: ClassicGroup, held: dict[Partition, tuple[str, int]], names: Names, clock: Clock
-) -> VisibleText:
+def _member_table(group: ClassicGroup, held: Held, names: Names, clock: Clock) -> VisibleText:
     columns = [Column("MEMBER"), Column("HOST", 10), Column("STATE", 10), Column("#PARTITIONS", 11)]
     columns += [Column("HOLDS"), Column("SINCE", 0)]
     rows = []
     for member in group.members.values():
         partitions = _partitions(member.assignment)
+        text = partitions_text(by_topic(partitions or ()))
+        if partitions is None:
+            text = f"{len(member.assignment)} bytes"
         since = [held[p][1] for p in partitions or () if p in held and held[p][0] == member.member_id]
         rows.append(
             [
@@ -207,7 +203,7 @@ def _member_table(
                 member.client_host or None,
                 _state_of(member, group),
                 None if partitions is None else len(partitions),
-                f"{len(member.assignment)} bytes" if partitions is None else _topics(partitions),
+                text,
                 _since(since, clock),
             ]
         )
@@ -224,14 +220,6 @@ def _state_of(member: Member, group: ClassicGroup) -> str:
     if group.state is GroupState.COMPLETING_REBALANCE:
         return "has to sync"
     return "has not synced" if member.pending_sync else "holds"
-
-
-def _topics(partitions: list[Partition]) -> str | None:
-    """`orders 0-3 7; prices 1`."""
-    topics: dict[str, list[int]] = {}
-    for topic, number in sorted(partitions):
-        topics.setdefault(topic, []).append(number)
-    return "; ".join(f"{topic} {number_list(numbers)}" for topic, numbers in topics.items()) or None
 
 
 def _since(times_ms: list[int], clock: Clock) -> str | None:

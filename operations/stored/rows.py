@@ -10,17 +10,19 @@ from typing import Any
 
 from msgspec import Struct
 
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
+from kafka_why.contract.protocols.consumer_protocol import ProtocolError
+from kafka_why.contract.protocols.subscriptions import by_topic
 from kafka_why.rocketmq_group import GroupState as RocketMqState
-from operations.stored.assignments import assignment_of
-from operations.stored.consumer_rows import consumer_members, of_consumer_group
 from operations.stored.offset_rows import OffsetRow, PendingRow, committed
 from operations.stored.offset_rows import pending as pending_offsets
-from operations.stored.share_rows import ShareRow, of_share_group, share_members, share_partitions
+from operations.stored.share_rows import ShareRow, share_partitions
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms
 from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.configs_only import ConfigsOnly
+from state.kafka.protocols import view_of
 from state.kafka.share_group import ShareGroup
 from state.kafka.timers import DeadlineReached
 from state.rocketmq.group import Group as RocketMqGroup
@@ -223,53 +225,43 @@ def _of_protocol(group: KafkaGroup | RocketMqGroup) -> dict[str, Any]:
             "consume_type": group.consume_type,
             "consume_from_where": group.consume_from_where,
         }
-    return _of_type(group) | {
-        "state": str(group.state),
-        "members": len(group.members),
-        "generation": group.generation,
-        "protocol_type": group.protocol_type,
-        "state_since_ms": group.state_timestamp_ms or None,
-        "last_rebalance_at_ms": group.last_rebalance_at_ms,
-        "last_rebalance_reason": group.last_rebalance_reason or None,
-    }
-
-
-def _of_type(group: KafkaGroup) -> dict[str, Any]:
-    if not isinstance(group, ClassicGroup):
-        return of_share_group(group) if isinstance(group, ShareGroup) else of_consumer_group(group)
+    view = view_of(group)
     return {
-        "group_type": "classic",
-        "protocol_name": group.protocol_name,
-        "leader_id": group.leader_id,
-        "subscribed_topics": group.subscribed_topics,
+        "group_type": view.group_type,
+        "state": view.state,
+        "members": len(view.members),
+        "generation": view.generation,
+        "assignment_epoch": view.consumer.assignment_epoch if view.consumer else None,
+        "protocol_type": view.protocol_type,
+        "protocol_name": group.protocol_name if isinstance(group, ClassicGroup) else _assignor(view),
+        "leader_id": view.leader_id,
+        "subscribed_topics": view.subscribed_topics,
+        "state_since_ms": view.state_timestamp_ms or None,
+        "last_rebalance_at_ms": view.last_rebalance_at_ms,
+        "last_rebalance_reason": view.last_rebalance_reason or None,
     }
+
+
+def _assignor(view: GroupSnapshot) -> str | None:
+    return (view.consumer.assignor_name or None) if view.consumer else None
 
 
 def _members(group: KafkaGroup, protocol: str) -> Iterator[MemberRow]:
-    if not isinstance(group, ClassicGroup):
-        of_members = share_members(group) if isinstance(group, ShareGroup) else consumer_members(group)
-        for fields in of_members:
-            yield MemberRow(protocol=protocol, role=Role.MEMBER, **fields)
-        return
-    for member in group.members.values():
-        assignment = assignment_of(group, member)
+    view = view_of(group)
+    for member in view.members:
         yield MemberRow(
-            group_id=group.group_id,
+            group_id=view.group_id,
             protocol=protocol,
             role=Role.MEMBER,
             member_id=member.member_id,
             client_id=member.client_id,
             client_host=member.client_host,
             group_instance_id=member.group_instance_id,
-            is_leader=member.member_id == group.leader_id,
-            protocols=[p.name for p in member.protocols],
-            partitions=None if assignment is None else sum(map(len, assignment.values())),
-            assignment=assignment,
-            waits_for=_waits_for(member),
-            session_timeout_ms=member.session_timeout_ms,
-            rebalance_timeout_ms=member.rebalance_timeout_ms,
-            deadline_ms=member.heartbeat_deadline_ms,
+            is_leader=member.member_id == view.leader_id,
+            **_of_member(group, member),
         )
+    if not isinstance(group, ClassicGroup):
+        return
     for member_id, pending in group.pending_members.items():
         yield MemberRow(
             group_id=group.group_id,
@@ -280,6 +272,51 @@ def _members(group: KafkaGroup, protocol: str) -> Iterator[MemberRow]:
             client_host=pending.client_host,
             deadline_ms=pending.heartbeat_deadline_ms,
         )
+
+
+def _of_member(group: KafkaGroup, member: MemberSnapshot) -> dict[str, Any]:
+    """Return the fields that depend on the type of the group."""
+    if isinstance(group, ClassicGroup):
+        stored, assignment = group.members[member.member_id], _assignment(group, member)
+        return {
+            "protocols": [p.name for p in stored.protocols],
+            "partitions": None if assignment is None else sum(map(len, assignment.values())),
+            "assignment": assignment,
+            "waits_for": _waits_for(stored),
+            "session_timeout_ms": member.session_timeout_ms,
+            "rebalance_timeout_ms": member.rebalance_timeout_ms,
+            "deadline_ms": stored.heartbeat_deadline_ms,
+        }
+    has = member.consumer
+    assert has is not None, "a member of a group with epochs"
+    fields: dict[str, Any] = {
+        "partitions": sum(map(len, has.assigned.values())),
+        "assignment": has.assigned,
+        "deadline_ms": group.members[member.member_id].session_deadline_ms,
+        "member_epoch": has.member_epoch,
+        "target": has.target,
+        "subscribed_topics": has.subscribed_topic_names,
+    }
+    if isinstance(group, ShareGroup):
+        return fields
+    classic = group.members[member.member_id].classic
+    return fields | {
+        "protocols": None if classic is None else [p.name for p in classic.protocols],
+        "session_timeout_ms": None if classic is None else classic.session_timeout_ms,
+        "rebalance_timeout_ms": member.rebalance_timeout_ms,
+        "member_state": has.state,
+        "revoking": has.revoking,
+        "subscribed_pattern": has.subscribed_topic_regex or None,
+        "is_classic": classic is not None,
+    }
+
+
+def _assignment(group: ClassicGroup, member: MemberSnapshot) -> dict[str, list[int]] | None:
+    """Return the partitions by topic, None if the bytes are not of Kafka's consumer."""
+    try:
+        return by_topic(member.held()) if group.is_consumer_group() else None
+    except ProtocolError:
+        return None
 
 
 def _waits_for(member: Member) -> str | None:

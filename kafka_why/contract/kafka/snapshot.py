@@ -56,6 +56,11 @@ class ConsumerMemberSnapshot(Struct, frozen=True):
     member_type: str = "consumer"
     streams: StreamsMemberSnapshot | UnsetType = UNSET
 
+    def awaited(self) -> NamedPartitions:
+        """Return the partitions of the member's target that it does not have."""
+        missing = {t: sorted({*numbers} - {*self.assigned.get(t, ())}) for t, numbers in self.target.items()}
+        return {topic: numbers for topic, numbers in missing.items() if numbers}
+
 
 class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
     """One member. As in Kafka, `metadata` is that of the selected protocol, b"" unless the group is
