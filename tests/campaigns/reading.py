@@ -38,8 +38,13 @@ def reader(servers: str, topic: str, isolation: str = "read_uncommitted") -> tup
 
 
 def read(servers: str, topic: str, isolation: str = "read_uncommitted") -> list[Record]:
-    """Return all records of a topic. Raises TimeoutError."""
+    """Return all records that a topic has now, and perhaps some that come meanwhile. Raises TimeoutError."""
     consumer, behind = reader(servers, topic, isolation)
+    # Where records come all the time, a partition has no end to be told of.
+    ends = {
+        partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), TIMEOUT_S)[1]
+        for partition in behind
+    }
     found: list[Record] = []
     give_up_s = time.monotonic() + TIMEOUT_S
     while behind:
@@ -54,6 +59,8 @@ def read(servers: str, topic: str, isolation: str = "read_uncommitted") -> list[
                 _, at_ms = it.timestamp()
                 record = (it.partition(), it.offset(), at_ms, it.key(), it.value(), it.headers() or ())
                 found.append(Record(*record))
+                if it.offset() + 1 >= ends[it.partition()]:
+                    behind.discard(it.partition())
             elif it.error().code() == KafkaError._PARTITION_EOF:
                 behind.discard(it.partition())
             else:
