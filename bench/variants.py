@@ -19,13 +19,13 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service.status import ServicePhase
 from kafka_why.metrics.batch_progress import BatchProgress
 from state.dispatch import step
-from streaming.query.progress import ProgressReader
 from streaming.query.session import Session
 from streaming.service import coordinator as service
 from streaming.service.clock.pace import REST_INTERVAL_MS
 from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
+from streaming.service.query.batches import ProgressReader
 from streaming.service.topics import prepare_topics
 
 START_TIMEOUT_S = 180.0

@@ -1,24 +1,53 @@
 """The state row: `(version int, payload binary)`, the groups of one shard.
 
-applyInPandasWithState cannot change its schema later, so the row keeps its two columns and the payload has a
-version. The payload is a msgpack map of group id -> `Entry`, compressed, with its size before compression in
-front (4 bytes, big-endian). Groups resemble each other: compression takes 1 ms for 1,000 groups, and leaves a
-tenth of what Spark passes, stores and searches for deadlines in each batch.
+applyInPandasWithState cannot change its schema later, so the row keeps its two columns and the payload
+has a version. The payload is a msgpack map of group id -> `Entry`, compressed, with its size before
+compression in front (4 bytes, big-endian). Groups resemble each other: compression takes 1 ms for 1,000
+groups, and leaves a tenth of what Spark passes, stores and searches for deadlines in each batch.
 
-The version of the row covers the map only: each entry has the version of its group, and a group that rests
-keeps its encoding when others of its shard change.
-Decoding is strict: a group with a field more or less is refused. A group of an earlier version is migrated
-version by version (`checkpoints.migrations`).
+The version of the row covers the map only: each entry has the version of its group, and a group that
+rests keeps its encoding when others of its shard change. Decoding is strict: a group with a field more or
+less is refused. A group of an earlier version is migrated version by version (`checkpoints.codec`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from checkpoints.migrations import EARLIER
 from state.dispatch import AnyGroup
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.group import ConfigsOnly
+from state.rocketmq.group import Group as RocketMqGroup
+
+# The earlier state versions that this code reads, and the migration of each to the next.
+#
+# A change of a group's layout needs three steps: raise `codec.STATE_VERSION`, copy the structs that change
+# to this module as they were, and enter the version that they had. Such a copy never changes.
+
+
+class Migration(NamedTuple):
+    """`groups` is the union of the structs that this version stored. `migrate` makes a group of the next
+    version of one of them.
+    """
+
+    groups: Any
+    migrate: Callable[[Any], Any]
+
+
+def _unchanged(group: Any) -> Any:
+    return group
+
+
+EARLIER: dict[int, Migration] = {
+    # Version 2 has share groups, and its other groups are as before.
+    1: Migration(ClassicGroup | ConsumerGroup | ConfigsOnly | RocketMqGroup, _unchanged),
+}
+"""By version, up to the one before `codec.STATE_VERSION`, without a gap."""
+
 
 STATE_VERSION = 2
 """The version of a row and of the groups in it that this code writes."""

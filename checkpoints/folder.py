@@ -10,11 +10,12 @@ Its content:
 and the files of `checkpoints.checkpoint`, unless the checkpoint is elsewhere.
 """
 
+import errno
 import fcntl
 import os
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -130,3 +131,35 @@ def _read_owner(lock: int) -> Owner | str:
         return msgspec.json.decode(os.pread(lock, 1024, 0), type=Owner)
     except msgspec.DecodeError:
         return "an unknown process id"
+
+
+# A batch writes less than this into the checkpoint, unless thousands of groups change in it.
+SPACE_NEEDED_BYTES = 1024 * 1024
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_PROBE = ".space"
+
+
+def describe_full_disk(folders: Iterable[Path]) -> str | None:
+    """Return a sentence about the first folder that cannot take `SPACE_NEEDED_BYTES` more, None if all can.
+
+    A folder that does not exist is skipped, because space would not help.
+    The check writes and frees the space instead of reading the free space, because only a write respects
+    quotas and limits of the process.
+    """
+    for folder in folders:
+        try:
+            _write_and_remove(folder / _PROBE)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno in _NO_SPACE:
+                return f"the disk is full: {folder} cannot take {SPACE_NEEDED_BYTES} bytes: {error.strerror}"
+            return f"{folder} cannot be written: {error.strerror}"
+    return None
+
+
+def _write_and_remove(path: Path) -> None:
+    try:
+        path.write_bytes(bytes(SPACE_NEEDED_BYTES))
+    finally:
+        path.unlink(missing_ok=True)

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct, field
 
 from kafka_why.contract.settings import SettingValue
-from state.config import CoordinatorConfig
-from state.configs import ConfigChange, Configs
+from state.config import ConfigChange, Configs, CoordinatorConfig
 from state.inputs import Outage
 
 

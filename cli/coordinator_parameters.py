@@ -6,8 +6,8 @@ import re2
 
 from cli.parsed_option import ParsedOption
 from gateway.net.advertised import parse_templates
-from records.sharding import parse_shards
 from records.topic_patterns import compiled, error_text
+from streaming.query.admission import parse_shards
 from streaming.query.storage import storage_at
 
 LISTENERS = ParsedOption(

@@ -16,7 +16,7 @@ from gateway.net.advertised import Template
 from gateway.net.options import GatewayOptions
 from gateway.quotas.rules import read_quotas
 from gateway.security.authentication import Security
-from gateway.telemetry.subscription import INTERVAL_MAX_MS, INTERVAL_MIN_MS, INTERVAL_MS
+from gateway.telemetry.service import INTERVAL_MAX_MS, INTERVAL_MIN_MS, INTERVAL_MS
 from gateway.upstream.share_groups import Coordinators
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig

@@ -31,7 +31,8 @@ from kafka_why.metrics.series import SeriesBounds
 from kafka_why.metrics.service import Metrics
 from kafka_why.web import WebUnavailable
 from operations.service_metrics import observer_metrics_of
-from streaming.observing.options import (
+from streaming.observing.pipeline import COUNTS
+from streaming.observing.query import (
     DEFAULT_BATCH_INTERVAL_MS,
     DEFAULT_POLL_INTERVAL_MS,
     DEFAULT_PREFIX,
@@ -40,9 +41,8 @@ from streaming.observing.options import (
     POLL_INTERVAL_MAX_MS,
     ObserverOptions,
 )
-from streaming.observing.pipeline import COUNTS
 from streaming.observing.service import Observer
-from streaming.query.session import SparkFailed
+from streaming.query.jvm import SparkFailed
 from streaming.service.topics import TopicsError
 
 STARTUP_ERRORS = (

@@ -12,8 +12,7 @@ from typing import Any
 import click
 from kafka.errors import KafkaError
 
-from assignors.rocketmq.machine_room_nearby import NamePrefixResolver
-from assignors.rocketmq.strategies import Settings, UnknownStrategy, strategy_named
+from assignors.rocketmq.strategies import NamePrefixResolver, Settings, UnknownStrategy, strategy_named
 from cli.cluster_options import cluster_options
 from cli.consumed import line_writer
 from cli.logs import configure_logs

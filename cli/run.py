@@ -27,7 +27,7 @@ from kafka_why.contract.service.status import ServicePhase
 from kafka_why.live_view import LiveView
 from kafka_why.local_files import FolderError
 from kafka_why.web import WebUnavailable
-from streaming.query.session import SparkFailed
+from streaming.query.jvm import SparkFailed
 from streaming.service.coordinator import Coordinator
 from streaming.service.ownership.owner import NotOwner
 from streaming.service.topics import TopicsError

@@ -30,7 +30,7 @@ from kafka_why.contract.sizes import (
     size_limits,
 )
 from kafka_why.metrics.series import SeriesBounds
-from records.sharding import DEFAULT_SHARDS
+from streaming.query.admission import DEFAULT_SHARDS
 from streaming.query.session import LOOPBACK
 from streaming.service.clock.ticker import DEFAULT_INTERVAL_MS
 from streaming.service.options import REPLICA_BATCH_INTERVAL_MS, Options

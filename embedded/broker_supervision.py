@@ -8,7 +8,7 @@ from typing import Self
 
 import structlog
 
-from checkpoints.disk import describe_full_disk
+from checkpoints.folder import describe_full_disk
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from kafka_why.connections.client_config import ClientConfig
 

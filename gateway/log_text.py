@@ -1,5 +1,10 @@
 """Clients' data for log lines: short, and on one line whatever it contains."""
 
+import asyncio
+from typing import Any
+
+import structlog
+
 TEXT_MAX_CHARS = 64
 
 
@@ -9,3 +14,47 @@ def quoted(text: str | bytes) -> str:
     if len(text) <= TEXT_MAX_CHARS:
         return shown
     return f"{shown}... ({len(text)} {'characters' if isinstance(text, str) else 'bytes'})"
+
+
+ERROR_MAX_CHARS = 500
+
+log = structlog.get_logger()
+
+_INTERVAL_S = 1.0
+
+
+class RateLimitedWarning:
+    """Logs `event` at once, then once a second if there were more events. Used on the loop's thread.
+
+    Each line has, in the field `counted`, the number of events since the previous line. Its other fields
+    describe only the last event.
+    """
+
+    def __init__(
+        self,
+        event: str = "no answer from the coordinator",
+        counted: str = "requests",
+        *,
+        level: str = "warning",
+    ) -> None:
+        self._event = event
+        self._counted = counted
+        self._level = level
+        self._unsaid = 0
+        self._last: dict[str, Any] = {}
+        self._is_waiting = False
+
+    def add(self, **last: Any) -> None:
+        """Count an event. `last` are the fields of its log line. Texts in them are cut to ERROR_MAX_CHARS."""
+        self._unsaid += 1
+        self._last = last
+        if not self._is_waiting:
+            self._say()
+
+    def _say(self) -> None:
+        self._is_waiting = self._unsaid > 0
+        if self._is_waiting:
+            shown = {k: v[:ERROR_MAX_CHARS] if isinstance(v, str) else v for k, v in self._last.items()}
+            getattr(log, self._level)(self._event, **{self._counted: self._unsaid}, **shown)
+            self._unsaid, self._last = 0, {}
+            asyncio.get_running_loop().call_later(_INTERVAL_S, self._say)

@@ -24,7 +24,7 @@ from gateway.health import Checks, Readiness
 from gateway.metrics.counts import Counts
 from gateway.metrics.loop_watch import loop_watched
 from gateway.metrics.numbers import Numbers
-from gateway.net.open_files import allow_open_files, files_for
+from gateway.net.limits.connections import allow_open_files, files_for
 from gateway.net.options import GatewayOptions
 from gateway.net.server import CannotListen, Gateway
 from gateway.quotas.quotas import Quotas

@@ -5,11 +5,14 @@ Settings of the consumer protocol (KIP-848) have the bounds of rows CF1 to CF15,
 settings has the same outcome. Source: GroupCoordinatorConfig.java, BrokerConfig.java.
 """
 
-from collections.abc import Callable, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import partial
 from typing import Any
+
+from msgspec import Struct
 
 from assignors.kafka import BROKER_ASSIGNORS
 from kafka_why.contract.rocketmq.queues import MessageRequestMode
@@ -305,3 +308,37 @@ def _shown(value: int | str | tuple[str, ...]) -> SettingValue:
     if isinstance(value, tuple):
         return ",".join(value)
     return str(value) if isinstance(value, str) else value
+
+
+class ConfigChange(Struct, frozen=True):
+    """`config` is in force at all times after `after_ms`, until the next change."""
+
+    after_ms: int
+    config: CoordinatorConfig
+
+
+class Configs(Struct, frozen=True):
+    """`first` is in force until the first of `changes`. These are sorted by time. Of changes after the same
+    time the last one counts.
+    """
+
+    first: CoordinatorConfig
+    changes: Sequence[ConfigChange] = ()
+
+    def at(self, now_ms: int) -> CoordinatorConfig:
+        """Return the configuration in force at a time."""
+        changed = self.changed_before(now_ms)
+        return self.changes[changed - 1].config if changed else self.first
+
+    def changed_before(self, now_ms: int) -> int:
+        """Return the number of changes that are in force at a time, or were."""
+        return bisect_left(self.changes, now_ms, key=_after)
+
+    def each(self, function: Callable[[CoordinatorConfig], CoordinatorConfig]) -> "Configs":
+        """Return what the function makes of each configuration, at the same times."""
+        changes = [ConfigChange(change.after_ms, function(change.config)) for change in self.changes]
+        return Configs(function(self.first), changes)
+
+
+def _after(change: ConfigChange) -> int:
+    return change.after_ms

@@ -18,18 +18,16 @@ from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from state.config import CoordinatorConfig
 from state.inputs import Failed, Outage, Quarantine, Received
 from state.kafka import step as kafka
-from state.kafka.any_group import KafkaGroup
-from state.kafka.configs_kind import CONFIGS_ONLY
-from state.kafka.configs_only import ConfigsOnly
-from state.kafka.effects import Effects
+from state.kafka.effects import Effects, KafkaGroup
+from state.kafka.group import ConfigsOnly, DeadlineReached
+from state.kafka.group_configs import CONFIGS_ONLY
 from state.kafka.protocols import PROTOCOLS as KAFKA_PROTOCOLS
-from state.kafka.timers import DeadlineReached
 from state.protocol import StoredKind
 from state.rocketmq import effects as rocketmq_effects
 from state.rocketmq import step as rocketmq
 from state.rocketmq.group import Group as RocketMqGroup
+from state.rocketmq.group import ScanDue
 from state.rocketmq.protocol import ROCKETMQ
-from state.rocketmq.timers import ScanDue
 
 AnyGroup = KafkaGroup | ConfigsOnly | RocketMqGroup
 """What is stored of a group id: a group, or the settings of a Kafka group that does not exist. The settings

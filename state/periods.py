@@ -9,8 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from state.config import CoordinatorConfig
-from state.configs import Configs
+from state.config import Configs, CoordinatorConfig
 from state.inputs import Outage
 
 # Later than all times in ms since 1970 that a record may have.

@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct, msgpack
 
 from kafka_why.contract.any_group import AnyRequest
-from state.config import CoordinatorConfig
-from state.configs import ConfigChange, Configs
+from state.config import ConfigChange, Configs, CoordinatorConfig
 from state.dispatch import (
     AnyDeadline,
     AnyEffects,

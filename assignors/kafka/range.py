@@ -1,17 +1,121 @@
 """Kafka's RangeAssignor: it cuts each topic separately into one run of partitions per subscriber."""
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from assignors.kafka.api import NO_RACKS
-from assignors.kafka.members import consumers_per_topic, members_in_order
-from assignors.kafka.range_racks import assign_by_rack, member_racks
+from assignors.kafka.api import (
+    NO_RACKS,
+    are_racks_of_use,
+    consumers_per_topic,
+    members_in_order,
+    replica_racks,
+)
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,
     PartitionRacks,
     TopicPartition,
 )
+
+
+@dataclass
+class _Topic:
+    """One topic during the assignment: subscribers, unassigned partitions, and the room of each member."""
+
+    consumers: list[MemberId]
+    rack_of: Mapping[MemberId, str]
+    partition_racks: list[frozenset[str]]
+    unassigned: dict[int, None] = field(init=False)
+    assigned: dict[MemberId, list[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.unassigned = dict.fromkeys(range(len(self.partition_racks)))
+        self.assigned = {member_id: [] for member_id in self.consumers}
+        self._quota, self._extras_left = divmod(len(self.partition_racks), len(self.consumers))
+
+    def needs_racks(self) -> bool:
+        racks = {self.rack_of[member_id] for member_id in self.consumers if member_id in self.rack_of}
+        return are_racks_of_use(racks, self.partition_racks)
+
+    def is_near(self, member_id: MemberId, partition: int) -> bool:
+        """Whether the partition is near the member. A member of unknown rack is near all, as in Kafka."""
+        rack = self.rack_of.get(member_id)
+        return rack is None or rack in self.partition_racks[partition]
+
+    def room(self, member_id: MemberId) -> int:
+        return max(0, self._quota + (self._extras_left > 0) - len(self.assigned[member_id]))
+
+    def give(self, member_id: MemberId, partitions: Collection[int]) -> None:
+        self.assigned[member_id] += partitions
+        if partitions and len(self.assigned[member_id]) > self._quota:
+            self._extras_left -= 1
+        for partition in partitions:
+            del self.unassigned[partition]
+
+
+def member_racks(subscriptions: Mapping[MemberId, MemberSubscription]) -> dict[MemberId, str]:
+    """Return the racks of the members that name one."""
+    return {
+        member_id: member.subscription.rack_id
+        for member_id, member in subscriptions.items()
+        if member.subscription.rack_id
+    }
+
+
+def assign_by_rack(
+    partitions_per_topic: Mapping[str, int],
+    subscriptions: Mapping[MemberId, MemberSubscription],
+    racks: PartitionRacks,
+) -> dict[MemberId, list[TopicPartition]]:
+    """Return range's assignment with near partitions first, or plain range if racks make no difference.
+
+    Topics with the same subscribers and the same number of partitions stay co-partitioned: a partition number
+    goes to the first member that is near that partition of all these topics.
+    """
+    rack_of = member_racks(subscriptions)
+    topics: dict[str, _Topic] = {}
+    alike: defaultdict[tuple[tuple[MemberId, ...], int], list[_Topic]] = defaultdict(list)
+    for name, consumers in consumers_per_topic(subscriptions).items():
+        count = partitions_per_topic.get(name, 0)
+        topics[name] = topic = _Topic(
+            consumers, rack_of, [replica_racks(racks, name, p) for p in range(count)]
+        )
+        alike[tuple(consumers), count].append(topic)
+    if any(topic.needs_racks() for topic in topics.values()):
+        for group in alike.values():
+            if len(group) > 1:
+                _give_near_in_step(group)
+            elif group[0].needs_racks():
+                _give_ranges(group[0], near_only=True)
+    assignment: dict[MemberId, list[TopicPartition]] = {m: [] for m in members_in_order(subscriptions)}
+    for name, topic in topics.items():
+        _give_ranges(topic, near_only=False)
+        for member_id, partitions in topic.assigned.items():
+            assignment[member_id] += [TopicPartition(name, partition) for partition in sorted(partitions)]
+    return assignment
+
+
+def _give_ranges(topic: _Topic, *, near_only: bool) -> None:
+    for member_id in topic.consumers:
+        fitting = [p for p in topic.unassigned if not near_only or topic.is_near(member_id, p)]
+        topic.give(member_id, fitting[: topic.room(member_id)])
+
+
+def _give_near_in_step(topics: list[_Topic]) -> None:
+    """Give each number of co-partitioned topics to one member that is near it and has room in all of them."""
+    remaining = dict.fromkeys(topics[0].consumers)
+    for partition in range(len(topics[0].partition_racks)):
+        for member_id in remaining:
+            if all(topic.is_near(member_id, partition) and topic.room(member_id) for topic in topics):
+                break
+        else:
+            continue
+        for topic in topics:
+            topic.give(member_id, [partition])
+        if not any(topic.room(member_id) for topic in topics):
+            del remaining[member_id]
 
 
 class RangeAssignor:

@@ -4,8 +4,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
 
-from assignors.kafka.api import NO_RACKS
-from assignors.kafka.members import consumers_per_topic, members_in_order
+from assignors.kafka.api import NO_RACKS, consumers_per_topic, members_in_order
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,

@@ -1,11 +1,10 @@
 """The broker's UniformAssignor (KIP-848), its default: balance has priority over stickiness."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from assignors.kafka.api import NO_RACKS
 from assignors.kafka.sticky.group import NOBODY, StickyGroup, number_group
-from assignors.kafka.uniform_unequal import assign_unequal
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,
@@ -13,6 +12,151 @@ from kafka_why.contract.protocols.subscriptions import (
     TopicPartition,
 )
 from kafka_why.contract.protocols.user_data import cooperative_claim
+
+# The broker's uniform rule for members with different topics (UniformHeterogeneousAssignmentBuilder).
+#
+# Topic by topic, the unassigned partitions go to the least loaded subscribers. Then, topic by topic and
+# repeatedly, partitions go from the most loaded subscribers of the topic to the least loaded. Each topic is
+# levelled separately, so chains of members with overlapping topics may end with loads that differ by more
+# than one.
+
+
+MAX_ITERATIONS: Final = 16
+"""The maximum number of passes over all topics; Kafka's number."""
+
+
+def assign_unequal(group: StickyGroup) -> list[int]:
+    """Return the new holder of each partition. Every topic of the group has a subscriber."""
+    return _Builder(group).build()
+
+
+class _Builder:
+    def __init__(self, group: StickyGroup) -> None:
+        self._group = group
+        self._holder = list(group.owner)
+        self._load = [0] * len(group.members)
+        for owner in group.owner:
+            if owner != NOBODY:
+                self._load[owner] += 1
+        self._subscribers: list[list[int]] = [[] for _ in group.topics]
+        for member, topics in enumerate(group.topics_of):
+            for topic in topics:
+                self._subscribers[topic].append(member)
+
+    def build(self) -> list[int]:
+        topics = sorted(range(len(self._group.topics)), key=self._topic_order)
+        for topic in topics:
+            balancer = _Balancer(self._subscribers[topic], self._load)
+            for partition in self._partitions(topic):
+                if self._holder[partition] == NOBODY:
+                    self._give(partition, balancer.next_least_loaded())
+        self._balance([topic for topic in topics if len(self._subscribers[topic]) > 1])
+        return self._holder
+
+    def _topic_order(self, topic: int) -> tuple[float, int, int]:
+        """Sort key: most partitions per subscriber first, then fewest subscribers, then by name."""
+        subscribers = len(self._subscribers[topic])
+        return -len(self._partitions(topic)) / subscribers, subscribers, topic
+
+    def _partitions(self, topic: int) -> range:
+        return range(self._group.first[topic], self._group.first[topic + 1])
+
+    def _balance(self, topics: list[int]) -> None:
+        last_moved = None
+        for _ in range(MAX_ITERATIONS):
+            for topic in topics:
+                if topic == last_moved:
+                    return  # one whole pass without a move
+                if self._balance_topic(topic) or last_moved is None:
+                    last_moved = topic
+
+    def _balance_topic(self, topic: int) -> bool:
+        """Level the subscribers of one topic by its partitions. Return whether any partition moved."""
+        balancer = _Balancer(self._subscribers[topic], self._load)
+        if balancer.spread <= 1:
+            return False
+        held: dict[int, list[int]] = {}
+        for partition in self._partitions(topic):
+            held.setdefault(self._holder[partition], []).append(partition)
+        has_moved = False
+        while (giver := balancer.next_most_loaded(held)) is not None:
+            partition = held[giver].pop()
+            taker = balancer.next_least_loaded()
+            if balancer.is_balanced():
+                break
+            self._give(partition, taker)
+            has_moved = True
+        return has_moved
+
+    def _give(self, partition: int, member: int) -> None:
+        holder = self._holder[partition]
+        if holder != NOBODY:
+            self._load[holder] -= 1
+        self._holder[partition] = member
+        self._load[member] += 1
+
+
+class _Balancer:
+    """The least and the most loaded of some members while partitions are assigned to or moved among them.
+
+    The least loaded receive one partition each per round. Each further round includes the members that have
+    the same load by then. The most loaded give partitions in the same way. The caller updates `load`.
+    """
+
+    def __init__(self, members: Iterable[int], load: Sequence[int]) -> None:
+        self._load = load
+        self._members = sorted(members, key=lambda member: (load[member], member))
+        least, most = load[self._members[0]], load[self._members[-1]]
+        self.spread = most - least
+        self._least_load, self._least_end, self._next_least = least - 1, 0, 0
+        self._most_load, self._most_start, self._most_end = most + 1, len(self._members), len(self._members)
+        self._next_most = len(self._members) - 1
+
+    def next_least_loaded(self) -> int:
+        """Return the member to give a partition to; the caller must give it one."""
+        if self._next_least >= self._least_end:
+            self._least_load += 1
+            while (
+                self._least_end < len(self._members)
+                and self._load[self._members[self._least_end]] == self._least_load
+            ):
+                self._least_end += 1
+            self._next_least = 0
+        self._next_least += 1
+        return self._members[self._next_least - 1]
+
+    def next_most_loaded(self, held: dict[int, list[int]]) -> int | None:
+        """Return the member to take a partition from; None if no member holds one. The caller takes one."""
+        while True:
+            if self._next_most < self._most_start:
+                self._widen_most()
+            if self._next_most < 0:
+                return None
+            member = self._members[self._next_most]
+            self._next_most -= 1
+            if held.get(member):
+                return member
+            self._exclude(self._next_most + 1)
+
+    def is_balanced(self) -> bool:
+        return self._most_load - self._least_load <= 1
+
+    def _widen_most(self) -> None:
+        """End the round: the most loaded have one partition less, and members with that load join them."""
+        if self._most_end <= self._most_start and self._most_start > 0:
+            # All of them are excluded because they hold none of the topic: continue with the next lower ones.
+            self._most_load = self._load[self._members[self._most_start - 1]]
+        else:
+            self._most_load -= 1
+        while self._most_start > 0 and self._load[self._members[self._most_start - 1]] == self._most_load:
+            self._most_start -= 1
+        self._next_most = self._most_end - 1
+
+    def _exclude(self, place: int) -> None:
+        """Move the member at this place behind the range of the most loaded."""
+        self._most_end -= 1
+        members = self._members
+        members[place], members[self._most_end] = members[self._most_end], members[place]
 
 
 class UniformAssignor:

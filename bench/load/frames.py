@@ -35,7 +35,7 @@ from kafka.protocol.producer.transaction import (
 )
 
 from bench.load.requests import TOPIC, Membership
-from gateway.wire.group_messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from gateway.wire.newer_messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 CLIENT_ID = "bench"
 Api = tuple[int, int]

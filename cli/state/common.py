@@ -13,7 +13,8 @@ from cli.cluster_options import cluster_options
 from cli.coordinator_parameters import PLACE
 from cli.data_folder import Command, reported_as
 from cli.spark_options import SPARK_CONF
-from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session, SparkFailed
+from streaming.query.jvm import SparkFailed
+from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session
 from streaming.query.storage import storage_at
 from streaming.service.stored_state.continuation import NotContinued
 from streaming.service.stored_state.moving import MoveRefused

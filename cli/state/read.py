@@ -21,7 +21,7 @@ from operations.stored.frames import write_parquet
 from operations.stored.rows import GroupRows, Table, rows_of
 from operations.stored.sql import answer_json, answer_text, create_views
 from operations.stored.text import group_text, table_text, time_text
-from state.kafka.configs_only import ConfigsOnly
+from state.kafka.group import ConfigsOnly
 from streaming.service.stored_state.reading import StoredState, read_stored
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from assignors.rocketmq.api import AllocateMessageQueueStrategy
-from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
+from assignors.rocketmq.strategies import AllocateMessageQueueAveragely
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.requests import ConsumeFromWhere, MessageModel
 from state.rocketmq.split import HeartbeatData

@@ -17,7 +17,7 @@ from clients.coordinator_client import CoordinatorClient
 from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.broker import BROKER_NAME, CoordinatorBroker
 from clients.rocketmq.instance import ClientInstance, Intervals
-from clients.rocketmq.process_queue import ProcessQueue
+from clients.rocketmq.rebalance import ProcessQueue
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.responses import AnyToConnection, CloseConnection
 from kafka_why.partition_text import number_list

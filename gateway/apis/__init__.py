@@ -11,21 +11,20 @@ from typing import Any, TypeVar
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis import (
-    api_versions,
-    consumer_group_describe,
     consumer_group_heartbeat,
     delete_groups,
     describe_groups,
     find_coordinator,
+    handshake,
     heartbeat,
     join_group,
     leave_group,
     list_groups,
+    modern_groups,
     offset_commit,
     offset_delete,
     offset_fetch,
     passed_on,
-    sasl,
     share_groups,
     sync_group,
     telemetry,
@@ -61,14 +60,14 @@ SERVED = _by_key(
     delete_groups.API,
     offset_delete.API,
     consumer_group_heartbeat.API,
-    consumer_group_describe.API,
+    modern_groups.CONSUMER_GROUP_DESCRIBE,
     *share_groups.APIS,
     telemetry.GET_API,
     telemetry.PUSH_API,
 )
 
 # What a client may send before it has authenticated, where it must.
-SASL = _by_key(sasl.HANDSHAKE_API, sasl.AUTHENTICATE_API)
+SASL = _by_key(handshake.HANDSHAKE_API, handshake.AUTHENTICATE_API)
 
 # Refused, and hidden from ApiVersions. A broker's own coordinator would silently serve groups of Streams
 # (KIP-1071). With the state of share groups (KIP-932) a client could change any group's, if the gateway's
@@ -90,12 +89,12 @@ async def _restrict(context: RequestContext, response: Any) -> None:
         of_consumers = {key for key, api in SERVED.items() if api.of_consumer_protocol}
         hidden |= of_consumers
         own = {key: versions for key, versions in own.items() if key not in of_consumers}
-    features = api_versions.HIDDEN_FEATURES
+    features = handshake.HIDDEN_FEATURES
     if share_groups.are_offered(services):
         features -= {SHARE_VERSION}
-    api_versions.restrict(response, own, BOUNDS, hidden, features)
+    handshake.restrict(response, own, BOUNDS, hidden, features)
     if services.consumer_protocol:
-        api_versions.add_group_version(response, context.version)
+        handshake.add_group_version(response, context.version)
 
 
 PASSED = _by_key(
@@ -107,7 +106,7 @@ PASSED = _by_key(
         key=ApiKey.ApiVersions,
         is_free=True,
         rewrite=_restrict,
-        is_rewritten=lambda version, response: not api_versions.is_refusal(response),
+        is_rewritten=lambda version, response: not handshake.is_refusal(response),
     ),
 )
 

@@ -58,7 +58,7 @@ async def each(
 class _Batch:
     """The items of one request that are under way.
 
-    One has the request's own place at the coordinator (`gateway.fairness.room`). The others have places for
+    One has the request's own place at the coordinator (`gateway.fairness`). The others have places for
     which nobody waits. So no request waits for a place while it holds one.
     """
 

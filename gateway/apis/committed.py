@@ -6,8 +6,8 @@ A request may have many partitions. So the work is done in steps: see `gateway.a
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from typing import Any
 
-from gateway.apis.authorized import may_read_topic
 from gateway.apis.context import RequestContext
+from gateway.apis.guards import may_read_topic
 from gateway.apis.slices import Slices, Steps, at_once, batches
 from gateway.apis.topics import Codes, NamedTopic, Outcomes
 from gateway.wire.codec import Fields

@@ -8,10 +8,9 @@ from kafka.protocol.api_key import ApiKey
 from msgspec import UNSET, Struct, UnsetType
 
 from gateway.apis.api import Api
-from gateway.apis.authorized import GROUP_REFUSED, may_read_group
-from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.context import Deferred, PatternLooks, RequestContext
+from gateway.apis.guards import GROUP_REFUSED, may_read_group
 from gateway.apis.modern_groups import TOO_MUCH, TOPIC_REFUSED, heartbeat_fields, may_describe_all
-from gateway.apis.pattern_looks import PatternLooks
 from gateway.apis.topic_facts import images_of, is_too_much, resolution_of
 from gateway.wire import codec
 from gateway.wire.codec import Fields

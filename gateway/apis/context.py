@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from clients.coordinator_client import Header
 from clients.pending import RequestTooLarge
-from gateway.apis.remembered import Remembered
+from gateway.apis.fetch_sessions import FetchSessions, ShareSession
 from gateway.apis.slices import Slices
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
@@ -19,18 +19,69 @@ from gateway.coordinator.backend import Backend
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.coordinator.oversized import too_large
 from gateway.deliveries.service import Deliveries
-from gateway.fairness.room import Room
+from gateway.fairness import Room
 from gateway.security.session import Session
+from gateway.telemetry.instance import ClientMetricsInstance
 from gateway.telemetry.service import ClientTelemetry
-from gateway.upstream.cluster import Cluster
+from gateway.upstream.cluster import Cluster, InternalTopics
 from gateway.upstream.connections import Address
-from gateway.upstream.internal_topics import InternalTopics
 from gateway.upstream.share_groups import ShareGroups
 from gateway.upstream.transactions import Transactions
 from gateway.wire.codec import Fields
 from gateway.wire.framing import RequestHeader
 from kafka_why.contract.messages import Request, Response
 from kafka_why.partitioner import partition_of
+
+# The looks at patterns that the coordinator asked one connection's members for.
+#
+# An answer to ConsumerGroupHeartbeat asks for one (`ConsumerGroupHeartbeatResponse.look`), and the member's
+# next heartbeat on the connection brings it. A look that is forgotten is asked for again after some
+# seconds.
+
+
+# Clients choose the patterns and the ids, so what a connection remembers is bounded.
+_CHARS_MAX = 65_536
+
+
+class PatternLooks:
+    """The pattern to look at, by the group and the member that was asked."""
+
+    def __init__(self) -> None:
+        self._patterns: dict[tuple[str, str], str] = {}
+        self._chars = 0
+
+    def __len__(self) -> int:
+        return len(self._patterns)
+
+    def add(self, group_id: str, member_id: str, pattern: str) -> None:
+        """Remember a look. The oldest are forgotten when there are too many characters."""
+        self.pop(group_id, member_id)
+        self._patterns[group_id, member_id] = pattern
+        self._chars += len(group_id) + len(member_id) + len(pattern)
+        while self._chars > _CHARS_MAX:
+            self.pop(*next(iter(self._patterns)))
+
+    def is_asked(self, group_id: str, member_id: str) -> bool:
+        """Whether the member's next heartbeat has to bring a look."""
+        return (group_id, member_id) in self._patterns
+
+    def pop(self, group_id: str, member_id: str) -> str | None:
+        """The pattern to look at for the member, None if it was asked for none. It is forgotten."""
+        pattern = self._patterns.pop((group_id, member_id), None)
+        if pattern is not None:
+            self._chars -= len(group_id) + len(member_id) + len(pattern)
+        return pattern
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """It ends with the connection, so nothing of it has to be expired."""
+
+    fetches: FetchSessions = field(default_factory=FetchSessions)
+    shares: ShareSession = field(default_factory=ShareSession)
+    looks: PatternLooks = field(default_factory=PatternLooks)
+    pushes: ClientMetricsInstance = field(default_factory=ClientMetricsInstance)
+
 
 R = TypeVar("R", bound=Response)
 

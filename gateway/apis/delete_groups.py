@@ -9,9 +9,9 @@ from typing import Any
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import Api, Passed
-from gateway.apis.authorized import may_delete_group
 from gateway.apis.batch import together
 from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.guards import may_delete_group
 from gateway.apis.screened import Screened
 from gateway.apis.shares_at_brokers import are_at_brokers
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, SHARE_STATE_TIMEOUT_MS

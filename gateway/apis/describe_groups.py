@@ -6,9 +6,9 @@ from typing import Any
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import Api
-from gateway.apis.authorized import group_operations, may_describe_group
 from gateway.apis.batch import together
 from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.guards import group_operations, may_describe_group
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError

@@ -9,7 +9,7 @@ from gateway.deliveries.member import Member
 from gateway.deliveries.service import Deliveries
 from gateway.telemetry.members import kafka_uuid
 from gateway.wire.framing import RequestHeader
-from gateway.wire.share_responses import error_of
+from gateway.wire.share_messages import error_of
 
 NO_SESSION = 0
 _SESSIONS_MAX = 100

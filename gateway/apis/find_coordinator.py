@@ -5,8 +5,8 @@ from typing import Any
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import Api
-from gateway.apis.authorized import may_describe_group
 from gateway.apis.context import RequestContext
+from gateway.apis.guards import may_describe_group
 from gateway.upstream.connections import Address
 from gateway.wire import codec
 from gateway.wire.codec import Fields

@@ -32,8 +32,8 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import AlterGroupConfigs, DescribeGroupConfigs
 from kafka_why.contract.kafka.responses import GroupConfigValue
 from state.config import CoordinatorConfig
-from state.kafka.kept_settings import KEPT_SETTINGS
 from state.kafka.protocols import GROUP_CONFIG_NAMES, bounds_of
+from state.kafka.settings import KEPT_SETTINGS
 
 _GROUP = 32  # ConfigResource.Type.GROUP
 _KEPT_TYPES: Mapping[str, int] = {setting.name: setting.config_type for setting in KEPT_SETTINGS}

@@ -5,8 +5,8 @@ from typing import Any
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import Api
-from gateway.apis.authorized import GROUP_REFUSED, may_read_group
 from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.guards import GROUP_REFUSED, may_read_group
 from gateway.wire.codec import Fields
 from gateway.wire.heartbeat import decode_heartbeat
 from kafka_why.contract.kafka.requests import Heartbeat

@@ -10,8 +10,8 @@ from kafka.protocol.api_key import ApiKey
 
 from assignors.kafka.server_side import is_for_coordinator
 from gateway.apis.api import Api
-from gateway.apis.authorized import described_topics, may_read_group
 from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.guards import described_topics, may_read_group
 from gateway.apis.topic_facts import images_of, is_too_much
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
 from gateway.upstream.connections import UpstreamLost

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import Api, Passed
-from gateway.apis.authorized import may_describe_group
 from gateway.apis.context import RequestContext
-from gateway.apis.guards import may_on_cluster
+from gateway.apis.guards import may_describe_group, may_on_cluster
 from gateway.apis.screened import Screened
 from gateway.apis.shares_at_brokers import are_at_brokers
 from gateway.apis.slices import batches

@@ -9,17 +9,22 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from gateway.apis.authorized import group_operations, may_describe_group, may_describe_topic
+from kafka.protocol.api_key import ApiKey
+
+from gateway.apis.api import Api
 from gateway.apis.batch import together
 from gateway.apis.context import Deferred, RequestContext, Services
+from gateway.apis.guards import group_operations, may_describe_group, may_describe_topic
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import ConsumerGroupDescribe
 from kafka_why.contract.kafka.responses import (
     AssignedTopicPartitions,
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatResponse,
+    ConsumerGroupMemberDescription,
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatResponse,
 )
@@ -122,3 +127,32 @@ def assignment_fields(assigned: Sequence[AssignedTopicPartitions]) -> Fields:
             for topic in assigned
         ]
     }
+
+
+def _member(member: ConsumerGroupMemberDescription) -> Fields:
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "rack_id": member.rack_id,
+        "member_epoch": member.member_epoch,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": member.subscribed_topic_names,
+        "subscribed_topic_regex": member.subscribed_topic_regex,
+        "assignment": assignment_fields(member.assignment),
+        "target_assignment": assignment_fields(member.target_assignment),
+        "member_type": member.member_type,
+    }
+
+
+_DESCRIPTION = Description(
+    ConsumerGroupDescribe,
+    is_on=lambda services: services.consumer_protocol,
+    assignments=lambda member: (member.assignment, member.target_assignment),  # row AD6
+    member=_member,
+    hidden="The group has topics that the client is not authorized to describe.",
+)
+
+CONSUMER_GROUP_DESCRIBE = Api(
+    key=ApiKey.ConsumerGroupDescribe, serve=_DESCRIPTION.serve, of_consumer_protocol=True
+)

@@ -7,9 +7,9 @@ from typing import Any
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import Api
-from gateway.apis.authorized import may_read_group
 from gateway.apis.committed import Valid, refused, refused_at_once
 from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.guards import may_read_group
 from gateway.apis.slices import at_once
 from gateway.apis.topics import FIRST_VERSION_WITH_IDS, look_up, look_up_at_once
 from gateway.authorization.acls import Operation

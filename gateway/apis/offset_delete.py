@@ -11,8 +11,8 @@ from typing import Any
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import Api
-from gateway.apis.authorized import GROUP_REFUSED, may_delete_group, may_read_topic
 from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.guards import GROUP_REFUSED, may_delete_group, may_read_topic
 from gateway.apis.slices import Slices
 from gateway.apis.topics import NamedTopic, Outcomes, look_up
 from gateway.authorization.acls import Operation

@@ -15,9 +15,9 @@ from uuid import UUID
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import Api
-from gateway.apis.authorized import may_describe_group, may_describe_topic
 from gateway.apis.batch import each
 from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.guards import may_describe_group, may_describe_topic
 from gateway.apis.slices import Slices
 from gateway.apis.topics import FIRST_VERSION_WITH_IDS, Codes, NamedTopic, ids_of, look_up
 from gateway.authorization.acls import Operation

@@ -5,20 +5,28 @@ from typing import Any
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import Api
-from gateway.apis.authorized import GROUP_REFUSED, may_read_group
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.modern_groups import TOO_MUCH, TOPIC_REFUSED, heartbeat_fields, may_describe_all
-from gateway.apis.shares_at_brokers import are_at_brokers
+from gateway.apis.guards import GROUP_REFUSED, may_read_group
+from gateway.apis.modern_groups import (
+    TOO_MUCH,
+    TOPIC_REFUSED,
+    Description,
+    assignment_fields,
+    heartbeat_fields,
+    may_describe_all,
+)
+from gateway.apis.shares_at_brokers import HIDDEN, are_at_brokers
 from gateway.apis.topic_facts import images_of, is_too_much
 from gateway.wire import codec
 from gateway.wire.codec import Fields
 from gateway.wire.framing import RequestHeader
 from gateway.wire.keep_alive import decode_share_keep_alive
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
+from kafka_why.contract.kafka.responses import ShareGroupMemberDescription
+from kafka_why.contract.kafka.share_requests import ShareGroupDescribe, ShareGroupHeartbeat
 from kafka_why.contract.kafka.topic_images import TopicImages
 from kafka_why.wire.schema_reader import Pause
-from state.kafka.share.request_checks import MEMBER_ID_MAX_CHARS
+from state.kafka.share.heartbeat import MEMBER_ID_MAX_CHARS
 
 OFF = {"error_code": ErrorCode.UNSUPPORTED_VERSION}
 """The response where there are no share groups (row SH1)."""
@@ -86,3 +94,26 @@ API = Api(
     decode=_decode,
     is_passed=are_at_brokers,
 )
+
+
+def _member(member: ShareGroupMemberDescription) -> Fields:
+    return {
+        "member_id": member.member_id,
+        "rack_id": member.rack_id,
+        "member_epoch": member.member_epoch,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+        "subscribed_topic_names": member.subscribed_topic_names,
+        "assignment": assignment_fields(member.assignment),
+    }
+
+
+_DESCRIPTION = Description(
+    ShareGroupDescribe,
+    is_on=lambda services: services.share_groups.are_ours,
+    assignments=lambda member: (member.assignment,),  # row SA2
+    member=_member,
+    hidden=HIDDEN,
+)
+
+DESCRIBE = Api(key=ApiKey.ShareGroupDescribe, serve=_DESCRIPTION.serve, is_passed=are_at_brokers)

@@ -18,7 +18,7 @@ from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.apis import nodes, share_group_describe, share_group_heartbeat, share_offsets, shares_at_brokers
+from gateway.apis import nodes, share_group_heartbeat, share_offsets, shares_at_brokers
 from gateway.apis.api import Api, Passed
 from gateway.apis.context import RequestContext, Services
 from gateway.apis.share_group_heartbeat import OFF
@@ -47,7 +47,7 @@ async def _refuse_offsets(context: RequestContext, request: Any) -> Fields:
 
 APIS = (
     share_group_heartbeat.API,
-    share_group_describe.API,
+    share_group_heartbeat.DESCRIBE,
     Api(key=ApiKey.ShareFetch, serve=_refuse, asks_coordinator=False, is_passed=are_offered),
     Api(key=ApiKey.ShareAcknowledge, serve=_refuse, asks_coordinator=False, is_passed=are_offered),
     Api(

@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import Api
-from gateway.apis.authorized import (
+from gateway.apis.batch import each
+from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.guards import (
     GROUP_REFUSED,
     may_delete_group,
     may_describe_group,
@@ -23,8 +25,6 @@ from gateway.apis.authorized import (
     may_read_group,
     may_read_topic,
 )
-from gateway.apis.batch import each
-from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.screened import Screened
 from gateway.apis.share_group_heartbeat import OFF
 from gateway.apis.shares_at_brokers import CHANGE_REFUSED, are_at_brokers, denied_partitions, denied_topic

@@ -16,21 +16,20 @@ from typing import Any
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis import nodes
-from gateway.apis.authorized import GROUP_REFUSED, may_read_group
 from gateway.apis.context import RequestContext
 from gateway.apis.fetch_sessions import CheckedTopics
-from gateway.apis.guards import TopicKey, topic_errors
+from gateway.apis.guards import GROUP_REFUSED, TopicKey, may_read_group, topic_errors
 from gateway.apis.passed_records import CHANGED_MAX_BYTES
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import Operation
 from gateway.authorization.authorizer import Authorizer
 from gateway.log_text import quoted
 from gateway.upstream.cluster import TOPIC_AGE_MAX_S
-from gateway.wire import beside, share_responses
+from gateway.wire import beside, share_messages
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import ProtocolError
-from gateway.wire.share_requests import with_member_id
+from gateway.wire.share_messages import with_member_id
 from kafka_why.contract.errors import ErrorCode
 
 # ShareRequestMetadata: the epoch of a request that begins a session. Later ones are greater, the
@@ -124,7 +123,7 @@ async def rewrite_fetch(context: RequestContext, response: Any) -> None:
 
 def is_fetch_rewritten(version: int, response: bytes) -> bool:
     """Whether `rewrite_fetch` changes a response."""
-    failed = share_responses.error_of(response) == ErrorCode.UNKNOWN_SERVER_ERROR
+    failed = share_messages.error_of(response) == ErrorCode.UNKNOWN_SERVER_ERROR
     return failed or nodes.carries_endpoints(ApiKey.ShareFetch, 0)(version, response)
 
 

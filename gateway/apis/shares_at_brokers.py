@@ -11,8 +11,10 @@ from uuid import UUID
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import Passed, Screen
-from gateway.apis.authorized import (
+from gateway.apis.context import RequestContext, Services
+from gateway.apis.guards import (
     GROUP_REFUSED,
+    Entries,
     described_topics,
     group_operations,
     may_delete_group,
@@ -21,8 +23,6 @@ from gateway.apis.authorized import (
     may_read_group,
     may_read_topic,
 )
-from gateway.apis.context import RequestContext, Services
-from gateway.apis.guards import Entries
 from gateway.apis.screened import Screened
 from gateway.wire import beside
 from gateway.wire.codec import Fields

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
 from typing import TypeVar
 
-from gateway.fairness.room import Room
+from gateway.fairness import Room
 
 _SLICE_S = 0.002
 # So many entries take a small part of a slice.

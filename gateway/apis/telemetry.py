@@ -11,14 +11,13 @@ from uuid import uuid4
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import Api
-from gateway.apis.authorized import may_read_group
 from gateway.apis.context import RequestContext, Services
+from gateway.apis.guards import may_read_group
 from gateway.telemetry.compression import ACCEPTED, CompressionType, PayloadError
 from gateway.telemetry.instance import is_valid_id
 from gateway.telemetry.members import Pusher, kafka_uuid, record_of
 from gateway.telemetry.otlp import read_metrics
-from gateway.telemetry.service import ClientTelemetry
-from gateway.telemetry.subscription import MAX_BYTES
+from gateway.telemetry.service import MAX_BYTES, ClientTelemetry
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from kafka_why.contract.errors import ErrorCode

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import structlog
 from msgspec import structs
 
-from gateway.apis.authorized import may_describe_topic
 from gateway.apis.context import RequestContext
+from gateway.apis.guards import may_describe_topic
 from gateway.authorization.authorizer import Authorizer
-from gateway.fairness.thread import FairThread
+from gateway.fairness import FairThread
 from gateway.limits import MIB
 from gateway.upstream.cluster import AllTopics, Topic
 from gateway.upstream.connections import UpstreamLost

@@ -14,9 +14,8 @@ from clients.pending import ClientClosed, PendingRequest, RequestTooLarge, Settl
 from gateway.coordinator.failures import failed, failure_of
 from gateway.coordinator.held_requests import AdaptiveTimeout, HeldRequests
 from gateway.coordinator.oversized import refused
-from gateway.coordinator.rate_limited_warning import RateLimitedWarning
 from gateway.limits import Limits
-from gateway.log_text import quoted
+from gateway.log_text import RateLimitedWarning, quoted
 from gateway.metrics.counts import Counts
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.messages import Request, Response

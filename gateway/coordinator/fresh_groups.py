@@ -3,8 +3,8 @@
 A response may come before the view of the same change is on the groups topic. So ListGroups first asks in
 each partition which groups have changed. A replica answers at once, with what these groups are now. The other
 groups are on the topic, and the list waits until the reader has reached the topic's end. Where no replica
-answers, the requests are the first round of a barrier (`clients.views_barrier`), and the other rounds follow.
-When they are answered, all views are on the topic.
+answers, the requests are the first round of a barrier (`clients.coordinator_client`), and the other rounds
+follow. When they are answered, all views are on the topic.
 """
 
 import asyncio
@@ -15,8 +15,13 @@ from typing import TypeVar
 import structlog
 from msgspec import UNSET
 
-from clients.coordinator_client import Header
-from clients.views_barrier import BARRIER_VERSION, barrier_request, barrier_rounds, changed_request
+from clients.coordinator_client import (
+    BARRIER_VERSION,
+    Header,
+    barrier_request,
+    barrier_rounds,
+    changed_request,
+)
 from gateway.coordinator.backend import Backend
 from gateway.coordinator.groups import Groups, KnownGroup
 from gateway.coordinator.rounds import Rounds

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from gateway.deliveries.held import Place
-from gateway.deliveries.room import Room
+from gateway.deliveries.held import Place, Room
 from gateway.deliveries.suspects import Suspects
 from kafka_why.contract.deliveries import Counted
 

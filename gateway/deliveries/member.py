@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 from gateway.deliveries.acknowledgements import Batch, Type, batches_of
 from gateway.deliveries.group import Group
-from gateway.deliveries.held import Held, Place, Range
-from gateway.deliveries.room import Room
+from gateway.deliveries.held import Held, Place, Range, Room
 from gateway.wire.framing import RequestHeader
-from gateway.wire.share_responses import ShareResponse
+from gateway.wire.share_messages import ShareResponse
 from kafka_why.contract.deliveries import Counted
 
 HELD_MAX = 10_000
@@ -195,7 +194,7 @@ class Member:
 
 
 class _Answer:
-    """The response to one request: see `gateway.wire.share_responses.Seen`."""
+    """The response to one request: see `gateway.wire.share_messages.Seen`."""
 
     def __init__(self, member: Member, request: Any, clock_ms: Callable[[], int]) -> None:
         self._member = member

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator
 
-from gateway.deliveries.held import Place, Range
-from gateway.deliveries.room import Room
+from gateway.deliveries.held import Place, Range, Room
 from kafka_why.contract.deliveries import ACCEPTED, GONE, OPEN, REJECTED, Suspect
 
 SUSPECTS_MAX = 1_000

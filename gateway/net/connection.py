@@ -19,18 +19,17 @@ from kafka.protocol.api_key import ApiKey
 from gateway import apis
 from gateway.apis import screening
 from gateway.apis.api import Answer, Api
-from gateway.apis.api_versions import is_valid, unsupported
-from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.remembered import Remembered
+from gateway.apis.context import Deferred, Remembered, RequestContext
+from gateway.apis.handshake import is_valid, unsupported
 from gateway.apis.screened import Screened
-from gateway.fairness.queue import TENANT
-from gateway.net.ends import forget_frames
-from gateway.net.forwarding import Forwarded
-from gateway.net.kind import Kind
+from gateway.fairness import TENANT
+from gateway.net.dispatch import Kind
+from gateway.net.life import forget_frames
+from gateway.net.limits.requests import Forwarded
 from gateway.net.listener import AuthenticationFailed, Listener
-from gateway.net.relay import HELD_MAX_BYTES, passes, relay
 from gateway.net.responses import Responses
-from gateway.net.stream import ClientStream, Place
+from gateway.net.stream import HELD_MAX_BYTES, ClientStream, passes, relay
+from gateway.net.writing import Place
 from gateway.upstream.connections import Upstream, UpstreamLost
 from gateway.upstream.passthrough import PassedSasl
 from gateway.wire import beside, codec

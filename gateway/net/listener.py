@@ -4,14 +4,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gateway.apis.context import Services
-from gateway.coordinator.rate_limited_warning import RateLimitedWarning
-from gateway.fairness.room import Room
+from gateway.fairness import Room
 from gateway.limits import Limits
+from gateway.log_text import RateLimitedWarning
 from gateway.metrics.counts import Counts
-from gateway.net.ends import ClientGone
-from gateway.net.flow import Flow
-from gateway.net.forwarding import Forwarding
-from gateway.net.parked import Parked
+from gateway.net.life import ClientGone
+from gateway.net.limits.requests import Flow, Forwarding, Parked
 from gateway.quotas.quotas import Quotas
 from gateway.security.authentication import Security
 from gateway.upstream.connections import Upstream

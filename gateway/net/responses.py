@@ -9,10 +9,10 @@ from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import Answer, Api
 from gateway.apis.context import Deferred
-from gateway.net.items import Items
+from gateway.net.limits.quota import Items, Meter
 from gateway.net.listener import Listener
-from gateway.net.meter import Meter
-from gateway.net.stream import ClientStream, Place
+from gateway.net.stream import ClientStream
+from gateway.net.writing import Place
 from gateway.wire import beside, codec
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader, framed, size_prefix

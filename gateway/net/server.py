@@ -15,29 +15,25 @@ from gateway.apis.context import SendingBackend, Services
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.coordinator.groups import Groups
-from gateway.deliveries.metrics import delivered
 from gateway.deliveries.reports import DeliveryEvidence, DeliveryReports
-from gateway.deliveries.service import Deliveries
-from gateway.fairness.room import Room
+from gateway.deliveries.service import Deliveries, delivered
+from gateway.fairness import Room
 from gateway.metrics.counts import DRAINING, Counts
 from gateway.metrics.numbers import Numbers, Values, counted
-from gateway.net.admission import Admission
 from gateway.net.advertised import Advertised
 from gateway.net.connection import Connection
-from gateway.net.flow import Flow
-from gateway.net.forwarding import Forwarding
+from gateway.net.life import ClientGone
+from gateway.net.limits.buffers import Received, Unread
+from gateway.net.limits.connections import Admission
+from gateway.net.limits.requests import Flow, Forwarding, Parked
 from gateway.net.listener import ConnectionLog, Listener
 from gateway.net.options import GatewayOptions
-from gateway.net.parked import Parked
-from gateway.net.received import Received
-from gateway.net.stream import ClientGone, ClientStream
+from gateway.net.stream import ClientStream
 from gateway.net.tls_entry import TlsEntry
-from gateway.net.unread import Unread
 from gateway.quotas.quotas import Quotas
 from gateway.telemetry.service import ClientTelemetry
-from gateway.upstream.cluster import Cluster
+from gateway.upstream.cluster import Cluster, InternalTopics
 from gateway.upstream.connections import Upstream, UpstreamLost
-from gateway.upstream.internal_topics import InternalTopics
 from gateway.upstream.kept_versions import KeptVersions
 from gateway.upstream.share_groups import ShareGroups
 from gateway.upstream.transactions import Transactions

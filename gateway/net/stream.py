@@ -1,29 +1,69 @@
 """The bytes of one client's connection. Requests are read whole, a bounded number at a time. Responses are
 written in the order of the requests, whatever the order in which they are ready.
 
-`Reading` finds the requests in the bytes, `Taking` starts them, and `Writing` has the responses. `Timers` has
-the deadlines. `Life` says which of these still work. Here they are joined.
+`Reading` finds the requests in the bytes, `Taking` starts them, and `Writing` has the responses. `Timers`
+has the deadlines. `Life` says which of these still work. Here they are joined.
 """
 
 import asyncio
+import ssl
 from asyncio import BaseTransport, Future, Transport
 from collections.abc import Callable
 from typing import cast
 
+from gateway import apis
+from gateway.apis.screened import Screened
 from gateway.limits import Limits
 from gateway.metrics.counts import Counts
-from gateway.net.endpoint import Endpoint
-from gateway.net.ends import ClientGone as ClientGone
-from gateway.net.ends import Drained
-from gateway.net.life import Event, Life, State
-from gateway.net.place import Place as Place
+from gateway.net.dispatch import StartAtOnce, Taking
+from gateway.net.life import ClientGone, Deadline, Drained, Event, Life, State, Timers
+from gateway.net.limits.buffers import MUCH_BYTES, SMALL_BYTES, Received, Unread
 from gateway.net.reading import FULL, HELD, MUTED, WAITING, Reading, Reason
-from gateway.net.received import MUCH_BYTES, SMALL_BYTES, Received
-from gateway.net.taking import StartAtOnce, Taking
-from gateway.net.timers import Deadline, Timers
-from gateway.net.unread import Unread
-from gateway.net.writing import Writing
-from gateway.wire.framing import ProtocolError
+from gateway.net.writing import Place, Writing
+from gateway.upstream.connections import READ_BYTES, Upstream, UpstreamLost
+from gateway.wire.fetch_tail import WITH_RECORDS, tail_of
+from gateway.wire.framing import ProtocolError, RequestHeader, correlation_id_of, size_prefix
+
+
+class Endpoint:
+    """One side of a client's connection. The transports are set when the client is connected. `_socket` is
+    the one below TLS. Without TLS both are the same.
+    """
+
+    __slots__ = ("_socket", "_transport")
+
+    _socket: Transport
+    _transport: Transport
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of responses that the kernel does not have yet."""
+        held = self._transport.get_write_buffer_size()
+        return held if self._socket is self._transport else held + self._socket.get_write_buffer_size()
+
+    @property
+    def peer(self) -> str:
+        """The client's IP address."""
+        return str((self._transport.get_extra_info("peername") or ("unknown", 0))[0])
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The client's certificate in DER, None if it shows none."""
+        tls = self._transport.get_extra_info("ssl_object")
+        certificate: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
+        return certificate
+
+    @property
+    def own_host(self) -> str:
+        """The gateway's IP address of this connection."""
+        return str(self._transport.get_extra_info("sockname")[0])
+
+    @property
+    def ssl_object(self) -> ssl.SSLObject | None:
+        """The TLS side of this connection, None for plain text."""
+        found: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
+        return found
+
 
 _FINISHING = State.FINISHING  # looked up once: an attribute of an enum takes 0.15 us
 
@@ -272,3 +312,52 @@ class ClientStream(Endpoint, asyncio.Protocol):
     def lacks_a_part(self) -> bool:
         """Whether a part of the last frame is missing."""
         return self._reading.buffer.partial
+
+
+HELD_MAX_BYTES = READ_BYTES
+"""Smaller responses are held whole: one write costs less than two."""
+
+# What of a response is looked at: its correlation id, and the session's id in that to a Fetch.
+_HEAD_BYTES = 16
+
+
+def passes(header: RequestHeader, screened: Screened | None) -> bool:
+    """Whether a large response to this request may pass without being decoded."""
+    if screened is not None and screened.changes_response:
+        return False
+    api = apis.PASSED.get(header.api_key)
+    return api is None or api.rewrite is None or header.api_key in WITH_RECORDS
+
+
+def _unseen(_: bytes) -> None:
+    pass
+
+
+async def relay(
+    upstream: Upstream,
+    client: ClientStream,
+    header: RequestHeader,
+    place: Place,
+    screened: Screened | None,
+) -> None:
+    """Pass the broker's next response on. Raises UpstreamLost, ProtocolError."""
+    left = await upstream.next_bytes()
+    prefix = size_prefix(left)
+    part = await upstream.receive_part()
+    while len(part) < _HEAD_BYTES:
+        part += await upstream.receive_part()
+    if correlation_id_of(part) != header.correlation_id:
+        raise UpstreamLost("the broker answers something else than what was asked")
+    sees = _unseen if screened is None or screened.sees is None else screened.sees
+    if screened is not None and screened.saw is not None:
+        screened.saw(part)
+    sees(part)
+    tail = tail_of(header)
+    while left := left - len(part):
+        passed = part if tail is None else tail.feed(part)
+        await client.answer_in_part(place, prefix + passed)
+        prefix = b""
+        part = await upstream.receive_part()
+        sees(part)
+    last = part if tail is None else tail.feed(part) + tail.end()
+    client.answer(place, prefix + last if prefix else last)

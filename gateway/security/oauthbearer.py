@@ -15,9 +15,8 @@ from jwt.exceptions import InvalidSignatureError, PyJWTError
 from msgspec import Struct
 
 from gateway.log_text import quoted
-from gateway.security.exchange import MAX_NAME_CHARS, Accepted, Continues, ExchangeResult, Refused
-from gateway.wire.sasl_names import NAME_PATTERN, unescaped
-from gateway.wire.subjects import trimmed
+from gateway.security.mechanisms import MAX_NAME_CHARS, Accepted, Continues, ExchangeResult, Refused
+from gateway.wire.sasl import NAME_PATTERN, trimmed, unescaped
 
 OAUTHBEARER = "OAUTHBEARER"
 

@@ -12,7 +12,7 @@ from typing import Self
 from msgspec import Struct
 
 from gateway.log_text import quoted
-from gateway.security.exchange import Accepted, Continues, Exchange, ExchangeResult, Refused
+from gateway.security.mechanisms import Accepted, Continues, Exchange, ExchangeResult, Refused
 from gateway.security.oauthbearer import MS_PER_S, remaining_ms
 from gateway.wire.errors import GatewayError
 from kafka_why.contract.errors import ErrorCode

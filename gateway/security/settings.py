@@ -13,8 +13,8 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from gateway.security.credentials import HASHES
+from gateway.security.mechanisms import PLAIN
 from gateway.security.oauthbearer import OAUTHBEARER, TokenSettings
-from gateway.security.plain import PLAIN
 from gateway.security.principal_mapping import InvalidRule, PrincipalMapper
 from kafka_why.numbers import parse_whole_number
 

@@ -7,7 +7,7 @@ from typing import TypedDict
 from uuid import UUID
 
 from gateway.telemetry.otlp import ResourceMetrics
-from gateway.telemetry.subscription import METRICS, PREFIX
+from gateway.telemetry.service import METRICS, PREFIX
 from kafka_why.contract.messages import RECORD_VERSION
 from kafka_why.contract.telemetry import MemberTelemetry
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from gateway.coordinator.rate_limited_warning import RateLimitedWarning
+from gateway.log_text import RateLimitedWarning
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.deliveries import GroupDeliveries, deliveries_key, encode_deliveries

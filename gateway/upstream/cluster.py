@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,14 +13,24 @@ from uuid import UUID
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.fairness.room import Room
+from gateway.fairness import Room
 from gateway.limits import Limits
-from gateway.upstream.access import PLAIN_TEXT, Access
-from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
-from gateway.upstream.topic_names import is_topic_name
+from gateway.upstream.connections import CLIENT_ID, PLAIN_TEXT, Access, Address, Upstream, UpstreamLost
 from gateway.wire import beside, codec
 from gateway.wire.errors import GatewayError
 from kafka_why.connections.client_config import ClientConfig
+
+# Which names a topic can have. Source: org.apache.kafka.common.internals.Topic.
+
+
+_NAME_MAX_CHARS = 249
+_NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_NAME_MAX_CHARS}}}")
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic can have this name. No broker has a topic of another name, and none has to be asked."""
+    return name not in (".", "..") and _NAME.fullmatch(name) is not None
+
 
 # The first version that finds topics by id (KIP-516).
 _METADATA_VERSION = 12
@@ -352,3 +363,33 @@ def _is_stale(known: _Known | None, age_max_s: float) -> bool:
     if known is None:
         return True
     return _now_s() - known.at_s > (_MISSING_AGE_MAX_S if known.topic is None else age_max_s)
+
+
+# The coordinator's own topics. The gateway shows them to clients as internal topics, like Kafka's
+# __consumer_offsets. Clients may not change them, because a record on the requests topic is a request in
+# the name of any member.
+
+
+class InternalTopics:
+    """The coordinator's own topics `own`. `names` are those that clients see as internal: all, or none with
+    `exposed`. Patterns match none of `own` in either case, as for the topic watcher.
+    """
+
+    def __init__(self, own: Iterable[str] = (), *, exposed: bool = False) -> None:
+        self.own = frozenset(own)
+        self.names = frozenset() if exposed else self.own
+        # All ids that the topics have ever had. Kafka never reuses an id.
+        self._ids: frozenset[UUID] = frozenset()
+
+    async def ids(self, cluster: Cluster) -> frozenset[UUID]:
+        """The topics' ids from metadata (see `Cluster.topics`). Raises UpstreamLost if no broker ever
+        answered.
+        """
+        try:
+            found = await cluster.topics(self.names)
+        except UpstreamLost:
+            if not self._ids:
+                raise
+        else:
+            self._ids |= {topic.topic_id for topic in found.values() if topic.topic_id is not None}
+        return self._ids

@@ -3,17 +3,41 @@
 import asyncio
 import random
 import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, Self
 
 from kafka.protocol.api_key import ApiKey
 
 from gateway.limits import Limits
-from gateway.upstream.access import PLAIN_TEXT, Access
-from gateway.upstream.sasl import SaslError
+from gateway.upstream.sasl import Sasl, SaslError
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, size_of
 from kafka_why.connections.address import Address as Address
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """`tls` is None for plain text. `sasl` is None if the gateway does not authenticate itself by SASL."""
+
+    tls: ssl.SSLContext | None = None
+    sasl: Sasl | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """By a Kafka client's settings under kafka-python's names. Raises ClientConfigError."""
+        protocol = settings.get("security_protocol", "PLAINTEXT")
+        tls = settings["ssl_context"] if protocol in ("SSL", "SASL_SSL") else None
+        return cls(tls, Sasl(settings) if protocol.startswith("SASL_") else None)
+
+    def without_sasl(self) -> Self:
+        """The same, where a client authenticates by the connection itself."""
+        return replace(self, sasl=None)
+
+
+PLAIN_TEXT = Access()
+
 
 _SIZE_BYTES = 4
 # Of a response that nobody reads, up to twice as much is held here. The rest stays at the broker.

@@ -4,7 +4,7 @@ from contextlib import suppress
 from itertools import count
 from typing import Any
 
-from gateway.fairness.room import Room
+from gateway.fairness import Room
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
 from gateway.wire import codec

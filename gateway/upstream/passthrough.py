@@ -16,8 +16,7 @@ from gateway.upstream.sasl import MECHANISMS
 from gateway.wire import codec
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader, correlation_id_of
-from gateway.wire.sasl_names import unescaped
-from gateway.wire.subjects import trimmed
+from gateway.wire.sasl import trimmed, unescaped
 
 # Version 1 of SaslAuthenticate differs from version 0 in this field of the response only.
 _FIRST_WITH_LIFETIME = 1

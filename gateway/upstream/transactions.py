@@ -11,7 +11,7 @@ from uuid import UUID
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.coordinator.rate_limited_warning import RateLimitedWarning
+from gateway.log_text import RateLimitedWarning
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, UpstreamLost
 from gateway.upstream.own_requests import OwnRequests

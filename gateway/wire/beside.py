@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextvars import Context
 from typing import Any, ParamSpec, TypeVar
 
-from gateway.fairness.thread import FairThread
+from gateway.fairness import FairThread
 from gateway.wire import codec
 from gateway.wire.codec import Fields
 from gateway.wire.framing import RequestHeader

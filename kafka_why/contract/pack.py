@@ -3,7 +3,8 @@
 A pack is a first line `pack` and then one message a line: JSON as msgspec writes it has no line feeds. The
 first line marks the pack. The key cannot, because a group id may be any string. The key of a pack of requests
 names its slot: `crc32(group id) mod PACK_SLOTS`. All its requests are for groups of that slot and of the
-record's partition. Clients do not need to know how many shards the coordinator has, see `records.sharding`.
+record's partition. Clients do not need to know how many shards the coordinator has, see
+`streaming.query.admission`.
 """
 
 from collections.abc import Iterable, Sequence

@@ -11,9 +11,8 @@ from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
 
-from clients.coordinator_client import CoordinatorClient
+from clients.coordinator_client import CoordinatorClient, wait_for_views
 from clients.pending import CoordinatorError, R
-from clients.views_barrier import wait_for_views
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import (

@@ -10,7 +10,7 @@ from statistics import pstdev
 import msgspec
 from msgspec import Struct
 
-from assignors.kafka.members import members_in_order
+from assignors.kafka.api import members_in_order
 from kafka_why.assign.model import GroupSpec
 from kafka_why.assign.parsing import ByTopic
 from kafka_why.contract.protocols.subscriptions import MemberId, by_topic

@@ -18,10 +18,10 @@ from assignors.rocketmq.api import (
     AllocateMessageQueueStrategy,
     IllegalArgumentException,
     NullPointerException,
+    sort_client_ids,
+    sort_queues,
 )
-from assignors.rocketmq.machine_room_nearby import MachineRoomResolver
-from assignors.rocketmq.message_queue import sort_client_ids, sort_queues
-from assignors.rocketmq.strategies import NEARBY_PREFIX, Settings, strategy_named
+from assignors.rocketmq.strategies import NEARBY_PREFIX, MachineRoomResolver, Settings, strategy_named
 from kafka_why.assign.model import GroupSpec, InputError
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.contract.rocketmq.queues import MessageQueue

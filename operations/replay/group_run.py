@@ -9,8 +9,7 @@ from kafka_why.contract.codec import Reason, Refusal, encode
 from kafka_why.contract.kafka.offsets import OffsetChange
 from kafka_why.contract.layout import TopicLayout
 from records.truncation import encode_event
-from state.config import CoordinatorConfig
-from state.configs import Configs
+from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Failed, Outage, Received
 from state.kafka.effects import Reply

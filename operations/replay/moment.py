@@ -24,39 +24,38 @@ from operations.replay.epochs_moment import headline, member_table, partitions_t
 from operations.replay.group_run import Entry
 from operations.replay.replay import Replayed
 from state.config import CoordinatorConfig
-from state.kafka import timers
-from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, Member
-from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.effects import KafkaGroup
+from state.kafka.group import ConfigsOnly, DeadlineReached, TimerKind
 from state.kafka.protocols import protocol_of, view_of
 from state.kafka.share_group import ShareGroup
 from state.rocketmq.group import Group as RocketMqGroup
-from state.rocketmq.timers import next_scan
-from state.rocketmq.view import snapshot
+from state.rocketmq.group import next_scan
+from state.rocketmq.protocol import snapshot
 
 Held = dict[TopicPartition, tuple[str, int]]
 """The member that each partition is assigned to, and since when."""
 
 # What happens at a deadline, by the type of the group.
-_WHATS: Mapping[type, Mapping[timers.TimerKind, str]] = {
+_WHATS: Mapping[type, Mapping[TimerKind, str]] = {
     ConsumerGroup: {
-        timers.TimerKind.HEARTBEAT: "the session of {} ends",
-        timers.TimerKind.REBALANCE: "{} has to have given up its partitions",
-        timers.TimerKind.JOIN: "{}, on the classic protocol, has to have joined again",
-        timers.TimerKind.SYNC: "{}, on the classic protocol, has to have synced",
-        timers.TimerKind.RETENTION: "offsets are checked for expiry",
+        TimerKind.HEARTBEAT: "the session of {} ends",
+        TimerKind.REBALANCE: "{} has to have given up its partitions",
+        TimerKind.JOIN: "{}, on the classic protocol, has to have joined again",
+        TimerKind.SYNC: "{}, on the classic protocol, has to have synced",
+        TimerKind.RETENTION: "offsets are checked for expiry",
     },
     ShareGroup: {
-        timers.TimerKind.HEARTBEAT: "the session of {} ends",
-        timers.TimerKind.PARKED: "an administrator is answered, whatever the share coordinator has done",
-        timers.TimerKind.TASK: "tasks that the share coordinator has not done get an entry",
+        TimerKind.HEARTBEAT: "the session of {} ends",
+        TimerKind.PARKED: "an administrator is answered, whatever the share coordinator has done",
+        TimerKind.TASK: "tasks that the share coordinator has not done get an entry",
     },
     ClassicGroup: {
-        timers.TimerKind.HEARTBEAT: "the session of {} ends",
-        timers.TimerKind.JOIN: "the round ends, whoever has joined",
-        timers.TimerKind.SYNC: "members without SyncGroup are removed",
-        timers.TimerKind.RETENTION: "offsets are checked for expiry",
+        TimerKind.HEARTBEAT: "the session of {} ends",
+        TimerKind.JOIN: "the round ends, whoever has joined",
+        TimerKind.SYNC: "members without SyncGroup are removed",
+        TimerKind.RETENTION: "offsets are checked for expiry",
     },
 }
 
@@ -144,7 +143,7 @@ def _kafka_text(
     names: Names,
     at_ms: int,
     when: str,
-    due: Sequence[timers.DeadlineReached],
+    due: Sequence[DeadlineReached],
     clock: Clock,
 ) -> VisibleText:
     lasted = duration_text(max(at_ms - group.state_timestamp_ms, 0))
@@ -231,7 +230,7 @@ def _since(times_ms: list[int], clock: Clock) -> str | None:
 
 
 def _timer_lines(
-    group: KafkaGroup, names: Names, at_ms: int, due: Sequence[timers.DeadlineReached], clock: Clock
+    group: KafkaGroup, names: Names, at_ms: int, due: Sequence[DeadlineReached], clock: Clock
 ) -> Iterator[str]:
     whats = _WHATS[type(group)]
     for deadline in due:

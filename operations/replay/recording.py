@@ -15,8 +15,7 @@ from checkpoints.export_file import ExportedGroup
 from checkpoints.metadata import Epoch, Identity, KnownOutage, configs_of
 from kafka_why.contract.codec import request_id
 from kafka_why.contract.layout import TopicLayout
-from state.config import CoordinatorConfig
-from state.configs import Configs
+from state.config import Configs, CoordinatorConfig
 from streaming.query.admission import Admission, Message
 from streaming.query.log_order import LogRow
 

@@ -14,7 +14,7 @@ from kafka_why.why.wording import INDENT
 from operations.replay.group_run import Entry
 from operations.replay.moment import moment_text, names_of
 from operations.replay.replay import Replayed
-from state.configs import Configs
+from state.config import Configs
 from state.inputs import Failed, Outage, Quarantine, Received
 
 # Fields of requests and answers that say nothing about the group.

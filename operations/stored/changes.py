@@ -15,8 +15,8 @@ from kafka_why.escaping import VisibleText, visible, visible_text
 from operations.stored.text import assignment_text, time_text
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup
+from state.kafka.group import ConfigsOnly
 from state.kafka.share_group import ShareGroup
 from state.rocketmq.group import Group as RocketMqGroup
 

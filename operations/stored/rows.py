@@ -19,12 +19,11 @@ from operations.stored.offset_rows import pending as pending_offsets
 from operations.stored.share_rows import ShareRow, share_partitions
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms
-from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, Member
-from state.kafka.configs_only import ConfigsOnly
+from state.kafka.effects import KafkaGroup
+from state.kafka.group import ConfigsOnly, DeadlineReached
 from state.kafka.protocols import view_of
 from state.kafka.share_group import ShareGroup
-from state.kafka.timers import DeadlineReached
 from state.rocketmq.group import Group as RocketMqGroup
 
 _EVER_MS = 2**62

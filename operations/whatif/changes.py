@@ -7,8 +7,7 @@ from typing import Final
 from kafka_why.numbers import INT32_MAX, parse_whole_number, shortened
 from operations.whatif.consumer_messages import KNOWN
 from operations.whatif.run import WhatIfError
-from state.config import ConfigError, CoordinatorConfig
-from state.configs import Configs
+from state.config import ConfigError, Configs, CoordinatorConfig
 
 OF_CLIENT: Final = "client.id"
 ASSIGNORS: Final = "partition.assignment.strategy"

@@ -11,8 +11,7 @@ from typing import NamedTuple, get_args
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
 from kafka_why.escaping import visible, visible_text
-from state.config import CoordinatorConfig
-from state.configs import Configs
+from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Outage
 from state.kafka.effects import Effects

@@ -1,14 +1,16 @@
 """A group of the classic protocol: its states, its members, and queries on them.
 
-This file holds data and queries only; `state.kafka.classic` changes a group. A deadline is stored with its
-subject (a member, a pending id, the join or sync phase), so a timer cannot outlive its subject. The order of
-the fields is the layout of the stored state: a change of the order is a new version in `checkpoints.codec`.
-Source: ClassicGroup.java, ClassicGroupMember.java, ClassicGroupState.java.
+This file holds data and queries only; `state.kafka.classic` changes a group. A deadline is stored with
+its subject (a member, a pending id, the join or sync phase), so a timer cannot outlive its subject. The
+order of the fields is the layout of the stored state: a change of the order is a new version in
+`checkpoints.codec`. Source: ClassicGroup.java, ClassicGroupMember.java, ClassicGroupState.java.
 """
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from typing import TypeVar
 
 from msgspec import Struct, field
 
@@ -17,7 +19,58 @@ from kafka_why.contract.kafka.requests import Protocol, ReplyTo
 from kafka_why.contract.kafka.states import GroupState
 from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
 from state.kafka.group import Group, Topic
-from state.kafka.supported_protocols import SupportedProtocols
+
+# Counts of the protocols that a group's members offer. Source: ClassicGroup.supportedProtocols.
+
+
+K = TypeVar("K")
+
+Names = tuple[str, ...]
+"""The names of a member's protocols in the member's order, each once."""
+
+
+class SupportedProtocols(Struct):
+    """The number of members, of members by protocol name, and of members by their whole list of names.
+
+    The lists are few, because the members of one application list the same protocols. A name or a list
+    without members is absent.
+    """
+
+    members: int = 0
+    by_name: dict[str, int] = {}
+    by_list: dict[Names, int] = {}
+
+    def add(self, protocols: list[Protocol], by: int = 1) -> None:
+        """Count a member that offers these protocols. With `by` -1, no longer count it."""
+        # A name that a member lists twice counts once (Kafka counts it twice, and then finds no protocol).
+        names = tuple(dict.fromkeys([protocol.name for protocol in protocols]))
+        self.members += by
+        _add(self.by_list, names, by)
+        for name in names:
+            _add(self.by_name, name, by)
+
+    def select(self, listed_first: list[Protocol]) -> str:
+        """Return the protocol with the most votes. Each member votes for the first of its protocols that all
+        members support. A tie goes to the protocol that is first in `listed_first`.
+        """
+        votes: Counter[str] = Counter()
+        for names, members in self.by_list.items():
+            votes[next(name for name in names if self.is_shared(name))] += members
+        shared = [protocol.name for protocol in listed_first if self.is_shared(protocol.name)]
+        return max(shared, key=lambda name: votes[name])
+
+    def is_shared(self, name: str) -> bool:
+        """Whether all members offer the protocol."""
+        return self.by_name.get(name, 0) == self.members
+
+
+def _add(counts: dict[K, int], key: K, by: int) -> None:
+    count = counts.get(key, 0) + by
+    if count:
+        counts[key] = count
+    else:
+        del counts[key]
+
 
 LEGAL_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
     GroupState.EMPTY: frozenset({GroupState.PREPARING_REBALANCE}),

@@ -1,7 +1,10 @@
 """The context of one step: the group, the time, and the effects so far."""
 
 from collections.abc import Collection, Iterable, Mapping
+from functools import cache
+from hashlib import sha1
 from typing import NewType, Protocol, TypeVar
+from uuid import UUID
 
 from msgspec import Struct, field, msgpack, structs
 
@@ -14,11 +17,30 @@ from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.messages import RECORD_VERSION
 from kafka_why.contract.settings import SettingValue
 from state.config import CoordinatorConfig
-from state.context import BaseContext
-from state.kafka.any_group import KafkaGroup
-from state.kafka.configs_only import ConfigsOnly
-from state.kafka.effects import Effects, Reply, TransactionChange
-from state.kafka.group import Group, PendingOffsets
+from state.kafka.effects import Effects, KafkaGroup, Reply, TransactionChange
+from state.kafka.group import ConfigsOnly, Group, PendingOffsets
+from state.protocol import BaseContext
+
+# Ids of new members in Kafka's form, `<prefix>-<uuid>`. The uuid is derived from the request and is not
+# random.
+#
+# A replay of the same log assigns the same ids. Without the namespace an id cannot be guessed.
+
+
+def new_member_id(prefix: str, request_id: str, namespace: str) -> str:
+    """Return the member id for the request `<topic>-<partition>-<offset>`.
+
+    The uuid is that of `uuid.uuid5`, which takes three times the time, because it imports `sha1` at each
+    call.
+    """
+    digest = sha1(_bytes_of(namespace) + request_id.encode(), usedforsecurity=False).digest()
+    return f"{prefix}-{UUID(bytes=digest[:16], version=5)}"
+
+
+@cache
+def _bytes_of(namespace: str) -> bytes:
+    return UUID(namespace).bytes
+
 
 _encoder = msgpack.Encoder()
 _decoder: msgpack.Decoder[KafkaGroup] = msgpack.Decoder(KafkaGroup)
@@ -312,3 +334,23 @@ def deciding(verdicts: Iterable[Verdict]) -> RuleId:
     return next(
         (row for row, error in rows if error is not ErrorCode.NONE), rows[0][0] if rows else RuleId("")
     )
+
+
+# What a new group does not take over from the Empty group in whose place it comes.
+_OF_ONE_LIFE = {
+    "incarnation",
+    "seq",
+    "state_timestamp_ms",
+    "last_rebalance_at_ms",
+    "last_rebalance_reason",
+}
+
+
+def start_anew(context: StepContext, rule: RuleId, group_type: type[KafkaGroup], reason: str) -> None:
+    """Begin a new life of an Empty group under the protocol of `group_type`. Epochs begin anew, and offsets
+    stay.
+    """
+    old = context.group
+    kept = {name: getattr(old, name) for name in Group.__struct_fields__ if name not in _OF_ONE_LIFE}
+    context.become(group_type(incarnation=context.cause, state_timestamp_ms=context.now_ms, **kept))
+    context.record(rule, EntryType.GROUP_CREATED, reason)

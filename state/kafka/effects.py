@@ -1,10 +1,10 @@
 """The effects of a step, as data.
 
-Ordering contract: replies and history entries of one step are published in their order here, and steps in the
-order in which they ran. Nothing is published before the group's new state is as durable as its log. The
-micro-batch guarantees this: a batch whose state was not committed runs again with byte-identical output. A
-reader that drops duplicates (by `Response.request`, by `(group_id, incarnation, seq)`) therefore never sees
-two different outcomes.
+Ordering contract: replies and history entries of one step are published in their order here, and steps in
+the order in which they ran. Nothing is published before the group's new state is as durable as its log.
+The micro-batch guarantees this: a batch whose state was not committed runs again with byte-identical
+output. A reader that drops duplicates (by `Response.request`, by `(group_id, incarnation, seq)`)
+therefore never sees two different outcomes.
 """
 
 from collections.abc import Iterable
@@ -14,9 +14,12 @@ from msgspec import Struct
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.offsets import OffsetChange
 from kafka_why.contract.kafka.responses import AnyResponse
-from state.kafka.any_group import KafkaGroup
-from state.kafka.configs_only import ConfigsOnly
-from state.kafka.group import PendingOffsets
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.group import ConfigsOnly, PendingOffsets
+from state.kafka.share_group import ShareGroup
+
+KafkaGroup = ClassicGroup | ConsumerGroup | ShareGroup
 
 
 class Reply(Struct, frozen=True):

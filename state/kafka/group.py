@@ -1,16 +1,91 @@
 """What every Kafka group has, whatever its protocol: its clock, its offsets and its place in the history.
 
-The groups of each protocol are such groups. A conversion from one to another keeps these fields. This file
-holds data and queries only; the rooms of `state.kafka` change a group.
+The groups of each protocol are such groups. A conversion from one to another keeps these fields. This
+file holds data and queries only; the rooms of `state.kafka` change a group.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from enum import IntEnum
 from typing import ClassVar
 
 from msgspec import Struct
 
 from kafka_why.contract.kafka.offsets import LogPosition, Offset
+from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
 from kafka_why.contract.settings import SettingValue
+
+# The deadlines of a group and their order.
+#
+# The order of ties is decided here, because Kafka leaves it open: the earlier deadline; then session before
+# rebalance before join before sync before parked before task before retention; then, in a classic group,
+# the order in which members joined, members before pending ids, and in a consumer group the member id (row
+# TM14).
+
+
+class TimerKind(IntEnum):
+    """The kinds of timers, in the order that decides ties. HEARTBEAT is a member's session timeout.
+
+    In a classic group, JOIN and SYNC are timers of the rebalance. In a consumer group they are timers of a
+    classic member, and REBALANCE is that of a member that has to revoke partitions. In a share group, PARKED
+    is that of requests that wait for the share coordinator, and TASK that of the tasks for it.
+    """
+
+    HEARTBEAT = 0
+    JOIN = 1
+    SYNC = 2
+    RETENTION = 3
+    REBALANCE = 4
+    PARKED = 5
+    TASK = 6
+
+
+_ORDER = (
+    TimerKind.HEARTBEAT,
+    TimerKind.REBALANCE,
+    TimerKind.JOIN,
+    TimerKind.SYNC,
+    TimerKind.PARKED,
+    TimerKind.TASK,
+    TimerKind.RETENTION,
+)
+RANK = {kind: rank for rank, kind in enumerate(_ORDER)}
+
+
+class DeadlineReached(Struct, frozen=True):
+    """An event of the core: a deadline is due. `member_id` is "" for a timer of the group."""
+
+    deadline_ms: int
+    kind: TimerKind
+    member_id: str = ""
+
+    def __str__(self) -> str:
+        of = f" of {self.member_id}" if self.member_id else ""
+        return f"{self.kind.name.lower()} deadline{of} at {self.deadline_ms}"
+
+
+Timer = tuple[int, TimerKind, str]
+"""The time of a deadline in ms, its kind, and the id of its member, "" for a timer of the group."""
+
+
+# The settings of a group id that has no group. As in Kafka, settings may be set before the group exists,
+# and they outlive it.
+
+
+class ConfigsOnly(Struct, array_like=True, forbid_unknown_fields=True, tag="KafkaConfigs"):
+    """The settings alone, by Kafka's names. A group that is created takes them over.
+
+    `incarnation` is the id of the request, or the deadline, that brought it about. It has no history and no
+    deadline: `seq` and `last_fired_ms` are 0, and `quarantined` is None. `clock_ms` is the time of the last
+    event.
+    """
+
+    group_id: str
+    incarnation: str
+    clock_ms: int
+    configs: dict[str, SettingValue]
+    seq: int = 0
+    last_fired_ms: int = 0
+    quarantined: None = None
 
 
 class Topic(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -108,3 +183,56 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
     def is_without_offsets(self) -> bool:
         """Whether the group has neither a committed nor a pending offset."""
         return not self.offsets and not self.pending
+
+
+# What a group knows of the cluster's topics: what a request reports (row MI7), and what the topic watcher
+# reports (row MI8).
+#
+# The operator sees no cluster. A gateway may look at an older broker or an older cache than the watcher, so
+# a request only adds to what is known. The watcher alone replaces and removes.
+
+
+Topics = dict[str, Topic | None]
+"""Topics by name, None if no topic has the name."""
+
+
+def topic_of(image: TopicImage | None) -> Topic | None:
+    return None if image is None else Topic(image.id.bytes, image.partitions)
+
+
+def reported(known: Mapping[str, Topic | None], images: TopicImages, deleted: Collection[bytes]) -> Topics:
+    """Return the topics, by name, about which a request reports more than is known.
+
+    It is a name that was not known, a topic where none was known, or more partitions of the same topic.
+    `deleted` are ids of deleted topics, which a request may still report.
+    """
+    found: Topics = {}
+    for name, image in images.items():
+        topic, before = topic_of(image), known.get(name)
+        if topic is not None and topic.topic_id in deleted:
+            topic = None
+        grows = topic is not None and before is not None and is_more_of(topic, before)
+        if name not in known or (before is None and topic is not None) or grows:
+            found[name] = topic
+    return found
+
+
+def watched(known: Mapping[str, Topic | None], images: TopicImages, deleted: Collection[bytes]) -> Topics:
+    """Return the topics, by name, about which the watcher reports something else than is known.
+
+    A lower count of the same topic and a deleted topic are ignored: both come from a broker that lags.
+    """
+    found: Topics = {}
+    for name, image in images.items():
+        topic, before = topic_of(image), known.get(name)
+        if topic is not None and topic.topic_id in deleted:
+            continue
+        lags = topic is not None and before is not None and is_more_of(before, topic)
+        if name not in known or (topic != before and not lags):
+            found[name] = topic
+    return found
+
+
+def is_more_of(topic: Topic, before: Topic) -> bool:
+    """Whether it is the same topic with more partitions."""
+    return topic.topic_id == before.topic_id and topic.partitions > before.partitions

@@ -4,10 +4,11 @@ Rows CF19 to CF26.
 Source: GroupConfig.validate, GroupConfigManager.java.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.group_type import GroupType
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import AlterGroupConfigs, DescribeGroupConfigs, ReplyTo
 from kafka_why.contract.kafka.responses import (
@@ -15,12 +16,44 @@ from kafka_why.contract.kafka.responses import (
     DescribeGroupConfigsResponse,
     GroupConfigValue,
 )
+from kafka_why.contract.kafka.snapshot import ConfigsView
+from kafka_why.contract.messages import ErrorResponse
 from kafka_why.contract.settings import SettingValue
 from state.config import ConfigError, CoordinatorConfig, whole_number
 from state.kafka.context import RuleId, StepContext
-from state.kafka.group_settings import values_in_force
-from state.kafka.kept_settings import KEPT_SETTINGS, Read
+from state.kafka.effects import Effects, unchanged
+from state.kafka.group import ConfigsOnly, DeadlineReached
 from state.kafka.protocols import GROUP_CONFIG_NAMES, PROTOCOLS, SETTINGS
+from state.kafka.settings import KEPT_SETTINGS, Read, values_in_force
+from state.protocol import StoredKind
+
+
+class ConfigsKind(StoredKind[ConfigsOnly, DeadlineReached]):
+    """See `StoredKind`."""
+
+    group_type = GroupType.KAFKA
+    group_class = ConfigsOnly
+
+    def next_deadline_ms(self, group: ConfigsOnly, config: CoordinatorConfig) -> None:
+        return None
+
+    def due_deadlines(
+        self, group: ConfigsOnly, until_ms: int, config: CoordinatorConfig
+    ) -> Sequence[DeadlineReached]:
+        return ()
+
+    def is_armed(self, group: ConfigsOnly, deadline: DeadlineReached, config: CoordinatorConfig) -> bool:
+        return False
+
+    def view(self, group: ConfigsOnly) -> ConfigsView:
+        return ConfigsView(group.group_id, group.incarnation, group.seq, group.clock_ms, group.configs)
+
+    def refused(self, group: ConfigsOnly, answers: Sequence[tuple[int, ErrorResponse]]) -> Effects:
+        return unchanged(group, answers)
+
+
+CONFIGS_ONLY = ConfigsKind()
+
 
 _BY_NAME = {setting.name: setting for setting in SETTINGS}
 _KEPT_BY_NAME = {setting.name: setting for setting in KEPT_SETTINGS}

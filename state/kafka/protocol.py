@@ -1,38 +1,140 @@
 """What a protocol of Kafka is: `KafkaProtocol`.
 
-`state.kafka.protocols` has all of them. A request finds its handler by the protocol of its group, and by its
-own type (`state.kafka.step`).
+`state.kafka.protocols` has all of them. A request finds its handler by the protocol of its group, and by
+its own type (`state.kafka.step`).
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
+from uuid import UUID
 
+from msgspec import UNSET
+
+from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.group_type import GroupType
+from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
     DeleteGroup,
     DescribeGroup,
     OffsetCommit,
     OffsetDelete,
     OffsetFetch,
+    OversizedRequest,
     ReplyTo,
     TxnOffsetCommit,
 )
-from kafka_why.contract.kafka.responses import OffsetFetchResponse
-from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.kafka.responses import (
+    DeleteGroupResponse,
+    DescribeGroupResponse,
+    OffsetFetchResponse,
+    OversizedRequestResponse,
+)
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, TopicSnapshot
 from kafka_why.contract.messages import ErrorResponse
 from state.config import CoordinatorConfig
-from state.kafka.admin import delete_group, describe_as_not_classic
-from state.kafka.any_group import KafkaGroup
 from state.kafka.context import RuleId, StepContext, Verdict
-from state.kafka.effects import Effects, unchanged
-from state.kafka.group_settings import GroupSetting
+from state.kafka.effects import Effects, KafkaGroup, unchanged
+from state.kafka.group import RANK, DeadlineReached, Timer, TimerKind, Topic
 from state.kafka.offsets.commit import commit
 from state.kafka.offsets.delete import delete_offsets
 from state.kafka.offsets.fetch import fetch
 from state.kafka.offsets.transactions import txn_commit
-from state.kafka.timers import RANK, DeadlineReached, Timer, TimerKind
+from state.kafka.settings import GroupSetting
 from state.protocol import GroupProtocol, Handler, Handlers
+
+# An administrator's requests as most protocols answer them: DescribeGroups, which is for classic groups
+# (rows AD8, AD9), and DeleteGroups (rows K2, K3).
+#
+# Source: GroupMetadataManager.describeGroups, ClassicGroup.validateDeleteGroup.
+
+
+FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND = 6  # of DescribeGroups
+
+
+def describe_as_not_classic(context: StepContext, request: DescribeGroup, reply_to: ReplyTo) -> None:
+    """Answer that no classic group has this id. As in Kafka, only a newer client gets an error."""
+    if request.api_version < FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND:
+        context.reply(reply_to, DescribeGroupResponse, context.rule("AD8"))
+        return
+    context.reply(
+        reply_to,
+        DescribeGroupResponse,
+        context.rule("AD9"),
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        error_message=f"Group {context.group_id} is not a classic group.",
+    )
+
+
+def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> None:
+    """Delete an Empty group. Pending member ids do not prevent it."""
+    if not context.group.is_empty:
+        context.reply(reply_to, DeleteGroupResponse, context.rule("K2"), ErrorCode.NON_EMPTY_GROUP)
+        return
+    row = context.rule("K3")
+    context.delete_group(row, "deleted by request")
+    context.reply(reply_to, DeleteGroupResponse, row)
+
+
+# A JoinGroup or SyncGroup that is too large for the log. Rows J9, S11. S10 is the classic protocol's.
+
+
+FAILED = ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def refuse_oversized(context: StepContext, request: OversizedRequest, reply_to: ReplyTo) -> None:
+    """Refuse the request for good. In groups of this protocol a SyncGroup has no assignment of use."""
+    if request.kind == "JoinGroup":
+        refuse_join(context, context.rule("J9"), request, reply_to)
+    else:
+        context.reply(reply_to, OversizedRequestResponse, context.rule("S11"), FAILED)
+
+
+def refuse_join(context: StepContext, row: RuleId, request: OversizedRequest, reply_to: ReplyTo) -> None:
+    """Refuse a JoinGroup for good, and record why. There is a group."""
+    context.record(
+        row,
+        EntryType.JOIN_REFUSED,
+        reason_of(request),
+        member_id=request.member_id or None,
+        client_id=request.client_id,
+    )
+    context.reply(reply_to, OversizedRequestResponse, row, FAILED)
+
+
+def reason_of(request: OversizedRequest) -> str:
+    """Return the reason for the history, with both sizes."""
+    return (
+        f"a {request.kind} of {request.size_bytes} bytes is too large: "
+        f"the limit of the requests topic is {request.max_bytes}"
+    )
+
+
+def common_fields(group: KafkaGroup) -> dict[str, Any]:
+    """Return the fields that groups of all protocols have."""
+    return {
+        "group_id": group.group_id,
+        "incarnation": group.incarnation,
+        "seq": group.seq,
+        "at_ms": group.clock_ms,
+        "state": group.state.value,
+        "state_timestamp_ms": group.state_timestamp_ms,
+        "generation": group.generation,
+        "protocol_type": group.protocol_type,
+        "last_rebalance_at_ms": group.last_rebalance_at_ms,
+        "last_rebalance_reason": group.last_rebalance_reason,
+        "quarantined": group.quarantined,
+        "configs": group.configs or UNSET,
+    }
+
+
+def topic_snapshots(topics: Mapping[str, Topic | None]) -> dict[str, TopicSnapshot | None]:
+    """Return the topics, sorted by name, as a view shows them."""
+    return {
+        name: None if topic is None else TopicSnapshot(str(UUID(bytes=topic.topic_id)), topic.partitions)
+        for name, topic in sorted(topics.items())
+    }
+
 
 G = TypeVar("G", bound=KafkaGroup)
 

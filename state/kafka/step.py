@@ -19,18 +19,15 @@ from kafka_why.contract.kafka.requests import (
 from kafka_why.contract.messages import ReleaseGroup, ReleaseGroupResponse
 from state.config import CoordinatorConfig
 from state.inputs import Failed, Outage, Quarantine, Received, cause_of
-from state.kafka.any_group import KafkaGroup
-from state.kafka.configs_only import ConfigsOnly
 from state.kafka.context import RuleId, StepContext
-from state.kafka.effects import Effects
+from state.kafka.effects import Effects, KafkaGroup
+from state.kafka.group import ConfigsOnly, DeadlineReached, TimerKind
 from state.kafka.group_configs import alter_configs, describe_configs
 from state.kafka.offsets import retention
 from state.kafka.offsets.topic_metadata import topic_metadata
 from state.kafka.offsets.transactions import remember_longer, transaction_marker
-from state.kafka.oversized import oversized
-from state.kafka.protocol import Before
+from state.kafka.protocol import Before, refuse_oversized
 from state.kafka.protocols import PROTOCOLS, handlers, protocol_of
-from state.kafka.timers import DeadlineReached, TimerKind
 from state.protocol import Handler
 
 Event = (
@@ -204,7 +201,7 @@ def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
 _OF_ALL: dict[type, Handler] = {
     TransactionMarker: transaction_marker,
     ReleaseGroup: release,
-    OversizedRequest: oversized,
+    OversizedRequest: refuse_oversized,
     DescribeGroupConfigs: describe_configs,
     AlterGroupConfigs: alter_configs,
 }

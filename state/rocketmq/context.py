@@ -8,10 +8,9 @@ from kafka_why.contract.rocketmq.history import EntryType, HistoryEntry
 from kafka_why.contract.rocketmq.requests import AnyAnswered
 from kafka_why.contract.rocketmq.responses import AnyResponse, CloseConnection, NotifyConsumerIdsChanged
 from state.config import BrokerConfig
-from state.context import BaseContext
+from state.protocol import BaseContext
 from state.rocketmq.effects import ConsumerGroupEvent, Effects, ListenerCall, Push, Reply
-from state.rocketmq.group import ClientChannelInfo, Group
-from state.rocketmq.timers import scan_after
+from state.rocketmq.group import ClientChannelInfo, Group, scan_after
 
 
 class StepContext(BaseContext[Group, BrokerConfig], eq=False):

@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from kafka_why.contract.group_type import GroupType
 from kafka_why.contract.messages import ErrorResponse
+from kafka_why.contract.rocketmq.history import EntryType
 from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,
     GetConsumerListByGroup,
@@ -17,16 +18,77 @@ from kafka_why.contract.rocketmq.requests import (
     UnregisterConsumer,
     UnregisterProducer,
 )
+from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 from state.config import CoordinatorConfig
+from state.inputs import Outage
 from state.protocol import GroupProtocol, Handlers
 from state.rocketmq import consumer_manager, producer_manager, query_assignment, rebalance_lock_manager
+from state.rocketmq.consumer_manager import heartbeat
 from state.rocketmq.context import StepContext
 from state.rocketmq.effects import Effects, Reply
-from state.rocketmq.group import Group
-from state.rocketmq.heartbeat import heartbeat
-from state.rocketmq.takeover import renew, take_over_group
-from state.rocketmq.timers import ScanDue, next_scan
-from state.rocketmq.view import snapshot
+from state.rocketmq.group import ClientChannelInfo, Group, LockEntry, ScanDue, next_scan
+
+
+def take_over_group(context: StepContext, outage: Outage) -> None:
+    """Renew all connections and locks, because no renewal could be handled in the outage.
+
+    A RocketMQ broker that restarts has no clients until they reconnect. This coordinator keeps them.
+    """
+    group = context.group
+    if group.quarantined is not None or not _heard_of(group):
+        return
+    _count_as_heard_of(context)
+    context.record(
+        EntryType.TAKEN_OVER,
+        f"no coordinator ran for {outage.length_ms} ms: connections and locks count as heard of now",
+    )
+
+
+def renew(context: StepContext) -> None:
+    """Renew all connections and locks of a group that is released, because their renewals were refused in the
+    quarantine. A scan may have become due.
+    """
+    _count_as_heard_of(context)
+    context.deadline_at(context.now_ms)
+
+
+def _count_as_heard_of(context: StepContext) -> None:
+    """Set the last update of every connection and lock to now, because requests were not handled
+    until now.
+    """
+    for entry in _heard_of(context.group):
+        entry.last_update_ms = context.now_ms
+
+
+def _heard_of(group: Group) -> tuple[ClientChannelInfo | LockEntry, ...]:
+    """Return the entries that expire when their client is silent."""
+    return (*group.channels.values(), *group.producers.values(), *group.locks.values())
+
+
+def snapshot(group: Group) -> GroupSnapshot:
+    """Return a copy of the group for readers."""
+    return GroupSnapshot(
+        group_id=group.group_id,
+        incarnation=group.incarnation,
+        seq=group.seq,
+        at_ms=group.clock_ms,
+        message_model=group.message_model,
+        consume_type=group.consume_type,
+        consume_from_where=group.consume_from_where,
+        consumers=_connections(group.channels),
+        producers=_connections(group.producers),
+        subscriptions={topic: sub.sub_string for topic, sub in group.subscriptions.items()},
+        request_modes=dict(group.request_modes),
+        duplicate_client_ids=group.duplicate_client_ids(),
+        quarantined=group.quarantined,
+    )
+
+
+def _connections(table: dict[str, ClientChannelInfo]) -> list[ConnectionSnapshot]:
+    return [
+        ConnectionSnapshot(connection, info.client_id, info.language, info.version)
+        for connection, info in table.items()
+    ]
 
 
 def _channel_closed(context: StepContext, request: ConnectionClosed) -> None:

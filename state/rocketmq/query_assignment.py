@@ -6,10 +6,14 @@ from assignors.rocketmq.api import (
     AllocateMessageQueueStrategy,
     IllegalArgumentException,
     NullPointerException,
+    sort_client_ids,
+    sort_queues,
 )
-from assignors.rocketmq.averagely import AllocateMessageQueueAveragely, AllocateMessageQueueAveragelyByCircle
-from assignors.rocketmq.message_queue import sort_client_ids, sort_queues
-from assignors.rocketmq.pop import allocate_for_pop
+from assignors.rocketmq.strategies import (
+    AllocateMessageQueueAveragely,
+    AllocateMessageQueueAveragelyByCircle,
+    allocate_for_pop,
+)
 from kafka_why.contract.rocketmq.history import EntryType
 from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (

@@ -9,9 +9,8 @@ from state.config import BrokerConfig
 from state.inputs import Failed, Outage, Quarantine, Received, cause_of
 from state.rocketmq.context import StepContext
 from state.rocketmq.effects import Effects
-from state.rocketmq.group import Group
+from state.rocketmq.group import Group, ScanDue
 from state.rocketmq.protocol import ROCKETMQ
-from state.rocketmq.timers import ScanDue
 
 Request = AnyRequest | ReleaseGroup
 Event = Received[Request] | Failed[Request] | ScanDue | Outage | Quarantine[ScanDue | Outage]
@@ -22,7 +21,7 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
 
     `group` is changed in place; None means that the group does not exist. The returned effects hold the group
     afterwards. `now_ms` is never before the group's clock. No client request raises: errors are answers. The
-    caller fires due scans (`state.rocketmq.timers.next_scan`) in time order, before requests of the same time
+    caller fires due scans (`state.rocketmq.group.next_scan`) in time order, before requests of the same time
     (`state.timeline`).
     """
     context = StepContext(group, group_id, cause_of(event), now_ms, config)

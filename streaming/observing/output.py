@@ -11,7 +11,7 @@ from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.view import view_of
 from kafka_why.partitioner import partition_of
 from records.truncation import encode_event, encode_view
-from streaming.query.output_rows import OutputRows
+from streaming.query.output import OutputRows
 
 
 class ObservedOutput(OutputRows):

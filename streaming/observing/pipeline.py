@@ -18,9 +18,9 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.observed.consumer_offsets.schemas import types
 from streaming.observing.folder_sink import write_to_folder
 from streaming.observing.operator import SIGHTINGS, SOURCE, ObservingOperator
-from streaming.query.output_rows import OUTPUT_SCHEMA
+from streaming.query.executors import WorkerFunction
+from streaming.query.output import OUTPUT_SCHEMA
 from streaming.query.pipeline import StatefulFunction, as_records, cluster_options, log_row, write_output
-from streaming.query.worker_function import WorkerFunction
 
 QUERY_NAME = "group-observer"
 _BY_CONSUMER = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
@@ -78,8 +78,9 @@ def _encoded(numbers: Iterable[int]) -> list[bytes]:
 
 
 def _shard(shards: int) -> Column:
-    """The number of a record's shard: `records.sharding.shard_of` of its group. A key begins with the type
-    and the length of the group id, two bytes each. The operator refuses a key that is too short for that.
+    """The number of a record's shard: `streaming.query.admission.shard_of` of its group. A key begins with
+    the type and the length of the group id, two bytes each. The operator refuses a key that is too short for
+    that.
     """
     length = F.hex(F.substring(F.col("key"), F.lit(3), F.lit(2)))
     characters = F.conv(F.nullif(length, F.lit("")), 16, 10).cast("int")

@@ -13,8 +13,7 @@ from kafka_why.contract.service.status import ServicePhase
 from kafka_why.metrics.batch_progress import BatchProgress
 from streaming.observing import output_folder
 from streaming.observing.one_observer import check_topics_are_ours
-from streaming.observing.options import ObserverOptions
-from streaming.observing.query import ObserversQuery
+from streaming.observing.query import ObserverOptions, ObserversQuery
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session
 from streaming.query.storage import storage_at
 from streaming.service.query.supervision import Supervisor

@@ -3,17 +3,52 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
+from zlib import crc32
 
 from kafka_why.contract.any_group import AnyRequest
 from kafka_why.contract.codec import Reason, Refusal, decode_request, refuse, refuse_unread, request_id
 from kafka_why.contract.kafka.requests import Unanswered
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.pack import NO_PACKS, is_pack, pack_key, slot_of, unpack
+from kafka_why.contract.pack import NO_PACKS, PACK_SLOTS, is_pack, pack_key, slot_of, unpack
 from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from kafka_why.contract.sizes import excess
+from kafka_why.numbers import parse_whole_number
 from kafka_why.partitioner import partition_of
-from records.sharding import takes_packs
 from streaming.query.log_order import LogRow
+
+# Shards: groups that share one keyed state, because each state that a batch touches has a cost of its own.
+#
+# `partition = murmur2(group id) mod P`, `shard = (partition, crc32(group id) mod k)`. k is a power of two,
+# so the slot of a pack (`kafka_why.contract.pack`) decides the shard of all its requests if k is at most
+# PACK_SLOTS. With a k of MAX_SHARDS practically every group has a keyed state of its own. The checkpoint
+# pins P and k.
+
+
+DEFAULT_SHARDS = 64
+MAX_SHARDS = 2**32
+
+
+def check_shards(shards: int) -> None:
+    """Raise ValueError unless this is a number of shards a partition may have."""
+    if shards.bit_count() != 1 or not 1 <= shards <= MAX_SHARDS:
+        raise ValueError(f"{shards} is not a power of two from 1 to {MAX_SHARDS}")
+
+
+def parse_shards(text: str) -> int:
+    """Parse a number of shards of a partition. Raises ValueError."""
+    shards = parse_whole_number(text)
+    check_shards(shards)
+    return shards
+
+
+def shard_of(group_id: str, partition: int, shards: int) -> int:
+    """The number of a group's shard, over all partitions of requests. `shards` is k."""
+    return partition * shards + crc32(group_id.encode()) % shards
+
+
+def takes_packs(shards: int) -> bool:
+    """Whether all requests of a pack are for the same shard."""
+    return shards <= PACK_SLOTS
 
 
 class Message(NamedTuple):

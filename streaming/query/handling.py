@@ -9,7 +9,7 @@ from typing import Protocol
 from checkpoints import codec
 from kafka_why.contract.any_group import AnyRequest
 from kafka_why.contract.codec import DeadLetter, Reason, Refusal
-from state.configs import Configs
+from state.config import Configs
 from state.dispatch import AnyEffects, AnyGroup
 from state.inputs import Outage
 from state.kafka.effects import Reply

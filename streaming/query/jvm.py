@@ -2,11 +2,13 @@
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,6 +16,9 @@ from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
+
+from kafka_why.folders import make_private_folder
+from kafka_why.local_files import FolderNotWritable
 
 LAUNCH_S = 60.0
 """A JVM that has not answered so long after its launch is killed. It takes 1 s, on a busy machine 10 s."""
@@ -194,3 +199,111 @@ def _deferred_signals() -> Iterator[None]:
             signal.signal(number, handler)
         for it in came:
             signal.raise_signal(it)
+
+
+# The watchdog: it ends a JVM that hangs, so that another one can be started.
+#
+# A JVM that does not answer for `UNANSWERED_S` is killed, also while Spark starts in it. The service then
+# goes on as after any end of its JVM (`streaming.service.query.spark_keeper`).
+
+
+UNANSWERED_S = 10
+INTERVAL_S = 1.0
+
+
+class Watchdog:
+    """Asks the JVM by `ping` once an interval. `on_hung` is called once, in a thread, after so many intervals
+    without an answer.
+
+    Intervals are counted instead of measured: while this whole process is stopped, it cannot ask.
+    """
+
+    def __init__(
+        self,
+        ping: Callable[[], object],
+        on_hung: Callable[[str], None],
+        *,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        self._ping = ping
+        self._on_hung = on_hung
+        self._interval_s = interval_s
+        self._has_answered = threading.Event()
+        self._stopping = threading.Event()
+        self._asking = threading.Thread(target=self._ask, name="watchdog-ping", daemon=True)
+        self._watching = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def start(self) -> None:
+        self._asking.start()
+        self._watching.start()
+
+    def stop(self) -> None:
+        """End the watch. A question that is not answered stays open."""
+        self._stopping.set()
+        self._watching.join()
+        self._asking.join(self._interval_s)
+
+    def _ask(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self._ping()
+            except (Py4JError, OSError):
+                self._stopping.set()  # the JVM has ended, which the supervisor sees
+                return
+            self._has_answered.set()
+            self._stopping.wait(self._interval_s / 2)
+
+    def _watch(self) -> None:
+        unanswered = 0
+        while not self._stopping.wait(self._interval_s):
+            unanswered = 0 if self._has_answered.is_set() else unanswered + 1
+            self._has_answered.clear()
+            if unanswered >= UNANSWERED_S:
+                self._on_hung(f"Spark's JVM has not answered for {UNANSWERED_S} s")
+                return
+
+
+# The temporary files of Spark's JVM are in a folder of the coordinator, emptied before each start of a JVM.
+#
+# A JVM that is killed leaves its temporary files: native libraries, some 15 MB, and a copy of the state. In
+# /tmp they would stay there for ever. The lock of the coordinator's folder ensures that no other JVM uses
+# them.
+
+
+LOCAL_DIR = "spark.local.dir"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+SOCKET_FOLDER = "spark.python.unix.domain.socket.dir"
+# Java takes 106 bytes of a Unix socket's path, Linux 107. The name of Spark's has 42, and a slash before it.
+SOCKET_FOLDER_MAX_BYTES = 63
+_SHORT_FOLDER = "/tmp"  # noqa: S108 - Spark gives each socket a random name
+
+
+def keeping_temporary_files_in(folder: Path, spark: Mapping[str, str], *, is_local: bool) -> dict[str, str]:
+    """Return these settings of Spark, with which the JVM keeps its temporary files in this folder; empty it.
+
+    What the settings say themselves about temporary files holds. `is_local`: no executor runs elsewhere.
+    Raises FolderNotWritable.
+    """
+    folder = folder.absolute()
+    empty(folder)
+    ours = {}
+    if is_local:  # executors elsewhere have no such folder
+        ours[LOCAL_DIR] = str(folder)
+    if not _can_have_sockets(folder):
+        system = Path(tempfile.gettempdir())
+        ours[SOCKET_FOLDER] = str(system if _can_have_sockets(system) else _SHORT_FOLDER)
+    options = [f'"-Djava.io.tmpdir={folder}"', spark.get(JAVA_OPTIONS, "")]  # of two, the last one holds
+    return ours | dict(spark) | {JAVA_OPTIONS: " ".join(filter(None, options))}
+
+
+def _can_have_sockets(folder: Path) -> bool:
+    return len(os.fsencode(folder)) <= SOCKET_FOLDER_MAX_BYTES
+
+
+def empty(folder: Path) -> None:
+    """Empty the folder, or make it. No JVM may use it. Raises FolderNotWritable."""
+    try:
+        shutil.rmtree(folder, ignore_errors=True)
+        make_private_folder(folder)
+    except OSError as error:
+        raise FolderNotWritable(f"{folder} cannot be written: {error.strerror}") from error

@@ -13,16 +13,13 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints.metadata import KnownOutage
 from kafka_why.contract.layout import TopicLayout
-from records.sharding import DEFAULT_SHARDS
-from state.config import CoordinatorConfig
-from state.configs import ConfigChange, Configs
+from state.config import ConfigChange, Configs, CoordinatorConfig
 from state.dispatch import step
 from state.inputs import Outage
 from state.timeline import Step
-from streaming.query.admission import Admission
-from streaming.query.current_request import noting
+from streaming.query.admission import DEFAULT_SHARDS, Admission
 from streaming.query.log_order import LogOrder, LogRow
-from streaming.query.shard_call import ShardCall
+from streaming.query.shard_call import ShardCall, noting
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
@@ -46,7 +43,7 @@ class Operator:
 
     `epochs` are ordered by their batches and times. A batch that runs again after a restart knows the epochs
     of its first run. `shards` is the number of shards of a partition of requests. `under_way` is the path
-    with which the files begin that say what a worker handles (`streaming.query.current_request`), or None if
+    with which the files begin that say what a worker handles (`streaming.query.shard_call`), or None if
     there are none.
     """
 

@@ -3,6 +3,8 @@
 The operator's output and the replay without Spark share them.
 """
 
+from uuid import UUID
+
 from kafka_why.contract.codec import (
     DEAD_LETTER_MAX_BYTES,
     MESSAGE_MAX_CHARS,
@@ -13,12 +15,30 @@ from kafka_why.contract.codec import (
 )
 from kafka_why.contract.messages import RECORD_VERSION
 from kafka_why.contract.sizes import LIMIT
-from records.pending_transactions import pending_transaction
 from records.truncation import too_large
 from state.kafka.effects import Effects, Reply, TransactionChange
-from state.kafka.group import Group
+from state.kafka.group import Group, PendingOffsets
 from state.rocketmq import effects as rocketmq
 from streaming.query.admission import Message
+
+
+def pending_transaction(group: Group, entry: PendingOffsets) -> PendingTransaction:
+    """The record of an entry of the group's pending offsets."""
+    return PendingTransaction(
+        group_id=group.group_id,
+        incarnation=group.incarnation,
+        transactional_id=entry.transactional_id,
+        producer_id=entry.producer_id,
+        producer_epoch=entry.producer_epoch,
+        txn_version=entry.txn_version,
+        txn_partition=entry.txn_partition,
+        txn_position=entry.txn_position,
+        txn_topic_id=None if entry.txn_topic_id is None else UUID(bytes=entry.txn_topic_id),
+        request=entry.request,
+        at_ms=entry.at_ms,
+        partitions=sum(map(len, entry.offsets.values())),
+    )
+
 
 # Answers to packed requests leave in packs of about this size.
 ANSWERS_MAX_BYTES = 256 * 1024

@@ -20,13 +20,12 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import CLOCK_PATTERN
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import PACK_PREFIX
-from records.sharding import DEFAULT_SHARDS
-from streaming.query.executors import Demand, with_mark
+from streaming.query.admission import DEFAULT_SHARDS
+from streaming.query.executors import Demand, WorkerFunction, with_mark
 from streaming.query.operator import Operator
-from streaming.query.output_rows import BY_KEY, OUTPUT_SCHEMA
+from streaming.query.output import BY_KEY, OUTPUT_SCHEMA
 from streaming.query.owner_guard import OwnerGuard
 from streaming.query.spark_settings import STATE_PARTITIONS
-from streaming.query.worker_function import WorkerFunction
 
 QUERY_NAME = "group-coordinator"
 # The error text of a query that has read a clock record of a later owner, before the epoch.
@@ -67,7 +66,7 @@ def coordinate(
 
     Streaming only. Columns of the result: topic, key, value, partition (null: by the key). A batch with a
     clock record of an epoch above `owner_epoch` fails with LATER_OWNER. If that is None, none fails. `shards`
-    is the number of shards of a partition (`records.sharding`).
+    is the number of shards of a partition (`streaming.query.admission`).
     """
     timed = records.select(
         _shard(shards).alias("shard"),
@@ -113,7 +112,8 @@ def _event_time(owner_epoch: int | None) -> Column:
 
 
 def _shard(shards: int) -> Column:
-    """The number of a record's shard: `records.sharding.shard_of` of its key, or that of a pack's slot.
+    """The number of a record's shard: `streaming.query.admission.shard_of` of its key, or that of a pack's
+    slot.
 
     A pack whose key is not a number is in the shard of slot 0. The operator refuses its requests.
     """

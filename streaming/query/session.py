@@ -7,6 +7,7 @@ import socket
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -14,15 +15,22 @@ from typing import Self
 from urllib.parse import urlsplit
 
 import pyspark
+import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from embedded.java import find_java
 from streaming.query import executors, jvm
-from streaming.query.jvm import GivenJvm, Jvm, OwnJvm
-from streaming.query.jvm import SparkFailed as SparkFailed
-from streaming.query.master import check_master
+from streaming.query.jvm import (
+    GivenJvm,
+    Jvm,
+    OwnJvm,
+    SparkFailed,
+    Watchdog,
+    empty,
+    keeping_temporary_files_in,
+)
 from streaming.query.spark_settings import (
     ANY_ADDRESS,
     FIXED,
@@ -30,6 +38,7 @@ from streaming.query.spark_settings import (
     STATE_PARTITIONS,
     SettingRefused,
     cluster_settings,
+    hosts_of,
     is_local,
     jar_settings,
     java_settings,
@@ -40,8 +49,48 @@ from streaming.query.spark_settings import (
 )
 from streaming.query.spark_settings import CHECKPOINT_FILE_MANAGER as CHECKPOINT_FILE_MANAGER
 from streaming.query.spark_settings import LOOPBACK as LOOPBACK
-from streaming.query.temporary_files import empty, keeping_temporary_files_in
-from streaming.query.watchdog import Watchdog
+
+MASTER_WAIT_S = 120.0
+"""A driver waits so long, because a cluster starts its master and its driver at once."""
+
+_CONNECT_TIMEOUT_S = 5.0
+_PAUSE_S = 1.0
+
+log = structlog.get_logger()
+
+
+def check_master(master: str | None) -> None:
+    """Raise SparkFailed if no standalone master answers. Spark itself would try for a minute."""
+    if (silent := _why_silent(master)) is not None:
+        raise SparkFailed(silent)
+
+
+def wait_for_master(master: str | None, given_up: threading.Event, timeout_s: float = MASTER_WAIT_S) -> None:
+    """Wait until a standalone master answers. Raises SparkFailed after this time, or if it is given up."""
+    until_s = time.monotonic() + timeout_s
+    told = False
+    while (silent := _why_silent(master)) is not None:
+        if not told:
+            log.warning("waiting for the Spark master", reason=silent, timeout_s=timeout_s)
+            told = True
+        if time.monotonic() >= until_s or given_up.wait(_PAUSE_S):
+            raise SparkFailed(silent)
+
+
+def _why_silent(master: str | None) -> str | None:
+    """Returns None if a master answers, or if it is not a standalone one."""
+    if master is None or not master.startswith("spark://"):
+        return None
+    reasons = []
+    for host, port in hosts_of(master):
+        try:
+            socket.create_connection((host, port), _CONNECT_TIMEOUT_S).close()
+        except OSError as error:
+            reasons.append(f"{host}:{port}: {error.strerror or error}")
+        else:
+            return None
+    return f"no Spark master answers ({'; '.join(reasons) or master})"
+
 
 JVM_EXIT_GRACE_S = 30.0
 _KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"

@@ -1,24 +1,66 @@
 """One call of the operator: the rows and deadlines of one shard's groups.
 
-A group is decoded when a message or a deadline first touches it, and encoded at the end of the call. A group
-that rests keeps its bytes. Each group has a timeline of its own, so a fault in one touches no other.
+A group is decoded when a message or a deadline first touches it, and encoded at the end of the call. A
+group that rests keeps its bytes. Each group has a timeline of its own, so a fault in one touches no
+other.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 
 import pandas as pd
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
-from state.configs import Configs
+from state.config import Configs
 from state.inputs import Outage
 from state.kafka.group import Group
 from state.timeline import Step
 from streaming.query.admission import Admission, Message
-from streaming.query.current_request import Note, nothing
 from streaming.query.handling import AwakeGroup, handle
 from streaming.query.log_order import LogRow
 from streaming.query.output import Output
+
+# Which request a Python worker handles, in a file: a worker that is killed leaves no error that names it.
+#
+# The notes cost a write for each request, so a query takes them only after its workers have died.
+
+
+WORKER_DIED = "Python worker exited unexpectedly"
+"""In the error of a query whose worker ended without a Python error."""
+
+Note = Callable[[str], None]
+
+
+def nothing(text: str) -> None:
+    """Take no note."""
+
+
+def noting(prefix: str | None, task: int) -> Note:
+    """What writes a task's notes. Workers side by side have files of their own. If `prefix` is None, nothing
+    is noted.
+    """
+    if prefix is None:
+        return nothing
+    path = Path(f"{prefix}-{task}")
+
+    def note(text: str) -> None:
+        path.write_text(text)
+
+    return note
+
+
+def left_behind(prefix: str | None) -> list[str]:
+    """Return the notes of tasks that did not come to their end, and remove all notes. There are none where
+    the workers run on other machines.
+    """
+    if prefix is None:
+        return []
+    texts = []
+    for path in sorted(Path(prefix).parent.glob(f"{Path(prefix).name}-*")):
+        texts.append(path.read_text())
+        path.unlink()
+    return [text for text in texts if text]
 
 
 class ShardCall:

@@ -18,9 +18,8 @@ from kafka_why.contract.service.replica import ReplicaPhase
 from streaming.query.handling import OperatorError
 from streaming.replica.follower import Follower, ReplicaFailed
 from streaming.replica.pipes import Committed, Pending, Report, Start, line, read_command, read_start
-from streaming.replica.seed import Seed, take_seed
 from streaming.replica.state_machine import InDoubt, StateMachine
-from streaming.replica.terms import first_terms, later_terms
+from streaming.replica.terms import Seed, first_terms, later_terms, take_seed
 
 _REPORT_INTERVAL_S = 0.2
 # How long one thread keeps the interpreter from the others. An answer must not wait for the audit.

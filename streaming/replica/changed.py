@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 from kafka_why.contract.kafka.responses import DEAD, ListedGroup
 from state.dispatch import AnyGroup
-from state.kafka.any_group import KafkaGroup
+from state.kafka.effects import KafkaGroup
 from streaming.query.handling import AwakeGroup
 
 # More changed groups, or longer ids, are not listed: the query's answer is waited for.

@@ -6,6 +6,7 @@ One thread does all the work of an answer.
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 from confluent_kafka import KafkaError, Message, TopicPartition
 
@@ -15,13 +16,52 @@ from kafka_why.contract.early_answers import ReplicaId, early_headers
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service.replica import ReplicaPhase
 from streaming.replica.audit import Audit, Place
-from streaming.replica.held_back import HELD_MAX, HeldBack
-from streaming.replica.lead import Lead
 from streaming.replica.log_watch import LogWatch
 from streaming.replica.pipes import Committed, Pending, Report
 from streaming.replica.responses_reader import ResponsesReader
-from streaming.replica.state_machine import Record, StateMachine
+from streaming.replica.state_machine import HELD_MAX, HeldBack, Record, StateMachine
 from streaming.replica.terms import Terms
+
+# A replica that is further ahead answers nothing, so that clients feel that the query does not follow.
+LEAD_MAX_S = 300.0
+LEAD_MAX_BYTES = 256 * 1024 * 1024
+
+_MIB = 1024 * 1024
+_SILENCE = "then the replica answers nothing, and clients wait for the query"
+
+
+class Lead(NamedTuple):
+    """The seconds since the query last committed a batch, and the size of the early answers that wait for the
+    query's.
+
+    The sentences have no current figures, so they change only when what they say changes.
+    """
+
+    seconds: float = 0.0
+    size_bytes: int = 0
+
+    def why_silent(self) -> str:
+        """Why the replica may not answer, "" if it may."""
+        if self.seconds > LEAD_MAX_S:
+            return f"the query has committed no batch for more than {LEAD_MAX_S:.0f} s"
+        if self.size_bytes > LEAD_MAX_BYTES:
+            return f"more than {LEAD_MAX_BYTES // _MIB} MiB of early answers wait for the query's"
+        return ""
+
+    def alarm(self) -> str | None:
+        """What an operator has to know before the replica falls silent: beyond half of a bound."""
+        if self.seconds > LEAD_MAX_S / 2:
+            return (
+                f"the query has committed no batch for more than {LEAD_MAX_S / 2:.0f} s. "
+                f"The bound is {LEAD_MAX_S:.0f} s: {_SILENCE}"
+            )
+        if self.size_bytes > LEAD_MAX_BYTES / 2:
+            return (
+                f"more than {LEAD_MAX_BYTES // 2 // _MIB} MiB of early answers wait for the query's. "
+                f"The bound is {LEAD_MAX_BYTES // _MIB} MiB: {_SILENCE}"
+            )
+        return None
+
 
 # A replica that is further behind answers nothing until it has come to the end: the query is as fast.
 LAG_MAX_MS = 5_000

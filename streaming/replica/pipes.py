@@ -15,7 +15,7 @@ from streaming.replica.log_watch import Loss
 
 
 class Start(Struct, frozen=True, kw_only=True):
-    """The first message to the replica. `seed` is the path of its seed (`streaming.replica.seed`).
+    """The first message to the replica. `seed` is the path of its seed (`streaming.replica.terms`).
 
     The owner is the one of `replica`. With `stands_by` it answers nothing until it is promoted, and the owner
     is another coordinator.
@@ -60,9 +60,9 @@ class Report(Struct, frozen=True, kw_only=True, tag=True):
 
     `applied` are the offsets of the next records by partition. `lag_records` are the records that it has not
     applied, and `lag_ms` is the age of the last one that it applied. `lead_s` and `lead_bytes` are those of
-    `streaming.replica.lead`. `answers` were appended, `compared` of them with the query's. `groups` are in
-    its memory. `alarm` is for the operator. `loss` says why the query cannot continue from where it is, None
-    if it can. `difference` ends it.
+    `streaming.replica.follower`. `answers` were appended, `compared` of them with the query's. `groups` are
+    in its memory. `alarm` is for the operator. `loss` says why the query cannot continue from where it is,
+    None if it can. `difference` ends it.
     """
 
     phase: ReplicaPhase

@@ -1,11 +1,14 @@
-"""The replica's copy of the groups: it takes the records of the requests topic and makes the query's answers.
+"""The replica's copy of the groups: it takes the records of the requests topic and makes the query's
+answers.
 
 No IO and no clock. Time is in the log: `at_ms` of a record is the broker's append time.
 
-The replica answers nothing unless the log shows that its owner runs: a clock record of that owner precedes
-the request by `OWNER_SILENCE_MS` at most. The first clock record of a later owner ends it in that partition.
+The replica answers nothing unless the log shows that its owner runs: a clock record of that owner
+precedes the request by `OWNER_SILENCE_MS` at most. The first clock record of a later owner ends it in
+that partition.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -13,8 +16,7 @@ from checkpoints import codec
 from kafka_why.contract.codec import Clock, clock_of
 from kafka_why.contract.kafka.responses import ListedGroup
 from kafka_why.partitioner import partition_of
-from state.config import CoordinatorConfig
-from state.configs import ConfigChange
+from state.config import ConfigChange, CoordinatorConfig
 from state.dispatch import step as step_of_both
 from state.inputs import Outage
 from state.periods import Periods
@@ -25,8 +27,7 @@ from streaming.query.log_order import LogRow
 from streaming.replica.answers import Answers
 from streaming.replica.changed import ChangedGroups, listed
 from streaming.replica.groups import AWAKE_MAX, Groups
-from streaming.replica.seed import Seed
-from streaming.replica.terms import NO_OWNER, Terms
+from streaming.replica.terms import NO_OWNER, Seed, Terms
 
 OWNER_SILENCE_MS = 1_000
 # After so long without a clock record of the owner, the service may decide that this time was an outage.
@@ -246,3 +247,43 @@ def _past(terms: Terms, as_of_ms: int) -> tuple[list[Outage], CoordinatorConfig,
         terms.configs.first,
         [change for change in terms.configs.changes if change.after_ms < as_of_ms],
     )
+
+
+# What a standby's replica does with the log: it acts on no time on which no coordinator has acted.
+#
+# A standby does not know yet when an outage begins. Requests of an outage are handled at its end, so a
+# replica that has applied one at its own time would be wrong. An outage begins after the horizon, the
+# greatest time on which the owner's replica says that it has acted (`kafka_why.contract.early_answers`). So
+# everything later is held back.
+
+
+# The owner's replica answers nothing if so many records wait, and a new seed is better than more of them.
+HELD_MAX = 200_000
+
+
+class HeldBack:
+    """The records that wait, by partition."""
+
+    def __init__(self, machine: StateMachine) -> None:
+        self._machine = machine
+        self._held: dict[int, deque[Record]] = {number: deque() for number in machine.partitions}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._held.values()))
+
+    def hold(self, record: Record) -> None:
+        """Take the next record of a partition."""
+        self._held[record.partition].append(record)
+
+    def act_until(self, horizon_ms: int) -> None:
+        """Act on what is not later than this time. Raises what `StateMachine.apply` raises."""
+        for number, held in self._held.items():
+            partition = self._machine.partitions[number]
+            while held and partition.acted_ms(held[0], clock_of(held[0].key, held[0].value)) <= horizon_ms:
+                self._machine.apply(held.popleft())
+
+    def act(self) -> None:
+        """Act on everything."""
+        for held in self._held.values():
+            while held:
+                self._machine.apply(held.popleft())

@@ -29,13 +29,10 @@ from state.config import CoordinatorConfig
 from streaming.query.operator import Operator
 from streaming.query.session import Session
 from streaming.query.storage import storage_at
-from streaming.service.announcement import announce
 from streaming.service.can_continue import check_topic
 from streaming.service.clock.members_watcher import MembersWatcher
 from streaming.service.clock.pace import Pace
 from streaming.service.clock.ticker import NOTHING_ATTESTED_MS, Ticker
-from streaming.service.configuring import begin_epoch, config_epochs
-from streaming.service.log_and_state import LogAndState
 from streaming.service.lost_requests import losses_reported
 from streaming.service.options import Options
 from streaming.service.outages.outage import FirstRequest, acted_so_far, look_out
@@ -45,15 +42,14 @@ from streaming.service.ownership.standby import StandbyThread
 from streaming.service.query.continuity import Continuity
 from streaming.service.query.coordinating import CoordinatorsQuery, Reports
 from streaming.service.query.rehearsal import Rehearsal
-from streaming.service.query.spark_start import starting_spark
+from streaming.service.query.spark_keeper import starting_spark
 from streaming.service.query.supervision import Supervisor, first_line
-from streaming.service.replica.state import ReplicaWatch
 from streaming.service.replica.supervision import Replica
 from streaming.service.share_state.thread import ShareStateThread, owns_surely
-from streaming.service.start_times import StartTimes
-from streaming.service.status import StatusBoard
+from streaming.service.starts import StartTimes, announce, begin_epoch, config_epochs
+from streaming.service.status import ReplicaWatch, StatusBoard
 from streaming.service.topic_watch.watcher import TopicWatcher
-from streaming.service.topics import TopicsError, prepare_topics
+from streaming.service.topics import LogAndState, TopicsError, prepare_topics
 from streaming.service.transactions.follower import TransactionsFollower
 
 

@@ -24,7 +24,7 @@ from kafka_why.contract.pack import unpack
 from kafka_why.local_files import FolderError, LocalFiles
 from kafka_why.topic_reader import Record, TopicReader
 from streaming.service.can_continue import RequestsLost
-from streaming.service.log_and_state import LogAndState
+from streaming.service.topics import LogAndState
 
 FILE = "lost-requests.json"
 # Brokers stamp the records of the topics by their own clocks.

@@ -26,13 +26,13 @@ class Options:
 
     `checkpoint` is the path or URI of the checkpoint, or None if it is in `folder`. `rest_interval_ms` is the
     interval of clock records while no group has a member (see `Pace`). `skip` are ids of records to
-    dead-letter unread. `shards` is the number of shards of a partition (`records.sharding`). If it is None,
-    the state's own number holds, or the default for a new one. With `take_over_topics` the coordinator may
-    claim topics that belong to another folder, see `streaming.service.ownership`. With `standby` it waits
-    until they are free. If gateways are separate processes, an outage ends at the first request, at the
-    latest `first_request_wait_s` after the start of the query. `master`, `driver_host` and the settings
-    `spark` are as in `Session`. `state_partitions` is the number of partitions in which Spark keeps the
-    state. None has the same meaning as for `shards`.
+    dead-letter unread. `shards` is the number of shards of a partition (`streaming.query.admission`). If it
+    is None, the state's own number holds, or the default for a new one. With `take_over_topics` the
+    coordinator may claim topics that belong to another folder, see `streaming.service.ownership`. With
+    `standby` it waits until they are free. If gateways are separate processes, an outage ends at the first
+    request, at the latest `first_request_wait_s` after the start of the query. `master`, `driver_host` and
+    the settings `spark` are as in `Session`. `state_partitions` is the number of partitions in which Spark
+    keeps the state. None has the same meaning as for `shards`.
     """
 
     client_config: ClientConfig

@@ -3,15 +3,15 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 
 import structlog
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError, NoError, TopicAlreadyExistsError, UnknownTopicOrPartitionError, for_code
 
-from checkpoints.checkpoint import new_namespace
+from checkpoints.checkpoint import Checkpoint, new_namespace
 from checkpoints.metadata import Identity
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
@@ -22,8 +22,8 @@ from kafka_why.contract.sizes import (
     LEAST_RESPONSES_TOPIC_BYTES,
     RECORD_OVERHEAD_BYTES,
 )
-from records.sharding import DEFAULT_SHARDS
-from records.topic_sizes import MAX_MESSAGE_BYTES, topic_settings
+from records.topic_sizes import MAX_MESSAGE_BYTES, topic_settings, with_topic_sizes
+from streaming.query.admission import DEFAULT_SHARDS
 from streaming.service.retention import DAY_MS, HOUR_MS, LeastRetention, Settings, least_retentions
 
 # How long to wait for a broker that is just starting.
@@ -367,3 +367,16 @@ def _retention_problems(topic: str, found: Settings, least: LeastRetention | Non
     for problem in problems:
         log.warning("a topic may delete records too early", topic=topic, problem=problem)
     return []
+
+
+@dataclass(frozen=True, slots=True)
+class LogAndState:
+    """The topics of `layout` on a cluster, and the checkpoint with the state that is made of them."""
+
+    client_config: ClientConfig
+    layout: TopicLayout
+    checkpoint: Checkpoint
+
+    def with_topic_sizes(self) -> Self:
+        """Return the same with the limits on sizes that the topics have. Raises KafkaError."""
+        return replace(self, layout=with_topic_sizes(self.client_config, self.layout))

@@ -37,10 +37,9 @@ from kafka_why.contract.kafka.responses import (
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Received
-from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.effects import Effects
+from state.kafka.effects import Effects, KafkaGroup
 from state.timeline import Step
 from streaming.query.operator import Operator
 from streaming.service import coordinator

@@ -15,8 +15,7 @@ import click
 import msgspec
 from kafka.consumer.fetcher import ConsumerRecord
 
-from clients.coordinator_client import CoordinatorClient
-from clients.views_barrier import wait_for_views
+from clients.coordinator_client import CoordinatorClient, wait_for_views
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import CLOCK_PATTERN, CommittedOffset

@@ -15,9 +15,8 @@ import pytest
 
 from cli.assign import assign
 from cli.groups import groups
-from clients.coordinator_client import CoordinatorClient
+from clients.coordinator_client import CoordinatorClient, wait_for_views
 from clients.pending import AnyRequest, FutureRequest, R, resolve_futures
-from clients.views_barrier import wait_for_views
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.errors import ErrorCode

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 
 from cli.run_gateway import metrics_and_checks
-from clients.coordinator_client import CoordinatorClient
-from clients.views_barrier import wait_for_views
+from clients.coordinator_client import CoordinatorClient, wait_for_views
 from embedded.broker import EmbeddedBroker
 from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.fresh_groups import FreshGroups, Listing

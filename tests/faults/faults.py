@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 import pandas as pd
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
-from records.sharding import shard_of
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
+from streaming.query.admission import shard_of
 from streaming.query.operator import Operator
 
 POISON = "poison"

@@ -18,8 +18,7 @@ import msgspec
 import pyspark
 import pytest
 
-from clients.coordinator_client import CoordinatorClient
-from clients.views_barrier import wait_for_views
+from clients.coordinator_client import CoordinatorClient, wait_for_views
 from embedded.broker import EmbeddedBroker
 from embedded.jars import spark_jars
 from kafka_why.connections.client_config import ClientConfig
@@ -30,7 +29,8 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import is_pack, unpack
 from kafka_why.contract.service.status import ServicePhase
 from kafka_why.topic_layout import layout_on
-from streaming.query.session import Session, SparkFailed
+from streaming.query.jvm import SparkFailed
+from streaming.query.session import Session
 from streaming.service.outages.outage import is_of_the_watcher
 from streaming.service.status import read_status
 from tests.e2e.harness import (

@@ -26,7 +26,7 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.responses import HeartbeatResponse
 from kafka_why.contract.service.status import ServicePhase
-from streaming.query import jvm, watchdog
+from streaming.query import jvm
 from streaming.query.hadoop_files import HadoopFiles
 from streaming.query.jvm import OwnJvm, SparkFailed
 from streaming.query.session import Session
@@ -226,7 +226,7 @@ def test_jvm_that_hangs_while_it_starts_is_killed(tmp_path: Path, monkeypatch: p
 
         with monkeypatch.context() as patch:
             patch.setattr(session, "_launch", launch_stopped)
-            patch.setattr(watchdog, "UNANSWERED_S", 3)
+            patch.setattr(jvm, "UNANSWERED_S", 3)
             with pytest.raises(SparkFailed, match="Spark's JVM has not answered for 3 s, so it was killed"):
                 session.restart()
         session.restart()

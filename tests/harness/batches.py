@@ -15,13 +15,12 @@ import msgspec
 from msgspec.structs import replace
 
 from checkpoints import codec
-from state.config import BrokerConfig, CoordinatorConfig
-from state.configs import ConfigChange
+from state.config import BrokerConfig, ConfigChange, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Outage, Received
-from state.kafka.any_group import KafkaGroup
-from state.kafka.timers import DeadlineReached
-from state.rocketmq.timers import ScanDue
+from state.kafka.effects import KafkaGroup
+from state.kafka.group import DeadlineReached
+from state.rocketmq.group import ScanDue
 from state.timeline import Row, Step, Timeline
 from tests.harness import invariants
 from tests.harness.random_log import GROUPS, PARTITION_OF, PARTITIONS

@@ -7,8 +7,7 @@ from assignors.kafka.sticky.assignor import CooperativeStickyAssignor
 from kafka_why.contract.kafka.states import GroupState
 from kafka_why.contract.protocols.consumer_protocol import decode_assignment
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from state.kafka.classic_group import ClassicGroup
-from state.kafka.supported_protocols import SupportedProtocols
+from state.kafka.classic_group import ClassicGroup, SupportedProtocols
 
 # A cooperative assignor omits partitions that their owner has to revoke first.
 _EACH_ONCE = COORDINATOR_ASSIGNORS.keys() - {PREFIX + CooperativeStickyAssignor.name}

@@ -21,7 +21,7 @@ from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from kafka_why.contract.settings import SettingValue
 from kafka_why.partitioner import partition_of
 from state.config import CoordinatorConfig
-from state.kafka.member_id import new_member_id
+from state.kafka.context import new_member_id
 from state.timeline import Row
 from tests.harness import consumer_log, mixed_log, random_log, rocketmq_log, transaction_log
 from tests.spark.log import NAMESPACE

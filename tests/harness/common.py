@@ -4,10 +4,9 @@ from collections.abc import Iterable
 from typing import NotRequired, TypedDict
 
 from state.dispatch import AnyEffects, AnyGroup
-from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.configs_only import ConfigsOnly
-from state.kafka.effects import Effects
+from state.kafka.effects import Effects, KafkaGroup
+from state.kafka.group import ConfigsOnly
 
 
 class Common(TypedDict):

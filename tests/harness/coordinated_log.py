@@ -7,13 +7,13 @@ from checkpoints.metadata import Epoch, Identity, KnownOutage
 from kafka_why.contract.codec import is_clock_record
 from operations.replay.collect import Collector, TopicRecord
 from operations.replay.recording import Handled, Header
-from records.sharding import shard_of
 from state.config import CoordinatorConfig
 from state.dispatch import step
 from state.inputs import Outage
 from state.timeline import Step
+from streaming.query.admission import shard_of
 from streaming.query.operator import Operator
-from streaming.service.configuring import config_epochs
+from streaming.service.starts import config_epochs
 from tests.harness.operator_call import call, spark_state
 from tests.harness.recordings import Lines
 from tests.spark.log import LAYOUT, NAMESPACE, Record

@@ -22,9 +22,9 @@ from kafka_why.contract.kafka.responses import (
     SyncGroupResponse,
 )
 from kafka_why.contract.protocols.consumer_protocol import decode_assignment
-from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from state.kafka.effects import KafkaGroup
 from state.kafka.share_group import ShareGroup, ShareMember
 from tests.harness import consumer_story, partition_text, share_story
 from tests.harness.consumer_story import Labels

@@ -12,8 +12,7 @@ from operations.whatif.changes import UNCHANGED
 from operations.whatif.facts import Ending, Fleet, Kind, Moment, Process, Sent, Span, Stall
 from operations.whatif.run import Log, Run
 from operations.whatif.simulation import simulate
-from state.config import CoordinatorConfig
-from state.configs import Configs
+from state.config import Configs, CoordinatorConfig
 from state.inputs import Received
 from state.timeline import Row
 

@@ -6,9 +6,9 @@ from typing import assert_never
 
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.states import DEAD
-from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.effects import KafkaGroup
 from state.kafka.share_group import ShareGroup
 from tests.harness import classic_invariants, consumer_invariants, share_invariants
 

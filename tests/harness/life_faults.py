@@ -13,12 +13,11 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import KnownOutage, configs_of
 from kafka_why.contract.codec import Clock
 from kafka_why.contract.early_answers import EarlyAnswers
-from state.configs import Configs
+from state.config import Configs
 from streaming.replica import responses_reader, terms
 from streaming.replica.follower import Follower
-from streaming.replica.held_back import HeldBack
-from streaming.replica.state_machine import Partition, Record, StateMachine
-from streaming.service.outages import horizon, outage
+from streaming.replica.state_machine import HeldBack, Partition, Record, StateMachine
+from streaming.service.outages import outage
 from tests.harness.simulated_cluster import SimulatedCluster
 from tests.harness.simulated_service import Service
 
@@ -69,12 +68,15 @@ def no_marker(patch: pytest.MonkeyPatch) -> None:
 
 
 def horizon_ignored(patch: pytest.MonkeyPatch) -> None:
-    right = horizon.end_replicas
+    right = outage.end_replicas
     patch.setattr(outage, "end_replicas", lambda *arguments: 0 * right(*arguments))
 
 
 def outage_at_the_least_as_of(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(horizon, "max", lambda found, now: min(found or now, now), raising=False)
+    def max_of(found: Any, *now: Any, **default: Any) -> Any:
+        return min(found or now[0], *now) if now else max(found, **default)
+
+    patch.setattr(outage, "max", max_of, raising=False)
 
 
 def seeded_without_later_outages(patch: pytest.MonkeyPatch) -> None:

@@ -26,9 +26,9 @@ from kafka_why.contract.kafka.topic_images import TopicImage
 from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
-from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from state.kafka.effects import KafkaGroup
 from state.timeline import Timeline
 from tests.harness import batches, consumer_log
 from tests.harness.classic_consumer import ClassicConsumer

@@ -10,11 +10,11 @@ from msgspec import defstruct
 from msgspec.structs import asdict, fields
 
 from checkpoints import codec
-from checkpoints.migrations import EARLIER, Migration
+from checkpoints.codec import EARLIER, Migration
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.group import ConfigsOnly
 from state.kafka.share_group import ShareGroup
 from state.rocketmq.group import Group as RocketMqGroup
 

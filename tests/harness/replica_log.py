@@ -6,19 +6,17 @@ from dataclasses import replace
 from checkpoints.metadata import Epoch, Identity
 from kafka_why.contract.codec import clock_record, is_clock_record
 from kafka_why.contract.pack import unpack
-from records.sharding import DEFAULT_SHARDS
-from state.config import CoordinatorConfig
-from state.configs import Configs
+from state.config import Configs, CoordinatorConfig
 from state.dispatch import step as step_of_both
 from state.inputs import Outage
 from state.timeline import Step
+from streaming.query.admission import DEFAULT_SHARDS
 from streaming.replica.answers import EarlyRecord
 from streaming.replica.audit import request_of
 from streaming.replica.groups import AWAKE_MAX
-from streaming.replica.seed import Seed, ShardRow
 from streaming.replica.state_machine import GAP_MAX_MS, StateMachine
 from streaming.replica.state_machine import Record as LogRecord
-from streaming.replica.terms import Terms
+from streaming.replica.terms import Seed, ShardRow, Terms
 from tests.spark import recorded_log
 from tests.spark.log import LAYOUT, NAMESPACE, Record
 

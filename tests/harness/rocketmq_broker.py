@@ -28,9 +28,8 @@ from kafka_why.contract.rocketmq.responses import (
 from state.config import BrokerConfig
 from state.inputs import Received
 from state.rocketmq.effects import Effects
-from state.rocketmq.group import Group
+from state.rocketmq.group import Group, next_scan
 from state.rocketmq.step import Event, step
-from state.rocketmq.timers import next_scan
 
 QUEUES = tuple(MessageQueue("T", "b", number) for number in range(4))
 

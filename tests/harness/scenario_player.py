@@ -64,12 +64,10 @@ from kafka_why.contract.messages import ReleaseGroup
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Outage, Received
-from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.configs_only import ConfigsOnly
-from state.kafka.effects import Effects
+from state.kafka.effects import Effects, KafkaGroup
+from state.kafka.group import ConfigsOnly, DeadlineReached
 from state.kafka.step import Event
-from state.kafka.timers import DeadlineReached
 from state.timeline import Row, Timeline
 from tests.harness import (
     consumer_requests,

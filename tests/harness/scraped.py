@@ -42,7 +42,7 @@ from kafka_why.metrics.service import BatchMetrics, Readings, RebalanceMetrics, 
 from kafka_why.metrics.share_state import ShareStateCollector
 from kafka_why.service_state import ServiceState
 from state.kafka.protocols import view_of as kafka_view
-from state.rocketmq.view import snapshot as rocketmq_view
+from state.rocketmq.protocol import snapshot as rocketmq_view
 from tests.harness.histories import Recorder
 from tests.harness.rocketmq_broker import Broker, of
 

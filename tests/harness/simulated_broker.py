@@ -20,7 +20,7 @@ from kafka import TopicPartition
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import Headers
-from streaming.service.outages import horizon, outage
+from streaming.service.outages import outage
 
 CLIENT_CONFIG = ClientConfig("simulated:9092")
 TOPIC_ID = "00000000-0000-0007-0000-000000000009"
@@ -96,7 +96,7 @@ class Broker:
         patch.setattr(kafka_clients, "answers_consumer", lambda *_, **__: Consumer(self))
         patch.setattr(kafka_clients, "early_answers_producer", lambda *_, **__: EarlyProducer(self))
         patch.setattr(kafka_clients, "librdkafka_admin", lambda _: Admin(self))
-        for module in (horizon, outage):
+        for module in (outage,):
             patch.setattr(module, "TopicReader", lambda *_, **__: Reader(self))
 
 

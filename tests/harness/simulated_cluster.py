@@ -14,7 +14,7 @@ from state.dispatch import AnyEffects, AnyEvent, AnyGroup
 from state.inputs import Received, cause_of
 from state.timeline import Step
 from streaming.replica.audit import Difference
-from streaming.replica.seed import Seed, ShardRow
+from streaming.replica.terms import Seed, ShardRow
 from tests.harness.simulated_broker import Broker, EarlyProducer
 from tests.harness.simulated_query import MemoryFiles, Store
 
@@ -78,7 +78,7 @@ class SimulatedCluster(ABC):
         """Those act that are not the owner."""
 
     def seed_of(self, epochs: list[Epoch], outages: list[KnownOutage]) -> Seed:
-        """As `streaming.service.replica.seed`, but not always of the newest batch."""
+        """As `streaming.service.replica.process`, but not always of the newest batch."""
         checkpoint = Checkpoint(self.files)
         batch = self.random.choice(sorted(self.stores)[-SEEDS_KEPT:])
         rows = [ShardRow(str(shard), *row) for shard, row in self.stores[batch].rows.items()]

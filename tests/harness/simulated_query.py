@@ -14,11 +14,10 @@ from checkpoints.spark_logs import SPARK
 from kafka_why.contract.codec import Clock, clock_of
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import is_pack
-from records.sharding import shard_of
-from state.configs import Configs
+from state.config import Configs
 from state.inputs import Outage
 from state.timeline import Step
-from streaming.query.admission import Admission
+from streaming.query.admission import Admission, shard_of
 from streaming.query.log_order import LogRow
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.shard_call import ShardCall

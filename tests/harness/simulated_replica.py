@@ -7,9 +7,8 @@ from kafka_why.contract.service.replica import ReplicaPhase
 from kafka_why.local_files import FolderError
 from streaming.replica.follower import Follower
 from streaming.replica.pipes import Committed, Promote, Start
-from streaming.replica.seed import Seed
 from streaming.replica.state_machine import InDoubt, StateMachine
-from streaming.replica.terms import NO_OWNER, first_terms, later_terms
+from streaming.replica.terms import NO_OWNER, Seed, first_terms, later_terms
 from streaming.service.can_continue import handled
 from streaming.service.replica.supervision import NEAR_MS, Spark, goes_on
 from tests.harness.simulated_broker import CLIENT_CONFIG, TOPIC_ID, EarlyProducer

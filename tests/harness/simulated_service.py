@@ -14,11 +14,11 @@ from kafka_why.contract.codec import clock_record
 from kafka_why.contract.early_answers import ReplicaId
 from streaming.query.operator import ConfigEpoch
 from streaming.service.clock.ticker import fence
-from streaming.service.configuring import begin_epoch, config_epochs
-from streaming.service.log_and_state import LogAndState
 from streaming.service.outages.outage import Acted, acted_so_far
 from streaming.service.query.continuity import Continuity
 from streaming.service.replica.supervision import Replica as ServicesReplica
+from streaming.service.starts import begin_epoch, config_epochs
+from streaming.service.topics import LogAndState
 from tests.harness.simulated_broker import CLIENT_CONFIG
 from tests.harness.simulated_cluster import SimulatedCluster
 from tests.harness.simulated_query import Query, QueryFailed

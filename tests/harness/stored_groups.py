@@ -13,7 +13,6 @@ from kafka_why.contract.rocketmq.requests import (
 )
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup, JoinPhase, Member, PendingMember
-from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import (
     CheckedRegex,
     ClassicMember,
@@ -21,7 +20,7 @@ from state.kafka.consumer_group import (
     ConsumerMember,
     ResolvedRegex,
 )
-from state.kafka.group import Ended, Group, PendingOffsets, Topic
+from state.kafka.group import ConfigsOnly, Ended, Group, PendingOffsets, Topic
 from state.kafka.modern_group import ModernGroup
 from state.kafka.share_group import (
     Asked,

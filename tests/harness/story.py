@@ -22,13 +22,11 @@ from kafka_why.contract.kafka.responses import (
 )
 from kafka_why.contract.protocols.consumer_protocol import decode_assignment, decode_subscribed_topics
 from state.inputs import Failed, Outage, Quarantine, Received
-from state.kafka.any_group import KafkaGroup
 from state.kafka.classic_group import ClassicGroup, Member
-from state.kafka.effects import Effects, TransactionChange
-from state.kafka.group import PendingOffsets
+from state.kafka.effects import Effects, KafkaGroup, TransactionChange
+from state.kafka.group import DeadlineReached, PendingOffsets
 from state.kafka.share_group import ShareGroup
 from state.kafka.step import Event
-from state.kafka.timers import DeadlineReached
 from tests.harness import consumer_story, share_story
 from tests.harness.options import time_text
 

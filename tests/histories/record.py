@@ -32,8 +32,8 @@ from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
 from kafka_why.contract.pack import PACK_PREFIX
 from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, encode_subscription
 from kafka_why.contract.protocols.subscriptions import Subscription
-from records.sharding import DEFAULT_SHARDS, shard_of
 from state.timeline import Row
+from streaming.query.admission import DEFAULT_SHARDS, shard_of
 from streaming.service.ownership.owner import claim_of
 from tests.harness import consumer_log, rocketmq_log, share_log
 from tests.harness.operator_call import CONFIG, call, spark_state

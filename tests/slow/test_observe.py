@@ -29,7 +29,7 @@ from kafka_why.contract.protocols.consumer_protocol import decode_assignment
 from kafka_why.why.course import course_of
 from kafka_why.why.model import CauseKind, RebalanceOutcome
 from kafka_why.why.report import report_of
-from streaming.observing.options import ObserverOptions
+from streaming.observing.query import ObserverOptions
 from streaming.observing.service import Observer
 from streaming.service.topics import TopicsError
 from tests.e2e.gateway_clients import (

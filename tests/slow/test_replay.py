@@ -22,7 +22,7 @@ from bench.memory import WORKERS, parts_of
 from checkpoints.checkpoint import Checkpoint
 from cli.demo.story import wait_until_gone
 from cli.processes.child import Child, ChildFailed, Children
-from clients.answer_reader import AnswerReader
+from clients.answers import AnswerReader
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig

@@ -17,8 +17,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from kafka_why.contract.pack import unpack
-from records.sharding import DEFAULT_SHARDS
 from state.config import CoordinatorConfig
+from streaming.query.admission import DEFAULT_SHARDS
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.pipeline import coordinate
 from streaming.query.seeding import FILE_SCHEMA, READ_SCHEMA

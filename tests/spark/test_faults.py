@@ -8,7 +8,7 @@ from pyspark.errors import StreamingQueryException
 
 from checkpoints.checkpoint import Checkpoint
 from kafka_why.contract.errors import ErrorCode
-from streaming.service.query.failing_batch import describe_failing_batch
+from streaming.service.query.batches import describe_failing_batch
 from tests.spark.harness import Bench, answers, dead_letters, make_operator
 from tests.spark.log import T0, Log, heartbeat, join
 from tests.spark.operators import DEADLY, faulty_step

@@ -22,8 +22,8 @@ from checkpoints.export_file import ExportFile
 from checkpoints.metadata import Identity
 from checkpoints.spark_logs import PlannedBatch, rewrite_planned
 from kafka_why.contract.codec import clock_record, encode
-from records.sharding import DEFAULT_SHARDS, MAX_SHARDS
 from state.kafka.classic_group import ClassicGroup
+from streaming.query.admission import DEFAULT_SHARDS, MAX_SHARDS
 from streaming.query.operator import Operator
 from streaming.query.seeding import read_state
 from streaming.service.stored_state import moving

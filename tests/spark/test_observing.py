@@ -26,7 +26,7 @@ from streaming.observing.output_folder import OutputFolder
 from streaming.observing.pipeline import COUNTS, observe_groups
 from streaming.query.log_order import LogRow
 from streaming.query.operator import in_log_order
-from streaming.query.output_rows import OutputRows
+from streaming.query.output import OutputRows
 from streaming.query.pipeline import StatefulFunction
 from streaming.query.seeding import FILE_SCHEMA, READ_SCHEMA
 from tests.harness.observed_log import REAL_OF_OTHERS, real_rows

@@ -12,8 +12,8 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.claims import Claim
 from kafka_why.contract.errors import ErrorCode
+from streaming.query.executors import WorkerFunction
 from streaming.query.owner_guard import LATER_CLAIM, OwnerGuard
-from streaming.query.worker_function import WorkerFunction
 from tests.e2e.harness import create_topic
 from tests.spark.harness import Bench, answers, make_operator
 from tests.spark.log import T0, Log, heartbeat

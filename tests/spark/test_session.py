@@ -11,7 +11,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from embedded.paths import spark_archive
-from streaming.query.temporary_files import SOCKET_FOLDER_MAX_BYTES
+from streaming.query.jvm import SOCKET_FOLDER_MAX_BYTES
 
 
 def test_jvm_maps_the_archive_of_sparks_classes(spark: SparkSession) -> None:

@@ -15,7 +15,7 @@ from kafka_why.contract.rocketmq.requests import MessageModel, RegisterConsumer
 from operations.stored.frames import schema_of, write_parquet
 from operations.stored.rows import GroupRows, Table, rows_of
 from operations.stored.sql import answer_json, answer_text, create_views
-from state.kafka.member_id import new_member_id
+from state.kafka.context import new_member_id
 from streaming.service.stored_state.reading import StateNotRead, StoredState, kept_batches, read_stored
 from tests.harness.checkpoints import spark_of
 from tests.spark.harness import Bench

@@ -1,12 +1,14 @@
 """Kafka's StickyAssignor (KIP-54) and CooperativeStickyAssignor (KIP-429)."""
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
 from assignors.kafka.api import NO_RACKS
-from assignors.kafka.sticky.equal_subscriptions import assign_equal
+from assignors.kafka.sticky.balance import fill, level
 from assignors.kafka.sticky.group import NOBODY, StickyGroup, number_group
-from assignors.kafka.sticky.unequal_subscriptions import assign_exact
+from assignors.kafka.sticky.min_cost_flow import minimise_cost
+from assignors.kafka.sticky.pools import Pools
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,
@@ -14,6 +16,102 @@ from kafka_why.contract.protocols.subscriptions import (
     TopicPartition,
 )
 from kafka_why.contract.protocols.user_data import Claim, cooperative_claim, sticky_claim
+
+# Sticky for members that all have the same topics (AbstractStickyAssignor's ConstrainedAssignmentBuilder).
+#
+# Every member gets the same number of partitions or one more, and as many partitions as that allows stay
+# where they were. Where Kafka follows the order of a hash table (which of the members that own too many may
+# keep the extra partition), this rule follows the order of member ids. Racks are ignored: see
+# `assignors.kafka.sticky.assignor`.
+
+
+def assign_equal(group: StickyGroup) -> list[int]:
+    """Return the new holder of each partition. The group has members, and all have the same topics."""
+    return _EqualAssignment(group).build()
+
+
+class _EqualAssignment:
+    def __init__(self, group: StickyGroup) -> None:
+        self._group = group
+        self._holder = [NOBODY] * group.size
+        self._load = [0] * len(group.members)
+        self._min_quota, self._extras_left = divmod(group.size, len(group.members))
+        self._max_quota = self._min_quota + (self._extras_left > 0)
+        # Members that will get more, and members at their share that may get one of the extra partitions.
+        self._below: list[int] = []
+        self._at_min: deque[int] = deque()
+
+    def build(self) -> list[int]:
+        self._keep_owned()
+        self._give_around([partition for partition, holder in enumerate(self._holder) if holder == NOBODY])
+        return self._holder
+
+    def _keep_owned(self) -> None:
+        for member, owned in enumerate(self._owned()):
+            if len(owned) < self._min_quota:
+                self._give(member, owned)
+                self._below.append(member)
+            elif len(owned) >= self._max_quota and self._extras_left:
+                self._give(member, owned[: self._max_quota])
+                self._extras_left -= 1
+            else:
+                self._give(member, owned[: self._min_quota])
+                self._at_min.append(member)
+
+    def _owned(self) -> list[list[int]]:
+        """By member: the partitions it may keep, lowest numbers (over all its topics) first, as in Kafka."""
+        group = self._group
+        owned: list[list[int]] = [[] for _ in group.members]
+        for partition, owner in enumerate(group.owner):
+            if owner != NOBODY:
+                owned[owner].append(partition)
+        number = [n for t in range(len(group.topics)) for n in range(group.first[t + 1] - group.first[t])]
+        for partitions in owned:
+            partitions.sort(key=number.__getitem__)
+        return owned
+
+    def _give_around(self, partitions: list[int]) -> None:
+        """Give partitions in turns to members below their share, then one each to those allowed an extra."""
+        place = 0
+        for partition in partitions:
+            if not self._below:
+                self._give(self._at_min.popleft(), [partition])
+                continue
+            place %= len(self._below)
+            member = self._below[place]
+            self._give(member, [partition])
+            if self._load[member] < self._min_quota:
+                place += 1
+            else:
+                del self._below[place]
+                self._at_min.append(member)
+
+    def _give(self, member: int, partitions: list[int]) -> None:
+        self._load[member] += len(partitions)
+        for partition in partitions:
+            self._holder[partition] = member
+
+
+# Sticky for members with different topics or racks, solved exactly.
+#
+# Kafka's rule (AbstractStickyAssignor's GeneralAssignmentBuilder) moves single partitions from member to
+# member until no single move helps, and reverts all moves if they have not improved the balance. This
+# module reaches the same aims as far as possible, in Kafka's order:
+#
+# 1. The loads are as even as the subscriptions allow. 2. As many partitions as possible are on a rack of
+# their member. 3. As few partitions as possible move away from their owner. 4. Of the moved partitions, as
+# many as possible go back to their previous owner.
+#
+# So the assignment is never less even than Kafka's, and where it is as even it does not move more.
+
+
+def assign_exact(group: StickyGroup) -> list[int]:
+    """Return the new holder of each partition. Every topic of the group has a subscriber."""
+    pools = Pools(group)
+    fill(pools)
+    level(pools)
+    minimise_cost(pools)
+    return pools.holder
 
 
 class StickyAssignor:
@@ -24,7 +122,7 @@ class StickyAssignor:
     claim counts. A near rack has priority over staying, as in Kafka.
 
     If members have the same topics and racks make no difference, the rule is Kafka's own, step by step
-    (`assignors.kafka.sticky.equal_subscriptions`). Otherwise the rule reaches Kafka's aims exactly
+    (`assignors.kafka.sticky.assignor`). Otherwise the rule reaches Kafka's aims exactly
     (`sticky_exact`). Kafka's own rule does not: it leaves loads uneven or moves more than necessary, gives
     members partitions they no longer subscribe to, and takes partitions that are near no rack from their
     owner at every rebalance.

@@ -6,9 +6,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-from assignors.kafka.api import NO_RACKS
-from assignors.kafka.members import members_in_order
-from assignors.kafka.racks import are_racks_of_use, replica_racks
+from assignors.kafka.api import NO_RACKS, are_racks_of_use, members_in_order, replica_racks
 from kafka_why.contract.protocols.java_order import java_order
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,

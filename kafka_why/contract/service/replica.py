@@ -25,7 +25,7 @@ class ReplicaState(Struct, frozen=True, kw_only=True):
 
     `phase` is one of PHASES: the phase of its report, or `off`. `reason` says why it does not answer.
     `answers`, `compared`, `differences` and `seedings` are since the start of the service. `lead_s` and
-    `lead_bytes` are as in `streaming.replica.lead`. `alarm` is for the operator.
+    `lead_bytes` are as in `streaming.replica.follower`. `alarm` is for the operator.
     """
 
     phase: str

@@ -24,7 +24,7 @@ class ServiceStatus(Struct, frozen=True):
     """`alarm` is a problem for the operator even if the coordinator is ready, None if there is none.
 
     `batch_id` is the last committed batch, None if unknown. The file has its value as of the last change.
-    `replica` is what the replica does, and why it does not answer (`streaming.service.replica.state`).
+    `replica` is what the replica does, and why it does not answer (`streaming.service.status`).
     """
 
     phase: ServicePhase

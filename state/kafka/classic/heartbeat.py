@@ -4,7 +4,7 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import Heartbeat, ReplyTo
 from kafka_why.contract.kafka.responses import HeartbeatResponse
 from kafka_why.contract.kafka.states import GroupState
-from state.kafka.classic.session import arm_session
+from state.kafka.classic.rebalance import arm_session
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import StepContext, Verdict
 

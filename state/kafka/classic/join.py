@@ -5,11 +5,10 @@ from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import JoinGroup, ReplyTo
 from kafka_why.contract.kafka.responses import JoinGroupResponse
 from kafka_why.contract.kafka.states import GroupState
-from state.kafka.classic import assignment, rebalance, static_member
-from state.kafka.classic.reported_topics import record_topics
+from state.kafka.classic import assignment, rebalance
+from state.kafka.classic.subscription import record_topics
 from state.kafka.classic_group import ClassicGroup, Member, PendingMember
-from state.kafka.context import RuleId, StepContext, Verdict
-from state.kafka.member_id import new_member_id
+from state.kafka.context import RuleId, StepContext, Verdict, new_member_id
 
 FIRST_VERSION_WITH_MEMBER_ID_REQUIRED = 4  # KIP-394
 
@@ -102,7 +101,7 @@ def _join_new_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo
     if instance_id not in group.static_members:
         return rebalance.add_member(context, context.rule("N4"), request, reply_to, member_id)
     context.rule("N3")
-    return static_member.replace_static_member(context, request, reply_to, member_id)
+    return rebalance.replace_static_member(context, request, reply_to, member_id)
 
 
 def _record_partition_counts(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> bool:

@@ -1,29 +1,263 @@
 """The classic protocol as an object."""
 
+from collections.abc import Iterator
 from typing import ClassVar
 
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
     DescribeGroup,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
+    OffsetCommit,
     OversizedRequest,
     SyncGroup,
     TopicMetadata,
+    TxnOffsetCommit,
 )
-from state.kafka.classic import commits, expiry, takeover
-from state.kafka.classic.describe import describe
+from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
+from kafka_why.contract.kafka.states import GroupState
+from state.inputs import Outage
+from state.kafka.classic import rebalance
 from state.kafka.classic.heartbeat import heartbeat
 from state.kafka.classic.join import join
 from state.kafka.classic.leave import leave
-from state.kafka.classic.oversized import oversized
-from state.kafka.classic.reported_topics import topic_metadata
-from state.kafka.classic.sync import sync
-from state.kafka.classic.timers import armed, armed_of
-from state.kafka.classic.view import view_of
-from state.kafka.classic_group import ClassicGroup
+from state.kafka.classic.rebalance import EXTENSION_AT_LEAST_MS, arm_session
+from state.kafka.classic.subscription import topic_metadata
+from state.kafka.classic.sync import oversized, sync
+from state.kafka.classic.view import describe, view_of
+from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.context import RuleId, StepContext, Verdict
+from state.kafka.group import DeadlineReached, Timer, TimerKind
 from state.kafka.protocol import KafkaProtocol, Learners
 from state.protocol import Handlers
+
+
+def armed(group: ClassicGroup) -> Iterator[Timer]:
+    """The timers of members, of pending ids, and of the rebalance."""
+    for member in group.members.values():
+        if (at_ms := member.heartbeat_deadline_ms) is not None:
+            yield at_ms, TimerKind.HEARTBEAT, member.member_id
+    for member_id, pending in group.pending_members.items():
+        yield pending.heartbeat_deadline_ms, TimerKind.HEARTBEAT, member_id
+    yield from _of_rebalance(group)
+
+
+def armed_of(group: ClassicGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
+    """The timer of the member or pending id, or those of the rebalance, as the kind tells."""
+    if kind is not TimerKind.HEARTBEAT:
+        yield from _of_rebalance(group)
+        return
+    subject = group.members.get(member_id) or group.pending_members.get(member_id)
+    if subject is not None and (at_ms := subject.heartbeat_deadline_ms) is not None:
+        yield at_ms, TimerKind.HEARTBEAT, member_id
+
+
+def _of_rebalance(group: ClassicGroup) -> Iterator[Timer]:
+    if group.join_phase is not None:
+        yield group.join_phase.deadline_ms, TimerKind.JOIN, ""
+    if group.sync_deadline_ms is not None:
+        yield group.sync_deadline_ms, TimerKind.SYNC, ""
+
+
+def _deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
+    """Handle a due deadline of a member or of a rebalance."""
+    group = context.group_of(ClassicGroup)
+    match deadline.kind:
+        case TimerKind.HEARTBEAT if deadline.member_id in group.pending_members:
+            _expire_pending_member(context, deadline.member_id)
+        case TimerKind.HEARTBEAT:
+            _expire_member_heartbeat(context, group.members[deadline.member_id])
+        case TimerKind.JOIN:
+            _join_phase_over(context)
+        case TimerKind.SYNC:
+            _expire_pending_sync(context)
+
+
+def _expire_pending_member(context: StepContext, member_id: str) -> None:
+    row = context.rule("T2")
+    group = context.group_of(ClassicGroup)
+    pending = group.pending_members[member_id]
+    group.remove(member_id)
+    context.record(
+        row,
+        EntryType.PENDING_MEMBER_REMOVED,
+        "did not join with the id it was given within its session timeout",
+        member_id=member_id,
+        client_id=pending.client_id,
+        client_host=pending.client_host,
+    )
+    _complete_if_all_joined(context)
+
+
+def _expire_member_heartbeat(context: StepContext, member: Member) -> None:
+    group = context.group_of(ClassicGroup)
+    member.heartbeat_deadline_ms = None
+    if member.is_new and member.parked_join is not None:
+        row = context.rule("T3")
+        context.reply(member.parked_join, JoinGroupResponse, row, ErrorCode.UNKNOWN_MEMBER_ID)
+        reason = "its first JoinGroup waited for longer than a new member may"
+    elif member.parked_join is not None or member.parked_sync is not None:
+        # The member waits for the coordinator. Its session is armed again when the member is answered.
+        context.rule("T4")
+        return
+    else:
+        row = context.rule("T5")
+        reason = f"no heartbeat within its session timeout of {member.session_timeout_ms} ms"
+    group.remove(member.member_id)
+    context.record_member(row, EntryType.MEMBER_REMOVED, member, reason)
+    if group.state is GroupState.PREPARING_REBALANCE:
+        _complete_if_all_joined(context)
+    else:
+        why = f"member {member.member_id} expired: {reason}"
+        rebalance.prepare(context, row, why, member_id=member.member_id)
+
+
+def _complete_if_all_joined(context: StepContext) -> None:
+    """Complete the join phase if every member has joined.
+
+    As in Kafka, this includes an initial rebalance: an expiry can end the initial delay early.
+    """
+    group = context.group_of(ClassicGroup)
+    if group.state is GroupState.PREPARING_REBALANCE and group.has_all_members_joined():
+        rebalance.complete_join(context)
+
+
+def _join_phase_over(context: StepContext) -> None:
+    phase = context.group_of(ClassicGroup).join_phase
+    assert phase is not None, "the join deadline stands in the join phase"
+    if phase.initial_remaining_ms is None:
+        rebalance.complete_join(context)
+    else:
+        rebalance.initial_delay_over(context, phase, phase.initial_remaining_ms)
+
+
+def _expire_pending_sync(context: StepContext) -> None:
+    """Row Y2: remove members that joined and did not sync within the rebalance timeout (KAFKA-12890)."""
+    row = context.rule("Y2")
+    group = context.group_of(ClassicGroup)
+    group.sync_deadline_ms = None
+    overdue = [m for m in group.members.values() if m.pending_sync]
+    for member in overdue:
+        group.remove(member.member_id)
+        context.record_member(
+            row, EntryType.MEMBER_REMOVED, member, "did not sync within the rebalance timeout"
+        )
+    names = ", ".join(m.member_id for m in overdue)
+    rebalance.prepare(context, row, f"no SyncGroup within the rebalance timeout from {names}")
+
+
+# Deadlines and parked requests when time stands still: in an outage (row F5), or in a quarantine (rows F3,
+# F4).
+
+
+def _take_over(context: StepContext, outage: Outage) -> None:
+    """Restart all sessions and shift all other timers by the length of the outage, because no heartbeat was
+    handled in it.
+
+    No member expires because of the outage. In Kafka, too, a new coordinator restarts all sessions
+    (GroupMetadataManager.onLoaded). Kafka also restarts every rebalance; here a rebalance continues, see
+    docs/rules.md.
+    """
+    group = context.group_of(ClassicGroup)
+    if not (group.members or group.pending_members):
+        return
+    row = context.rule("F5")
+    _shift_deadlines(context, outage.length_ms)
+    context.record(
+        row,
+        EntryType.TAKEN_OVER,
+        f"no coordinator ran for {outage.length_ms} ms: sessions begin anew, rounds go on",
+        members=list(group.members),
+        deadline_ms=group.join_phase.deadline_ms if group.join_phase else None,
+    )
+
+
+def _shift_deadlines(context: StepContext, by_ms: int) -> None:
+    """Restart sessions, and shift other deadlines by `by_ms`, the time for which time stood still.
+
+    The deadlines of rebalances, of pending ids and of new members' parked JoinGroups are shifted. The time of
+    a retention pass is not.
+    """
+    group = context.group_of(ClassicGroup)
+    for member in group.members.values():
+        if member.is_new and member.heartbeat_deadline_ms is not None:
+            member.heartbeat_deadline_ms = context.deadline_at(member.heartbeat_deadline_ms + by_ms)
+        elif member.heartbeat_deadline_ms is not None or not member.waits():
+            arm_session(context, member)
+    for pending in group.pending_members.values():
+        pending.heartbeat_deadline_ms = context.deadline_at(pending.heartbeat_deadline_ms + by_ms)
+    if group.join_phase is not None:
+        group.join_phase.deadline_ms = context.deadline_at(group.join_phase.deadline_ms + by_ms)
+    if group.sync_deadline_ms is not None:
+        group.sync_deadline_ms = context.deadline_at(group.sync_deadline_ms + by_ms)
+
+
+def _answer_parked(context: StepContext, row: RuleId) -> None:
+    """Answer every parked request with an error, because the group's deadlines stop."""
+    group = context.group_of(ClassicGroup)
+    for member in group.members.values():
+        if member.parked_join is not None:
+            context.reply(member.parked_join, JoinGroupResponse, row, ErrorCode.UNKNOWN_SERVER_ERROR)
+        if member.parked_sync is not None:
+            context.reply(member.parked_sync, SyncGroupResponse, row, ErrorCode.UNKNOWN_SERVER_ERROR)
+        group.set_parked_join(member, None)
+        member.parked_sync = None
+        member.is_new = False
+
+
+def _release(context: StepContext) -> int | None:
+    """Row F4: renew the deadline of a rebalance that is due at the release. Return the end of the join phase
+    in ms, if there is one.
+
+    That deadline is the one whose handling raised. It gets its full time again, because waiting members were
+    answered with an error and have to come back.
+    """
+    group = context.group_of(ClassicGroup)
+    phase = group.join_phase
+    if phase is not None and phase.deadline_ms <= context.now_ms:
+        phase.deadline_ms = context.deadline(max(phase.delay_ms, EXTENSION_AT_LEAST_MS))
+    if group.sync_deadline_ms is not None and group.sync_deadline_ms <= context.now_ms:
+        group.sync_deadline_ms = context.deadline(max(group.rebalance_timeout_ms(), EXTENSION_AT_LEAST_MS))
+    return None if phase is None else phase.deadline_ms
+
+
+# Who may commit to a group: a member of its generation, or anybody while it has no members. Rows O3 to O8,
+# TO4, TO5.
+#
+# Source: ClassicGroup.validateOffsetCommit.
+
+
+def _check_commit(context: StepContext, request: OffsetCommit) -> Verdict:
+    """Return the first row that applies. A commit of a member renews its session."""
+    group = context.group_of(ClassicGroup)
+    if request.generation_id < 0 and group.is_empty:
+        return context.rule("O3"), ErrorCode.NONE
+    if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
+        return context.rule("O4"), ErrorCode.UNKNOWN_MEMBER_ID
+    error = group.validate_member(request.member_id, request.group_instance_id)
+    if error is not ErrorCode.NONE:
+        return context.rule("O5"), error
+    if request.generation_id != group.generation:
+        return context.rule("O6"), ErrorCode.ILLEGAL_GENERATION
+    if group.state is GroupState.COMPLETING_REBALANCE:
+        return context.rule("O7"), ErrorCode.REBALANCE_IN_PROGRESS
+    arm_session(context, group.members[request.member_id])
+    return context.rule("O8"), ErrorCode.NONE
+
+
+def _check_txn_commit(context: StepContext, request: TxnOffsetCommit) -> Verdict:
+    """No session is renewed, and the state of the group does not matter."""
+    group = context.group_of(ClassicGroup)
+    has_no_generation = request.generation_id < 0
+    is_nobody = has_no_generation and not request.member_id and request.group_instance_id is None
+    if is_nobody or (has_no_generation and group.is_empty):
+        return context.rule("TO4"), ErrorCode.NONE
+    error = group.validate_member(request.member_id, request.group_instance_id)
+    if error is ErrorCode.NONE and request.generation_id != group.generation:
+        error = ErrorCode.ILLEGAL_GENERATION
+    return context.rule("TO5"), error
 
 
 class Classic(KafkaProtocol[ClassicGroup]):
@@ -43,13 +277,13 @@ class Classic(KafkaProtocol[ClassicGroup]):
 
     timers = staticmethod(armed)
     timers_of = staticmethod(armed_of)
-    deadline_reached = staticmethod(expiry.deadline_reached)
-    take_over = staticmethod(takeover.take_over)
-    shift_deadlines = staticmethod(takeover.shift_deadlines)
-    answer_parked = staticmethod(takeover.answer_parked)
-    release = staticmethod(takeover.release)
-    check_commit = staticmethod(commits.check_commit)
-    check_txn_commit = staticmethod(commits.check_txn_commit)
+    deadline_reached = staticmethod(_deadline_reached)
+    take_over = staticmethod(_take_over)
+    shift_deadlines = staticmethod(_shift_deadlines)
+    answer_parked = staticmethod(_answer_parked)
+    release = staticmethod(_release)
+    check_commit = staticmethod(_check_commit)
+    check_txn_commit = staticmethod(_check_txn_commit)
     view = staticmethod(view_of)
 
 

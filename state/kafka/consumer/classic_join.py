@@ -17,17 +17,15 @@ from kafka_why.contract.protocols.subscriptions import Subscription
 from state.kafka.classic import join as classic_join
 from state.kafka.classic import rebalance
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.consumer import downgrade, migration_policy
-from state.kafka.consumer.classic_bytes import by_topic_id
-from state.kafka.consumer.joining import Sender, admit, check_room, go_on, is_full, made_id
-from state.kafka.consumer.member_update import Update
-from state.kafka.consumer.session import arm_session
+from state.kafka.consumer import migration
+from state.kafka.consumer.members import Sender, Update, admit, check_room, go_on, is_full, made_id
+from state.kafka.consumer.migration import by_topic_id
+from state.kafka.consumer.settings import arm_session
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
-from state.kafka.context import RuleId, StepContext
-from state.kafka.modern.refusal import Client, Refused, record_refusal
+from state.kafka.context import RuleId, StepContext, start_anew
+from state.kafka.group import reported
+from state.kafka.modern.responses import Client, Refused, record_refusal
 from state.kafka.modern.topics import look, merge_reported
-from state.kafka.start_anew import start_anew
-from state.kafka.topic_facts import reported
 
 
 def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
@@ -88,7 +86,7 @@ def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     _check_room(context, request, sender, subscription)
     merge_reported(context, context.group_of(ConsumerGroup), request.topics)
     predecessor = sender.predecessor
-    if is_static and predecessor is not None and downgrade.can_replace(context, predecessor):
+    if is_static and predecessor is not None and migration.can_replace(context, predecessor):
         context.rule("CV15")
         _join_and_downgrade(context, request, reply_to, sender, subscription)
         return
@@ -100,7 +98,7 @@ def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
 
 def _check_policy(context: StepContext) -> None:
     """Row CV35."""
-    if not migration_policy.allows_classic_members(context):
+    if not migration.allows_classic_members(context):
         message = "group.consumer.migration.policy is disabled, so no classic member joins a consumer group"
         raise Refused(
             context.rule("CV35"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message, EntryType.JOIN_REFUSED
@@ -246,7 +244,7 @@ def _join_and_downgrade(
     member.classic = ClassicMember(request.session_timeout_ms, request.protocols)
     who = f"instance {member.instance_id} came back as {member.member_id} on the classic protocol"
     row = context.rule("DN7" if is_settled else "DN8")
-    classic = downgrade.convert(context, row, who)
+    classic = migration.convert(context, row, who)
     if is_settled:
         context.reply(
             reply_to,

@@ -4,10 +4,11 @@ HB1 to HB61.
 Source: GroupCoordinatorService.consumerGroupHeartbeat, GroupMetadataManager.consumerGroupHeartbeat.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec import UNSET
 
+from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
     ConsumerGroupHeartbeat,
@@ -15,23 +16,314 @@ from kafka_why.contract.kafka.requests import (
     ReplyTo,
     TopicIdPartitions,
 )
-from kafka_why.contract.kafka.responses import ConsumerGroupHeartbeatResponse
-from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH
-from state.kafka.consumer.identity import identify
-from state.kafka.consumer.joining import Sender, admit, check_room, go_on
-from state.kafka.consumer.leaving import leave
-from state.kafka.consumer.member_update import Update
-from state.kafka.consumer.no_consumer_group import maybe_create_consumer_group
+from kafka_why.contract.kafka.responses import ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse
+from kafka_why.contract.kafka.states import (
+    LEAVE_GROUP_MEMBER_EPOCH,
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+    MemberState,
+)
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer.members import Sender, Update, admit, check_room, fence, go_on, is_full, made_id
+from state.kafka.consumer.migration import upgrade
 from state.kafka.consumer.reconcile import Owned
-from state.kafka.consumer.regex_checked import look_to_ask
-from state.kafka.consumer.request_checks import check_request
-from state.kafka.consumer.session import arm_session
-from state.kafka.consumer.settings import SETTINGS
+from state.kafka.consumer.regex import look_to_ask
+from state.kafka.consumer.settings import SETTINGS, arm_session
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
-from state.kafka.context import RuleId, StepContext
-from state.kafka.modern.answered import assigned_partitions
-from state.kafka.modern.refusal import Client, Refused, record_refusal
+from state.kafka.context import RuleId, StepContext, start_anew
+from state.kafka.modern.responses import (
+    Client,
+    Refused,
+    assigned_partitions,
+    is_blank,
+    is_not,
+    no_member,
+    not_found,
+    record_refusal,
+    refusal,
+)
 from state.kafka.modern.topics import merge_reported
+
+# What a ConsumerGroupHeartbeat is refused for before its group is looked at. Rows HB1, HB5 to HB13.
+#
+# Source: GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid.
+
+
+# From this version on the client chooses its member id (KIP-1082).
+FIRST_VERSION_WITH_CLIENTS_MEMBER_ID = 1
+
+
+def check_request(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
+    """Raise Refused if the request is invalid by itself, or names an assignor that is not configured."""
+    config = context.config
+    if not config.consumer_protocol:
+        message = "The consumer group protocol is switched off (group.coordinator.rebalance.protocols)."
+        raise Refused(context.rule("HB1"), ErrorCode.UNSUPPORTED_VERSION, message)
+    fault = _fault(context, request)
+    if fault is not None:
+        row, message = fault
+        raise Refused(row, ErrorCode.INVALID_REQUEST, message)
+    name = request.server_assignor
+    if name is not None and name not in config.group_consumer_assignors:
+        known = ", ".join(config.group_consumer_assignors)
+        message = f"ServerAssignor {name!r} is not supported. Supported assignors: {known}."
+        raise Refused(context.rule("HB13"), ErrorCode.UNSUPPORTED_ASSIGNOR, message)
+
+
+def _fault(context: StepContext, request: ConsumerGroupHeartbeat) -> tuple[RuleId, str] | None:
+    """The row that refuses the request as invalid, and a sentence that says why."""
+    epoch = request.member_epoch
+    needs_id = (
+        request.api_version >= FIRST_VERSION_WITH_CLIENTS_MEMBER_ID
+        or epoch > 0
+        or epoch == LEAVE_GROUP_MEMBER_EPOCH
+    )
+    if needs_id and is_blank(request.member_id):
+        return context.rule("HB5"), "MemberId can't be empty."
+    if is_blank(request.group_id):
+        return context.rule("HB6"), "GroupId can't be empty."
+    if request.instance_id is not None and is_blank(request.instance_id):
+        return context.rule("HB7"), "InstanceId can't be empty."
+    if request.rack_id is not None and is_blank(request.rack_id):
+        return context.rule("HB7"), "RackId can't be empty."
+    if epoch == 0:
+        return _fault_of_join(context, request)
+    if epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH and request.instance_id is None:
+        return context.rule("HB11"), "InstanceId can't be null in a request with the member epoch -2."
+    if epoch < LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+        return context.rule("HB12"), f"The member epoch {epoch} is invalid: it must be -2 at the least."
+    return None
+
+
+def _fault_of_join(context: StepContext, request: ConsumerGroupHeartbeat) -> tuple[RuleId, str] | None:
+    if request.rebalance_timeout_ms == -1:
+        return context.rule("HB8"), "The first request must have RebalanceTimeoutMs."
+    if request.topic_partitions is None or request.topic_partitions:
+        return context.rule("HB9"), "TopicPartitions must be empty in the first request."
+    if request.subscribed_topic_names is None and request.subscribed_topic_regex is None:
+        return context.rule(
+            "HB10"
+        ), "The first request must have SubscribedTopicNames or SubscribedTopicRegex."
+    return None
+
+
+# The sender of a ConsumerGroupHeartbeat: a new member, a known one, or one that replaces a static member.
+# Rows HB20 to HB35.
+#
+# Source: GroupMetadataManager (getOrMaybeSubscribeDynamicConsumerGroupMember,
+# getOrMaybeSubscribeStaticConsumerGroupMember, throwIfConsumerGroupIsFull,
+# throwIfConsumerGroupMemberEpochIsInvalid).
+
+
+def identify(context: StepContext, request: ConsumerGroupHeartbeat, owned: Owned | None) -> Sender:
+    """Return who sends the request, and change nothing. Raise Refused for a sender that may not go on."""
+    _check_size(context, request)
+    if request.member_epoch == 0:
+        if request.instance_id is None:
+            return _joining(context, request)
+        return _joining_with_instance(context, request, request.instance_id)
+    check_instance(context, request.member_id, request.instance_id)
+    member = context.group_of(ConsumerGroup).members.get(request.member_id)
+    if member is None:
+        raise no_member(context, "HB24", request.member_id)
+    return Sender(_check_epoch(context, request, member, owned), member.member_id, member)
+
+
+def _check_size(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
+    """Row HB20. A static member that comes back needs no room (KAFKA-20601)."""
+    if not is_full(context, request.member_id):
+        return
+    group, max_size = context.group_of(ConsumerGroup), context.config.group_consumer_max_size
+    owner = group.members.get(group.static_members.get(request.instance_id or "", ""))
+    is_join = request.member_epoch == 0
+    if is_join and owner is not None and _is_replaceable(owner):
+        return
+    message = f"Group {context.group_id} is full: group.consumer.max.size is {max_size}."
+    event = EntryType.JOIN_REFUSED if is_join else None
+    raise Refused(context.rule("HB20"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, event)
+
+
+def _joining(context: StepContext, request: ConsumerGroupHeartbeat) -> Sender:
+    member = context.group_of(ConsumerGroup).members.get(request.member_id)
+    if member is not None:
+        return Sender(context.rule("HB23"), member.member_id, member)
+    return Sender(context.rule("HB22"), _member_id(context, request))
+
+
+def _joining_with_instance(context: StepContext, request: ConsumerGroupHeartbeat, instance_id: str) -> Sender:
+    group = context.group_of(ConsumerGroup)
+    owner_id = group.static_members.get(instance_id)
+    if owner_id is None:
+        row = context.rule("HB29")
+        member = group.members.get(request.member_id)
+        member_id = _member_id(context, request) if member is None else member.member_id
+        return Sender(row, member_id, member)
+    owner = group.members[owner_id]
+    if _is_replaceable(owner):
+        row = context.rule("HB32" if owner.classic is not None else "HB30")
+        return Sender(row, _member_id(context, request), replaced=owner)
+    row = context.rule("HB31")
+    if owner_id == request.member_id:
+        return Sender(row, owner_id, owner)
+    message = (
+        f"Instance id {instance_id} is in use by member {owner_id}, "
+        "which has neither left the group nor lost its session."
+    )
+    raise Refused(row, ErrorCode.UNRELEASED_INSTANCE_ID, message, EntryType.JOIN_REFUSED)
+
+
+def _is_replaceable(owner: ConsumerMember) -> bool:
+    """Whether another process may take the member's instance id: it left for a while, or is on the classic
+    protocol, which has no release.
+    """
+    return owner.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH or owner.classic is not None
+
+
+def _member_id(context: StepContext, request: ConsumerGroupHeartbeat) -> str:
+    """The client's own member id, or the one that the coordinator gives it (row HB21)."""
+    if request.member_id:
+        return request.member_id
+    context.rule("HB21")
+    return made_id(context, request.client_id, request.instance_id)
+
+
+def check_instance(
+    context: StepContext, member_id: str, instance_id: str | None, *, leaving: bool = False
+) -> None:
+    """Raise Refused if the instance id is no member's, or another one's. `leaving`: the sender leaves."""
+    if instance_id is None:
+        return
+    owner_id = context.group_of(ConsumerGroup).static_members.get(instance_id)
+    if owner_id is None:
+        message = f"No member of group {context.group_id} has the instance id {instance_id}."
+        raise Refused(context.rule("HB39" if leaving else "HB33"), ErrorCode.UNKNOWN_MEMBER_ID, message)
+    if owner_id != member_id:
+        message = f"Instance id {instance_id} belongs to member {owner_id}, not to {member_id!r}."
+        row = context.rule("HB40" if leaving else "HB34")
+        raise Refused(row, ErrorCode.FENCED_INSTANCE_ID, message, EntryType.MEMBER_FENCED)
+
+
+def _check_epoch(
+    context: StepContext, request: ConsumerGroupHeartbeat, member: ConsumerMember, owned: Owned | None
+) -> RuleId:
+    """Rows HB25 to HB28. The epoch before the last is accepted from a member that owns no more than it may:
+    the answer with the new epoch was lost.
+    """
+    received = request.member_epoch
+    if received == member.member_epoch:
+        return context.rule("HB26")
+    if received > member.member_epoch:
+        row = context.rule("HB25")
+        why = "the coordinator never gave it that epoch"
+        if member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+            why = "it has left for a while"
+    else:
+        if received == member.previous_epoch and owned is not None and _is_part_of(owned, member.assigned):
+            return context.rule("HB27")
+        row = context.rule("HB28")
+        why = "it has to give up its partitions and join again"
+    message = (
+        f"Member {member.member_id} is fenced: the request has member epoch {received}, "
+        f"and the member is at {member.member_epoch}; {why}."
+    )
+    raise Refused(row, ErrorCode.FENCED_MEMBER_EPOCH, message, EntryType.MEMBER_FENCED)
+
+
+def _is_part_of(owned: Owned, assigned: Mapping[bytes, Mapping[int, int]]) -> bool:
+    nothing: dict[int, int] = {}
+    return all(assigned.get(topic_id, nothing).keys() >= set(numbers) for topic_id, numbers in owned.items())
+
+
+# A ConsumerGroupHeartbeat by which a member leaves, for good or for a while. Rows HB37 to HB42.
+#
+# Source: GroupMetadataManager.consumerGroupLeave.
+
+
+def leave(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
+    """Remove the member, or let a static member be away. The member's epoch is not checked."""
+    member_id = request.member_id
+    check_instance(context, member_id, request.instance_id, leaving=True)
+    member = context.group_of(ConsumerGroup).members.get(member_id)
+    if member is None:
+        raise no_member(context, "HB37", member_id)
+    epoch = request.member_epoch
+    if epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+        row = context.rule("HB42")
+        _leave_for_a_while(context, row, member)
+    else:
+        row = context.rule("HB38" if request.instance_id is None else "HB41")
+        fence(context, row, [member_id], "left the group")
+    context.reply(reply_to, ConsumerGroupHeartbeatResponse, row, member_id=member_id, member_epoch=epoch)
+
+
+def _leave_for_a_while(context: StepContext, rule: RuleId, member: ConsumerMember) -> None:
+    """Free what the member was giving up. It keeps the rest until its session ends, which is not renewed.
+
+    The member has nothing to wait for, so its state is STABLE (unlike KAFKA-20641).
+    """
+    if member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+        return
+    kept = {topic_id: dict.fromkeys(numbers, 0) for topic_id, numbers in member.assigned.items()}
+    context.group_of(ConsumerGroup).assign(member, kept, {})
+    member.member_epoch = LEAVE_GROUP_STATIC_MEMBER_EPOCH
+    member.state = MemberState.STABLE
+    member.rebalance_deadline_ms = None
+    member.revoking_since_ms = None
+    context.record_member(
+        rule,
+        EntryType.MEMBER_LEFT_TEMPORARILY,
+        member,
+        "the static member left for a while; its partitions wait for it until its session ends",
+        deadline_ms=member.session_deadline_ms,
+        member_epoch=member.member_epoch,
+    )
+
+
+# Requests of the consumer protocol for a group id that has no consumer group. Rows HB15, HB17 to HB19,
+# HB36, AD2.
+#
+# Source: GroupMetadataManager.getOrMaybeCreateConsumerGroup.
+
+
+_KIND = "consumer group"
+
+
+def maybe_create_consumer_group(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
+    """Make a consumer group for the request if it joins: a new group, or the classic group that becomes one.
+    Raise Refused if it does not join, or the group cannot become one.
+    """
+    if request.member_epoch != 0:
+        raise _no_consumer_group(context, leaves=request.member_epoch < 0)
+    if context.has_group and not isinstance(context.group, ClassicGroup):
+        raise _of_another_type(context.rule("HB19"), context.group_id)
+    context.save()
+    if not context.has_group:
+        reason = "first ConsumerGroupHeartbeat for this group id"
+        context.create_group(ConsumerGroup, context.rule("HB15"), reason)
+    elif context.group.is_empty:
+        reason = "the Empty classic group becomes a consumer group; its offsets stay"
+        start_anew(context, context.rule("HB17"), ConsumerGroup, reason)
+    else:
+        context.rule("HB18")
+        upgrade(context, request)
+
+
+def _no_consumer_group(context: StepContext, *, leaves: bool) -> Refused:
+    if not context.has_group:
+        missing = context.rule("HB36" if leaves else "HB15")
+        return Refused(missing, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {context.group_id} does not exist.")
+    row = "HB19"
+    if isinstance(context.group, ClassicGroup):
+        row = "HB17" if context.group.is_empty else "HB18"
+    return _of_another_type(context.rule("HB36" if leaves else row), context.group_id)
+
+
+def _of_another_type(rule: RuleId, group_id: str) -> Refused:
+    return Refused(rule, ErrorCode.GROUP_ID_NOT_FOUND, is_not(group_id, _KIND))
+
+
+describe_no_group = not_found("AD2", _KIND, ConsumerGroupDescribeResponse)
+refusal_of_heartbeat = refusal("HB19", _KIND, check_request)
+refusal_of_describe = refusal("AD2", _KIND)
 
 
 def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:

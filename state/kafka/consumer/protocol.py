@@ -1,36 +1,287 @@
 """The consumer protocol (KIP-848) as an object."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar
 
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
+    CommittedTopic,
     ConsumerGroupDescribe,
     ConsumerGroupHeartbeat,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
+    OffsetCommit,
+    OffsetFetch,
     RegexResolved,
     SyncGroup,
     TopicMetadata,
+    TxnOffsetCommit,
 )
-from state.kafka.consumer import classic_members, commits, expiry, takeover
+from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroupState
+from state.inputs import Outage
+from state.kafka.classic.rebalance import EXTENSION_AT_LEAST_MS
+from state.kafka.consumer import classic_members
 from state.kafka.consumer.classic_join import join
-from state.kafka.consumer.describe import describe
-from state.kafka.consumer.heartbeat import heartbeat, heartbeat_no_consumer_group
-from state.kafka.consumer.no_consumer_group import (
+from state.kafka.consumer.heartbeat import (
     describe_no_group,
+    heartbeat,
+    heartbeat_no_consumer_group,
     refusal_of_describe,
     refusal_of_heartbeat,
 )
-from state.kafka.consumer.progress import note_state, progress_of
-from state.kafka.consumer.regex_resolved import regex_resolved
-from state.kafka.consumer.settings import SETTINGS
-from state.kafka.consumer.timers import armed, armed_of
-from state.kafka.consumer.topics import topic_metadata
-from state.kafka.consumer.view import view_of
-from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.protocol import KafkaProtocol, Learners
+from state.kafka.consumer.members import fence
+from state.kafka.consumer.regex import regex_resolved
+from state.kafka.consumer.settings import SETTINGS, arm_session
+from state.kafka.consumer.target import topic_metadata
+from state.kafka.consumer.view import describe, view_of
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from state.kafka.context import RuleId, StepContext, Verdict
+from state.kafka.group import DeadlineReached, Timer, TimerKind
+from state.kafka.modern.target import record_stable
+from state.kafka.offsets.transactions import FIRST_VERSION_WITH_ERRORS_OF_GROUPS
+from state.kafka.protocol import Before, KafkaProtocol, Learners
 from state.protocol import Handlers, WhyRefused
+
+
+def armed(group: ConsumerGroup) -> Iterator[Timer]:
+    """The timers of all members."""
+    for member in group.members.values():
+        yield from _of_member(member)
+
+
+def armed_of(group: ConsumerGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
+    """The timers of one member, if it is a member."""
+    member = group.members.get(member_id)
+    return iter(()) if member is None else _of_member(member)
+
+
+def _of_member(member: ConsumerMember) -> Iterator[Timer]:
+    if (at_ms := member.session_deadline_ms) is not None:
+        yield at_ms, TimerKind.HEARTBEAT, member.member_id
+    if (at_ms := member.rebalance_deadline_ms) is not None:
+        yield at_ms, TimerKind.REBALANCE, member.member_id
+    classic = member.classic
+    if classic is not None and classic.join_deadline_ms is not None:
+        yield classic.join_deadline_ms, TimerKind.JOIN, member.member_id
+    if classic is not None and classic.sync_deadline_ms is not None:
+        yield classic.sync_deadline_ms, TimerKind.SYNC, member.member_id
+
+
+# Due deadlines of members. Rows TM1 to TM5: each removes its member.
+
+
+def _deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
+    """Remove the member whose deadline is due."""
+    member = context.group_of(ConsumerGroup).members[deadline.member_id]
+    row, reason = _cause(context, member, deadline.kind)
+    fence(context, row, [member.member_id], reason)
+
+
+def _cause(context: StepContext, member: ConsumerMember, kind: TimerKind) -> tuple[RuleId, str]:
+    """The row of a due deadline, and what the member did not do in time."""
+    own = f"within its rebalance timeout of {member.rebalance_timeout_ms} ms"
+    match kind:
+        case TimerKind.HEARTBEAT if member.classic is not None:
+            timeout_ms = member.classic.session_timeout_ms
+            return context.rule("TM2"), f"no heartbeat within its session timeout of {timeout_ms} ms"
+        case TimerKind.HEARTBEAT:
+            timeout_ms = SETTINGS.of(context).session_timeout_ms
+            missed = "no heartbeat"
+            if member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+                missed = "left for a while and did not come back"
+            return context.rule("TM1"), f"{missed} within the session timeout of {timeout_ms} ms"
+        case TimerKind.REBALANCE:
+            return context.rule("TM3"), f"did not revoke its partitions {own}"
+        case TimerKind.JOIN:
+            return context.rule("TM4"), f"did not join again {own}"
+        case TimerKind.SYNC:
+            return context.rule("TM5"), f"no SyncGroup {own}"
+        case TimerKind.RETENTION | TimerKind.PARKED | TimerKind.TASK:
+            raise AssertionError("this deadline belongs to no member")
+
+
+# Deadlines after time stood still: in an outage (row F5), or in a quarantine (row F4). Row TM12.
+
+
+def _take_over(context: StepContext, outage: Outage) -> None:
+    """Restart all sessions and shift all other timers by the length of the outage. The topics are compared
+    again, because they may have changed meanwhile (row MD11).
+    """
+    group = context.group_of(ConsumerGroup)
+    group.metadata_stale = True
+    if not group.members:
+        return
+    row = context.rule("F5")
+    _shift_deadlines(context, outage.length_ms)
+    context.record(
+        row,
+        EntryType.TAKEN_OVER,
+        f"no coordinator ran for {outage.length_ms} ms: sessions begin anew, reconciliations go on",
+        members=list(group.members),
+    )
+
+
+def _shift_deadlines(context: StepContext, by_ms: int) -> None:
+    """Shift every deadline by `by_ms`, the time for which time stood still, and restart the sessions."""
+    for member in context.group_of(ConsumerGroup).members.values():
+        arm_session(context, member)
+        if member.rebalance_deadline_ms is not None:
+            member.rebalance_deadline_ms = context.deadline_at(member.rebalance_deadline_ms + by_ms)
+        classic = member.classic
+        if classic is not None and classic.join_deadline_ms is not None:
+            classic.join_deadline_ms = context.deadline_at(classic.join_deadline_ms + by_ms)
+        if classic is not None and classic.sync_deadline_ms is not None:
+            classic.sync_deadline_ms = context.deadline_at(classic.sync_deadline_ms + by_ms)
+
+
+def _release(context: StepContext) -> None:
+    """Row F4: renew the deadlines of members that are due at the release.
+
+    One of them is the deadline whose handling raised. It gets its full time again. Otherwise the release
+    would fire it at once, and the group would be quarantined again.
+    """
+    for member in context.group_of(ConsumerGroup).members.values():
+        full_ms = max(member.rebalance_timeout_ms, EXTENSION_AT_LEAST_MS)
+        if _is_due(context, member.rebalance_deadline_ms):
+            member.rebalance_deadline_ms = context.deadline(full_ms)
+        classic = member.classic
+        if classic is not None and _is_due(context, classic.join_deadline_ms):
+            classic.join_deadline_ms = context.deadline(full_ms)
+        if classic is not None and _is_due(context, classic.sync_deadline_ms):
+            classic.sync_deadline_ms = context.deadline(full_ms)
+
+
+def _is_due(context: StepContext, deadline_ms: int | None) -> bool:
+    return deadline_ms is not None and deadline_ms <= context.now_ms
+
+
+# The end of a step: whether the group has come to rest. Rows GS1 and GS4.
+
+
+def progress_of(group: ConsumerGroup) -> Before:
+    """Return the state of the group, and whether its members are on their way to their targets."""
+    return group.progress
+
+
+def note_state(context: StepContext, before: Before) -> None:
+    """Note the new state of the group, and record that it has become Stable or Empty. `before` is from before
+    the step, `Empty` for a new group.
+
+    Every change of the state has a history entry, so a step without one costs nothing here.
+    """
+    if not context.has_history:
+        return
+    state_before, was_rebalancing = before
+    group = context.group_of(ConsumerGroup)
+    group.forget_progress()
+    state = group.progress.state
+    if state == state_before:
+        return
+    group.state_timestamp_ms = context.now_ms
+    if state is ConsumerGroupState.EMPTY:
+        context.record(context.rule("GS1"), EntryType.EMPTY, "the last member is gone")
+    elif state is ConsumerGroupState.STABLE:
+        # A static member that comes back in time ends no rebalance.
+        has_rebalanced = was_rebalancing or group.last_rebalance_at_ms == context.now_ms
+        record_stable(context, context.rule("GS4"), group.members, has_rebalanced=has_rebalanced)
+
+
+# Who may commit to a group of the consumer protocol and fetch from it, by member epoch. Rows OF3 to OF23.
+#
+# A member whose epoch has moved on may still commit the partitions that it had at the epoch of its commit
+# (KIP-1251). No commit extends a session, and the state of the member does not matter (rows OF15, OF17).
+# Source: ConsumerGroup.validateOffsetCommit, ConsumerGroup.validateOffsetFetch.
+
+
+FIRST_VERSION_WITH_MEMBER_EPOCH = 9
+
+
+def _check_commit(context: StepContext, request: OffsetCommit) -> Verdict:
+    """Rows OF3, OF5 to OF13 for an OffsetCommit."""
+    group = context.group_of(ConsumerGroup)
+    if request.generation_id < 0 and group.is_empty:
+        return context.rule("OF3"), ErrorCode.NONE
+    member = group.members.get(request.member_id)
+    if member is None:
+        return context.rule("OF5"), ErrorCode.UNKNOWN_MEMBER_ID
+    if member.classic is None and request.api_version < FIRST_VERSION_WITH_MEMBER_EPOCH:
+        return context.rule("OF6"), ErrorCode.UNSUPPORTED_VERSION
+    return _validate_epoch(context, member, request.generation_id, request.topics)
+
+
+def _check_txn_commit(context: StepContext, request: TxnOffsetCommit) -> Verdict:
+    """Rows OF3 to OF5, OF7 to OF13 and OF18 for a TxnOffsetCommit."""
+    group = context.group_of(ConsumerGroup)
+    has_no_epoch = request.generation_id < 0
+    if has_no_epoch and group.is_empty:
+        return context.rule("OF3"), ErrorCode.NONE
+    if has_no_epoch and not request.member_id and request.group_instance_id is None:
+        return context.rule("OF4"), ErrorCode.NONE
+    member = group.members.get(request.member_id)
+    if member is None:
+        return context.rule("OF5"), ErrorCode.UNKNOWN_MEMBER_ID
+    row, error = _validate_epoch(context, member, request.generation_id, request.topics)
+    knows_error = request.api_version >= FIRST_VERSION_WITH_ERRORS_OF_GROUPS
+    if error is ErrorCode.STALE_MEMBER_EPOCH and not knows_error:
+        context.rule("OF18")
+        error = ErrorCode.ILLEGAL_GENERATION
+    return row, error
+
+
+def _check_fetch(context: StepContext, request: OffsetFetch) -> Verdict | None:
+    """Rows OF21 to OF23. Return the row that refuses the request, None if none does."""
+    if request.member_id is None and request.member_epoch < 0:
+        context.rule("OF21")
+        return None
+    members = context.group_of(ConsumerGroup).members
+    member = None if request.member_id is None else members.get(request.member_id)
+    if member is None:
+        return context.rule("OF22"), ErrorCode.UNKNOWN_MEMBER_ID
+    row = context.rule("OF23")
+    return None if request.member_epoch == member.member_epoch else (row, _stale(member))
+
+
+def _validate_epoch(
+    context: StepContext, member: ConsumerMember, epoch: int, topics: Iterable[CommittedTopic]
+) -> Verdict:
+    """Rows OF7 to OF13. One partition that may not be committed refuses the whole request."""
+    if epoch == member.member_epoch:
+        return context.rule("OF7"), ErrorCode.NONE
+    if epoch > member.member_epoch:
+        return context.rule("OF8"), _stale(member)
+    context.rule("OF9")
+    for topic in topics:
+        topic_id = _topic_id(context.group_of(ConsumerGroup), topic)
+        for partition in topic.partitions:
+            since = _assignment_epoch(member, topic_id, partition.partition_index)
+            if since is None or epoch < since:
+                row = context.rule("OF11" if since is None else "OF12")
+                context.rule("OF13")
+                return row, _stale(member)
+    return context.rule("OF10"), ErrorCode.NONE
+
+
+def _topic_id(group: ConsumerGroup, topic: CommittedTopic) -> bytes | None:
+    """The topic id of the request, else the one that the group knows by the topic's name."""
+    if topic.topic_id is not None:
+        return topic.topic_id.bytes
+    known = group.topics.get(topic.name)
+    return None if known is None else known.topic_id
+
+
+def _assignment_epoch(member: ConsumerMember, topic_id: bytes | None, partition: int) -> int | None:
+    """The epoch at which the member got the partition, None if it neither has it nor has to give it up."""
+    if topic_id is None:
+        return None
+    assigned = member.assigned.get(topic_id, {})
+    return assigned.get(partition, member.pending_revocation.get(topic_id, {}).get(partition))
+
+
+def _stale(member: ConsumerMember) -> ErrorCode:
+    """The error in the member's own protocol."""
+    return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
 
 
 class Consumer(KafkaProtocol[ConsumerGroup]):
@@ -59,17 +310,17 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
 
     timers = staticmethod(armed)
     timers_of = staticmethod(armed_of)
-    deadline_reached = staticmethod(expiry.deadline_reached)
-    take_over = staticmethod(takeover.take_over)
-    shift_deadlines = staticmethod(takeover.shift_deadlines)
-    release = staticmethod(takeover.release)
+    deadline_reached = staticmethod(_deadline_reached)
+    take_over = staticmethod(_take_over)
+    shift_deadlines = staticmethod(_shift_deadlines)
+    release = staticmethod(_release)
 
     before = staticmethod(progress_of)
     settle = staticmethod(note_state)
     conflict_of = staticmethod(SETTINGS.conflict_of)
-    check_commit = staticmethod(commits.check_commit)
-    check_txn_commit = staticmethod(commits.check_txn_commit)
-    check_fetch = staticmethod(commits.check_fetch)
+    check_commit = staticmethod(_check_commit)
+    check_txn_commit = staticmethod(_check_txn_commit)
+    check_fetch = staticmethod(_check_fetch)
     view = staticmethod(view_of)
 
 

@@ -1,7 +1,7 @@
 """The topics of a group: what it knows of them, and the fingerprint that shows a change. Rows MD9 to MI15.
 
 Source: ModernGroup.computeMetadataHash, GroupMetadataManager.onMetadataUpdate. Kafka's coordinator reads the
-cluster's metadata. Here requests and the topic watcher report it (`state.kafka.topic_facts`).
+cluster's metadata. Here requests and the topic watcher report it (`state.kafka.group`).
 """
 
 from collections.abc import Collection, Mapping
@@ -14,9 +14,8 @@ from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.topic_images import TopicImages
 from kafka_why.contract.kafka.wording import counted
 from state.kafka.context import StepContext
-from state.kafka.group import Topic
+from state.kafka.group import Topic, Topics, reported, watched
 from state.kafka.offsets.topic_metadata import remember_deleted
-from state.kafka.topic_facts import Topics, reported, watched
 
 _FINGERPRINT_BYTES = 16
 

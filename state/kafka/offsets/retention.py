@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.offsets import Offset
 from state.config import CoordinatorConfig
-from state.kafka.any_group import KafkaGroup
 from state.kafka.context import StepContext
+from state.kafka.effects import KafkaGroup
 
 
 def retention_pass(context: StepContext) -> None:

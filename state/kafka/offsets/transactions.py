@@ -1,10 +1,10 @@
 """Offsets in transactions: they are pending until the marker of their transaction. Rows TO1 to TO14.
 
-The brokers' transaction coordinator decides the outcome. It writes a marker into a partition of the markers
-topic, and the coordinator service brings it here as a TransactionMarker. Which marker ends the transaction of
-an entry follows from positions in that partition: the producer's earlier markers are below the position that
-the entry's request read, and its own marker is at or above it. The epochs of a producer do not tell, because
-in transactions of version 1 the epoch stays.
+The brokers' transaction coordinator decides the outcome. It writes a marker into a partition of the
+markers topic, and the coordinator service brings it here as a TransactionMarker. Which marker ends the
+transaction of an entry follows from positions in that partition: the producer's earlier markers are below
+the position that the entry's request read, and its own marker is at or above it. The epochs of a producer
+do not tell, because in transactions of version 1 the epoch stays.
 
 Source: OffsetMetadataManager.commitTransactionalOffset and completeTransaction,
 ClassicGroup.validateOffsetCommit.
@@ -33,7 +33,27 @@ from state.kafka.offsets.commit import (
     partition_errors,
     topic_id_of,
 )
-from state.kafka.offsets.marker_outcome import outcome_of
+
+# Whether a marker ends the transaction of a pending offset. Rows TO10, TO11.
+#
+# The core and the follower of the markers decide by this function alone, so they cannot disagree.
+
+
+def outcome_of(txn_version: int, producer_epoch: int, marker_epoch: int, committed: bool) -> MarkerOutcome:
+    """What a marker means for pending offsets at or below its position.
+
+    `txn_version` and `producer_epoch` are those of the TxnOffsetCommit. In version 2 the end of a transaction
+    raises the epoch by one, and the marker has the raised epoch. In version 1 the marker of a client's
+    EndTxn has the producer's epoch, and a marker of a higher epoch was written by the transaction coordinator
+    itself: the producer was fenced, or the transaction took too long.
+    """
+    own_epoch = producer_epoch + 1 if txn_version > 1 else producer_epoch
+    if marker_epoch < own_epoch:
+        return MarkerOutcome.IGNORED
+    if marker_epoch > own_epoch:
+        return MarkerOutcome.DROPPED
+    return MarkerOutcome.COMMIT if committed else MarkerOutcome.ABORT
+
 
 # A client gives up a TxnOffsetCommit much earlier. A request that comes later than this is held until the
 # marker of its own transaction is found again, so a sender must not write one so late.

@@ -4,25 +4,373 @@ SH28.
 Source: GroupCoordinatorService.shareGroupHeartbeat, GroupMetadataManager.shareGroupHeartbeat.
 """
 
+from collections.abc import Collection, Iterable, Mapping
+
+from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import ReplyTo
-from kafka_why.contract.kafka.responses import ShareGroupHeartbeatResponse
-from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
+from kafka_why.contract.kafka.responses import (
+    AlterShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsResponse,
+    DescribeShareGroupOffsetsResponse,
+    ShareGroupDescribeResponse,
+    ShareGroupHeartbeatResponse,
+)
+from kafka_why.contract.kafka.share_requests import (
+    AlterShareGroupOffsets,
+    DescribeShareGroupOffsets,
+    ShareGroupHeartbeat,
+)
+from kafka_why.contract.kafka.snapshot import Partitions, named
+from kafka_why.contract.kafka.states import MemberState
+from kafka_why.contract.kafka.wording import listed_partitions, names_change
 from state.kafka.context import RuleId, StepContext
-from state.kafka.modern.answered import assigned_partitions
-from state.kafka.modern.refusal import Client, Refused, record_refusal
-from state.kafka.modern.topics import merge_reported
-from state.kafka.share.identity import check_room, identify
+from state.kafka.group import DeadlineReached, TimerKind
+from state.kafka.modern.responses import (
+    Client,
+    Refused,
+    assigned_partitions,
+    is_blank,
+    is_not,
+    no_member,
+    not_found,
+    record_refusal,
+    refusal,
+)
+from state.kafka.modern.target import bump, come_to_rest, due_in_ms, has_room
+from state.kafka.modern.topics import look, merge_reported
+from state.kafka.share.deletion import forget_unused, refuse_while_deleted
 from state.kafka.share.initialization import ask_for_initialization
-from state.kafka.share.leaving import leave
-from state.kafka.share.member_update import update_member
-from state.kafka.share.no_share_group import check_may_create
-from state.kafka.share.pace import next_heartbeat_ms
-from state.kafka.share.reconcile import reconcile
-from state.kafka.share.request_checks import check_request
-from state.kafka.share.settings import SETTINGS
-from state.kafka.share.target import is_assignment_pending, maybe_update_target
-from state.kafka.share_group import ShareGroup, ShareMember
+from state.kafka.share.offsets import alter_offsets
+from state.kafka.share.target import SETTINGS, is_assignment_pending, maybe_update_target, unassigned
+from state.kafka.share.tasks import RETRIABLE, in_words, parked_overdue, tasks_overdue
+from state.kafka.share_group import LEAVE_GROUP_MEMBER_EPOCH, ShareGroup, ShareMember
+
+# What a ShareGroupHeartbeat is refused for before its group is looked at. Rows SH3, SH6 to SH10.
+#
+# Source: KafkaApis.isMemberIdValid, GroupCoordinatorService.throwIfShareGroupHeartbeatRequestIsInvalid.
+
+
+MEMBER_ID_MAX_CHARS = 36
+
+
+def check_request(context: StepContext, request: ShareGroupHeartbeat) -> None:
+    """Raise Refused if the request is invalid by itself."""
+    fault = _fault(context, request)
+    if fault is not None:
+        row, message = fault
+        raise Refused(row, ErrorCode.INVALID_REQUEST, message)
+
+
+def _fault(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, str] | None:
+    """The row that refuses the request as invalid, and a sentence that says why."""
+    if not 0 < len(request.member_id) <= MEMBER_ID_MAX_CHARS:
+        return context.rule("SH3"), f"MemberId must have 1 to {MEMBER_ID_MAX_CHARS} characters."
+    if is_blank(request.member_id):
+        return context.rule("SH6"), "MemberId can't be empty."
+    if is_blank(request.group_id):
+        return context.rule("SH7"), "GroupId can't be empty."
+    if request.rack_id is not None and is_blank(request.rack_id):
+        return context.rule("SH8"), "RackId can't be empty."
+    if request.member_epoch == 0 and not request.subscribed_topic_names:
+        return context.rule("SH9"), "SubscribedTopicNames must be set in first request."
+    if request.member_epoch < LEAVE_GROUP_MEMBER_EPOCH:
+        return context.rule("SH10"), "MemberEpoch is invalid."
+    return None
+
+
+# The sender of a ShareGroupHeartbeat: a new member, or a known one. Rows SP17, SH14 to SH20, TA31.
+#
+# Source: GroupMetadataManager (throwIfShareGroupIsFull, getOrMaybeSubscribeShareGroupMember,
+# throwIfShareGroupMemberEpochIsInvalid).
+
+
+def identify(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, ShareMember | None]:
+    """Return the row that says who sends the request, and the member, None if it is new. Raise Refused for a
+    sender that may not go on. Nothing changes.
+    """
+    group = context.group_of(ShareGroup)
+    member = group.members.get(request.member_id)
+    _check_size(context, group, member)
+    if request.member_epoch == 0:
+        refuse_while_deleted(context)
+        return context.rule("SH15" if member is None else "SH16"), member
+    if member is None:
+        raise no_member(context, "SH15", request.member_id)
+    return _check_epoch(context, request.member_epoch, member), member
+
+
+def _check_size(context: StepContext, group: ShareGroup, member: ShareMember | None) -> None:
+    """Row SH14, for every epoch."""
+    max_size = context.config.group_share_max_size
+    if member is not None or len(group.members) < max_size:
+        return
+    message = f"The share group has reached its maximum capacity of {max_size} members."
+    raise Refused(context.rule("SH14"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, EntryType.JOIN_REFUSED)
+
+
+def _check_epoch(context: StepContext, received: int, member: ShareMember) -> RuleId:
+    """Rows SH18 to SH20. The epoch before the last is accepted: the answer with the new one was lost."""
+    epoch, previous = member.member_epoch, member.previous_epoch
+    if received == epoch:
+        return context.rule("SH18")
+    if received > epoch:
+        row = context.rule("SH18")
+        what = f"greater member epoch ({received}) than the one known by the group coordinator ({epoch})"
+    elif received == previous:
+        return context.rule("SH19")
+    else:
+        row = context.rule("SH20")
+        what = f"smaller member epoch ({received}) than the one known by the group coordinator ({epoch})"
+        what += f", and it does not match the previous member epoch ({previous})"
+    message = f"The share group member has a {what}. The member must abandon all its partitions and rejoin."
+    raise Refused(row, ErrorCode.FENCED_MEMBER_EPOCH, message, EntryType.MEMBER_FENCED)
+
+
+def check_room(context: StepContext, request: ShareGroupHeartbeat, group: ShareGroup | None) -> None:
+    """Row TA31: raise Refused if the group would have more partitions than the coordinator assigns to one
+    group.
+    """
+    names = request.subscribed_topic_names
+    if names and not has_room(context.config, group, request.member_id, names, request.topics):
+        most = context.config.group_max_partitions
+        message = f"Group {context.group_id} would have more partitions than group.max.partitions, {most}."
+        event = EntryType.JOIN_REFUSED if request.member_epoch == 0 else None
+        raise Refused(context.rule("TA31"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, event)
+
+
+# What a heartbeat changes in its member, and the group epoch. Rows SH21 to SH24.
+#
+# Source: GroupMetadataManager.shareGroupHeartbeat.
+
+
+def update_member(
+    context: StepContext, member: ShareMember, request: ShareGroupHeartbeat, is_pending: bool
+) -> bool:
+    """Update the member, and raise the group epoch at most once if the group needs another target. Return
+    whether it was raised. `is_pending`: partitions of before the request are not assigned.
+    """
+    group = context.group_of(ShareGroup)
+    before, given = member.subscribed_topic_names, request.subscribed_topic_names
+    names = before if given is None else sorted(set(given))
+    member.client_id, member.client_host = request.client_id, request.client_host
+    if request.rack_id is not None:
+        member.rack_id = request.rack_id
+    if names != before:
+        group.subscribe(member, names)
+        forget_unused(context)
+    topics_changed = look(group) if names != before or is_pending or group.metadata_stale else False
+    if names != before:
+        reason = f"member {member.member_id} {names_change(before, names)}"
+        bump(context, context.rule("SH21"), reason, member_id=member.member_id)
+    elif is_pending:
+        missing = unassigned(group)
+        bump(context, context.rule("SH22"), _why_pending(missing), partitions=missing or None)
+    elif topics_changed:
+        bump(context, context.rule("SH23"), "the topics that members subscribe to have changed")
+    else:
+        return False
+    return True
+
+
+def _why_pending(missing: Mapping[str, Collection[int]]) -> str:
+    if not missing:
+        return "the target has partitions that are not initialized"
+    return f"initialized and in no target: {in_words(missing)}"
+
+
+# The end of a membership: a heartbeat with epoch -1, or the end of the session. Rows SH29 to SH33, SG4.
+#
+# Source: GroupMetadataManager (shareGroupLeave, shareGroupFenceMember).
+
+
+def leave(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
+    """Remove the member. Its epoch is not checked. Raise Refused if it is none."""
+    member = context.group_of(ShareGroup).members.get(request.member_id)
+    if member is None:
+        raise no_member(context, "SH30", request.member_id)
+    row = context.rule("SH31")
+    _remove(context, row, member, "left the group")
+    context.reply(
+        reply_to,
+        ShareGroupHeartbeatResponse,
+        row,
+        member_id=member.member_id,
+        member_epoch=LEAVE_GROUP_MEMBER_EPOCH,
+    )
+
+
+def deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
+    """Remove the member whose session is over, answer requests that have waited for too long, or note tasks
+    that are open for long.
+    """
+    if deadline.kind is TimerKind.PARKED:
+        parked_overdue(context, deadline)
+        return
+    if deadline.kind is TimerKind.TASK:
+        tasks_overdue(context)
+        return
+    member = context.group_of(ShareGroup).members[deadline.member_id]
+    timeout_ms = SETTINGS.of(context).session_timeout_ms
+    reason = f"no heartbeat within the session timeout of {timeout_ms} ms"
+    _remove(context, context.rule("SH33"), member, reason)
+
+
+def _remove(context: StepContext, rule: RuleId, member: ShareMember, reason: str) -> None:
+    """Remove the member with its partitions, and raise the group epoch. No target is computed: the next
+    heartbeat does it.
+    """
+    group = context.group_of(ShareGroup)
+    group.remove(member)
+    context.record_member(rule, EntryType.MEMBER_REMOVED, member, reason, member_epoch=member.member_epoch)
+    forget_unused(context)
+    look(group)
+    bump(context, rule, f"member {member.member_id} was removed: {reason}")
+    if not group.members:
+        come_to_rest(context)
+        context.record(context.rule("SH32"), EntryType.EMPTY, "the last member is gone")
+
+
+# When a member's next heartbeat is due: in the group's heartbeat interval, or earlier, if the member waits
+# for its first partitions. Row SH28a.
+#
+# Only a heartbeat computes a target and brings it to its member. In Kafka a member that joins thus waits
+# for a whole heartbeat interval (5 s), although the share coordinator has initialized its partitions
+# before.
+
+
+SHORTEST_MS = 100
+_FOR_STATE_MS = 1_000
+"""Most tasks of the share coordinator take less."""
+_TASK_AGE_MAX_MS = 10_000
+"""After that a share coordinator may take any time. So a member has some ten such heartbeats at most."""
+_MAY_PASS = RETRIABLE | {ErrorCode.NONE}
+
+
+def next_heartbeat_ms(context: StepContext, member: ShareMember) -> int:
+    """The HeartbeatIntervalMs of an answer to the member. It is the same for all that have partitions."""
+    settings = SETTINGS.of(context)
+    interval_ms = settings.heartbeat_interval_ms
+    if member.assigned or not context.config.share_assign_at_once:
+        return interval_ms
+    group = context.group_of(ShareGroup)
+    if group.is_rebalancing:
+        wait_ms = due_in_ms(context, settings.assignment_interval_ms)
+    elif _waits_for_state(context, group, member):
+        wait_ms = _FOR_STATE_MS
+    else:
+        return interval_ms
+    context.rule("SH28a")
+    return min(interval_ms, max(wait_ms, SHORTEST_MS))
+
+
+def _waits_for_state(context: StepContext, group: ShareGroup, member: ShareMember) -> bool:
+    """Whether the share coordinator was asked a short time ago for partitions of a topic of the member, and
+    not because it had failed before: each heartbeat asks again then (row SI14).
+    """
+    since_ms = context.now_ms - _TASK_AGE_MAX_MS
+    return any(
+        asked.task and asked.at_ms > since_ms and asked.error_code in _MAY_PASS
+        for name in member.subscribed_topic_names
+        if (topic := group.topics.get(name)) is not None
+        and (initializing := group.initializing.get(topic.topic_id)) is not None
+        for asked in initializing.partitions.values()
+    )
+
+
+# Reconciliation: a member comes to the target assignment in one step. Rows ST9 to ST11.
+#
+# Nothing has to be given up first, because any number of members may have a partition. Source:
+# GroupMetadataManager.maybeReconcile, ShareGroupAssignmentBuilder.java.
+
+
+def reconcile(context: StepContext, member: ShareMember, is_bumped: bool) -> None:
+    """Take the member to the group's target assignment. `is_bumped`: the request raised the group epoch. The
+    member loses at once what it no longer subscribes to.
+    """
+    group = context.group_of(ShareGroup)
+    epoch = group.assignment_epoch
+    if member.member_epoch != epoch:
+        row = context.rule("ST10")
+    elif is_bumped:
+        row = context.rule("ST11")
+    else:
+        context.rule("ST9")
+        return
+    subscribed = group.subscribed_ids(member)
+    target = group.target.get(member.member_id, {})
+    before, epoch_before = member.assigned, member.member_epoch
+    member.assigned = {id_: numbers for id_, numbers in target.items() if id_ in subscribed}
+    if epoch_before != epoch:
+        member.previous_epoch, member.member_epoch = epoch_before, epoch
+    elif member.assigned == before:
+        return
+    context.record_member(
+        row,
+        EntryType.MEMBER_RECONCILED,
+        member,
+        _in_words(before, member.assigned, group.names_by_id(), epoch),
+        member_epoch=epoch,
+        member_state=MemberState.STABLE.value,
+        assigned=named(member.assigned, group.names_by_id()),
+    )
+
+
+def _in_words(before: Partitions, after: Partitions, names: Mapping[bytes, str], epoch: int) -> str:
+    gets, loses = _without(after, before), _without(before, after)
+    parts = []
+    if gets:
+        parts.append(f"gets {listed_partitions(gets, names)}")
+    if loses:
+        parts.append(f"loses {listed_partitions(loses, names)}")
+    return f"the member {' and '.join(parts) or 'has what it had'} at epoch {epoch}"
+
+
+def _without(partitions: Partitions, others: Mapping[bytes, Iterable[int]]) -> Partitions:
+    """The partitions that are not among the others."""
+    left = {id_: sorted(set(numbers).difference(others.get(id_, ()))) for id_, numbers in partitions.items()}
+    return {id_: numbers for id_, numbers in left.items() if numbers}
+
+
+# Requests of share groups for a group id that has no share group. Rows SH12, SH13, SH29, SD2, SD11, SO5,
+# SO9a, SO14a.
+#
+# Source: GroupMetadataManager.getOrMaybeCreateShareGroup, shareGroup.
+
+
+_KIND = "share group"
+
+
+def check_may_create(context: StepContext, request: ShareGroupHeartbeat) -> None:
+    """Raise Refused if the request cannot create a share group. No group of another type becomes one."""
+    error = ErrorCode.GROUP_ID_NOT_FOUND
+    leaves = request.member_epoch < 0
+    if context.has_group:
+        row = context.rule("SH29" if leaves else "SH13")
+        raise Refused(row, error, is_not(context.group_id, _KIND))
+    if leaves:
+        raise Refused(context.rule("SH29"), error, f"Group {context.group_id} not found.")
+    if request.member_epoch > 0:
+        raise Refused(context.rule("SH12"), error, f"Share group {context.group_id} not found.")
+
+
+def describe_no_offsets(context: StepContext, _: DescribeShareGroupOffsets, reply_to: ReplyTo) -> None:
+    """Row SO5: as in Kafka, that there is no share group is no error."""
+    context.reply(reply_to, DescribeShareGroupOffsetsResponse, context.rule("SO5"))
+
+
+def alter_no_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_to: ReplyTo) -> None:
+    """A group id without a group gets one. A group of another type stays what it is."""
+    alter = _not_altered if context.has_group else alter_offsets
+    alter(context, request, reply_to)
+
+
+_not_altered = not_found("SO9a", _KIND, AlterShareGroupOffsetsResponse)
+delete_no_offsets = not_found("SO14a", _KIND, DeleteShareGroupOffsetsResponse)
+describe_no_group = not_found("SD2", _KIND, ShareGroupDescribeResponse)
+refusal_of_heartbeat = refusal("SD11", _KIND, check_request)
+refusal_of_describe = refusal("SD2", _KIND)
+refusal_of_offsets = refusal("SD11", _KIND)
 
 
 def heartbeat(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:

@@ -16,10 +16,8 @@ from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareSt
 from kafka_why.contract.kafka.wording import listed
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Topic
-from state.kafka.modern.epochs import bump, come_to_rest
-from state.kafka.modern.room import assignable_topics
-from state.kafka.share.outcomes import RETRIABLE, Ended, Numbers, in_words, ordered
-from state.kafka.share.overdue import watch_tasks
+from state.kafka.modern.target import assignable_topics, bump, come_to_rest
+from state.kafka.share.tasks import RETRIABLE, Ended, Numbers, in_words, ordered, watch_tasks
 from state.kafka.share_group import (
     NO_START_OFFSET,
     Asked,

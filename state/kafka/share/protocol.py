@@ -1,17 +1,30 @@
 """The protocol of share groups (KIP-932) as an object."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
     DeleteGroup,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
+    OffsetCommit,
     OffsetDelete,
     OffsetFetch,
+    ReplyTo,
     SyncGroup,
     TopicMetadata,
+    TxnOffsetCommit,
+)
+from kafka_why.contract.kafka.responses import (
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    LeftMember,
+    OffsetDeleteResponse,
+    SyncGroupResponse,
 )
 from kafka_why.contract.kafka.share_requests import (
     AlterShareGroupOffsets,
@@ -21,32 +34,175 @@ from kafka_why.contract.kafka.share_requests import (
     ShareGroupHeartbeat,
     ShareStateResult,
 )
-from state.kafka.protocol import KafkaProtocol, Learners
-from state.kafka.share import others, takeover
-from state.kafka.share.alter_offsets import alter_offsets
-from state.kafka.share.delete_offsets import delete_offsets
-from state.kafka.share.deletion import delete_group
-from state.kafka.share.describe import describe, describe_offsets
-from state.kafka.share.heartbeat import heartbeat, heartbeat_no_share_group
-from state.kafka.share.leaving import deadline_reached
-from state.kafka.share.no_share_group import (
+from state.inputs import Outage
+from state.kafka.context import StepContext, Verdict
+from state.kafka.group import Timer, TimerKind
+from state.kafka.modern.target import record_stable
+from state.kafka.offsets import fetch
+from state.kafka.protocol import Before, KafkaProtocol, Learners
+from state.kafka.share.deletion import (
+    delete_group,
+    forget_unused,
+    maybe_end_deletion,
+    note_deletion,
+    topic_metadata,
+)
+from state.kafka.share.heartbeat import (
     alter_no_offsets,
+    deadline_reached,
     delete_no_offsets,
     describe_no_group,
     describe_no_offsets,
+    heartbeat,
+    heartbeat_no_share_group,
     refusal_of_describe,
     refusal_of_heartbeat,
     refusal_of_offsets,
 )
-from state.kafka.share.parked import answer_parked
-from state.kafka.share.progress import note_state, progress_of
-from state.kafka.share.settings import SETTINGS
-from state.kafka.share.state_result import state_result
-from state.kafka.share.timers import armed, armed_of
-from state.kafka.share.topics import topic_metadata
-from state.kafka.share.view import view_of
+from state.kafka.share.initialization import note_initialization
+from state.kafka.share.offsets import alter_offsets, delete_offsets
+from state.kafka.share.target import SETTINGS
+from state.kafka.share.tasks import answer_parked, note_ended, stop_watching
+from state.kafka.share.view import describe, describe_offsets, view_of
 from state.kafka.share_group import ShareGroup
 from state.protocol import Handlers, WhyRefused
+
+# The armed timers of a share group: the sessions of its members, that of the requests that wait, and that
+# of the tasks for the share coordinator.
+
+
+def armed(group: ShareGroup) -> Iterator[Timer]:
+    """The timers of the group and all members."""
+    for member_id in group.members:
+        yield from armed_of(group, TimerKind.HEARTBEAT, member_id)
+    yield from armed_of(group, TimerKind.PARKED, "")
+    yield from armed_of(group, TimerKind.TASK, "")
+
+
+def armed_of(group: ShareGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
+    """The timer of this kind of one member, or of the group, if it is armed."""
+    if kind is TimerKind.PARKED:
+        if group.parked:
+            yield min(parked.deadline_ms for parked in group.parked), kind, ""
+        return
+    if kind is TimerKind.TASK:
+        if group.overdue_deadline_ms is not None:
+            yield group.overdue_deadline_ms, kind, ""
+        return
+    member = group.members.get(member_id)
+    if member is not None and member.session_deadline_ms is not None:
+        yield member.session_deadline_ms, TimerKind.HEARTBEAT, member_id
+
+
+# The end of a step: whether the group has members, and whether each has come to its target. Rows SG4, SG5,
+# SP25.
+
+
+def progress_of(group: ShareGroup) -> Before:
+    """Return the state of the group, and whether members are on their way to a target."""
+    return group.state, not group.is_settled
+
+
+def note_state(context: StepContext, before: Before) -> None:
+    """Note the new state of the group, and record that each member has its target, because the state does
+    not say it. `before` is from before the step, `Empty` for a new group.
+
+    Every change has a history entry, so a step without one costs nothing here.
+    """
+    if not context.has_history:
+        return
+    state_before, was_unsettled = before
+    group = context.group_of(ShareGroup)
+    group.forget_progress()
+    if group.state != state_before:
+        context.rule("SG5" if group.members else "SG4")
+        group.state_timestamp_ms = context.now_ms
+    has_rebalanced = was_unsettled or context.has_recorded(EntryType.GROUP_EPOCH_BUMPED)
+    if group.members and has_rebalanced and group.is_settled:
+        record_stable(context, context.rule("SP25"), group.members, has_rebalanced=True)
+
+
+def _take_over(context: StepContext, outage: Outage) -> None:
+    """Restart all sessions (row SR7). The topics are compared again, because they may have changed."""
+    group = context.group_of(ShareGroup)
+    group.metadata_stale = True
+    row = context.rule("F5")
+    _shift_deadlines(context, outage.length_ms)
+    if group.members:
+        context.record(
+            row,
+            EntryType.TAKEN_OVER,
+            f"no coordinator ran for {outage.length_ms} ms: sessions begin anew",
+            members=list(group.members),
+        )
+
+
+def _shift_deadlines(context: StepContext, by_ms: int) -> None:
+    """Restart the sessions, and move the other deadlines by `by_ms`, for which time stood still."""
+    group = context.group_of(ShareGroup)
+    timeout_ms = SETTINGS.of(context).session_timeout_ms
+    for member in group.members.values():
+        member.session_deadline_ms = context.deadline(timeout_ms)
+    for parked in group.parked:
+        parked.deadline_ms = context.deadline_at(parked.deadline_ms + by_ms)
+    if group.overdue_deadline_ms is not None:
+        group.overdue_deadline_ms = context.deadline_at(group.overdue_deadline_ms + by_ms)
+
+
+def _release(context: StepContext) -> None:
+    """Row F4: nothing is due, because the sessions have moved with the group's clock."""
+
+
+def state_result(context: StepContext, result: ShareStateResult) -> None:
+    """Take the outcome of a task, or a part of it. Members learn by their next heartbeats what follows."""
+    group = context.group_of(ShareGroup)
+    deletes = any(topic.task == result.task for topic in group.deleting.values())
+    ended = note_deletion(context, result) if deletes else note_initialization(context, result)
+    stop_watching(group)
+    note_ended(context, ended)
+    if not ended.keys() <= group.initializing.keys() | group.initialized.keys() | group.deleting.keys():
+        forget_unused(context)
+    maybe_end_deletion(context)
+
+
+# Requests of other protocols to a share group. Rows SD8, SD9, SO21, SO22.
+#
+# Source: GroupMetadataManager (classicGroupJoin, classicGroupSync, classicGroupHeartbeat,
+# classicGroupLeave), OffsetMetadataManager.validateOffsetCommit.
+
+
+def _refuse_join(context: StepContext, _: JoinGroup, reply_to: ReplyTo) -> None:
+    """A share group never becomes a group of another protocol, not even an Empty one."""
+    error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    context.reply(reply_to, JoinGroupResponse, context.rule("SD8"), error)
+
+
+def _refuse_sync(context: StepContext, _: SyncGroup, reply_to: ReplyTo) -> None:
+    context.reply(reply_to, SyncGroupResponse, context.rule("SD9"), ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def _refuse_heartbeat(context: StepContext, _: Heartbeat, reply_to: ReplyTo) -> None:
+    context.reply(reply_to, HeartbeatResponse, context.rule("SD9"), ErrorCode.UNKNOWN_MEMBER_ID)
+
+
+def _refuse_leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
+    error = ErrorCode.UNKNOWN_MEMBER_ID
+    members = [LeftMember(member.member_id, member.group_instance_id, error) for member in request.members]
+    context.reply(reply_to, LeaveGroupResponse, context.rule("SD9"), members=members)
+
+
+def _check_commit(context: StepContext, request: OffsetCommit | TxnOffsetCommit) -> Verdict:
+    """A share group has no committed offsets, whoever commits."""
+    return context.rule("SO21"), ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def _refuse_to_delete_offsets(context: StepContext, _: OffsetDelete, reply_to: ReplyTo) -> None:
+    context.reply(reply_to, OffsetDeleteResponse, context.rule("SO21"), ErrorCode.GROUP_ID_NOT_FOUND)
+
+
+def _fetch_no_offsets(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
+    """A share group has no committed offsets, which is no error."""
+    fetch.answer(context, request, reply_to, {}, {}, context.rule("SO22"))
 
 
 class Share(KafkaProtocol[ShareGroup]):
@@ -61,12 +217,12 @@ class Share(KafkaProtocol[ShareGroup]):
         AlterShareGroupOffsets: alter_offsets,
         DeleteShareGroupOffsets: delete_offsets,
         DeleteGroup: delete_group,
-        JoinGroup: others.join,
-        SyncGroup: others.sync,
-        Heartbeat: others.heartbeat,
-        LeaveGroup: others.leave,
-        OffsetFetch: others.fetch_offsets,
-        OffsetDelete: others.delete_offsets,
+        JoinGroup: _refuse_join,
+        SyncGroup: _refuse_sync,
+        Heartbeat: _refuse_heartbeat,
+        LeaveGroup: _refuse_leave,
+        OffsetFetch: _fetch_no_offsets,
+        OffsetDelete: _refuse_to_delete_offsets,
     }
     without_own_group: ClassVar[Handlers] = {
         ShareGroupHeartbeat: heartbeat_no_share_group,
@@ -89,14 +245,14 @@ class Share(KafkaProtocol[ShareGroup]):
     timers = staticmethod(armed)
     timers_of = staticmethod(armed_of)
     deadline_reached = staticmethod(deadline_reached)
-    take_over = staticmethod(takeover.take_over)
-    shift_deadlines = staticmethod(takeover.shift_deadlines)
-    release = staticmethod(takeover.release)
+    take_over = staticmethod(_take_over)
+    shift_deadlines = staticmethod(_shift_deadlines)
+    release = staticmethod(_release)
     answer_parked = staticmethod(answer_parked)
 
     conflict_of = staticmethod(SETTINGS.conflict_of)
-    check_commit = staticmethod(others.check_commit)
-    check_txn_commit = staticmethod(others.check_commit)
+    check_commit = staticmethod(_check_commit)
+    check_txn_commit = staticmethod(_check_commit)
     before = staticmethod(progress_of)
     settle = staticmethod(note_state)
     view = staticmethod(view_of)

@@ -10,9 +10,10 @@ from assignors.kafka import simple
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
-from state.kafka.modern.target import by_topic_id, is_wanted, note_target, topics_of_target
-from state.kafka.share.settings import SETTINGS
+from state.kafka.modern.target import ModernSettings, by_topic_id, is_wanted, note_target, topics_of_target
 from state.kafka.share_group import ShareGroup
+
+SETTINGS = ModernSettings("share", session="SN14", heartbeat="SN14", assignment="SN14")
 
 
 def is_assignment_pending(group: ShareGroup) -> bool:

@@ -11,9 +11,9 @@ import structlog
 from checkpoints.metadata import KnownOutage
 from kafka_why.contract.early_answers import ReplicaId
 from streaming.replica.log_watch import Loss
-from streaming.service.log_and_state import LogAndState
 from streaming.service.outages.outage import Acted, FirstRequest, acted_so_far, end_outage
 from streaming.service.replica.supervision import Replica, Spark
+from streaming.service.topics import LogAndState
 
 log = structlog.get_logger()
 

@@ -17,13 +17,12 @@ from kafka_why.contract.claims import Claim
 from kafka_why.contract.service.status import ServicePhase
 from kafka_why.metrics.batch_progress import BatchProgress
 from streaming.query import pipeline
-from streaming.query.current_request import WORKER_DIED, left_behind
 from streaming.query.operator import Operator
 from streaming.query.owner_guard import LATER_CLAIM
 from streaming.query.session import Session
+from streaming.query.shard_call import WORKER_DIED, left_behind
 from streaming.service.can_continue import RequestsLost, TopicLost, check_can_continue
 from streaming.service.clock.ticker import Ticker
-from streaming.service.log_and_state import LogAndState
 from streaming.service.lost_requests import report_lost
 from streaming.service.options import Options
 from streaming.service.ownership.lease import Lease
@@ -35,8 +34,9 @@ from streaming.service.query.supervision import (
     SupervisedQuery,
     stopped_on_error,
 )
-from streaming.service.start_times import StartTimes
+from streaming.service.starts import StartTimes
 from streaming.service.status import StatusBoard
+from streaming.service.topics import LogAndState
 
 TICKER_ALARM_AGE_S = 10.0
 # A longer time without a broker is an outage, because no heartbeat can arrive: a takeover follows.

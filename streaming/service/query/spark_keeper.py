@@ -1,25 +1,63 @@
 """The keeper of Spark: it starts Spark again, within the running service, whenever its JVM has ended.
 
-A JVM ends because somebody kills it, because the machine or its heap has no memory left, or because it hangs
-and the watchdog kills it. The ticker, the gateway and all else of the service go on meanwhile. For clients
-this is what the end of a query is, only longer.
+A JVM ends because somebody kills it, because the machine or its heap has no memory left, or because it
+hangs and the watchdog kills it. The ticker, the gateway and all else of the service go on meanwhile. For
+clients this is what the end of a query is, only longer.
 
-Spark is given up if it ends again and again without a committed batch between, because then another process
-or another machine has to try.
+Spark is given up if it ends again and again without a committed batch between, because then another
+process or another machine has to try.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol
 
 import structlog
 
 from kafka_why.local_files import FolderNotWritable
-from streaming.query.jvm import SparkFailed
-from streaming.query.watchdog import Watchdog
+from streaming.query.jvm import SparkFailed, Watchdog
+from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session, wait_for_master
 from streaming.service.can_continue import CannotContinue
+from streaming.service.options import Options
 from streaming.service.pauses import pause_before
+from streaming.service.starts import StartTimes
+
+
+@contextmanager
+def starting_spark(
+    options: Options, file_manager: str, hold_fd: int, times: StartTimes
+) -> Iterator[Future[Session]]:
+    """Start Spark in a thread, once its master answers. If the block raises, Spark is stopped again."""
+    given_up = threading.Event()
+
+    def start() -> Session:
+        wait_for_master(options.master, given_up)
+        session = Session(
+            log_path=options.folder / "spark.log",
+            ui_host=options.ui_host,
+            ui_port=options.ui_port,
+            hold_fd=hold_fd,
+            temporary_folder=options.folder / "tmp",
+            master=options.master,
+            driver_host=options.driver_host,
+            extra={CHECKPOINT_FILE_MANAGER: file_manager, **options.spark},
+        )
+        times.end_of("spark")
+        return session
+
+    with ThreadPoolExecutor(1, "spark-start") as thread:
+        session = thread.submit(start)
+        try:
+            yield session
+        except BaseException:  # also KeyboardInterrupt
+            given_up.set()
+            with suppress(Exception):
+                session.result().stop()
+            raise
+
 
 MOST_RESTARTS = 5
 

@@ -20,18 +20,21 @@ from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.damage import describe_damage
-from checkpoints.disk import describe_full_disk
+from checkpoints.folder import describe_full_disk
 from checkpoints.state_stores import remove_torn_state
 from kafka_why.contract.service.status import ServicePhase
 from kafka_why.local_files import FolderError, FolderNotWritable
 from kafka_why.metrics.batch_progress import BatchProgress
-from streaming.query.progress import ProgressReader
 from streaming.query.session import Session
 from streaming.service.can_continue import CannotContinue
 from streaming.service.ownership.owner import NotOwner
 from streaming.service.pauses import pause_before
-from streaming.service.query.committed_pin import CommittedPin
-from streaming.service.query.failing_batch import describe_damaged_checkpoint, describe_failing_batch
+from streaming.service.query.batches import (
+    CommittedPin,
+    ProgressReader,
+    describe_damaged_checkpoint,
+    describe_failing_batch,
+)
 from streaming.service.query.spark_keeper import SparkEnded, SparkKeeper
 from streaming.service.status import StatusBoard
 

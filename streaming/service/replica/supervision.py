@@ -23,13 +23,11 @@ from kafka_why.topic_reader import TopicReader
 from streaming.replica.audit import Difference
 from streaming.replica.log_watch import Loss
 from streaming.replica.pipes import Committed, Promote, Report, Start
-from streaming.replica.seed import write_seed
-from streaming.replica.terms import NO_OWNER
+from streaming.replica.terms import NO_OWNER, write_seed
 from streaming.service.can_continue import handled
-from streaming.service.log_and_state import LogAndState
 from streaming.service.pauses import pause_before
-from streaming.service.replica.process import ReplicaProcess
-from streaming.service.replica.seed import make_seed
+from streaming.service.replica.process import ReplicaProcess, make_seed
+from streaming.service.topics import LogAndState
 
 FIRST_PAUSE_S = 0.2
 # A replica that has run for so long counts as well again.

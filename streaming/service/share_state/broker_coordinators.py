@@ -4,22 +4,39 @@ requests for them.
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
+from types import TracebackType, new_class
 from typing import Any, Self
 from uuid import UUID
 
 from kafka.errors import NodeNotReadyError, UnknownBrokerIdError, UnknownTopicOrPartitionError
+from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.errors import ErrorCode
 from streaming.service.share_state.carrying_out import Item, Key, Lost, NotOwnerNow, Summary
-from streaming.service.share_state.messages import (
-    DeleteShareGroupStateRequest,
-    InitializeShareGroupStateRequest,
-    ReadShareGroupStateSummaryRequest,
-)
+
+# Messages to a share coordinator, which kafka-python lacks: InitializeShareGroupState,
+# ReadShareGroupStateSummary and DeleteShareGroupState. They are made from Kafka's definitions in `schemas`,
+# as kafka-python makes its own.
+
+
+_SCHEMAS = "streaming.service.share_state.schemas"
+
+
+def _message(name: str) -> Any:
+    """The class of the message whose definition is in the file of this name."""
+    return new_class(name, (ApiMessage,), {"load_json": _SCHEMAS})
+
+
+InitializeShareGroupStateRequest = _message("InitializeShareGroupStateRequest")
+InitializeShareGroupStateResponse = _message("InitializeShareGroupStateResponse")
+ReadShareGroupStateSummaryRequest = _message("ReadShareGroupStateSummaryRequest")
+ReadShareGroupStateSummaryResponse = _message("ReadShareGroupStateSummaryResponse")
+DeleteShareGroupStateRequest = _message("DeleteShareGroupStateRequest")
+DeleteShareGroupStateResponse = _message("DeleteShareGroupStateResponse")
+
 
 # The maximum time of a request to the brokers.
 BROKER_TIMEOUT_MS = 5_000

@@ -34,11 +34,11 @@ from kafka_why.contract.pack import unpack
 from kafka_why.folders import make_private_folder, sync
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader
-from records.sharding import shard_of, takes_packs
 from state.config import CoordinatorConfig
 from state.dispatch import next_deadline_ms
 from state.kafka.group import Group
 from state.kafka.offsets.positions import precede_other_log
+from streaming.query.admission import shard_of, takes_packs
 from streaming.query.seeding import StateRow, read_state, seed
 from streaming.service.outages.outage import is_of_the_watcher
 from streaming.service.ownership.owner import owner_id_of

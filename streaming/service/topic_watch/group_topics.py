@@ -19,9 +19,8 @@ from msgspec import UNSET, Struct
 from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved, TopicMetadata
 from kafka_why.contract.kafka.topic_images import TopicImage
 from streaming.service.topic_watch.group_views import GroupView, GroupViews
-from streaming.service.topic_watch.offset_topics import GROUPS_AT_ONCE, TOPICS_AT_ONCE, Images
+from streaming.service.topic_watch.offset_topics import GROUPS_AT_ONCE, TOPICS_AT_ONCE, Images, Resend
 from streaming.service.topic_watch.pattern_matches import PatternMatches
-from streaming.service.topic_watch.resend import Resend
 
 # The time between two results for the patterns of one group, as in Kafka. Source: GroupMetadataManager,
 # REGEX_BATCH_REFRESH_MIN_INTERVAL_MS.

@@ -1,12 +1,13 @@
 """The topics that groups have offsets of, and the TopicMetadata records that groups need. No IO, no clock.
 
-Nothing is stored over a restart: a group gets a record whenever its offsets on the offsets topic do not fit
-the existing topics, and again later if they still do not.
+Nothing is stored over a restart: a group gets a record whenever its offsets on the offsets topic do not
+fit the existing topics, and again later if they still do not.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from itertools import islice
 from sys import intern
+from typing import Generic, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -15,7 +16,60 @@ from msgspec import Struct
 from kafka_why.contract.codec import decode_offset_key
 from kafka_why.contract.kafka.requests import TopicMetadata
 from kafka_why.contract.kafka.topic_images import TopicImage
-from streaming.service.topic_watch.resend import Resend
+
+# A group that still needs its record gets it again after a pause, which doubles each time.
+FIRST_PAUSE_S = 30.0
+LONGEST_PAUSE_S = 3_600.0
+
+Content = TypeVar("Content")
+
+
+class _Sent(Struct, Generic[Content], frozen=True):
+    """The last record for a group, when it was sent, and the time from which it is due again."""
+
+    content: Content
+    at_s: float
+    again_at_s: float
+    pause_s: float
+
+
+class Resend(Generic[Content]):
+    """The last record of each group, and so whether the next one is due.
+
+    Other content is due `apart_s` after the last record, the same content after a pause. The clock of `now_s`
+    (seconds) never goes back.
+    """
+
+    def __init__(self, apart_s: float = 0.0) -> None:
+        self._apart_s = apart_s
+        self._sent: dict[str, _Sent[Content]] = {}
+
+    def keep(self, group_ids: Container[str], now_s: float) -> None:
+        """Forget the other groups, which need no record, once another record for them is due at once."""
+        self._sent = {
+            group_id: sent
+            for group_id, sent in self._sent.items()
+            if group_id in group_ids or now_s < sent.at_s + self._apart_s
+        }
+
+    def is_due(self, group_id: str, content: Content, now_s: float) -> bool:
+        last = self._sent.get(group_id)
+        if last is None:
+            return True
+        return now_s >= (last.again_at_s if last.content == content else last.at_s + self._apart_s)
+
+    def sent(self, group_id: str, content: Content, now_s: float) -> None:
+        """The group gets a record of this content now."""
+        last = self._sent.get(group_id)
+        pause_s = FIRST_PAUSE_S
+        if last is not None and last.content == content:
+            pause_s = min(2 * last.pause_s, LONGEST_PAUSE_S)
+        self._sent[group_id] = _Sent(content, now_s, now_s + pause_s, pause_s)
+
+    def not_sent(self, group_id: str) -> None:
+        """The group's last record could not be sent, so the next one is due at once."""
+        self._sent.pop(group_id, None)
+
 
 # Each group that gets a record costs the query a call, so the number at once is bounded.
 GROUPS_AT_ONCE = 200

@@ -3,7 +3,7 @@
 import pytest
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from assignors.kafka.members import members_in_order
+from assignors.kafka.api import members_in_order
 from kafka_why.contract.protocols.java_order import java_order
 from kafka_why.contract.protocols.subscriptions import (
     MemberSubscription,

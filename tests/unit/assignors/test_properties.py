@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from assignors.kafka.members import consumers_per_topic, members_in_order
+from assignors.kafka.api import consumers_per_topic, members_in_order
 from kafka_why.contract.protocols.java_order import java_order
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,

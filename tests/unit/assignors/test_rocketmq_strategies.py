@@ -6,14 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.rocketmq.api import IllegalArgumentException, NullPointerException
-from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
-from assignors.rocketmq.by_config import AllocateMessageQueueByConfig
-from assignors.rocketmq.consistent_hash import AllocateMessageQueueConsistentHash, HashRing
-from assignors.rocketmq.machine_room_nearby import AllocateMachineRoomNearby, NamePrefixResolver
-from assignors.rocketmq.message_queue import sort_client_ids, sort_queues
-from assignors.rocketmq.pop import ALL_QUEUES_OF_BROKER, allocate_for_pop
-from assignors.rocketmq.strategies import Settings, UnknownStrategy, strategy_named
+from assignors.rocketmq.api import (
+    IllegalArgumentException,
+    NullPointerException,
+    sort_client_ids,
+    sort_queues,
+)
+from assignors.rocketmq.strategies import (
+    ALL_QUEUES_OF_BROKER,
+    AllocateMachineRoomNearby,
+    AllocateMessageQueueAveragely,
+    AllocateMessageQueueByConfig,
+    AllocateMessageQueueConsistentHash,
+    HashRing,
+    NamePrefixResolver,
+    Settings,
+    UnknownStrategy,
+    allocate_for_pop,
+    strategy_named,
+)
 from kafka_why.contract.rocketmq.queues import MessageQueue
 
 # Every name contains a room for MACHINE_ROOM_NEARBY and one for MACHINE_ROOM.

@@ -9,12 +9,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from assignors.rocketmq.api import IllegalArgumentException, NullPointerException
-from assignors.rocketmq.consistent_hash import DEFAULT_VIRTUAL_NODE_COUNT
-from assignors.rocketmq.machine_room_nearby import NamePrefixResolver
-from assignors.rocketmq.message_queue import sort_client_ids, sort_queues
-from assignors.rocketmq.pop import allocate_for_pop
-from assignors.rocketmq.strategies import Settings, strategy_named
+from assignors.rocketmq.api import (
+    IllegalArgumentException,
+    NullPointerException,
+    sort_client_ids,
+    sort_queues,
+)
+from assignors.rocketmq.strategies import (
+    DEFAULT_VIRTUAL_NODE_COUNT,
+    NamePrefixResolver,
+    Settings,
+    allocate_for_pop,
+    strategy_named,
+)
 from kafka_why.contract.rocketmq.queues import MessageQueue
 
 DATA = Path(__file__).parents[2] / "data"

@@ -9,9 +9,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
+from assignors.kafka.sticky.assignor import assign_exact
 from assignors.kafka.sticky.group import number_group
 from assignors.kafka.sticky.pools import Pools
-from assignors.kafka.sticky.unequal_subscriptions import assign_exact
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,

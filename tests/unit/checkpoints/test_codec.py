@@ -17,11 +17,10 @@ import pytest
 from msgspec import structs
 
 from checkpoints import codec
-from checkpoints.codec import STATE_VERSION, Entry, StateError
-from checkpoints.migrations import EARLIER
+from checkpoints.codec import EARLIER, STATE_VERSION, Entry, StateError
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.configs_only import ConfigsOnly
+from state.kafka.group import ConfigsOnly
 from state.kafka.share_group import ShareGroup
 from tests.harness.planted_version import ADDED, entry_of, planted, row_of
 from tests.harness.stored_groups import (
@@ -118,7 +117,7 @@ def test_the_stored_fields_are_those_of_the_version(request: pytest.FixtureReque
         path.write_text(stored_fields())
     assert stored_fields() == path.read_text(), (
         f"the layout of a group changed: raise STATE_VERSION, enter version {STATE_VERSION} into "
-        "checkpoints.migrations.EARLIER, and run this test with --rewrite"
+        "checkpoints.codec.EARLIER, and run this test with --rewrite"
     )
 
 

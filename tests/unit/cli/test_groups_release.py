@@ -13,8 +13,8 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
+from state.kafka.group import DeadlineReached
 from state.kafka.protocols import view_of
-from state.kafka.timers import DeadlineReached
 from tests.harness.common import kafka_group
 from tests.harness.core_client import CoreClient
 

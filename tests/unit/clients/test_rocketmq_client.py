@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
-from assignors.rocketmq.strategies import Settings, strategy_named
-from clients.rocketmq.schedule import Schedule
+from assignors.rocketmq.strategies import AllocateMessageQueueAveragely, Settings, strategy_named
+from clients.rocketmq.instance import Schedule
 from kafka_why.contract.rocketmq.history import EntryType
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from tests.harness.examples import examples

@@ -2,11 +2,14 @@
 
 import pytest
 
-from assignors.rocketmq.averagely import AllocateMessageQueueAveragely
-from assignors.rocketmq.machine_room_nearby import NamePrefixResolver
-from assignors.rocketmq.strategies import Settings, strategy_named
+from assignors.rocketmq.strategies import (
+    AllocateMessageQueueAveragely,
+    NamePrefixResolver,
+    Settings,
+    strategy_named,
+)
 from clients.rocketmq.instance import GroupTaken
-from clients.rocketmq.process_queue import PULL_MAX_IDLE_MS
+from clients.rocketmq.rebalance import PULL_MAX_IDLE_MS
 from tests.harness.simulated_rocketmq import A_MOMENT_MS, SimulatedRocketMq, consumer, queues_of
 
 

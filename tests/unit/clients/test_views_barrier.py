@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients import views_barrier
-from clients.coordinator_client import CoordinatorClient, Header
-from clients.views_barrier import barrier_rounds, wait_for_views
+from clients import coordinator_client
+from clients.coordinator_client import CoordinatorClient, Header, barrier_rounds, wait_for_views
 from kafka_why.contract.messages import Request
 from kafka_why.partitioner import partition_of
 
@@ -116,7 +115,7 @@ def test_less_would_not_do(rounds: Any, monkeypatch: pytest.MonkeyPatch) -> None
         found: Sequence[Sequence[str]] = rounds(barrier_rounds(partitions)[0])
         return found
 
-    monkeypatch.setattr(views_barrier, "barrier_rounds", fewer)
+    monkeypatch.setattr(coordinator_client, "barrier_rounds", fewer)
     assert any(lost(3, seed) for seed in range(500))
 
 

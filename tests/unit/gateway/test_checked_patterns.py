@@ -8,7 +8,7 @@ from unittest.mock import patch
 from msgspec import UNSET
 
 from gateway.apis import topic_facts
-from gateway.apis.pattern_looks import PatternLooks
+from gateway.apis.context import PatternLooks
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.metrics.counts import Counts
@@ -17,7 +17,7 @@ from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved
 from kafka_why.contract.kafka.topic_images import TopicImage
 from records.topic_patterns import digest
-from state.kafka.consumer.regex_checked import LOOKS_APART_MS
+from state.kafka.consumer.regex import LOOKS_APART_MS
 from tests.harness.gateway import PATIENCE_S, TOPICS, GatewayFixture, RawClient, Right, acls, played, topic_id
 from tests.unit.gateway.test_consumer_members import (
     DESCRIBE,

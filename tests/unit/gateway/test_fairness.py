@@ -9,11 +9,8 @@ from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar
 
-from gateway.fairness.queue import TENANT, FairQueue
-from gateway.fairness.room import Room
-from gateway.fairness.thread import FairThread
-from gateway.net.flow import SMALL_BYTES, Flow
-from gateway.net.forwarding import Forwarded, Forwarding
+from gateway.fairness import TENANT, FairQueue, FairThread, Room
+from gateway.net.limits.requests import SMALL_BYTES, Flow, Forwarded, Forwarding
 from gateway.security.authentication import Security
 from gateway.security.settings import SecuritySettings
 from tests.harness.coroutines import asynchronous

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from gateway.net.flow import SMALL_BYTES, Flow
+from gateway.net.limits.requests import SMALL_BYTES, Flow
 from tests.harness.coroutines import asynchronous
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import COMMIT, HEARTBEAT, JOIN, SYNC, commit_fields, join_fields

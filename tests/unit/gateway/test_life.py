@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from gateway.limits import Limits
 from gateway.metrics.counts import Counts
-from gateway.net.ends import ClientGone, Drained
-from gateway.net.place import Place
-from gateway.net.received import Received
+from gateway.net.life import ClientGone, Drained
+from gateway.net.limits.buffers import Received, Unread
 from gateway.net.stream import ClientStream
-from gateway.net.unread import Unread
+from gateway.net.writing import Place
 from gateway.wire.framing import framed
 from tests.harness.slow_socket import Socket
 from tests.harness.still_time import StillLoop, in_still_time

@@ -9,14 +9,14 @@ from uuid import UUID
 
 import pytest
 
-from gateway.apis import consumer_group_describe, slices
+from gateway.apis import modern_groups, slices
 from gateway.apis.slices import Slices, batches
 from gateway.authorization.acls import CLUSTER_NAME, Operation
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.groups import KnownGroup
-from gateway.fairness.room import Room
+from gateway.fairness import Room
 from gateway.metrics.counts import Counts
-from gateway.net.unread import Unread
+from gateway.net.limits.buffers import Unread
 from gateway.net.writing import Writing
 from gateway.wire import codec
 from kafka_why.contract.errors import ErrorCode
@@ -150,7 +150,7 @@ def test_a_description_of_many_members_is_made_in_slices() -> None:
                 group_id="g", correlation_id="1", request="", error_code=ErrorCode.NONE, members=members
             )
         )
-        description = consumer_group_describe._DESCRIPTION
+        description = modern_groups._DESCRIPTION
         fields = await description._fields(Context(), answer, with_operations=False)  # type: ignore[arg-type]
         described: Sequence[Any] = fields["members"]
         return described

@@ -15,8 +15,8 @@ from kafka.protocol.api_key import ApiKey
 from gateway import apis
 from gateway.authorization.acls import SUPPORTED, Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
+from gateway.upstream.cluster import is_topic_name
 from gateway.upstream.share_groups import Coordinators
-from gateway.upstream.topic_names import is_topic_name
 from gateway.wire import codec
 from gateway.wire.framing import ProtocolError, RequestHeader, framed, read_varint, request_header
 from kafka_why.wire.schema_reader import ELEMENTS_MAX

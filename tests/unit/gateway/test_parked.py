@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.net.parked import Parked
+from gateway.net.limits.requests import Parked
 from gateway.wire.framing import STRING_MAX_BYTES
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import (

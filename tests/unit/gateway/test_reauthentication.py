@@ -8,9 +8,8 @@ from structlog.testing import capture_logs
 
 from gateway.security.authentication import Security
 from gateway.security.credentials import Users
-from gateway.security.exchange import Exchange
+from gateway.security.mechanisms import Exchange, PlainExchange
 from gateway.security.oauthbearer import TokenSettings
-from gateway.security.plain import PlainExchange
 from gateway.security.session import Session
 from gateway.security.settings import SecuritySettings
 from gateway.wire import codec

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.net.received import SMALL_BYTES, Received
+from gateway.net.limits.buffers import SMALL_BYTES, Received
 from tests.harness.coroutines import asynchronous
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.api_key import ApiKey
 
-from gateway.net.relay import HELD_MAX_BYTES
-from gateway.net.unread import Unread
+from gateway.net.limits.buffers import Unread
+from gateway.net.stream import HELD_MAX_BYTES
 from gateway.security.authentication import Security
 from gateway.wire.framing import framed
 from tests.harness.gateway import GatewayFixture, RawClient, played

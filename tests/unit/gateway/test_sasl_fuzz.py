@@ -9,12 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.security.credentials import Users
-from gateway.security.exchange import Accepted, Exchange, Refused
+from gateway.security.mechanisms import Accepted, Exchange, PlainExchange, Refused, ScramExchange
 from gateway.security.oauthbearer import OAuthBearerExchange, TokenSettings, TokenValidator
-from gateway.security.plain import PlainExchange
-from gateway.security.scram import ScramExchange
 from gateway.security.session import Session
-from gateway.wire.subjects import trimmed
+from gateway.wire.sasl import trimmed
 from kafka_why.contract.errors import ErrorCode
 from tests.harness.examples import examples
 from tests.harness.tokens import TokenIssuer

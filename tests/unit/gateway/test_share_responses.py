@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader, request_header
-from gateway.wire.share_requests import with_member_id
-from gateway.wire.share_responses import ShareResponse
+from gateway.wire.share_messages import ShareResponse, with_member_id
 from tests.harness.share_frames import ACKNOWLEDGE, FETCH, fetched
 from tests.unit.gateway.test_fetch_tail import EPOCH, SHARE_RESPONSE, SHARE_TOPIC, SHARE_VERSIONS
 

@@ -15,7 +15,7 @@ from gateway import apis
 from gateway.apis.slices import Slices, at_once
 from gateway.apis.topics import NamedTopic, Outcomes
 from gateway.authorization.acls import Operation, ResourceType
-from gateway.fairness.room import Room
+from gateway.fairness import Room
 from gateway.metrics.loop_watch import HELD_MAX_S
 from gateway.upstream.share_groups import Coordinators
 from gateway.wire import beside, codec

@@ -9,7 +9,7 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 
 from gateway.authorization.acls import Operation, ResourceType
-from gateway.telemetry.subscription import MAX_BYTES, METRICS
+from gateway.telemetry.service import MAX_BYTES, METRICS
 from kafka_why.contract.telemetry import LAST_POLL, MemberTelemetry
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.otlp import pushed

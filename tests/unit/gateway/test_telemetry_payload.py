@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gateway.telemetry.compression import ACCEPTED, CompressionType, Decompressor, PayloadError
 from gateway.telemetry.members import Pusher, record_of
 from gateway.telemetry.otlp import FIELDS_MAX, ResourceMetrics, read_metrics
-from gateway.telemetry.subscription import MAX_BYTES, PREFIX
+from gateway.telemetry.service import MAX_BYTES, PREFIX
 from kafka_why.contract.telemetry import (
     LAST_POLL,
     POLL_IDLE_RATIO,

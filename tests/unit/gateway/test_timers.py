@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.limits import Limits
-from gateway.net.ends import Drained, Idle, SlowReader
-from gateway.net.timers import LINGER_S, Deadline, Timers
+from gateway.net.life import LINGER_S, Deadline, Drained, Idle, SlowReader, Timers
 from gateway.wire.framing import ProtocolError
 from tests.harness.still_time import StillLoop, in_still_time
 

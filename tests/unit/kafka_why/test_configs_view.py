@@ -5,8 +5,8 @@ from kafka_why.contract.codec import encode
 from kafka_why.contract.history_reader import GroupTable, decode_any_snapshot, decode_configs
 from kafka_why.contract.settings import SettingValue
 from state.dispatch import view_of
-from state.kafka.configs_only import ConfigsOnly
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
+from state.kafka.group import ConfigsOnly
 
 
 def test_settings_are_seen_with_and_without_a_group_and_only_a_group_is_listed() -> None:

@@ -22,7 +22,7 @@ from kafka_why.groups.rocketmq import (
     rocketmq_state_table,
     topic_table,
 )
-from state.rocketmq.view import snapshot
+from state.rocketmq.protocol import snapshot
 from tests.harness.rocketmq_broker import Broker, of
 from tests.unit.kafka_why.page_facts import view as kafka_view
 

@@ -25,7 +25,7 @@ from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartitio
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from kafka_why.lag.log import Partition
 from kafka_why.live_view import holdings, render
-from state.rocketmq.view import snapshot as rocketmq_snapshot
+from state.rocketmq.protocol import snapshot as rocketmq_snapshot
 from tests.harness.rocketmq_broker import Broker
 from tests.unit.kafka_why.page_facts import member as facts_member
 from tests.unit.kafka_why.page_facts import view

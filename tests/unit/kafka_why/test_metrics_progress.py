@@ -7,7 +7,7 @@ import msgspec
 from pyspark.sql.streaming import StreamingQuery
 
 from kafka_why.metrics.batch_progress import BatchProgress
-from streaming.query.progress import ProgressReader
+from streaming.service.query.batches import ProgressReader
 
 
 def reported(batch_id: int, *, executed: bool = True, dropped: int = 0) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from kafka_why.contract.codec import encode
 from kafka_why.contract.pack import is_pack, pack, slot_of, unpack
-from records.sharding import MAX_SHARDS, check_shards, shard_of, takes_packs
+from streaming.query.admission import MAX_SHARDS, check_shards, shard_of, takes_packs
 
 
 @given(st.lists(st.dictionaries(st.text(), st.text()), min_size=1))

@@ -19,8 +19,7 @@ from operations.whatif.figures import RunFigures
 from operations.whatif.run import Log, WhatIfError
 from operations.whatif.text import answer_text, summary
 from operations.whatif.validation import Match, validate
-from state.config import CoordinatorConfig
-from state.configs import Configs
+from state.config import Configs, CoordinatorConfig
 from tests.harness.examples import examples
 from tests.harness.fleets import GROUP, at, fleet, fleets, process, recorded
 

@@ -17,8 +17,7 @@ from operations.whatif.answer import answer
 from operations.whatif.recorded import log_of
 from operations.whatif.run import Log, WhatIfError, open_loop
 from operations.whatif.validation import Match
-from state.config import CoordinatorConfig
-from state.configs import Configs
+from state.config import Configs, CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.timeline import Row
 from tests.harness.recordings import Lines

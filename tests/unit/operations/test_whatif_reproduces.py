@@ -14,8 +14,7 @@ from operations.whatif.clients import derive
 from operations.whatif.facts import Fleet, Moment, Sent
 from operations.whatif.run import Log, Run
 from operations.whatif.simulation import simulate
-from state.config import CoordinatorConfig
-from state.configs import ConfigChange, Configs
+from state.config import ConfigChange, Configs, CoordinatorConfig
 from state.inputs import Outage, Received
 from tests.harness.examples import examples
 from tests.harness.fleets import GROUP, at, fleet, fleets, log_of, process, recorded

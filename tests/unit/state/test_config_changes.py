@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kafka_why.contract.rocketmq.requests import MessageModel, RegisterConsumer
-from state.config import BrokerConfig, CoordinatorConfig
-from state.configs import ConfigChange, Configs
+from state.config import BrokerConfig, ConfigChange, Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Failed, Outage, Received
 from state.periods import NEVER_MS, Period, Periods

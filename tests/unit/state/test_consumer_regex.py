@@ -7,8 +7,7 @@ from msgspec import structs
 from kafka_why.contract.kafka.requests import RegexResolution
 from kafka_why.contract.kafka.topic_images import TopicImage
 from state.config import CoordinatorConfig
-from state.kafka.consumer.regex import Change, update_regex
-from state.kafka.consumer.regex_checked import look_to_ask
+from state.kafka.consumer.regex import Change, look_to_ask, update_regex
 from state.kafka.consumer_group import CheckedRegex, ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import StepContext
 

@@ -10,8 +10,7 @@ from kafka_why.contract.kafka.topic_images import TopicImage
 from kafka_why.contract.protocols.consumer_protocol import decode_version, encode_subscription
 from kafka_why.contract.protocols.subscriptions import Subscription
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.consumer.classic_bytes import assignment_bytes
-from state.kafka.consumer.upgrade import WANTED_TOPICS_MAX
+from state.kafka.consumer.migration import WANTED_TOPICS_MAX, assignment_bytes
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocols import view_of
 from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics

@@ -14,10 +14,10 @@ from kafka_why.contract.kafka.requests import Protocol
 from kafka_why.contract.kafka.states import GroupState
 from state.config import CoordinatorConfig
 from state.dispatch import due_deadlines, is_armed, next_deadline_ms
-from state.kafka.classic.transition import transition
+from state.kafka.classic.rebalance import transition
 from state.kafka.classic_group import ClassicGroup, JoinPhase, Member, PendingMember
 from state.kafka.context import StepContext
-from state.kafka.timers import DeadlineReached, TimerKind
+from state.kafka.group import DeadlineReached, TimerKind
 
 CONFIG = CoordinatorConfig()
 

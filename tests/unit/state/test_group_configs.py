@@ -18,7 +18,7 @@ from kafka_why.contract.rocketmq.requests import GetConsumerListByGroup
 from state.config import CoordinatorConfig
 from state.dispatch import step
 from state.inputs import Outage, Received
-from state.kafka.configs_only import ConfigsOnly
+from state.kafka.group import ConfigsOnly
 from state.timeline import Row, Timeline
 from tests.harness import batches
 

@@ -15,13 +15,12 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import TopicMetadata
 from kafka_why.contract.messages import ReleaseGroup
 from state import timeline
-from state.config import CoordinatorConfig
-from state.configs import Configs
+from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
 from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.effects import Effects
-from state.kafka.timers import DeadlineReached
+from state.kafka.group import DeadlineReached
 from state.timeline import Row, Step, Timeline
 from tests.harness import batches
 from tests.harness.common import classic_group, kafka_effects

@@ -12,8 +12,8 @@ from kafka_why.contract.kafka.requests import AnyAnswered
 from kafka_why.contract.rocketmq.requests import AnyRequest as RocketMqRequest
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms, view_of
-from state.kafka.any_group import KafkaGroup
-from state.kafka.configs_only import ConfigsOnly
+from state.kafka.effects import KafkaGroup
+from state.kafka.group import ConfigsOnly
 from state.kafka.step import HANDLERS
 from state.rocketmq.group import Group as RocketMqGroup
 from state.rocketmq.protocol import ROCKETMQ
@@ -23,7 +23,7 @@ CONFIG = CoordinatorConfig()
 GROUP_TYPES = {"ClassicGroup", "ConsumerGroup", "ShareGroup", "ConfigsOnly", "KafkaGroup", "RocketMqGroup"}
 MAY_ASK = {
     "kafka/step.py": "what is stored may be settings without a group",
-    "kafka/consumer/no_consumer_group.py": "a classic group is converted, others are not",
+    "kafka/consumer/heartbeat.py": "a classic group is converted, others are not",
 }
 
 

@@ -28,10 +28,9 @@ from kafka_why.contract.rocketmq.responses import LockBatchMqResponse
 from state.config import BrokerConfig
 from state.inputs import Received
 from state.rocketmq.effects import ConsumerGroupEvent, Effects
-from state.rocketmq.group import Group
+from state.rocketmq.group import Group, ScanDue, next_scan
 from state.rocketmq.rebalance_lock_manager import is_expired
 from state.rocketmq.step import Event, step
-from state.rocketmq.timers import ScanDue, next_scan
 
 CONFIG = BrokerConfig()
 SCAN_MS = CONFIG.scan_interval_ms

@@ -30,7 +30,7 @@ from state.config import BrokerConfig, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent
 from state.inputs import Outage, Received
 from state.rocketmq.effects import Effects
-from state.rocketmq.timers import ScanDue
+from state.rocketmq.group import ScanDue
 from state.timeline import Row, Timeline
 from tests.harness import batches
 from tests.harness.examples import examples

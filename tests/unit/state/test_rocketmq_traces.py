@@ -34,10 +34,9 @@ from kafka_why.contract.rocketmq.responses import LockBatchMqResponse, RegisterR
 from state.config import BrokerConfig
 from state.inputs import Received
 from state.rocketmq.effects import ConsumerGroupEvent, Effects, ListenerCall
-from state.rocketmq.group import Group
+from state.rocketmq.group import Group, ScanDue
 from state.rocketmq.rebalance_lock_manager import is_expired
 from state.rocketmq.step import Event, step
-from state.rocketmq.timers import ScanDue
 
 DATA = Path(__file__).parents[2] / "data"
 ALL_EXPIRED_PREFIX = "all_expired_"

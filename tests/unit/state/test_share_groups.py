@@ -24,8 +24,8 @@ from kafka_why.contract.messages import ReleaseGroup
 from state.config import CoordinatorConfig
 from state.dispatch import step, view_of
 from state.inputs import Outage, Quarantine, Received
+from state.kafka.group import DeadlineReached, TimerKind
 from state.kafka.share_group import Asked, InitializingTopic, Parked, ParkedKind, ShareGroup
-from state.kafka.timers import DeadlineReached, TimerKind
 from state.rocketmq.group import Group as RocketMqGroup
 
 TO: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 0, "api_version": 1}

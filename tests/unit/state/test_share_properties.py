@@ -20,7 +20,7 @@ from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareSt
 from state.config import CoordinatorConfig
 from state.dispatch import step
 from state.inputs import Received
-from state.kafka.share.pace import SHORTEST_MS
+from state.kafka.share.heartbeat import SHORTEST_MS
 from state.kafka.share.view import open_tasks
 from state.kafka.share_group import ShareGroup, ShareGroupState
 from state.timeline import Timeline

@@ -6,7 +6,7 @@ from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic
 from kafka_why.contract.kafka.topic_images import TopicImage
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.consumer.topics import topic_metadata
+from state.kafka.consumer.target import topic_metadata
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import StepContext
 from state.kafka.group import Topic

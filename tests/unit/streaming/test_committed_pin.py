@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.checkpoint import Checkpoint
-from streaming.service.query.committed_pin import CommittedPin
+from streaming.service.query.batches import CommittedPin
 from tests.harness.checkpoints import path_of
 
 

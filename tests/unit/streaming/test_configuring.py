@@ -12,7 +12,7 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Epoch, Identity
 from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch
-from streaming.service.configuring import config_epochs, unhandled
+from streaming.service.starts import config_epochs, unhandled
 from tests.harness.checkpoints import spark_of
 from tests.harness.operator_call import CONFIG, OPERATOR
 from tests.spark.log import T0

@@ -14,11 +14,11 @@ from streaming.query.executors import (
     REQUIRED,
     Demand,
     ExecutorsUnfit,
+    WorkerFunction,
     demand_of_driver,
     with_mark,
     write_zip,
 )
-from streaming.query.worker_function import WorkerFunction
 
 HOST = socket.gethostname()
 # Imports the query's function from the zip alone: `-I` takes neither the folder nor PYTHONPATH, and what an

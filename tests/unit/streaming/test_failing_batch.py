@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.checkpoint import Checkpoint
-from streaming.service.query.failing_batch import describe_damaged_checkpoint, describe_failing_batch
+from streaming.service.query.batches import describe_damaged_checkpoint, describe_failing_batch
 from tests.harness.checkpoints import spark_of
 
 ERROR = "PythonException: ... OperatorError: record eu-requests-1-42 of group 'g': boom"

@@ -18,7 +18,7 @@ from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocols import view_of
 from state.rocketmq.group import Group as RocketMqGroup
-from state.rocketmq.view import snapshot as rocketmq_snapshot
+from state.rocketmq.protocol import snapshot as rocketmq_snapshot
 from streaming.service.topic_watch import group_topics
 from streaming.service.topic_watch.group_topics import (
     RESOLUTIONS_APART_S,
@@ -26,7 +26,7 @@ from streaming.service.topic_watch.group_topics import (
     GroupTopics,
     Message,
 )
-from streaming.service.topic_watch.resend import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from streaming.service.topic_watch.offset_topics import FIRST_PAUSE_S, LONGEST_PAUSE_S
 
 OLD, NEW, GROWN = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4), TopicImage(UUID(int=1), 6)
 OTHER, FAILS = TopicImage(UUID(int=3), 1), TopicImage(UUID(int=0), 0)

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from streaming.query.jvm import SparkFailed
-from streaming.query.master import check_master, wait_for_master
+from streaming.query.session import check_master, wait_for_master
 from tests.harness.ports import free_port
 
 HOST = "127.0.0.1"

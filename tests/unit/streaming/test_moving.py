@@ -17,11 +17,11 @@ from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerR
 from checkpoints.spark_logs import PlannedBatch
 from kafka_why.contract.kafka.offsets import Offset
 from kafka_why.local_files import FolderError
-from records.sharding import MAX_SHARDS
 from state.inputs import Outage
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.group import PendingOffsets
+from streaming.query.admission import MAX_SHARDS
 from streaming.service.ownership.owner import owner_id_of
 from streaming.service.stored_state import moving
 from streaming.service.stored_state.moving import MoveRefused, header_of, identity_for, import_state

@@ -10,8 +10,13 @@ from kafka_why.contract.codec import CommittedOffset, encode, offset_key
 from kafka_why.contract.kafka.requests import TopicMetadata
 from kafka_why.contract.kafka.topic_images import TopicImage
 from streaming.service.topic_watch import offset_topics
-from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_in_doubt
-from streaming.service.topic_watch.resend import FIRST_PAUSE_S, LONGEST_PAUSE_S
+from streaming.service.topic_watch.offset_topics import (
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    Images,
+    OffsetTopics,
+    is_in_doubt,
+)
 
 OLD, NEW = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
 

@@ -28,7 +28,7 @@ from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Outage, Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
-from state.kafka.timers import DeadlineReached
+from state.kafka.group import DeadlineReached
 from tests.harness.common import Common
 from tests.harness.operator_call import OPERATOR, call, contents, spark_state
 from tests.harness.planted_version import ADDED, planted, row_of

@@ -20,11 +20,10 @@ from state.kafka.classic_group import ClassicGroup, Member, PendingMember
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.effects import Effects, Reply
 from state.kafka.group import Topic
-from streaming.query import output_rows as output_module
+from streaming.query import output as output_module
 from streaming.query.admission import Message
 from streaming.query.log_order import LogRow
-from streaming.query.output import Output
-from streaming.query.output_rows import BY_KEY, OUTPUT_SCHEMA
+from streaming.query.output import BY_KEY, OUTPUT_SCHEMA, Output
 from streaming.query.output_values import dead_letter
 
 LAYOUT = TopicLayout.named("t")

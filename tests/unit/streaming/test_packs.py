@@ -13,8 +13,8 @@ from kafka_why.contract.codec import encode
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.pack import PACK_PREFIX, is_pack, pack, pack_key, slot_of, unpack
 from kafka_why.partitioner import partition_of
-from records.sharding import MAX_SHARDS
 from streaming.query import output as output_module
+from streaming.query.admission import MAX_SHARDS
 from streaming.query.operator import ConfigEpoch, Operator
 from tests.harness.operator_call import CONFIG, OPERATOR, call, contents, spark_state
 from tests.spark.log import LAYOUT, T0, Log, Record, heartbeat, join

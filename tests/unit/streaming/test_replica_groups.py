@@ -3,7 +3,7 @@
 import pytest
 
 from checkpoints import codec
-from state.configs import Configs
+from state.config import Configs
 from state.dispatch import step
 from state.kafka.classic_group import ClassicGroup
 from state.timeline import Row

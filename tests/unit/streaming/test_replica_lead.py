@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streaming.replica.lead import LEAD_MAX_BYTES, LEAD_MAX_S, Lead
+from streaming.replica.follower import LEAD_MAX_BYTES, LEAD_MAX_S, Lead
 
 seconds = st.floats(0, LEAD_MAX_S * 3)
 sizes = st.integers(0, LEAD_MAX_BYTES * 3)

@@ -22,7 +22,7 @@ from kafka_why.contract.pack import unpack
 from streaming.query.handling import AwakeGroup
 from streaming.query.operator import Operator
 from streaming.replica.audit import request_of
-from streaming.service.configuring import config_epochs
+from streaming.service.starts import config_epochs
 from tests.harness.examples import examples
 from tests.harness.life_faults import FAULTS, Fault
 from tests.harness.replicated_life import Life, play

@@ -15,15 +15,13 @@ from hypothesis import strategies as st
 from kafka_why.contract.codec import clock_record, encode
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.pack import pack, pack_key, slot_of, unpack
-from state.config import CoordinatorConfig
-from state.configs import ConfigChange, Configs
+from state.config import ConfigChange, Configs, CoordinatorConfig
 from state.dispatch import step as step_of_both
 from state.inputs import Outage
 from state.timeline import Step
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.replica.audit import request_of
-from streaming.replica.held_back import HeldBack
-from streaming.replica.state_machine import GAP_MAX_MS, InDoubt
+from streaming.replica.state_machine import GAP_MAX_MS, HeldBack, InDoubt
 from streaming.replica.state_machine import Record as LogRecord
 from streaming.replica.terms import NO_OWNER, Terms
 from tests.harness import batches

@@ -25,7 +25,7 @@ from streaming.replica.pipes import (
     read_report,
     read_start,
 )
-from streaming.replica.seed import Seed, ShardRow, take_seed, write_seed
+from streaming.replica.terms import Seed, ShardRow, take_seed, write_seed
 from tests.harness.operator_call import call, spark_state
 from tests.harness.replica_log import CONFIG, IDENTITY
 from tests.spark.log import LAYOUT, T0, Log

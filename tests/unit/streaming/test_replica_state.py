@@ -8,8 +8,7 @@ import pytest
 from kafka_why.contract.service.replica import NO_REPLICA_STATE, NOT_STARTED, PHASES, ReplicaState
 from kafka_why.contract.service.replica import ReplicaPhase as ReplicaPhase
 from kafka_why.contract.service.status import ServicePhase
-from streaming.service.replica.state import ReplicaWatch
-from streaming.service.status import StatusBoard, read_status
+from streaming.service.status import ReplicaWatch, StatusBoard, read_status
 
 
 class Watched:

@@ -10,10 +10,10 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from checkpoints import codec
 from kafka_why.contract.pack import unpack
-from records.sharding import MAX_SHARDS, shard_of
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Received
+from streaming.query.admission import MAX_SHARDS, shard_of
 from tests.harness.examples import examples
 from tests.harness.operator_call import OPERATOR, call, contents, spark_state
 from tests.spark import recorded_log

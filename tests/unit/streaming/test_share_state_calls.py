@@ -7,7 +7,7 @@ from kafka.protocol.metadata import FindCoordinatorResponse
 
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.share_requests import ShareStatePartition
-from streaming.service.share_state import messages
+from streaming.service.share_state import broker_coordinators
 from streaming.service.share_state.broker_coordinators import coordinator_key
 from streaming.service.share_state.carrying_out import Again, Item, Key, carry_out
 from tests.harness.share_coordinators import TOPIC, Coordinators, State, deletion, done, item, key
@@ -105,12 +105,12 @@ def test_the_keys_of_share_coordinators() -> None:
 def test_the_messages_are_kafkas() -> None:
     """Each has Kafka's key; its bytes are read as they were written."""
     requests = [
-        messages.InitializeShareGroupStateRequest,
-        messages.DeleteShareGroupStateRequest,
-        messages.ReadShareGroupStateSummaryRequest,
+        broker_coordinators.InitializeShareGroupStateRequest,
+        broker_coordinators.DeleteShareGroupStateRequest,
+        broker_coordinators.ReadShareGroupStateSummaryRequest,
     ]
     assert [request.API_KEY for request in requests] == [83, 86, 87]
-    kind = messages.InitializeShareGroupStateRequest.InitializeStateData
+    kind = broker_coordinators.InitializeShareGroupStateRequest.InitializeStateData
     partition = kind.PartitionData(partition=1, state_epoch=2, start_offset=-1)
     request = requests[0](group_id="g", topics=[kind(topic_id=TOPIC, partitions=[partition])], version=0)
     assert (

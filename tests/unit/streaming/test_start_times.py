@@ -3,7 +3,7 @@
 import structlog
 
 from kafka_why.metrics.batch_progress import BatchProgress
-from streaming.service.start_times import StartTimes
+from streaming.service.starts import StartTimes
 
 
 def test_the_start_ends_with_the_first_batch_and_is_logged_once() -> None:

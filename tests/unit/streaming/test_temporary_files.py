@@ -5,14 +5,9 @@ from pathlib import Path
 import pytest
 
 from kafka_why.local_files import FolderNotWritable
-from streaming.query.temporary_files import (
-    JAVA_OPTIONS,
-    LOCAL_DIR,
-    SOCKET_FOLDER,
-    keeping_temporary_files_in,
-)
+from streaming.query.jvm import JAVA_OPTIONS, LOCAL_DIR, SOCKET_FOLDER, keeping_temporary_files_in
 
-MODULE = "streaming.query.temporary_files"
+MODULE = "streaming.query.jvm"
 
 
 def test_the_jvm_and_its_state_stores_are_told_the_folder_which_is_empty(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
-from streaming.query.watchdog import UNANSWERED_S, Watchdog
+from streaming.query.jvm import UNANSWERED_S, Watchdog
 from tests.e2e.harness import wait_until
 
 INTERVAL_S = 0.02

@@ -1,0 +1,130 @@
+"""The first requests of a connection: ApiVersions (key 18), SaslHandshake (key 17), SaslAuthenticate (key
+36).
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from kafka.protocol.api_key import ApiKey
+
+from gateway.apis.api import Api
+from gateway.apis.context import RequestContext
+from gateway.upstream.share_groups import SHARE_VERSION
+from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
+from kafka_why.contract.errors import ErrorCode
+
+_FIRST_WITH_SOFTWARE = 3
+_FIRST_WITH_IDS = 5
+_NO_NODE_ID = -1
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
+_ERROR_CODE = slice(4, 6)  # after the correlation id, in all versions
+
+GROUP_VERSION = "group.version"
+_CONSUMER_PROTOCOL_LEVEL = 1  # of GROUP_VERSION
+# Earlier clients take no feature whose lowest version is 0 (KAFKA-17011).
+_FIRST_WITH_LEVEL_0 = 4
+# Features that announce group protocols. The broker's coordinator is not the one that clients reach.
+HIDDEN_FEATURES = frozenset({GROUP_VERSION, SHARE_VERSION, "streams.version"})
+
+
+def restrict(
+    response: Any,
+    own: Mapping[int, range],
+    bounds: Mapping[int, range],
+    hidden: frozenset[int],
+    hidden_features: frozenset[str] = HIDDEN_FEATURES,
+) -> None:
+    """Restrict the broker's versions, by API key. The gateway's `own` versions replace the broker's, other
+    APIs are limited to `bounds`, and `hidden` APIs and features are removed.
+    """
+    kept = [api for api in response.api_keys if api.api_key not in hidden and api.api_key not in own]
+    for api in kept:
+        mine = bounds.get(api.api_key, range(api.min_version, api.max_version + 1))
+        api.min_version = max(api.min_version, mine.start)
+        api.max_version = min(api.max_version, mine.stop - 1)
+    kept = [api for api in kept if api.min_version <= api.max_version]
+    kept += [
+        response.ApiVersion(api_key=key, min_version=mine.start, max_version=mine.stop - 1)
+        for key, mine in own.items()
+    ]
+    response.api_keys = sorted(kept, key=lambda api: int(api.api_key))
+    response.supported_features = _shown(response.supported_features, hidden_features)
+    response.finalized_features = _shown(response.finalized_features, hidden_features)
+
+
+def add_group_version(response: Any, version: int) -> None:
+    """Add the feature that announces the consumer protocol (KIP-848) to a response of this version."""
+    level = _CONSUMER_PROTOCOL_LEVEL
+    if version >= _FIRST_WITH_LEVEL_0:
+        response.supported_features = [
+            *response.supported_features,
+            response.SupportedFeatureKey(name=GROUP_VERSION, min_version=0, max_version=level),
+        ]
+    response.finalized_features = [
+        *response.finalized_features,
+        response.FinalizedFeatureKey(name=GROUP_VERSION, max_version_level=level, min_version_level=level),
+    ]
+
+
+def is_valid(request: Any, version: int) -> bool:
+    """Whether the client's software has a name and a version, and the request has both of the server's ids or
+    none (ApiVersionsRequest.isValid). A broker compares these ids with its own once the client has
+    authenticated (KIP-1242).
+    """
+    if version < _FIRST_WITH_SOFTWARE:
+        return True
+    if version >= _FIRST_WITH_IDS and (request.cluster_id is None) != (request.node_id == _NO_NODE_ID):
+        return False
+    return bool(
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    )
+
+
+def is_refusal(response: bytes) -> bool:
+    """Whether the broker's response has an error and no versions. Such a response passes unchanged, because
+    its encoding depends on the error.
+    """
+    return response[_ERROR_CODE] != b"\0\0"
+
+
+def _shown(features: list[Any] | None, hidden: frozenset[str]) -> list[Any]:
+    return [feature for feature in features or [] if feature.name not in hidden]
+
+
+def unsupported(versions: range) -> Fields:
+    """The response, in version 0, to an unknown version: it names ApiVersions alone (KIP-511)."""
+    only = {"api_key": ApiKey.ApiVersions, "min_version": versions.start, "max_version": versions.stop - 1}
+    return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": [only]}
+
+
+# SaslHandshake (key 17) and SaslAuthenticate (key 36), unless the broker authenticates the clients. Where
+# nobody does, they are out of turn, as at a broker's listener without SASL.
+
+
+async def serve_handshake(context: RequestContext, request: Any) -> Fields:
+    """Agree on the mechanism."""
+    if not context.session.is_asked:
+        return {"error_code": GatewayError.ILLEGAL_SASL_STATE, "mechanisms": []}
+    error = context.session.handshake(request.mechanism)
+    return {"error_code": error, "mechanisms": context.session.mechanisms}
+
+
+async def serve_authenticate(context: RequestContext, request: Any) -> Fields:
+    """Take the client's next message."""
+    if not context.session.is_asked:
+        return {"error_code": GatewayError.ILLEGAL_SASL_STATE, "error_message": None, "auth_bytes": b""}
+    reply = context.session.authenticate(request.auth_bytes)
+    return {
+        "error_code": reply.error,
+        "error_message": reply.message,
+        "auth_bytes": reply.auth_bytes,
+        "session_lifetime_ms": reply.lifetime_ms,
+    }
+
+
+# Version 0 of the handshake is unframed.
+HANDSHAKE_API = Api(key=ApiKey.SaslHandshake, serve=serve_handshake, versions=range(1, 2))
+AUTHENTICATE_API = Api(key=ApiKey.SaslAuthenticate, serve=serve_authenticate)

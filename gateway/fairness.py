@@ -1,0 +1,208 @@
+"""Fairness among tenants: a queue in which they take turns, a bound on what all have under way, and a
+thread.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from threading import Lock
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+
+from gateway.limits import UNLIMITED
+
+# A queue in which tenants take turns, so that a wait depends on how many tenants wait, and not on how much
+# one of them sends.
+#
+# A tenant is a principal, or the address of anonymous clients. Its connections share its turns, in the
+# order in which they come. Whoever has many principals has many turns, but no more than in a queue without
+# tenants.
+
+
+TENANT: ContextVar[str] = ContextVar("tenant", default="")
+"""The tenant whose request the current task serves, empty for what the gateway does of itself."""
+
+
+class Waiter(Protocol):
+    """An item of a queue."""
+
+    def done(self) -> bool:
+        """Return True if it waits no more, because its client is gone."""
+        ...
+
+
+W = TypeVar("W", bound=Waiter)
+
+
+class Turn(asyncio.Future[None]):
+    """The turn of a request, which gets a result when it comes."""
+
+    __slots__ = ("request_bytes",)
+    request_bytes: int
+
+    @classmethod
+    def of(cls, request_bytes: int) -> "Turn":
+        """Return the turn of a request of this size."""
+        turn = cls(loop=asyncio.get_running_loop())
+        turn.request_bytes = request_bytes
+        return turn
+
+
+class FairQueue(Generic[W]):
+    """Waiters by tenant. Tenants take turns, in the order in which they began to wait."""
+
+    __slots__ = ("_lines",)
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[str, deque[W]] = OrderedDict()
+
+    def __bool__(self) -> bool:
+        """Return False if nobody waits."""
+        return bool(self._lines)
+
+    @property
+    def waiting(self) -> int:
+        """The number of waiters that are not done."""
+        return sum(not waiter.done() for line in self._lines.values() for waiter in line)
+
+    def append(self, waiter: W) -> None:
+        """Add a waiter of the current tenant."""
+        self._lines.setdefault(TENANT.get(), deque()).append(waiter)
+
+    def first(self) -> W | None:
+        """Return the waiter whose turn is next, or None if nobody waits. One that is done does not cost its
+        tenant the turn.
+        """
+        while self._lines:
+            tenant, line = next(iter(self._lines.items()))
+            while line and line[0].done():
+                line.popleft()
+            if line:
+                return line[0]
+            del self._lines[tenant]
+        return None
+
+    def popleft(self) -> W:
+        """Remove the first waiter, and let another tenant be next."""
+        tenant, line = self._lines.popitem(last=False)
+        waiter = line.popleft()
+        if line:
+            self._lines[tenant] = line
+        return waiter
+
+
+# A bound on what all connections together have under way. A connection that finds no room waits, and the
+# gateway reads nothing more of it. So the clients of an overloaded coordinator wait at their sockets.
+
+
+class Room:
+    """Room for `requests` requests at one time, while they have fewer than `total_bytes` bytes: the last one
+    may exceed these. Tenants that wait get room by turns. `async with` takes room for a request whose bytes
+    do not count.
+    """
+
+    def __init__(self, requests: int, total_bytes: int = UNLIMITED) -> None:
+        self._requests_left = requests
+        self._bytes_left = total_bytes
+        self._waiting: FairQueue[Turn] = FairQueue()
+
+    @property
+    def waiting(self) -> int:
+        """The number of connections that wait for room."""
+        return self._waiting.waiting
+
+    def enter_at_once(self, request_bytes: int = 0) -> bool:
+        """Take room for a request, unless there is none or a connection waits for it. Returns whether it is
+        taken.
+        """
+        if self._waiting or not self._has_room:
+            return False
+        self._take(request_bytes)
+        return True
+
+    async def enter(self, request_bytes: int = 0) -> None:
+        """Take room for a request when there is some."""
+        if self.enter_at_once(request_bytes):
+            return
+        turn = Turn.of(request_bytes)
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it had just got the room
+                self.leave(request_bytes)
+            raise
+
+    def leave(self, request_bytes: int = 0) -> None:
+        """Give the room of a request back."""
+        self._requests_left += 1
+        self._bytes_left += request_bytes
+        while self._has_room and self._waiting.first() is not None:
+            turn = self._waiting.popleft()
+            self._take(turn.request_bytes)
+            turn.set_result(None)
+
+    async def __aenter__(self) -> None:
+        await self.enter()
+
+    async def __aexit__(self, *_: object) -> None:
+        self.leave()
+
+    @property
+    def _has_room(self) -> bool:
+        return self._requests_left > 0 and self._bytes_left > 0
+
+    def _take(self, request_bytes: int) -> None:
+        self._requests_left -= 1
+        self._bytes_left -= request_bytes
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Work that waits for the thread."""
+
+    work: Callable[[], Any]
+    result: Future[Any]
+
+    def done(self) -> bool:
+        return self.result.done()
+
+
+class FairThread:
+    """One thread, in which tenants take turns."""
+
+    def __init__(self, name: str) -> None:
+        self._executor = ThreadPoolExecutor(1, name)
+        self._waiting: FairQueue[_Work] = FairQueue()
+        self._lock = Lock()
+
+    def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
+        """Return the result of work in the thread. What is cancelled in time does not begin."""
+        result: Future[R] = Future()
+        with self._lock:
+            self._waiting.append(_Work(partial(work, *args, **kwargs), result))
+        self._executor.submit(self._run_next)
+        return asyncio.wrap_future(result)
+
+    def _run_next(self) -> None:
+        """Do what is next now, whatever was next when this was submitted."""
+        with self._lock:
+            if self._waiting.first() is None:
+                return  # it was cancelled
+            waiting = self._waiting.popleft()
+        result = waiting.result
+        if not result.set_running_or_notify_cancel():
+            return
+        try:
+            result.set_result(waiting.work())
+        except BaseException as error:  # noqa: BLE001 - whoever waits for the result gets it
+            result.set_exception(error)
+        finally:
+            del waiting, result  # the error's traceback has this frame

@@ -1,0 +1,114 @@
+"""The requests of one connection against its client's quota (KIP-13, KIP-219).
+
+A request over the quota is handled like any other. Its response has `throttle_time_ms`, and the gateway
+takes up no other request of the connection until that time has passed, as a broker mutes the channel.
+"""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from gateway.apis.context import RequestContext
+from gateway.fairness import Room
+from gateway.metrics.counts import Counts
+from gateway.quotas.quotas import Quotas, TokenBucket
+
+_USER = "User:"
+
+
+class Meter:
+    """Counts the requests of one connection, where there are quotas of requests."""
+
+    __slots__ = ("_bucket", "_counts", "_known", "_quotas")
+
+    def __init__(self, quotas: Quotas, counts: Counts) -> None:
+        self._quotas = quotas
+        self._counts = counts
+        self._known: tuple[int, str, str | None] | None = None
+        """For what `_bucket` was looked up."""
+        self._bucket: TokenBucket | None = None
+
+    def over(self, principal: str, client_id: str | None, api_key: int) -> TokenBucket | None:
+        """Count a request. Returns the bucket of the client's quota if the request is over it."""
+        bucket = self._of(principal, client_id)
+        if bucket is None or not bucket.charge_exceeds(self._quotas.now_s()):
+            return None
+        self._counts.throttled[api_key] += 1
+        return bucket
+
+    async def pay(self, principal: str, client_id: str | None, api_key: int) -> None:
+        """Count one of the items of a request, when the client's quota has room for it. A request waits for
+        each, because the debt of a quota is bounded: it would cover a few of them only.
+        """
+        while self._quotas.has_request_rates and (bucket := self._of(principal, client_id)) is not None:
+            now_s = self._quotas.now_s()
+            if bucket.try_charge(now_s):
+                return
+            wait_s = bucket.wait_s(now_s)
+            self._counts.throttled[api_key] += 1
+            self._counts.throttled_s += wait_s
+            await asyncio.sleep(wait_s)
+
+    def throttled(self, bucket: TokenBucket, fields: Mapping[str, Any]) -> tuple[float, Mapping[str, Any]]:
+        """The seconds for which the connection is to be muted, and a response that says so."""
+        throttle_s = bucket.throttle_s(self._quotas.now_s())
+        self._counts.throttled_s += throttle_s
+        return throttle_s, {**fields, "throttle_time_ms": math.ceil(throttle_s * 1000)}
+
+    def _of(self, principal: str, client_id: str | None) -> TokenBucket | None:
+        """The bucket of the client's quota, None if it has none."""
+        quotas = self._quotas
+        wanted = quotas.version, principal, client_id
+        if wanted != self._known:
+            self._bucket = quotas.requests_of(principal.removeprefix(_USER), client_id or "")
+            self._known = quotas.version, principal, client_id  # a look-up may change the version
+        return self._bucket
+
+
+# An item has no bytes of its own: those of its request are counted once.
+_NO_BYTES = 0
+
+
+class Items:
+    """The items of one connection's requests: see `gateway.apis.context.FanOut`. `items` have a place now."""
+
+    __slots__ = ("_counts", "_meter", "_room", "items")
+
+    def __init__(self, room: Room, meter: Meter, counts: Counts) -> None:
+        self._room = room
+        self._meter = meter
+        self._counts = counts
+        self.items = 0
+
+    def count(self, context: RequestContext, items: int) -> None:
+        """See `FanOut`."""
+        self._counts.items[context.header.api_key] += items
+
+    async def pay(self, context: RequestContext) -> None:
+        """See `FanOut`."""
+        await self._meter.pay(context.principal, context.header.client_id, context.header.api_key)
+
+    def take_one_more(self) -> bool:
+        """See `FanOut`."""
+        if not self._room.enter_at_once(_NO_BYTES):
+            return False
+        self.items += 1
+        return True
+
+    def leave(self) -> None:
+        """See `FanOut`."""
+        self.items -= 1
+        self._room.leave(_NO_BYTES)
+
+    @asynccontextmanager
+    async def place(self, context: RequestContext) -> AsyncIterator[None]:
+        """See `FanOut`."""
+        await self.pay(context)
+        await self._room.enter(_NO_BYTES)
+        self.items += 1
+        try:
+            yield
+        finally:
+            self.leave()

@@ -1,0 +1,170 @@
+"""Bounds on the requests of all clients together: parked at the coordinator, large, or under way at
+brokers.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from heapq import heappop, heappush
+from itertools import count
+
+from gateway.fairness import FairQueue, Room, Turn
+
+# A bound on the bytes of all requests that the coordinator has parked.
+#
+# Such a request cannot wait for room, because the requests that end its wait may need the room. So the
+# largest is given up where all together are too large. A member whose request is no larger than the mean at
+# the bound is not given up, whatever others send.
+
+
+class Parked:
+    """The parked requests of all connections, at most `total_bytes` bytes."""
+
+    def __init__(self, total_bytes: int) -> None:
+        self._total_bytes = total_bytes
+        self._numbers = count()
+        self._by_number: dict[int, tuple[int, Callable[[], None]]] = {}
+        self._largest_first: list[tuple[int, int]] = []
+        """Negative sizes and numbers. A request that has left may still be in it."""
+        self.bytes = 0
+
+    def enter(self, request_bytes: int, give_up: Callable[[], None]) -> int:
+        """Count a request until `leave` gets the number that this returns. `give_up` ends a request, and is
+        called after that, perhaps for this one. Of several of one size the latest is given up first.
+        """
+        number = next(self._numbers)
+        self._by_number[number] = request_bytes, give_up
+        heappush(self._largest_first, (-request_bytes, -number))
+        self.bytes += request_bytes
+        return number
+
+    def leave(self, number: int) -> None:
+        """A request is answered or given up."""
+        request_bytes, _ = self._by_number.pop(number)
+        self.bytes -= request_bytes
+        if len(self._largest_first) > 2 * len(self._by_number) + 1:
+            self._largest_first = [one for one in self._largest_first if -one[1] in self._by_number]
+            self._largest_first.sort()
+
+    def shrink(self) -> None:
+        """Give requests up until the others are within the bound. `give_up` calls `leave`."""
+        while self.bytes > self._total_bytes:
+            _, negative = heappop(self._largest_first)
+            if -negative in self._by_number:
+                self._by_number[-negative][1]()
+
+
+# A bound on the bytes of large requests that all clients together send to the coordinator in a second.
+#
+# The log has one order for all, so a heartbeat is handled behind every request that was written before it.
+# Clients that send large requests at once would keep the coordinator busy for longer than the sessions of
+# others last, and with a JoinGroup they need not even wait for the answer.
+
+
+# Smaller requests pass at once. Their number is bounded by what the gateway can decode.
+SMALL_BYTES = 16 * 1024
+
+
+class Flow:
+    """Lets `rate` bytes a second pass, after `burst` bytes at once. Tenants that wait take turns. A client
+    that is gone loses its turn.
+    """
+
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._left = burst
+        self._at_s = -float("inf")
+        self._waiting: FairQueue[Turn] = FairQueue()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting(self) -> int:
+        """The number of requests that wait."""
+        return self._waiting.waiting
+
+    async def enter(self, request_bytes: int) -> None:
+        """Wait until the request may pass. The last one of a burst may exceed it."""
+        if request_bytes <= SMALL_BYTES or (not self._waiting and self._has_taken(request_bytes)):
+            return
+        turn = Turn.of(request_bytes)
+        self._waiting.append(turn)
+        self._wake_later()
+        await turn
+
+    def _has_taken(self, request_bytes: int) -> bool:
+        now_s = asyncio.get_running_loop().time()
+        self._left = min(self._burst, self._left + self._rate * (now_s - self._at_s))
+        self._at_s = now_s
+        if self._left <= 0:
+            return False
+        self._left -= request_bytes
+        return True
+
+    def _wake_later(self) -> None:
+        if self._timer is None and self._waiting:
+            wait_s = max(0.0, -self._left / self._rate)
+            # A little more, so that there is a byte then.
+            self._timer = asyncio.get_running_loop().call_later(wait_s + 0.001, self._wake)
+
+    def _wake(self) -> None:
+        self._timer = None
+        while (turn := self._waiting.first()) is not None and self._has_taken(turn.request_bytes):
+            self._waiting.popleft()
+            turn.set_result(None)
+        self._wake_later()
+
+
+# Bounds on the requests of clients at brokers.
+#
+# A broker handles the requests of one connection one after the other, and those behind the first wait
+# there. So they have at most half of the places. The other half is for the first requests of connections,
+# however many requests a client sends at once, and however long its broker takes for them.
+
+
+class Forwarding:
+    """The places of all connections. A request behind others of its connection takes one of `behind`."""
+
+    def __init__(self, places: int) -> None:
+        self.places = Room(places)
+        self.behind = Room(places // 2)
+
+
+class Forwarded:
+    """The requests of one connection at its broker."""
+
+    __slots__ = ("_behind", "_forwarding", "requests")
+
+    def __init__(self, forwarding: Forwarding) -> None:
+        self._forwarding = forwarding
+        self._behind = 0
+        self.requests = 0
+
+    async def enter(self, answered: Callable[[], Awaitable[None]]) -> None:
+        """Take a place for the next request, and wait until the earlier ones are `answered` if it may not be
+        behind them.
+        """
+        if self.requests:
+            if self._forwarding.behind.enter_at_once():
+                self._behind += 1
+            else:
+                await answered()
+        await self._forwarding.places.enter()
+        self.requests += 1
+
+    def leave(self) -> None:
+        """Give the place of the first request back. The one behind it is the first then."""
+        self.requests -= 1
+        self._forwarding.places.leave()
+        self._give_behind_back()
+
+    def close(self) -> None:
+        """Give all places back."""
+        while self.requests:
+            self.leave()
+        while self._behind:
+            self._give_behind_back()
+
+    def _give_behind_back(self) -> None:
+        if self._behind:
+            self._behind -= 1
+            self._forwarding.behind.leave()

@@ -1,0 +1,175 @@
+"""SASL mechanisms: an exchange takes the client's bytes and gives the server's; PLAIN and SCRAM."""
+
+import binascii
+import hashlib
+import hmac
+import re
+import secrets
+from base64 import b64decode, b64encode
+from typing import Protocol
+
+from msgspec import Struct
+
+from gateway.log_text import quoted
+from gateway.security.credentials import HASHES, ScramCredential, Users
+from gateway.wire.sasl import NAME_PATTERN, unescaped
+
+# A principal is in every entry of the history that its requests cause.
+MAX_NAME_CHARS = 1_024
+
+
+class Accepted(Struct, frozen=True):
+    """The client is this user. `expires_at_ms` is when its credential expires, None if it does not."""
+
+    name: str
+    reply: bytes = b""
+    expires_at_ms: int | None = None
+
+
+class Continues(Struct, frozen=True):
+    """The client has to send another message."""
+
+    reply: bytes
+
+
+class Refused(Struct, frozen=True):
+    """The authentication failed. `why` is for the log. `message` is for the client, and says nothing about
+    which part of its credentials is wrong. If it is None, the client gets a sentence that is the same for
+    every mechanism.
+    """
+
+    why: str
+    message: str | None = None
+
+
+ExchangeResult = Accepted | Continues | Refused
+
+
+class Exchange(Protocol):
+    """One authentication of one client."""
+
+    def evaluate(self, message: bytes) -> ExchangeResult:
+        """Take the client's next message. It raises nothing, whatever the bytes are."""
+
+
+PLAIN = "PLAIN"
+
+_PARTS = 3
+_MESSAGE = "Authentication failed: Invalid username or password"
+
+
+class PlainExchange:
+    """One authentication with PLAIN."""
+
+    def __init__(self, users: Users) -> None:
+        self._users = users
+
+    def evaluate(self, message: bytes) -> ExchangeResult:
+        """See `Exchange`."""
+        parts = message.split(b"\0")
+        if len(parts) != _PARTS:
+            return Refused("a PLAIN message that has not three parts")
+        acts_as, name, password = parts
+        try:
+            user = name.decode()
+        except UnicodeDecodeError:
+            return Refused(f"authentication of user {quoted(name)} failed", _MESSAGE)
+        is_right = self._users.has_password(user, password) and len(user) <= MAX_NAME_CHARS
+        if not is_right or acts_as not in (b"", name):
+            return Refused(f"authentication of user {quoted(name)} failed", _MESSAGE)
+        return Accepted(user)
+
+
+# SASL/SCRAM, the server's side (RFC 5802, RFC 7677), with the bounds of Kafka's ScramSaslServer.
+#
+# The messages have no channel binding, and a client may act for itself only. Delegation tokens (the
+# extension `tokenauth`) are refused. Unlike Kafka, this server checks that the client's last message
+# repeats the header of its first, as the RFC demands.
+
+
+_PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
+_EXTENSIONS = r"(?:,[A-Za-z]+=[\x01-\x2b\x2d-\x7f]+)*"
+_BASE64 = r"[A-Za-z0-9/+]*={0,2}"
+_FIRST = re.compile(
+    rf"(?P<header>n,(?:a=(?P<acts_as>{NAME_PATTERN}))?,)"
+    rf"(?P<bare>n=(?P<name>{NAME_PATTERN}),r=(?P<nonce>{_PRINTABLE})(?P<extensions>{_EXTENSIONS}))"
+)
+_FINAL = re.compile(
+    rf"(?P<without_proof>c=(?P<channel>{_BASE64}),r=(?P<nonce>{_PRINTABLE}){_EXTENSIONS}),p=(?P<proof>{_BASE64})"
+)
+_NONCE_BYTES = 24
+
+
+class ScramExchange:
+    """One authentication with a SCRAM mechanism: the client's first message, and its last."""
+
+    def __init__(self, mechanism: str, users: Users) -> None:
+        self._mechanism = mechanism
+        self._hash = HASHES[mechanism]
+        self._users = users
+        self._first: _First | None = None
+
+    def evaluate(self, message: bytes) -> ExchangeResult:
+        """See `Exchange`."""
+        try:
+            text = message.decode("ascii")
+        except UnicodeDecodeError:
+            return Refused(f"a {self._mechanism} message that is not ASCII")
+        return self._begin(text) if self._first is None else self._decide(text, self._first)
+
+    def _begin(self, text: str) -> ExchangeResult:
+        match = _FIRST.fullmatch(text)
+        if match is None:
+            return Refused(f"a malformed first message of {self._mechanism}")
+        if ",tokenauth=true" in match["extensions"].lower():
+            return Refused("a delegation token, where no such tokens are known")
+        name = unescaped(match["name"])
+        if len(name) > MAX_NAME_CHARS:
+            return Refused(f"user {quoted(name)} has too long a name")
+        if match["acts_as"] is not None and unescaped(match["acts_as"]) != name:
+            return Refused(
+                f"user {quoted(name)} asks to act for another",
+                "Authentication failed: Client requested an authorization id that is different from username",
+            )
+        self._first = first = _First(self._users, self._mechanism, name, match)
+        return Continues(first.reply.encode())
+
+    def _decide(self, text: str, first: "_First") -> ExchangeResult:
+        match = _FINAL.fullmatch(text)
+        if match is None:
+            return Refused(f"a malformed last message of {self._mechanism}")
+        try:
+            channel, proof = (b64decode(match[part], validate=True) for part in ("channel", "proof"))
+        except binascii.Error:
+            return Refused(f"a malformed last message of {self._mechanism}")
+        said = f"{first.bare},{first.reply},{match['without_proof']}".encode()
+        signature = hmac.digest(first.credential.stored_key, said, self._hash)
+        is_right = (
+            self._proves(first.credential, signature, proof)
+            & hmac.compare_digest(match["nonce"], first.nonce)
+            & hmac.compare_digest(channel, first.header.encode())
+            & first.is_known
+        )
+        if not is_right:
+            return Refused(f"authentication of user {quoted(first.name)} failed")
+        verifier = hmac.digest(first.credential.server_key, said, self._hash)
+        return Accepted(first.name, b"v=" + b64encode(verifier))
+
+    def _proves(self, credential: ScramCredential, signature: bytes, proof: bytes) -> bool:
+        """Whether the client knows the key whose hash is stored."""
+        sized = proof.ljust(len(signature), b"\0")[: len(signature)]
+        client_key = bytes(a ^ b for a, b in zip(signature, sized, strict=True))
+        stored_key = hashlib.new(self._hash, client_key).digest()
+        return hmac.compare_digest(stored_key, credential.stored_key) & (len(proof) == len(signature))
+
+
+class _First:
+    """What the last message is checked against: the client's first message, and the reply to it."""
+
+    def __init__(self, users: Users, mechanism: str, name: str, match: re.Match[str]) -> None:
+        self.name = name
+        self.header, self.bare = match["header"], match["bare"]
+        self.credential, self.is_known = users.credential(mechanism, name)
+        self.nonce = match["nonce"] + secrets.token_urlsafe(_NONCE_BYTES)
+        salt = b64encode(self.credential.salt).decode()
+        self.reply = f"r={self.nonce},s={salt},i={self.credential.iterations}"

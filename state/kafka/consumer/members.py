@@ -1,0 +1,322 @@
+"""The members of a consumer group: how they join and continue, what a request changes in them, and their
+removal.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+
+from msgspec import Struct
+
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import RegexResolution
+from kafka_why.contract.kafka.topic_images import TopicImages
+from kafka_why.contract.kafka.wording import listed, names_change
+from state.kafka.consumer.migration import maybe_downgrade
+from state.kafka.consumer.reconcile import Owned, reconcile
+from state.kafka.consumer.regex import Change, update_regex
+from state.kafka.consumer.target import forget_unused, maybe_update_target, preferred_assignor
+from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
+from state.kafka.context import RuleId, StepContext, new_member_id
+from state.kafka.modern.responses import Client, Refused
+from state.kafka.modern.target import bump, come_to_rest, has_room
+from state.kafka.modern.topics import look
+
+# What a heartbeat or a JoinGroup changes in its member, and the group epoch. Rows HB48 to HB55.
+#
+# Source: GroupMetadataManager.consumerGroupHeartbeat, classicGroupJoinToConsumerGroup.
+
+
+class Update(Struct, frozen=True, kw_only=True):
+    """The fields of a member after the request. `subscribed_topic_names` is sorted. `resolution` is what the
+    pattern matches, None if the sender does not know it. With `checks_topics` it filters what patterns match.
+    Times are in ms.
+    """
+
+    client_id: str
+    client_host: str
+    instance_id: str | None
+    rack_id: str | None
+    rebalance_timeout_ms: int
+    server_assignor: str | None
+    subscribed_topic_names: list[str]
+    subscribed_topic_regex: str
+    resolution: RegexResolution | None = None
+    checks_topics: bool = False
+    classic: ClassicMember | None = None
+
+
+def update_member(context: StepContext, member: ConsumerMember, update: Update) -> bool:
+    """Update the member, and raise the group epoch if the group needs another target. Return whether the
+    member's subscription has changed. Raise Refused for an invalid pattern.
+    """
+    group = context.group_of(ConsumerGroup)
+    names, regex = member.subscribed_topic_names, member.subscribed_topic_regex
+    asks_for_another = update.classic is None and update.server_assignor != member.server_assignor
+    was_preferred = preferred_assignor(group, context.config) if asks_for_another else ""
+    names_changed = update.subscribed_topic_names != names
+    change = _change(context, member, update)
+    _set_fields(group, member, update)
+    subscription_changed = names_changed or change in (Change.UPDATED, Change.UPDATED_AND_RESOLVED)
+    if names_changed or change is not Change.NONE:
+        forget_unused(context)
+        context.retention_is_stale = True
+    reasons = []
+    if names_changed:
+        reasons.append(names_change(names, update.subscribed_topic_names))
+    if change is Change.UPDATED_AND_RESOLVED:
+        reasons.append(_regex_change(regex, update.subscribed_topic_regex))
+    is_preferred = preferred_assignor(group, context.config) if asks_for_another else ""
+    if not reasons and is_preferred != was_preferred:
+        reasons.append(f"changes the group's assignor from {was_preferred} to {is_preferred}")
+    if not reasons and not group.metadata_stale:
+        return subscription_changed
+    topics_changed = look(group)
+    if reasons:
+        row = context.rule(_row_of(names_changed, change))
+        bump(context, row, f"member {member.member_id} {' and '.join(reasons)}", member_id=member.member_id)
+    elif change is Change.REFRESHED:
+        bump(context, context.rule("RG8"), f"the topics of {regex!r} have changed")
+    elif topics_changed:
+        bump(context, context.rule("HB53"), "the topics that members subscribe to have changed")
+    return subscription_changed
+
+
+def _row_of(names_changed: bool, change: Change) -> str:
+    """The first row that asks for the new epoch."""
+    if names_changed:
+        return "HB49"
+    return "HB52" if change is Change.UPDATED_AND_RESOLVED else "HB62"
+
+
+def _change(context: StepContext, member: ConsumerMember, update: Update) -> Change:
+    """How the member's pattern, or what it matches, changes. Raise Refused for an invalid pattern."""
+    regex = update.subscribed_topic_regex
+    is_new = regex != member.subscribed_topic_regex
+    checked = context.group_of(ConsumerGroup).checked_regexes
+    begins_checks = update.checks_topics and bool(regex) and regex not in checked
+    if not is_new and update.resolution is None and not begins_checks:
+        return Change.NONE
+    return update_regex(context, member, regex, update.resolution, checks_topics=update.checks_topics)
+
+
+def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) -> None:
+    """Row HB48. Timers of a phase in which the member was on the classic protocol go with `classic`."""
+    if update.instance_id != member.instance_id:
+        if member.instance_id is not None:
+            del group.static_members[member.instance_id]
+        if update.instance_id is not None:
+            group.static_members[update.instance_id] = member.member_id
+        member.instance_id = update.instance_id
+    if update.classic is not None:
+        member.rebalance_deadline_ms = None
+    member.client_id = update.client_id
+    member.client_host = update.client_host
+    member.rack_id = update.rack_id
+    member.rebalance_timeout_ms = update.rebalance_timeout_ms
+    member.server_assignor = update.server_assignor
+    group.subscribe(member, update.subscribed_topic_names, update.subscribed_topic_regex)
+    member.classic = update.classic
+
+
+def _regex_change(before: str, after: str) -> str:
+    return f"subscribes to the pattern {after!r}" if after else f"gives up the pattern {before!r}"
+
+
+# How a member joins and goes on, by a ConsumerGroupHeartbeat or by a JoinGroup. Rows HB20, HB44, CV4, TA31.
+#
+# What differs between both is who the sender is, and what its request says of the member: `identity`,
+# `heartbeat` and `classic_join`. Source: GroupMetadataManager.consumerGroupHeartbeat,
+# classicGroupJoinToConsumerGroup, replaceMember.
+
+
+class Sender(Struct, frozen=True):
+    """Who joins or goes on: the member id, and the member, None if it is new. `replaced` is the member of the
+    sender's instance id if the sender takes its place. `rule` is the row that says so.
+    """
+
+    rule: RuleId
+    member_id: str
+    member: ConsumerMember | None = None
+    replaced: ConsumerMember | None = None
+
+    @property
+    def predecessor(self) -> ConsumerMember | None:
+        """The member that had the sender's place so far."""
+        return self.member or self.replaced
+
+
+def made_id(context: StepContext, client_id: str, instance_id: str | None) -> str:
+    """Return the member id that the coordinator gives to the sender of the request."""
+    prefix = client_id if instance_id is None else instance_id
+    return new_member_id(prefix, context.cause, context.config.member_id_namespace)
+
+
+def is_full(context: StepContext, member_id: str) -> bool:
+    """Whether the group has no room for another member, and this one is not in it."""
+    members = context.group_of(ConsumerGroup).members
+    return len(members) >= context.config.group_consumer_max_size and member_id not in members
+
+
+def check_room(
+    context: StepContext,
+    sender: Sender,
+    topics: Collection[str],
+    reported: TopicImages | None,
+    message: str,
+    event: EntryType | None,
+) -> None:
+    """Row TA31: raise Refused if the group would have more partitions than the coordinator assigns to one
+    group. `reported` is what the request says of the topics. `message` and `event` are of the refusal.
+    """
+    before = sender.predecessor
+    member_id = sender.member_id if before is None else before.member_id
+    group = context.group_of(ConsumerGroup)
+    if not has_room(context.config, group, member_id, topics, reported):
+        raise Refused(context.rule("TA31"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, event)
+
+
+def admit(
+    context: StepContext, sender: Sender, client: Client, reason: str, *, client_reason: str | None = None
+) -> ConsumerMember:
+    """Add the sender, which is new, to the members, or put it in the place of the member that it replaces.
+    `reason` says that it is new.
+    """
+    if sender.replaced is not None:
+        return _replace_member(context, sender.rule, sender.replaced, sender.member_id, client)
+    member = ConsumerMember(
+        member_id=sender.member_id,
+        instance_id=client.instance_id,
+        client_id=client.client_id,
+        client_host=client.client_host,
+    )
+    group = context.group_of(ConsumerGroup)
+    group.add(member)
+    if client.instance_id is not None:
+        group.static_members[client.instance_id] = member.member_id
+    context.record_member(sender.rule, EntryType.MEMBER_ADDED, member, reason, client_reason=client_reason)
+    return member
+
+
+def go_on(context: StepContext, member: ConsumerMember, update: Update, owned: Owned | None) -> None:
+    """Update the member and the group epoch, compute a due target, and take the member one step towards it.
+
+    `owned` is what the client has by its request, None if it says nothing. Raise Refused for an invalid
+    pattern.
+    """
+    subscription_changed = update_member(context, member, update)
+    maybe_update_target(context)
+    reconcile(context, member, owned, subscription_changed)
+
+
+def _replace_member(
+    context: StepContext, rule: RuleId, old: ConsumerMember, member_id: str, client: Client
+) -> ConsumerMember:
+    """Put a copy of a static member under a new member id in its place. The old member's timers go with it.
+    The new member is at epoch 0, with the old one's partitions, subscription and target. A member that has
+    the new id already loses its own: the group needs another target.
+    """
+    group = context.group_of(ConsumerGroup)
+    target = group.target.get(old.member_id)
+    member = ConsumerMember(
+        member_id=member_id,
+        instance_id=old.instance_id,
+        rack_id=old.rack_id,
+        client_id=client.client_id,
+        client_host=client.client_host,
+        rebalance_timeout_ms=old.rebalance_timeout_ms,
+        server_assignor=old.server_assignor,
+        subscribed_topic_names=old.subscribed_topic_names,
+        subscribed_topic_regex=old.subscribed_topic_regex,
+        previous_epoch=0,
+        state=old.state,
+        classic=old.classic,
+        revoking_since_ms=old.revoking_since_ms,
+    )
+    assigned, pending = old.assigned, old.pending_revocation
+    remove_member(group, old)
+    other = group.members.get(member_id)
+    if other is not None:
+        remove_member(group, other)
+    group.add(member)
+    group.assign(member, assigned, pending)
+    if target is not None:
+        group.target[member_id] = target
+    if member.instance_id is not None:
+        group.static_members[member.instance_id] = member_id
+    context.record_member(
+        rule,
+        EntryType.MEMBER_REPLACED,
+        member,
+        f"the static member came back, {old.member_id} is fenced",
+        replaced_member_id=old.member_id,
+    )
+    if other is not None:
+        forget_unused(context)
+        look(group)
+        reason = f"member {member_id} gave up its own place for that of instance {member.instance_id}"
+        bump(context, rule, reason, member_id=member_id)
+    return member
+
+
+def remove_member(group: ConsumerGroup, member: ConsumerMember) -> None:
+    """Remove a member with its partitions, which are free from now on, its target, its instance id, and its
+    timers (row HB44).
+    """
+    group.assign(member, {}, {})
+    group.remove(member)
+    group.target.pop(member.member_id, None)
+    if member.instance_id is not None:
+        del group.static_members[member.instance_id]
+
+
+# The removal of members, whatever its cause. Rows HB43 to HB46.
+#
+# Source: GroupMetadataManager.consumerGroupFenceMembers.
+
+
+_NO_REASONS: Mapping[str, str | None] = {}
+
+
+def fence(
+    context: StepContext,
+    rule: RuleId,
+    member_ids: Sequence[str],
+    reason: str,
+    *,
+    client_reasons: Mapping[str, str | None] = _NO_REASONS,
+) -> None:
+    """Remove these members, of which there is one at the least, and raise the group epoch once. No target is
+    computed: the next heartbeat or JoinGroup does it.
+
+    `reason` is a part of a sentence, such as "left the group". `client_reasons` are the clients' own, by
+    member id. A group that is left with members on the classic protocol alone may become a classic group.
+    """
+    group = context.group_of(ConsumerGroup)
+    for member_id in member_ids:
+        member = group.members[member_id]
+        remove_member(group, member)
+        context.record_member(
+            rule,
+            EntryType.MEMBER_REMOVED,
+            member,
+            reason,
+            client_reason=client_reasons.get(member_id),
+            member_epoch=member.member_epoch,
+        )
+    context.retention_is_stale = True
+    cause = f"{_who(member_ids)} removed: {reason}"
+    if maybe_downgrade(context, cause):
+        context.rule("HB43")
+        return
+    forget_unused(context)
+    look(group)
+    bump(context, context.rule("HB46"), cause)
+    if not group.members:
+        come_to_rest(context)  # row K5
+
+
+def _who(member_ids: Sequence[str]) -> str:
+    """`member a was`, `members a, b were`, the start of a sentence."""
+    if len(member_ids) == 1:
+        return f"member {member_ids[0]} was"
+    return f"members {listed(list(member_ids), 'member')} were"

@@ -1,0 +1,434 @@
+"""Conversions of groups with members: the upgrade of a classic group to the consumer protocol, and the
+downgrade.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+
+from assignors.kafka.server_side import is_for_coordinator
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
+from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
+from kafka_why.contract.kafka.snapshot import Partitions, named
+from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.kafka.wording import listed
+from kafka_why.contract.protocols.consumer_protocol import (
+    ProtocolError,
+    decode_assignment,
+    decode_subscription,
+    decode_version,
+    encode_assignment,
+)
+from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
+from state.config import MigrationPolicy
+from state.kafka.classic import rebalance, subscription
+from state.kafka.classic.rebalance import arm_session as arm_classic_session
+from state.kafka.classic.subscription import record_topics, settle_topics
+from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.consumer.settings import arm_session
+from state.kafka.consumer_group import AssignedPartitions, ClassicMember, ConsumerGroup, ConsumerMember
+from state.kafka.context import RuleId, StepContext
+from state.kafka.group import Group, Topic
+from state.kafka.modern.responses import Refused
+from state.kafka.modern.topics import fingerprint
+
+# Which conversions of groups with members are allowed: `group.consumer.migration.policy`. Rows PO1 to PO4.
+#
+# Source: ConsumerGroupMigrationPolicy.java.
+
+
+def allows_upgrade(context: StepContext) -> bool:
+    """Whether a classic group with members may become a consumer group."""
+    return _policy(context).allows_upgrade
+
+
+def allows_downgrade(context: StepContext) -> bool:
+    """Whether a consumer group with members may become a classic group."""
+    return _policy(context).allows_downgrade
+
+
+def allows_classic_members(context: StepContext) -> bool:
+    """Whether classic members may join a consumer group that has members."""
+    if context.config.group_consumer_migration_policy is not MigrationPolicy.DISABLED:
+        return True
+    context.rule("PO4")
+    return False
+
+
+def _policy(context: StepContext) -> MigrationPolicy:
+    policy = context.config.group_consumer_migration_policy
+    match policy:
+        case MigrationPolicy.BIDIRECTIONAL:
+            context.rule("PO1")
+        case MigrationPolicy.UPGRADE:
+            context.rule("PO2")
+        case MigrationPolicy.DOWNGRADE:
+            context.rule("PO3")
+        case MigrationPolicy.DISABLED:
+            context.rule("PO4")
+    return policy
+
+
+# The bytes of classic members, which go by topic name, and the consumer group's partitions, which go by
+# topic id.
+
+
+def by_topic_id(
+    partitions: Iterable[TopicPartition], topics: Mapping[str, Topic | None]
+) -> tuple[Partitions, list[str]]:
+    """Return the partitions, each once, by topic id, and the names, sorted, of topics that are not in
+    `topics`. A topic that does not exist any more is left out.
+    """
+    numbers: dict[bytes, set[int]] = {}
+    unknown = set()
+    for name, number in partitions:
+        topic = topics.get(name)
+        if topic is not None:
+            numbers.setdefault(topic.topic_id, set()).add(number)
+        elif name not in topics:
+            unknown.add(name)
+    return {topic_id: sorted(numbers[topic_id]) for topic_id in sorted(numbers)}, sorted(unknown)
+
+
+def assignment_bytes(
+    partitions: AssignedPartitions | Partitions, names: Mapping[bytes, str], subscription: bytes
+) -> bytes:
+    """Return the partitions as the assignment of a classic member, in the version of its subscription.
+    `names` are names of topics by id. A topic without a name is left out.
+    """
+    by_name = {
+        names[topic_id]: sorted(numbers) for topic_id, numbers in partitions.items() if topic_id in names
+    }
+    named = tuple(TopicPartition(name, number) for name in sorted(by_name) for number in by_name[name])
+    return encode_assignment(Assignment(named), _version(subscription))
+
+
+def _version(subscription: bytes) -> int:
+    """The version of a subscription, the lowest if it is unreadable: a JoinGroup is checked for the version
+    of its first protocol alone.
+    """
+    try:
+        return max(decode_version(subscription), 0)
+    except ProtocolError:
+        return 0
+
+
+# The downgrade: a consumer group whose members all are on the classic protocol becomes a classic group.
+# Rows DN1 to DN13.
+#
+# Source: GroupMetadataManager (validateOnlineDowngradeWithFencedMembers,
+# validateOnlineDowngradeWithReplacedMember, convertToClassicGroup), ClassicGroup.fromConsumerGroup.
+
+
+def maybe_downgrade(context: StepContext, reason: str) -> bool:
+    """Convert the group to a classic group and start a rebalance, if the members that remain after a removal
+    allow it. Return whether it was converted. `reason` says who was removed and why.
+    """
+    group = context.group_of(ConsumerGroup)
+    if not group.members or any(member.classic is None for member in group.members.values()):
+        return False
+    if not _is_allowed(context, len(group.members)):
+        return False
+    row = context.rule("DN1")
+    convert(context, row, reason)
+    rebalance.prepare(context, row, f"{reason}; the group became a classic group")
+    return True
+
+
+def can_replace(context: StepContext, replaced: ConsumerMember) -> bool:
+    """Row CV15: whether the group is downgraded if a classic member takes the place of this static one."""
+    members = context.group_of(ConsumerGroup).members.values()
+    others = [member for member in members if member.member_id != replaced.member_id]
+    if replaced.classic is not None or any(member.classic is None for member in others):
+        return False
+    return _is_allowed(context, len(others) + 1)
+
+
+def _is_allowed(context: StepContext, members: int) -> bool:
+    if allows_downgrade(context) and members <= context.config.group_max_size:
+        return True
+    context.rule("DN13")
+    return False
+
+
+def convert(context: StepContext, rule: RuleId, reason: str) -> ClassicGroup:
+    """Make the group a Stable classic group. Each member has its target as its assignment."""
+    old = context.group_of(ConsumerGroup)
+    group = _classic_group(context, old)
+    context.become(group)
+    for member in group.members.values():
+        arm_classic_session(context, member)
+    names = old.names_by_id()
+    context.record(
+        rule,
+        EntryType.GROUP_CONVERTED,
+        f"{reason}; all members are on the classic protocol now, so the consumer group becomes a classic "
+        f"group of generation {group.generation}, in which each member is assigned its target",
+        members=list(group.members),
+        leader_id=group.leader_id,
+        protocol_name=group.protocol_name,
+        targets={member_id: named(old.target.get(member_id, {}), names) for member_id in group.members},
+    )
+    return group
+
+
+def _classic_group(context: StepContext, old: ConsumerGroup) -> ClassicGroup:
+    """Rows DN2 to DN5 and DN11."""
+    group = ClassicGroup(
+        **{name: getattr(old, name) for name in Group.__struct_fields__},
+        state=GroupState.STABLE,
+        previous_state=GroupState.COMPLETING_REBALANCE,
+        generation=old.group_epoch,
+        topics=old.topics,
+    )
+    group.state_timestamp_ms = context.now_ms
+    for member in old.members.values():
+        group.add(_classic_member(member), old.protocol_type)
+    group.protocol_name = group.select_protocol()
+    names = old.names_by_id()
+    for one in group.members.values():
+        target = old.target.get(one.member_id, {})
+        one.assignment = assignment_bytes(target, names, one.metadata(group.protocol_name))
+    if is_for_coordinator(group.protocol_name):
+        group.partitions_per_topic = _partitions_per_topic(old, names)
+    group.subscribed_topics = subscription.all_topics(subscription.subscriptions(group))
+    settle_topics(group)
+    return group
+
+
+def _partitions_per_topic(old: ConsumerGroup, names: Mapping[bytes, str]) -> dict[str, int]:
+    """The partition counts of the generation, for an assignor of the coordinator: those of the target."""
+    counts = Counter[str]()
+    for target in old.target.values():
+        for topic_id, numbers in target.items():
+            if topic_id in names:
+                counts[names[topic_id]] += len(numbers)
+    return dict(sorted(counts.items()))
+
+
+def _classic_member(member: ConsumerMember) -> Member:
+    assert member.classic is not None, "a classic group has members on the classic protocol alone"
+    return Member(
+        member_id=member.member_id,
+        group_instance_id=member.instance_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        session_timeout_ms=member.classic.session_timeout_ms,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        protocols=member.classic.protocols,
+    )
+
+
+# The upgrade: a classic group with members becomes a group of the consumer protocol, because a member joins
+# it with a ConsumerGroupHeartbeat. Rows UP1 to UP10, MI14.
+#
+# Source: GroupMetadataManager (validateOnlineUpgrade, convertToConsumerGroup),
+# ConsumerGroup.fromClassicGroup.
+
+
+# The epoch of a group that never formed a generation: that of a new consumer group.
+FIRST_EPOCH = 1
+
+# The number of topics that a group asks the watcher for at a time. The group's view must fit into a record.
+WANTED_TOPICS_MAX = 1_000
+
+
+class _Parsed(Struct, frozen=True):
+    """What a classic member subscribes to, and the partitions that it has."""
+
+    member: Member
+    subscription: Subscription
+    partitions: tuple[TopicPartition, ...]
+
+
+def upgrade(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
+    """Make the classic group of the request, which joins, a group of the consumer protocol. Its members go on
+    as classic members with the partitions that they have.
+
+    Raises Refused if the group cannot be upgraded.
+    """
+    group = context.group_of(ClassicGroup)
+    _check(context, group)
+    parsed = _parse(context, group)
+    record_topics(group, request.topics)
+    record_topics(group, None if request.regex is None else dict(request.regex.topics))
+    assigned = _by_topic_id(context, group, parsed)
+    if group.generation == 0:
+        context.rule("UP8")
+    elif group.state is not GroupState.STABLE:
+        context.rule("UP9")
+    _answer_parked(context, group)
+    _convert(context, group, parsed, assigned, request)
+
+
+def _check(context: StepContext, group: ClassicGroup) -> None:
+    if not allows_upgrade(context):
+        policy = context.config.group_consumer_migration_policy
+        raise _refused(context, context.rule("UP1"), f"group.consumer.migration.policy is {policy}")
+    if not group.is_consumer_group():
+        raise _refused(context, context.rule("UP1"), f"its protocol type is {group.protocol_type}")
+    most = context.config.group_consumer_max_size
+    if len(group.members) > most:
+        why = f"it has {len(group.members)} members, and group.consumer.max.size is {most}"
+        raise _refused(context, context.rule("UP1"), why)
+
+
+def _parse(context: StepContext, group: ClassicGroup) -> list[_Parsed]:
+    """Row UP2: read the members' subscriptions and assignments. Assignments with data of an assignor of the
+    application, or with a partition that two members have, cannot be taken over.
+
+    A member without an assignment, because a rebalance took it away, has what its JoinGroup says it owns: a
+    cooperative client goes on with it until it syncs. In Kafka it has nothing (row UP9).
+    """
+    parsed = []
+    owners: dict[TopicPartition, str] = {}
+    for member in sorted(group.members.values(), key=lambda member: not member.assignment):
+        try:
+            subscription = decode_subscription(_metadata(group, member))
+            assignment = decode_assignment(member.assignment) if member.assignment else None
+        except ProtocolError as error:
+            why = f"the bytes of member {member.member_id} are unreadable: {error}"
+            raise _refused(context, context.rule("UP2"), why) from None
+        if assignment is None:
+            free = tuple(p for p in subscription.owned_partitions if p not in owners)
+            assignment = Assignment(free)
+        if assignment.user_data:
+            why = f"the assignment of member {member.member_id} has data of its assignor"
+            raise _refused(context, context.rule("UP2"), why)
+        for partition in assignment.partitions:
+            owner_id = owners.setdefault(partition, member.member_id)
+            if owner_id != member.member_id:
+                both = f"members {owner_id} and {member.member_id}"
+                why = f"{both} were both assigned {partition.topic}-{partition.partition}"
+                raise _refused(context, context.rule("UP2"), why)
+        parsed.append(_Parsed(member, subscription, assignment.partitions))
+    order = {member_id: n for n, member_id in enumerate(group.members)}
+    return sorted(parsed, key=lambda one: order[one.member.member_id])
+
+
+def _metadata(group: ClassicGroup, member: Member) -> bytes:
+    """The member's metadata for the group's protocol. Before the first generation, and for a member that no
+    longer offers that protocol, it is the metadata of the protocol that the member lists first.
+    """
+    offered = {protocol.name: protocol.metadata for protocol in reversed(member.protocols)}
+    return offered.get(group.protocol_name or "", member.protocols[0].metadata)
+
+
+def _by_topic_id(context: StepContext, group: ClassicGroup, parsed: list[_Parsed]) -> dict[str, Partitions]:
+    """Row UP5: the partitions of each member, by member id. Row MI14: raise Refused if the id of an
+    assigned topic is not known, because a member would lose partitions that it uses.
+    """
+    assigned, wanted = {}, set[str]()
+    for one in parsed:
+        assigned[one.member.member_id], unknown = by_topic_id(one.partitions, group.topics)
+        wanted.update(unknown)
+    missing = sorted(wanted)[:WANTED_TOPICS_MAX]
+    if not missing:
+        return assigned
+    names = listed(sorted(wanted), "topic")
+    message = f"Group {context.group_id} cannot be upgraded yet: the ids of its topics {names} are not known."
+    raise Refused(
+        context.rule("MI14"),
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        message,
+        EntryType.JOIN_REFUSED if missing != group.wanted_topics else None,
+        after=lambda undone: _want(undone, missing),
+    )
+
+
+def _want(context: StepContext, topics: list[str]) -> None:
+    """Leave the names in the group, which is classic again, for the topic watcher."""
+    context.group_of(ClassicGroup).wanted_topics = topics
+
+
+def _refused(context: StepContext, rule: RuleId, why: str) -> Refused:
+    message = f"Group {context.group_id} is a classic group, which cannot be upgraded: {why}."
+    return Refused(rule, ErrorCode.GROUP_ID_NOT_FOUND, message, EntryType.JOIN_REFUSED)
+
+
+def _answer_parked(context: StepContext, group: ClassicGroup) -> None:
+    """Row UP3: the rebalance ends here. Who waits for it joins again, now to a consumer group."""
+    error = ErrorCode.REBALANCE_IN_PROGRESS
+    for member in group.members.values():
+        if member.parked_join is not None:
+            row = context.rule("UP3")
+            context.reply(member.parked_join, JoinGroupResponse, row, error, member_id=member.member_id)
+        if member.parked_sync is not None:
+            context.reply(member.parked_sync, SyncGroupResponse, context.rule("UP3"), error)
+
+
+def _convert(
+    context: StepContext,
+    old: ClassicGroup,
+    parsed: list[_Parsed],
+    assigned: dict[str, Partitions],
+    request: ConsumerGroupHeartbeat,
+) -> None:
+    """Rows UP4 to UP6.
+
+    Where the last assignment lacks a partition, because not every member has synced or a topic has grown, no
+    fingerprint is kept: the joiner's heartbeat then raises the epoch, and a target is computed. In Kafka such
+    a partition stays without a member if the joiner replaces a static member with the same topics.
+    """
+    epoch = old.generation or FIRST_EPOCH
+    group = ConsumerGroup(
+        **{name: getattr(old, name) for name in Group.__struct_fields__},
+        group_epoch=epoch,
+        assignment_epoch=epoch,
+        members={one.member.member_id: _consumer_member(one, assigned, epoch) for one in parsed},
+        static_members=dict(old.static_members),
+        target=assigned,
+        topics=old.topics,
+    )
+    is_complete = _is_complete(group)
+    if is_complete:
+        group.metadata_hash = fingerprint(group)
+    group.state_timestamp_ms = context.now_ms
+    context.become(group)
+    for member in group.members.values():
+        arm_session(context, member)
+    joiner = f"member {request.member_id}" if request.member_id else f"client {request.client_id}"
+    names = group.names_by_id()
+    context.record(
+        context.rule("UP4"),
+        EntryType.GROUP_CONVERTED,
+        f"{joiner} joined with the consumer protocol, so the classic group becomes a consumer group of epoch "
+        f"{epoch}; its members keep their last assignment and go on as classic members"
+        + ("" if is_complete else "; a target follows, because not all partitions are assigned"),
+        members=list(group.members),
+        protocol_name=old.protocol_name,
+        targets={member_id: named(partitions, names) for member_id, partitions in assigned.items()},
+    )
+
+
+def _is_complete(group: ConsumerGroup) -> bool:
+    """Whether each partition of the subscribed topics is in the target of a member."""
+    assigned: dict[bytes, int] = {}
+    for target in group.target.values():
+        for topic_id, numbers in target.items():
+            assigned[topic_id] = assigned.get(topic_id, 0) + len(numbers)
+    topics = (group.topics.get(name) for name in group.subscribed())
+    return all(topic is None or assigned.get(topic.topic_id, 0) >= topic.partitions for topic in topics)
+
+
+def _consumer_member(one: _Parsed, assigned: dict[str, Partitions], epoch: int) -> ConsumerMember:
+    member = one.member
+    return ConsumerMember(
+        member_id=member.member_id,
+        instance_id=member.group_instance_id,
+        rack_id=one.subscription.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        subscribed_topic_names=sorted(set(one.subscription.topics)),
+        member_epoch=epoch,
+        previous_epoch=epoch,
+        assigned={
+            topic_id: dict.fromkeys(numbers, epoch)
+            for topic_id, numbers in assigned[member.member_id].items()
+        },
+        classic=ClassicMember(member.session_timeout_ms, member.protocols),
+    )
