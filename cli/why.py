@@ -29,7 +29,6 @@ from kafka_why.why.deliveries.reading import read_since
 from kafka_why.why.deliveries.text import alone_text, strangers
 from kafka_why.why.folder_history import read_folder
 from kafka_why.why.history import History, HistoryUnavailable, latest_view, read_history
-from kafka_why.why.offsets_topic import read_offsets_topic
 from kafka_why.why.report import Report, report_of
 from kafka_why.why.rocketmq.model import Report as RocketMqReport
 from kafka_why.why.rocketmq.report import report as rocketmq_report
@@ -151,6 +150,8 @@ def _found(
         except (TopicsMissing, HistoryUnavailable):
             if source == HISTORY:
                 raise
+    from kafka_why.why.offsets_topic import read_offsets_topic  # as many modules as the rest of a report
+
     history, notes = read_offsets_topic(client_config, group_id, since_ms, _progress())
     return _Found(history, notes=notes)
 

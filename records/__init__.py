@@ -1,1 +1,1 @@
-"""What is on the topics: requests, responses, history entries, views, and which partition holds them."""
+"""Patterns of topics, the sizes of topics, and what is shortened to fit them."""
