@@ -20,13 +20,23 @@ from kafka_why.contract.any_group import AnyView
 from kafka_why.contract.codec import PendingTransaction
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
+from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.groups.list_groups import consumer_groups, list_groups
+from kafka_why.groups.list_groups import (
+    ListedGroup,
+    consumer_groups,
+    list_broker_groups,
+    list_groups,
+    listed,
+)
 from kafka_why.groups.log_offsets import LogOffsets
 from kafka_why.groups.transactions import pending_transactions
-from kafka_why.topic_layout import ClientError, layout_on
-from operations.admin.requests import GroupRequests, KnownTypes, ObservedGroups
+from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
+from kafka_why.partitioner import partition_of
+from kafka_why.topic_layout import ClientError, TopicsMissing, layout_on
+from kafka_why.why.history import HistoryUnavailable
+from kafka_why.why.offsets_topic import partitions_of_offsets
+from operations.admin.requests import BrokersGroups, Describing, GroupRequests, KnownTypes, ObservedGroups
 from operations.admin.reset import ResetError
 from operations.admin.transactions import abort_pending
 
@@ -51,6 +61,14 @@ class Cluster:
         return layout_on(self._client_config, self._prefix)
 
     @cached_property
+    def is_set_up(self) -> bool:
+        """True if a coordinator of this project or an observer has topics with the prefix."""
+        try:
+            return bool(self.layout)
+        except TopicsMissing:
+            return False
+
+    @cached_property
     def client(self) -> CoordinatorClient:
         """The client that sends requests to the coordinator."""
         client = CoordinatorClient(
@@ -64,6 +82,24 @@ class Cluster:
         if self.layout.is_observed:
             return ObservedGroups(self._client_config, self.layout, self._timeout_ms)
         return GroupRequests(self.client)
+
+    @property
+    def described_by(self) -> Describing:
+        """The source of descriptions: the requests, or the brokers' own `__consumer_offsets`."""
+        return self.requests if self.is_set_up else BrokersGroups(self._client_config)
+
+    def listed(self) -> list[ListedGroup]:
+        """Return the rows of all groups, of every protocol type."""
+        return [*map(listed, self.groups())] if self.is_set_up else list_broker_groups(self._client_config)
+
+    def place_of(self, group_id: str) -> tuple[str, int]:
+        """Return the topic and the partition that have the group."""
+        if not self.is_set_up:
+            partition = partition_of_offsets(group_id, partitions_of_offsets(self._client_config))
+            return KAFKAS_OFFSETS_TOPIC, partition
+        layout = self.layout
+        topic = layout.groups_topic if layout.is_observed else layout.requests_topic
+        return topic, partition_of(group_id, layout.request_partitions)
 
     def pending_transactions(self) -> list[PendingTransaction]:
         """Return what is pending in transactions, without the offsets, by all that was answered before this
@@ -98,6 +134,8 @@ class Cluster:
         """
         if not all_groups:
             return dict.fromkeys(named)
+        if not self.is_set_up:
+            return {row.group: None for row in self.listed() if row.is_of_consumers}
         return {
             group.group_id: group.group_type if isinstance(group, GroupSnapshot) else None
             for group in consumer_groups(self.answered_groups())
@@ -114,7 +152,7 @@ def connected(client_config: ClientConfig, prefix: str, timeout_ms: int) -> Iter
         except RequestTimedOut as error:
             hint = f"Is the coordinator with the topics {prefix}-* running? See also --timeout."
             raise failure(f"{error}. {hint}") from error
-        except (ClientError, KafkaError, ResetError) as error:
+        except (ClientError, HistoryUnavailable, KafkaError, ResetError) as error:
             raise failure(str(error) or type(error).__name__) from error
 
 

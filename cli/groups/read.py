@@ -34,7 +34,6 @@ from kafka_why.groups.rocketmq import (
     topic_table,
 )
 from kafka_why.groups.selection import parse_protocols, parse_states, parse_types
-from kafka_why.partitioner import partition_of
 from operations.admin.gather import Described, describe_groups, describe_partitions
 
 Groups = Mapping[str, GroupSnapshot]
@@ -84,9 +83,10 @@ def list_(
     """List the groups of every protocol type, including empty ones.
 
     The list comes from the groups topic and includes everything up to the coordinator's last committed batch.
+    On a cluster without a coordinator of this project, or `observe`, the brokers list their own groups.
     """
     nothing = frozenset[str]()
-    groups = select_groups(cluster.groups(), states or nothing, types or nothing, protocols or nothing)
+    groups = select_groups(cluster.listed(), states or nothing, types or nothing, protocols or nothing)
     if output == "json":
         show_json(groups)
         return
@@ -129,13 +129,15 @@ def describe(
 ) -> None:
     """Describe groups: their partitions, their members, or their state.
 
-    The description of a RocketMQ group comes from the groups topic; without an option it is complete.
+    The description of a RocketMQ group comes from the groups topic; without an option it is complete. On a
+    cluster without a coordinator of this project, or `observe`, descriptions come from the cluster's own
+    __consumer_offsets.
     """
     if offsets + members + state > 1:
         raise click.UsageError("takes at most one of these options: --members, --offsets, --state")
     with_offsets = not (members or state)
     groups = cluster.chosen_groups(named, all_groups, rocketmq=True)
-    described = describe_groups(cluster.requests, groups, with_offsets=with_offsets or lag_seconds)
+    described = describe_groups(cluster.described_by, groups, with_offsets=with_offsets or lag_seconds)
     _tell_remarks(described)
     rocketmq = _rocketmq_rows(cluster, described.rocketmq, with_offsets=with_offsets)
     rows_of: RowsOf = {}
@@ -188,12 +190,7 @@ def _members(groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
 
 def _states(cluster: Cluster, groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
     """`lags` has the partitions of each group if its lag is asked for."""
-    layout = cluster.layout
-    topic = layout.groups_topic if layout.is_observed else layout.requests_topic
-    rows = [
-        state_row(group, topic, partition_of(group_id, layout.request_partitions))
-        for group_id, group in groups.items()
-    ]
+    rows = [state_row(group, *cluster.place_of(group_id)) for group_id, group in groups.items()]
     if lags:
         rows = [structs.replace(row, behind=behind(lags[row.group])) for row in rows]
     return _Shown(rows, [state_table(row, verbose=verbose) for row in rows if row.state != DEAD])

@@ -7,10 +7,12 @@ nothing.
 """
 
 from collections.abc import Iterable
+from contextlib import closing
 
 import structlog
 from msgspec import Struct
 
+from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.any_group import AnyView
 from kafka_why.contract.codec import UNREADABLE
@@ -51,6 +53,12 @@ class ListedGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
     protocol_type: str
     clients: int | None = None
     client_versions: list[str] = []
+
+    @property
+    def is_of_consumers(self) -> bool:
+        """True for a group of Kafka that `consumer_groups` selects."""
+        of_epochs = self.type in (SHARE_TYPE, STREAMS_TYPE)
+        return self.type != ROCKETMQ_TYPE and (of_epochs or self.protocol_type in ("", PROTOCOL_TYPE))
 
 
 def list_groups(client_config: ClientConfig, layout: TopicLayout, timeout_ms: int) -> list[AnyView]:
@@ -110,18 +118,36 @@ def listed(group: AnyView) -> ListedGroup:
     )
 
 
+def list_broker_groups(client_config: ClientConfig) -> list[ListedGroup]:
+    """Return the groups of the cluster's own coordinator that the principal may describe, by id, as the
+    brokers' ListGroups has them. Raises KafkaError.
+    """
+    with closing(kafka_clients.admin(client_config)) as admin:
+        groups: list[dict[str, str]] = admin.list_groups()
+    rows = [
+        ListedGroup(
+            group=group["group_id"],
+            type=TYPES.get(group.get("group_type", "").lower(), CLASSIC_TYPE),
+            state=group.get("group_state", ""),
+            protocol_type=group["protocol_type"],
+        )
+        for group in groups
+    ]
+    return sorted(rows, key=lambda row: row.group)
+
+
 def select_groups(
-    groups: Iterable[AnyView],
+    rows: Iterable[ListedGroup],
     states: frozenset[str],
     types: frozenset[str],
     protocols: frozenset[str] = frozenset(),
 ) -> list[ListedGroup]:
-    """Return the groups that are in one of the states, of one of the types and of one of the protocol types;
-    an empty set does not filter. Source: GroupsCommand.listGroups.
+    """Return the rows of groups that are in one of the states, of one of the types and of one of the protocol
+    types; an empty set does not filter. Source: GroupsCommand.listGroups.
     """
     return [
         row
-        for row in map(listed, groups)
+        for row in rows
         if (not types or row.type in types)
         and (not states or row.state in states)
         and (not protocols or row.protocol_type in protocols)

@@ -5,7 +5,8 @@ segment of a partition is never compacted, so it has all of it. Of what is older
 key is sure to be there. What follows from the records is decided by `kafka_why.observed`, as for `observe`.
 """
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from struct import pack, unpack_from
 from typing import Any, NamedTuple
@@ -59,11 +60,32 @@ def read_offsets_topic(
 
     Raises HistoryUnavailable if the log has no record of the group or must not be read, and KafkaError.
     """
+    with _log_of(client_config, group_id) as (stored, partition):
+        return _read(stored, client_config, group_id, since_ms, partition, progress)
+
+
+def read_group(client_config: ClientConfig, group_id: str) -> ObservedGroup | None:
+    """Return a group as it is now, with its offsets, or None if the log has no record of it. Compaction keeps
+    the last record of each key, so no older one is missing.
+
+    Raises HistoryUnavailable if the log must not be read, and KafkaError.
+    """
+    with _log_of(client_config, group_id) as (stored, partition):
+        part = GroupRecords(group_id, partition, names_on(client_config))
+        begin, end = stored.offset(OffsetSpec.EARLIEST), stored.offset(OffsetSpec.LATEST)
+        for batch in stored.read(LogWalk(begin, end, part.key_part)):
+            part.take(batch)
+        return part.finish()
+
+
+@contextmanager
+def _log_of(client_config: ClientConfig, group_id: str) -> Iterator[tuple[StoredLog, TopicPartition]]:
+    """Open the partition of a group. Raises HistoryUnavailable if it must not be read, or does not exist."""
     try:
-        partitions = _partitions(client_config)
+        partitions = partitions_of_offsets(client_config)
         partition = TopicPartition(KAFKAS_OFFSETS_TOPIC, partition_of_offsets(group_id, partitions))
         with StoredLog(client_config, partition) as stored:
-            return _read(stored, client_config, group_id, since_ms, partition, progress)
+            yield stored, partition
     except TopicAuthorizationFailedError as error:
         raise HistoryUnavailable(
             f"{KAFKAS_OFFSETS_TOPIC} must not be read by this principal. Grant it with: kafka-acls.sh "
@@ -157,6 +179,11 @@ class GroupRecords:
             self._apply_commits()
             self._apply(batch)
 
+    def finish(self) -> ObservedGroup | None:
+        """Return the group after the last record, None if there is none."""
+        self._apply_commits()
+        return self._group
+
     def _are_commits(self, batch: Batch) -> bool:
         """Keep the batch if the group has nothing but commits in it."""
         if batch.is_compressed:
@@ -215,8 +242,8 @@ def _offset_key(data: bytes, found: int, length: int) -> bytes | None:
     return data[found - 2 : found + length + 2 + max(topic_bytes, 0) + 4]
 
 
-def _partitions(client_config: ClientConfig) -> int:
-    """Return the number of partitions of `__consumer_offsets`."""
+def partitions_of_offsets(client_config: ClientConfig) -> int:
+    """Return the number of partitions of `__consumer_offsets`. Raises KafkaError."""
     with closing(kafka_clients.admin(client_config)) as admin:
         (topic,) = admin.describe_topics([KAFKAS_OFFSETS_TOPIC])
     if topic["error_code"]:

@@ -14,7 +14,7 @@ from kafka_why.groups.log_offsets import LogOffsets
 from kafka_why.groups.rocketmq import offsets_remark
 from kafka_why.lag.definitions import lag_records, next_offset
 from kafka_why.lag.log import LogBounds
-from operations.admin.requests import GroupRequests, KnownTypes
+from operations.admin.requests import Describing, KnownTypes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Described:
         return [*self.errors, *map(offsets_remark, self.rocketmq)]
 
 
-def describe_groups(requests: GroupRequests, groups: KnownTypes, *, with_offsets: bool = False) -> Described:
+def describe_groups(requests: Describing, groups: KnownTypes, *, with_offsets: bool = False) -> Described:
     """Send the requests that describe groups and, in the same round trip, OffsetFetch. A group that does not
     exist is Dead.
 

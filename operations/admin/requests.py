@@ -8,7 +8,7 @@ in time.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Protocol, TypeVar
 from uuid import UUID
 
 from clients.coordinator_client import CoordinatorClient, wait_for_views
@@ -40,9 +40,12 @@ from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ReleaseGroup
 from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
-from kafka_why.groups.committed import GroupOffsets, committed_offsets
+from kafka_why.groups.committed import Committed, GroupOffsets, committed_offsets
 from kafka_why.groups.list_groups import list_groups
+from kafka_why.observed.view import view_of
+from kafka_why.topic_ids import names_on
 from kafka_why.topic_layout import ClientError
+from kafka_why.why.offsets_topic import read_group
 from operations.admin.answers import AnyDescription, dead, offsets_of, snapshot_of
 
 KnownTypes = Mapping[str, str | None]
@@ -71,6 +74,16 @@ _NO_IDS: Mapping[str, UUID] = MappingProxyType({})
 PartitionErrors = dict[TopicPartition, ErrorCode]
 Removed = tuple[ErrorCode, list[ErrorCode]]
 """The outcome of a removal for the group, and for each member in order."""
+
+
+class Describing(Protocol):
+    """A source of descriptions of groups."""
+
+    def describe(
+        self, groups: KnownTypes, *, with_offsets: bool = False
+    ) -> tuple[Answers, dict[str, GroupOffsets]]:
+        """Return the groups, or why they cannot be described, and their offsets if wanted."""
+        ...
 
 
 class GroupRequests:
@@ -252,6 +265,36 @@ class ObservedGroups(GroupRequests):
         if not with_offsets:
             return answers, {}
         return answers, committed_offsets(client_config, layout, groups, timeout_ms)
+
+
+class BrokersGroups(Describing):
+    """Describes groups of the cluster's own coordinator from its `__consumer_offsets`, where nothing was set
+    up before.
+    """
+
+    def __init__(self, client_config: ClientConfig) -> None:
+        self._client_config = client_config
+
+    def describe(
+        self, groups: KnownTypes, *, with_offsets: bool = False
+    ) -> tuple[Answers, dict[str, GroupOffsets]]:
+        """Describe the groups as `GroupRequests` does. Raises HistoryUnavailable, KafkaError."""
+        found = {group_id: read_group(self._client_config, group_id) for group_id in groups}
+        names = names_on(self._client_config).known
+        answers: Answers = {
+            group_id: dead(group_id) if group is None else view_of(group, names)
+            for group_id, group in found.items()
+        }
+        return answers, {
+            group_id: GroupOffsets(
+                {
+                    TopicPartition(topic, number): Committed(offset.offset, offset.leader_epoch)
+                    for topic, partitions in ({} if group is None else group.offsets).items()
+                    for number, offset in partitions.items()
+                }
+            )
+            for group_id, group in found.items()
+        }
 
 
 def _of_kafka(pending: Mapping[K, Future[R]]) -> dict[K, R]:

@@ -48,12 +48,12 @@ def member(broker: SecuredBroker, group: str, *, epochs: bool) -> ConfluentMembe
     )
 
 
-def why(broker: SecuredBroker, folder: Path, user: str, *arguments: str) -> Result:
+def ask(broker: SecuredBroker, folder: Path, user: str, *arguments: str) -> Result:
     properties = folder / f"{user}.properties"
     if not properties.exists():
         write_properties(properties, broker.security.client_properties(user))
     cluster = ("--bootstrap-servers", broker.bootstrap_servers, "--client-config", str(properties))
-    return CliRunner().invoke(main, ["why", *arguments, *cluster])
+    return CliRunner().invoke(main, [*arguments, *cluster])
 
 
 @pytest.mark.parametrize("epochs", [False, True], ids=["classic", "consumer protocol"])
@@ -64,7 +64,13 @@ def test_group_is_explained_after_the_fact(broker: SecuredBroker, tmp_path: Path
         with closing(member(broker, group, epochs=epochs)) as leaves:
             share(stays, leaves)
         share(stays)
-    told = why(broker, tmp_path, READER, group, "-o", "json")
+        listed = ask(broker, tmp_path, ADMIN, "groups", "list", "--state", "--type")
+        described = ask(broker, tmp_path, ADMIN, "groups", "describe", group, "--members", "-o", "json")
+    kind = "Consumer" if epochs else "Classic"
+    assert [group, kind, "Stable"] in [line.split() for line in listed.stdout.splitlines()], listed.output
+    (shown,) = json.loads(described.stdout)
+    assert (shown["state"], [one["partitions"] for one in shown["members"]]) == ("Stable", [PARTITIONS])
+    told = ask(broker, tmp_path, READER, "why", group, "-o", "json")
     assert told.exit_code == 0, told.output
     report = json.loads(told.stdout)
     assert [one["cause"]["kind"] for one in report["rebalances"]] == ["member joined"] * 2 + [
@@ -80,12 +86,13 @@ def test_group_is_explained_after_the_fact(broker: SecuredBroker, tmp_path: Path
 def test_missing_right_is_named_with_the_command_that_grants_it(
     broker: SecuredBroker, tmp_path: Path
 ) -> None:
-    told = why(broker, tmp_path, STRANGER, "orders-service")
+    told = ask(broker, tmp_path, STRANGER, "why", "orders-service")
     assert told.exit_code == 1
     assert f"--operation Read --topic {KAFKAS_OFFSETS_TOPIC}" in told.stderr
 
 
 def test_unknown_group_is_an_error(broker: SecuredBroker, tmp_path: Path) -> None:
     wait_until(
-        lambda: "is unknown" in why(broker, tmp_path, READER, "nobody").stderr, "the error about the group"
+        lambda: "is unknown" in ask(broker, tmp_path, READER, "why", "nobody").stderr,
+        "the error about the group",
     )

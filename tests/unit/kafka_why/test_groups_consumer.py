@@ -23,7 +23,7 @@ from kafka_why.groups.describe import (
     remark,
     state_row,
 )
-from kafka_why.groups.list_groups import is_of_consumers, select_groups
+from kafka_why.groups.list_groups import is_of_consumers, listed, select_groups
 from kafka_why.groups.render import member_table, partition_table, state_table
 from kafka_why.groups.selection import parse_states, parse_types
 from kafka_why.lag.log import LogBounds
@@ -177,13 +177,13 @@ SHARE, STREAMS = view("queue", SHARE_STABLE), view("counts", STREAMS_STABLE)
     [("share", ["queue"]), ("Streams", ["counts"]), ("classic", []), ("", ["counts", "queue"])],
 )
 def test_groups_are_listed_by_their_types_as_kafka_names_them(types: str, expected: list[str]) -> None:
-    found = select_groups([STREAMS, SHARE], frozenset(), parse_types(types))
+    found = select_groups(map(listed, [STREAMS, SHARE]), frozenset(), parse_types(types))
     assert [row.group for row in found] == expected
 
 
 def test_a_streams_group_can_be_not_ready() -> None:
     not_ready = view("counts", 41)
-    (row,) = select_groups([not_ready, SHARE], parse_states("notready"), frozenset())
+    (row,) = select_groups(map(listed, [not_ready, SHARE]), parse_states("notready"), frozenset())
     assert (row.group, row.type, row.state) == ("counts", "Streams", "NotReady")
     text = remark("counts", not_ready.state, not_ready.group_type)
     assert text is not None

@@ -13,7 +13,7 @@ from kafka_why.contract.rocketmq.requests import (
     SubscriptionGroupConfig,
 )
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot
-from kafka_why.groups.list_groups import select_groups
+from kafka_why.groups.list_groups import listed, select_groups
 from kafka_why.groups.render import group_list
 from kafka_why.groups.rocketmq import (
     client_table,
@@ -61,7 +61,7 @@ def producers_only() -> GroupSnapshot:
 
 
 def test_the_list_has_both_protocols() -> None:
-    rows = select_groups([kafka_view("a"), shop()], frozenset(), frozenset())
+    rows = select_groups([listed(kafka_view("a")), listed(shop())], frozenset(), frozenset())
     assert group_list(rows, with_type=True, with_state=True) == looks("""
 GROUP                     TYPE                 STATE                #CLIENTS CLIENT-VERSION
 a                         Classic              Stable               -        -

@@ -21,7 +21,7 @@ from kafka_why.groups.describe import (
     state_row,
     with_lags,
 )
-from kafka_why.groups.list_groups import consumer_groups, select_groups
+from kafka_why.groups.list_groups import consumer_groups, listed, select_groups
 from kafka_why.groups.render import (
     OffsetDeletion,
     Removal,
@@ -209,7 +209,9 @@ def test_what_is_said_of_a_state(state: str, said: str | None) -> None:
 def test_list_has_groups_of_every_protocol_type(
     states: str, types: str, protocols: str, expected: str
 ) -> None:
-    rows = select_groups(GROUPS, parse_states(states), parse_types(types), parse_protocols(protocols))
+    rows = select_groups(
+        map(listed, GROUPS), parse_states(states), parse_types(types), parse_protocols(protocols)
+    )
     assert "".join(row.group for row in rows) == expected
     assert "".join(group.group_id for group in consumer_groups(GROUPS)) == "abc"
 
