@@ -147,7 +147,10 @@ def _found(
     if source != OFFSETS:
         try:
             return _in_history(client_config, prefix, group_id, since_ms, now_ms)
-        except (TopicsMissing, HistoryUnavailable):
+        except TopicsMissing:
+            if source == HISTORY or prefix != DEFAULT_PREFIX:  # who gives a prefix has topics with it
+                raise
+        except HistoryUnavailable:
             if source == HISTORY:
                 raise
     from kafka_why.why.offsets_topic import read_offsets_topic  # as many modules as the rest of a report

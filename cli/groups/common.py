@@ -62,10 +62,15 @@ class Cluster:
 
     @cached_property
     def is_set_up(self) -> bool:
-        """True if a coordinator of this project or an observer has topics with the prefix."""
+        """True if a coordinator of this project or an observer has topics with the prefix.
+
+        Raises TopicsMissing for a prefix that was given: who gives one has topics with it.
+        """
         try:
             return bool(self.layout)
         except TopicsMissing:
+            if self._prefix != DEFAULT_PREFIX:
+                raise
             return False
 
     @cached_property

@@ -113,7 +113,7 @@ def test_since_reads_no_more_of_a_longer_topic(
 
 
 def test_no_coordinator(broker: EmbeddedBroker) -> None:
-    told = why(broker, TopicLayout.named("nobody-was-here"), "orders", "--source", "history")
+    told = why(broker, TopicLayout.named("nobody-was-here"), "orders")
     assert told.exit_code == 1
     assert "has the coordinator been started?" in told.stderr
 
