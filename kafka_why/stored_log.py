@@ -1,4 +1,4 @@
-"""The log of one partition as the brokers store it: batches with their headers, which consumers hide.
+"""The logs of partitions as the brokers store them: batches with their headers, which consumers hide.
 
 The headers show what a consumer cannot tell: whether compaction has removed records, and how a producer's
 transaction ended. No group is used, so READ on the topic is the only right that is needed.
@@ -6,26 +6,23 @@ Source: DefaultRecordBatch.java (magic 2). Kafka has written no older format by 
 """
 
 from collections.abc import Callable, Iterator
+from functools import cached_property
 from struct import Struct
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from kafka import TopicPartition
 from kafka.admin import OffsetSpec
-from kafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError, for_code
-from kafka.protocol.consumer import FetchRequest
+from kafka.errors import for_code
 from kafka.record.default_records import DefaultRecordBatch
 
 from kafka_why.connections import kafka_clients
+from kafka_why.connections.broker_requests import FoundTopic, fetch, find_topic
 from kafka_why.connections.client_config import ClientConfig
 
 _FETCH_MAX_BYTES = 4 * 1024 * 1024
 _REQUEST_TIMEOUT_MS = 30_000
 _MAX_WAIT_MS = 500
-# The first version with this format of batches, and the last one that names topics.
-_FETCH_VERSIONS = {"min_version": 4, "max_version": 12}
-_READ_UNCOMMITTED = 0
-_CONSUMER = -1
 # Base offset, length of what follows, leader epoch, magic, CRC, attributes, last offset delta, first and
 # highest timestamp, producer id, producer epoch, first sequence, number of records.
 _HEADER = Struct(">qiibIhiqqqhii")
@@ -99,7 +96,7 @@ class LogWalk:
                 if has_gap or self.whole_from_ms is None:
                     self.whole_from_ms, self.is_whole = time_ms, self.is_whole and not has_gap
                 next_offset = base + delta + 1
-                while 0 <= hit < at:
+                if 0 <= hit < at:
                     hit = find(self._wanted, at)
                 is_wanted = 0 <= hit < stop or attributes & (_COMPRESSED | _CONTROL)
                 if is_wanted and magic == _MAGIC:
@@ -110,67 +107,45 @@ class LogWalk:
 
 
 class StoredLog:
-    """The log of one partition. For one thread. All methods raise KafkaError."""
+    """The logs of a topic's partitions. For one thread. All methods raise KafkaError."""
 
-    def __init__(self, client_config: ClientConfig, partition: TopicPartition) -> None:
-        self._partition = partition
+    def __init__(self, client_config: ClientConfig, topic: str) -> None:
+        self._name = topic
         self._admin = kafka_clients.admin(client_config, request_timeout_ms=_REQUEST_TIMEOUT_MS)
-        self._leader = -1
 
-    def offset(self, at: OffsetSpec | int) -> int:
+    @cached_property
+    def _topic(self) -> FoundTopic:
+        return find_topic(self._admin, self._name)
+
+    @property
+    def partitions(self) -> int:
+        """The number of the topic's partitions."""
+        return len(self._topic.leaders)
+
+    def offset(self, partition: int, at: OffsetSpec | int) -> int:
         """Return the first offset at or after a time in ms, or one of Kafka's places. -1: there is none."""
-        found = self._admin.list_partition_offsets({self._partition: at})
-        return int(found[self._partition].offset)
+        place = TopicPartition(self._name, partition)
+        return int(self._admin.list_partition_offsets({place: at})[place].offset)
 
-    def read(self, walk: LogWalk, progress: Progress = lambda *_: None) -> Iterator[Batch]:
+    def read(self, partition: int, walk: LogWalk, progress: Progress = lambda *_: None) -> Iterator[Batch]:
         """Yield the batches that the walk wants, and markers."""
         while not walk.is_over:
-            yield from walk.batches(self._fetch(walk.next_offset))
+            yield from walk.batches(self._fetch(partition, walk.next_offset))
             progress(walk.next_offset - walk.first, walk.end - walk.first)
 
-    def _fetch(self, offset: int) -> bytes:
-        topic = FetchRequest.FetchTopic
-        request = FetchRequest(
-            replica_id=_CONSUMER,
+    def _fetch(self, partition: int, offset: int) -> bytes:
+        found = fetch(
+            self._admin,
+            self._topic,
+            partition,
+            offset,
+            by_id=False,
             max_wait_ms=_MAX_WAIT_MS,
-            min_bytes=1,
             max_bytes=_FETCH_MAX_BYTES,
-            isolation_level=_READ_UNCOMMITTED,
-            topics=[
-                topic(
-                    topic=self._partition.topic,
-                    partitions=[
-                        topic.FetchPartition(
-                            partition=self._partition.partition,
-                            fetch_offset=offset,
-                            partition_max_bytes=_FETCH_MAX_BYTES,
-                        )
-                    ],
-                )
-            ],
-            **_FETCH_VERSIONS,
         )
-        # The admin client has no request for records. Its manager has the connections, with TLS and SASL.
-        manager = self._admin._manager
-        answer = manager.run(manager.send, request, self._find_leader())
-        found = answer.responses[0].partitions[0] if answer.responses else None
-        error_code = answer.error_code if found is None else found.error_code
-        if found is None or error_code:
-            raise for_code(error_code)(f"{self._partition.topic}-{self._partition.partition}")
+        if found.error_code:
+            raise for_code(found.error_code)(f"{self._name}-{partition}")
         return bytes(found.records or b"")
-
-    def _find_leader(self) -> int:
-        if self._leader < 0:
-            (topic,) = self._admin.describe_topics([self._partition.topic])
-            if topic["error_code"]:
-                raise for_code(topic["error_code"])(self._partition.topic)
-            leaders = {p["partition_index"]: p["leader_id"] for p in topic["partitions"]}
-            if self._partition.partition not in leaders:
-                raise UnknownTopicOrPartitionError(str(self._partition))
-            self._leader = leaders[self._partition.partition]
-            if self._leader < 0:
-                raise NotLeaderForPartitionError(f"{self._partition} has no leader")
-        return self._leader
 
     def close(self) -> None:
         """Close the connections."""

@@ -35,7 +35,7 @@ from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_layout import ClientError, TopicsMissing, layout_on
 from kafka_why.why.history import HistoryUnavailable
-from kafka_why.why.offsets_topic import partitions_of_offsets
+from kafka_why.why.offsets_topic import OffsetsTopic
 from operations.admin.requests import BrokersGroups, Describing, GroupRequests, KnownTypes, ObservedGroups
 from operations.admin.reset import ResetError
 from operations.admin.transactions import abort_pending
@@ -100,11 +100,15 @@ class Cluster:
     def place_of(self, group_id: str) -> tuple[str, int]:
         """Return the topic and the partition that have the group."""
         if not self.is_set_up:
-            partition = partition_of_offsets(group_id, partitions_of_offsets(self._client_config))
-            return KAFKAS_OFFSETS_TOPIC, partition
+            return KAFKAS_OFFSETS_TOPIC, partition_of_offsets(group_id, self._offsets_partitions)
         layout = self.layout
         topic = layout.groups_topic if layout.is_observed else layout.requests_topic
         return topic, partition_of(group_id, layout.request_partitions)
+
+    @cached_property
+    def _offsets_partitions(self) -> int:
+        with OffsetsTopic(self._client_config) as offsets:
+            return offsets.partitions
 
     def pending_transactions(self) -> list[PendingTransaction]:
         """Return what is pending in transactions, without the offsets, by all that was answered before this

@@ -18,7 +18,6 @@ from kafka_why.contract.any_group import AnyView
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.group_type import GroupType
 from kafka_why.contract.history_reader import GroupTable, decode_any_snapshot
-from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
@@ -56,7 +55,9 @@ class ListedGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_of_consumers(self) -> bool:
-        """True for a group of Kafka that `consumer_groups` selects."""
+        """True for a group of Kafka's consumers or of members with epochs, and for one that never had any
+        members.
+        """
         of_epochs = self.type in (SHARE_TYPE, STREAMS_TYPE)
         return self.type != ROCKETMQ_TYPE and (of_epochs or self.protocol_type in ("", PROTOCOL_TYPE))
 
@@ -89,14 +90,7 @@ def consumer_groups(groups: Iterable[AnyView]) -> list[AnyView]:
 
     Source: ListGroupsOptions.forConsumerGroups, forShareGroups, forStreamsGroups.
     """
-    return [g for g in groups if isinstance(g, RocketMqSnapshot) or is_of_consumers(g)]
-
-
-def is_of_consumers(group: GroupSnapshot) -> bool:
-    """Return True for a group of Kafka's consumers or of members with epochs, and for one that never had any
-    members.
-    """
-    return (group.protocol_type or "") in ("", PROTOCOL_TYPE) or group.group_type in ("share", "streams")
+    return [g for g in groups if isinstance(g, RocketMqSnapshot) or listed(g).is_of_consumers]
 
 
 def listed(group: AnyView) -> ListedGroup:

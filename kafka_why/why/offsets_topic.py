@@ -5,22 +5,21 @@ segment of a partition is never compacted, so it has all of it. Of what is older
 key is sure to be there. What follows from the records is decided by `kafka_why.observed`, as for `observe`.
 """
 
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from struct import pack, unpack_from
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 import structlog
-from kafka import TopicPartition
 from kafka.admin import OffsetSpec
-from kafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError, for_code
+from kafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 
-from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import request_id
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
+from kafka_why.groups.list_groups import list_broker_groups
 from kafka_why.observed.consumer_offsets.decode import decode
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
 from kafka_why.observed.consumer_offsets.schemas import UnknownRecord
@@ -60,77 +59,93 @@ def read_offsets_topic(
 
     Raises HistoryUnavailable if the log has no record of the group or must not be read, and KafkaError.
     """
-    with _log_of(client_config, group_id) as (stored, partition):
-        return _read(stored, client_config, group_id, since_ms, partition, progress)
+    with OffsetsTopic(client_config) as topic:
+        return topic.history(group_id, since_ms, progress)
 
 
-def read_group(client_config: ClientConfig, group_id: str) -> ObservedGroup | None:
-    """Return a group as it is now, with its offsets, or None if the log has no record of it. Compaction keeps
-    the last record of each key, so no older one is missing.
+class OffsetsTopic:
+    """Reads `__consumer_offsets` over one connection. For one thread.
 
-    Raises HistoryUnavailable if the log must not be read, and KafkaError.
+    All methods raise KafkaError, and a `with` statement raises HistoryUnavailable if the topic does not exist
+    or must not be read.
     """
-    with _log_of(client_config, group_id) as (stored, partition):
-        part = GroupRecords(group_id, partition, names_on(client_config))
-        begin, end = stored.offset(OffsetSpec.EARLIEST), stored.offset(OffsetSpec.LATEST)
-        for batch in stored.read(LogWalk(begin, end, part.key_part)):
-            part.take(batch)
-        return part.finish()
 
+    def __init__(self, client_config: ClientConfig) -> None:
+        self._client_config = client_config
+        self._stored = StoredLog(client_config, KAFKAS_OFFSETS_TOPIC)
 
-@contextmanager
-def _log_of(client_config: ClientConfig, group_id: str) -> Iterator[tuple[StoredLog, TopicPartition]]:
-    """Open the partition of a group. Raises HistoryUnavailable if it must not be read, or does not exist."""
-    try:
-        partitions = partitions_of_offsets(client_config)
-        partition = TopicPartition(KAFKAS_OFFSETS_TOPIC, partition_of_offsets(group_id, partitions))
-        with StoredLog(client_config, partition) as stored:
-            yield stored, partition
-    except TopicAuthorizationFailedError as error:
-        raise HistoryUnavailable(
-            f"{KAFKAS_OFFSETS_TOPIC} must not be read by this principal. Grant it with: kafka-acls.sh "
-            f"--bootstrap-server {client_config} --add --allow-principal User:NAME --operation Read "
-            f"--topic {KAFKAS_OFFSETS_TOPIC}"
-        ) from error
-    except UnknownTopicOrPartitionError as error:
-        raise HistoryUnavailable(
-            f"the cluster has no {KAFKAS_OFFSETS_TOPIC}: no group has joined or committed yet, or the "
-            "service hides it"
-        ) from error
+    @property
+    def partitions(self) -> int:
+        """The number of the topic's partitions."""
+        return self._stored.partitions
 
+    def partition_of(self, group_id: str) -> int:
+        """Return the partition that has a group."""
+        return partition_of_offsets(group_id, self.partitions)
 
-def _read(
-    stored: StoredLog,
-    client_config: ClientConfig,
-    group_id: str,
-    since_ms: int | None,
-    partition: TopicPartition,
-    progress: Progress,
-) -> OffsetsTopicHistory:
-    begin, end = stored.offset(OffsetSpec.EARLIEST), stored.offset(OffsetSpec.LATEST)
-    first = max(begin, end - SLICE_RECORDS)
-    while True:
-        part = GroupRecords(group_id, partition, names_on(client_config))
+    def group(self, group_id: str) -> ObservedGroup | None:
+        """Return a group as it is now, with its offsets, or None if the log has no record of it. Compaction
+        keeps the last record of each key, so no older one is missing.
+        """
+        begin, end = self._bounds(self.partition_of(group_id))
+        return self._read(group_id, begin, end)[0].finish()
+
+    def history(self, group_id: str, since_ms: int | None, progress: Progress) -> OffsetsTopicHistory:
+        """See `read_offsets_topic`."""
+        partition = self.partition_of(group_id)
+        begin, end = self._bounds(partition)
+        first = max(begin, end - SLICE_RECORDS)
+        while True:
+            part, walk = self._read(group_id, first, end, progress)
+            if first == begin or part.is_enough(since_ms):
+                break
+            first = begin if part.has_increments else max(begin, end - (end - first) * _GROWTH)
+        if not part.entries:
+            raise HistoryUnavailable(_why_nothing(self._client_config, group_id))
+        history = History(list(part.entries), frozenset(), from_start=False, records_read=end - first)
+        return OffsetsTopicHistory(history, [_coverage(partition, walk, begin)])
+
+    def _bounds(self, partition: int) -> tuple[int, int]:
+        """Return the first offset, and the one after the last."""
+        begin, end = (self._stored.offset(partition, at) for at in (OffsetSpec.EARLIEST, OffsetSpec.LATEST))
+        return begin, end
+
+    def _read(
+        self, group_id: str, first: int, end: int, progress: Progress = lambda *_: None
+    ) -> tuple["GroupRecords", LogWalk]:
+        partition = self.partition_of(group_id)
+        part = GroupRecords(group_id, partition, names_on(self._client_config))
         walk = LogWalk(first, end, part.key_part)
-        for batch in stored.read(walk, progress):
+        for batch in self._stored.read(partition, walk, progress):
             part.take(batch)
-        if first == begin or part.is_enough(since_ms):
-            break
-        first = begin if part.has_increments else max(begin, end - (end - first) * _GROWTH)
-    if not part.entries:
-        raise HistoryUnavailable(_why_nothing(client_config, group_id))
-    notes = [_coverage(partition, walk, first, begin)]
-    return OffsetsTopicHistory(
-        History(list(part.entries), frozenset(), from_start=False, records_read=end - first), notes
-    )
+        return part, walk
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stored.close()
+        if isinstance(error, TopicAuthorizationFailedError):
+            raise HistoryUnavailable(
+                f"{KAFKAS_OFFSETS_TOPIC} must not be read by this principal. Grant it with: kafka-acls.sh "
+                f"--bootstrap-server {self._client_config} --add --allow-principal User:NAME "
+                f"--operation Read --topic {KAFKAS_OFFSETS_TOPIC}"
+            ) from error
+        if isinstance(error, UnknownTopicOrPartitionError):
+            raise HistoryUnavailable(
+                f"the cluster has no {KAFKAS_OFFSETS_TOPIC}: no group has joined or committed yet, or the "
+                "service hides it"
+            ) from error
 
 
-def _coverage(partition: TopicPartition, walk: LogWalk, first: int, begin: int) -> str:
+def _coverage(partition: int, walk: LogWalk, begin: int) -> str:
     """Return from when on no record is missing."""
-    name = f"{partition.topic}-{partition.partition}"
-    if walk.whole_from_ms is None or (walk.is_whole and first == begin == 0):
+    name = f"{KAFKAS_OFFSETS_TOPIC}-{partition}"
+    if walk.whole_from_ms is None or (walk.is_whole and walk.first == begin == 0):
         return f"read from {name}, which has all its records"
-    earlier = "compaction kept the last of each key" if first == begin else "nothing was read (--since)"
+    earlier = "compaction kept the last of each key" if walk.first == begin else "nothing was read (--since)"
     whole = Clock().time(walk.whole_from_ms)
     return f"read from {name}, which has every record since {whole}; of what is older {earlier}"
 
@@ -144,7 +159,7 @@ class GroupRecords:
     """
 
     group_id: str
-    partition: TopicPartition
+    partition: int
     names: NamesById
     entries: list[HistoryEntry] = field(default_factory=list)
     has_increments: bool = False
@@ -154,9 +169,9 @@ class GroupRecords:
     _commits: dict[bytes, Batch] = field(default_factory=dict)
     _pending: dict[int, list[Batch]] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def key_part(self) -> bytes:
-        """What every key of the group has after its first two bytes."""
+        """The group's id as every key of the group has it, after its first two bytes."""
         text = self.group_id.encode()
         return pack(">h", len(text)) + text
 
@@ -171,6 +186,7 @@ class GroupRecords:
         if batch.is_marker:
             pending = self._pending.pop(batch.producer_id, [])
             if pending and any(record.commit for record in batch.records()):
+                self._apply_commits()
                 for of_transaction in pending:
                     self._apply(of_transaction)
         elif batch.is_transactional:
@@ -213,7 +229,7 @@ class GroupRecords:
             try:
                 group_id, says = decode(record.key, record.value)
             except (UnknownRecord, ProtocolError) as error:
-                log.warning("a record cannot be read", partition=str(self.partition), error=str(error))
+                log.warning("a record cannot be read", partition=self.partition, error=str(error))
                 continue
             if group_id == self.group_id:
                 self._observe(record, says)
@@ -227,7 +243,7 @@ class GroupRecords:
                 self.first_generation_ms = record.timestamp
         elif not isinstance(says, OffsetCommitted | ClassicGroupRemoved):
             self.has_increments = True
-        name = request_id(self.partition.topic, self.partition.partition, record.offset)
+        name = request_id(KAFKAS_OFFSETS_TOPIC, self.partition, record.offset)
         seen = observe(self._group, self.group_id, says, At(record.timestamp, name, name), self.names.known)
         self.entries += seen.history
         self._group = None if seen.is_over else seen.group
@@ -242,19 +258,9 @@ def _offset_key(data: bytes, found: int, length: int) -> bytes | None:
     return data[found - 2 : found + length + 2 + max(topic_bytes, 0) + 4]
 
 
-def partitions_of_offsets(client_config: ClientConfig) -> int:
-    """Return the number of partitions of `__consumer_offsets`. Raises KafkaError."""
-    with closing(kafka_clients.admin(client_config)) as admin:
-        (topic,) = admin.describe_topics([KAFKAS_OFFSETS_TOPIC])
-    if topic["error_code"]:
-        raise for_code(topic["error_code"])(KAFKAS_OFFSETS_TOPIC)
-    return len(topic["partitions"])
-
-
 def _why_nothing(client_config: ClientConfig, group_id: str) -> str:
     """Return why there is no entry of a group."""
-    with closing(kafka_clients.admin(client_config)) as admin:
-        groups = {str(group["group_id"]) for group in admin.list_groups()}
+    groups = {row.group for row in list_broker_groups(client_config)}
     if group_id in groups:
         return f"{KAFKAS_OFFSETS_TOPIC} has no record of members of group {group_id}: it only commits offsets"
     return why_nothing(group_id, groups)

@@ -9,7 +9,7 @@ from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.committed import GroupOffsets
 from kafka_why.groups.describe import LagsMs, PartitionRow, mentioned_partitions, partition_rows
 from kafka_why.groups.error_text import error_text
-from kafka_why.groups.list_groups import is_of_consumers
+from kafka_why.groups.list_groups import listed
 from kafka_why.groups.log_offsets import LogOffsets
 from kafka_why.groups.rocketmq import offsets_remark
 from kafka_why.lag.definitions import lag_records, next_offset
@@ -53,7 +53,7 @@ def describe_groups(requests: Describing, groups: KnownTypes, *, with_offsets: b
             found.errors.append(f"Consumer group '{group_id}' cannot be described: {reason}.")
             continue
         assert isinstance(answer, GroupSnapshot), "without an error"
-        if not is_of_consumers(answer):
+        if not listed(answer).is_of_consumers:
             found.errors.append(f"GroupId {group_id} is not a consumer group ({answer.protocol_type}).")
             continue
         found.groups[group_id] = answer

@@ -45,7 +45,7 @@ from kafka_why.groups.list_groups import list_groups
 from kafka_why.observed.view import view_of
 from kafka_why.topic_ids import names_on
 from kafka_why.topic_layout import ClientError
-from kafka_why.why.offsets_topic import read_group
+from kafka_why.why.offsets_topic import OffsetsTopic
 from operations.admin.answers import AnyDescription, dead, offsets_of, snapshot_of
 
 KnownTypes = Mapping[str, str | None]
@@ -279,7 +279,8 @@ class BrokersGroups(Describing):
         self, groups: KnownTypes, *, with_offsets: bool = False
     ) -> tuple[Answers, dict[str, GroupOffsets]]:
         """Describe the groups as `GroupRequests` does. Raises HistoryUnavailable, KafkaError."""
-        found = {group_id: read_group(self._client_config, group_id) for group_id in groups}
+        with OffsetsTopic(self._client_config) as topic:
+            found = {group_id: topic.group(group_id) for group_id in groups}
         names = names_on(self._client_config).known
         answers: Answers = {
             group_id: dead(group_id) if group is None else view_of(group, names)

@@ -13,6 +13,7 @@ from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata import CoordinatorType, FindCoordinatorRequest
 
 from kafka_why.connections import kafka_clients
+from kafka_why.connections.broker_requests import send
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.errors import ErrorCode
 from streaming.service.share_state.carrying_out import Item, Key, Lost, NotOwnerNow, Summary
@@ -136,9 +137,8 @@ class BrokerCoordinators:
         return {topic_id for topic_id, name in topics.items() if name in ids and ids[name] != topic_id}
 
     def _send(self, request: Any, node_id: int | None = None) -> Any:
-        manager = self._admin._manager
         try:
-            return manager.run(manager.send, request, node_id)
+            return send(self._admin, request, node_id)
         except (NodeNotReadyError, UnknownBrokerIdError) as error:
             raise Lost(error, is_sent=False) from error
         except Exception as error:  # whatever it is, the request may have been sent

@@ -11,21 +11,16 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 from uuid import UUID
 
-from kafka.errors import NotLeaderForPartitionError, UnknownTopicOrPartitionError, for_code
-from kafka.protocol.consumer import FetchRequest
+from kafka.errors import for_code
 from kafka.record import MemoryRecords
 
 from kafka_why.connections import kafka_clients
+from kafka_why.connections.broker_requests import FoundTopic, fetch, find_topic
 from kafka_why.connections.client_config import ClientConfig
 
 # The maximum time of a request to the brokers, beside the wait for data.
 BROKER_TIMEOUT_MS = 5_000
 _FETCH_MAX_BYTES = 512 * 1024
-# The first version that names topics by id, so that a topic that was made again is not read in place of the
-# one before. Every broker from 3.1 on has it.
-_FETCH_VERSION = 13
-_READ_UNCOMMITTED = 0
-_NO_REPLICA = -1
 OFFSET_OUT_OF_RANGE = 1
 _MAGIC = 2
 
@@ -66,37 +61,26 @@ class MarkersReader:
             bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
             request_timeout_ms=BROKER_TIMEOUT_MS,
         )
-        self._topic_id: UUID | None = None
-        self._leaders: dict[int, int] = {}
+        self._found: FoundTopic | None = None
 
     def find_topic(self) -> UUID:
         """Return the topic's id. Raises UnknownTopicOrPartitionError if there is no such topic."""
-        (found,) = self._admin.describe_topics([self._topic])
-        if found["error_code"] != 0:
-            raise for_code(found["error_code"])(self._topic)
-        self._topic_id = topic_id = UUID(str(found["topic_id"]))
-        self._leaders = {p["partition_index"]: p["leader_id"] for p in found["partitions"]}
-        return topic_id
+        self._found = found = find_topic(self._admin, self._topic)
+        return found.topic_id
 
     def fetch(self, partition: int, offset: int, max_wait_ms: int) -> Fetched:
         """Read from this offset on. Waits up to `max_wait_ms` for a first record."""
-        leader = self._leader(partition)
-        request = FetchRequest(
-            replica_id=_NO_REPLICA,
+        if self._found is None:
+            self._found = find_topic(self._admin, self._topic)
+        found = fetch(
+            self._admin,
+            self._found,
+            partition,
+            offset,
+            by_id=True,
             max_wait_ms=max_wait_ms,
-            min_bytes=1,
             max_bytes=_FETCH_MAX_BYTES,
-            isolation_level=_READ_UNCOMMITTED,
-            topics=[_fetch_topic(self._topic_id, partition, offset)],
-            min_version=_FETCH_VERSION,
-            max_version=_FETCH_VERSION,
         )
-        # The admin client has no request for records. Its manager has the connections, with TLS and SASL.
-        manager = self._admin._manager
-        answer = manager.run(manager.send, request, leader)
-        if not answer.responses:
-            raise for_code(answer.error_code)(f"{self._topic}-{partition}")
-        (found,) = answer.responses[0].partitions
         if found.error_code == OFFSET_OUT_OF_RANGE:
             return Fetched([], offset, found.log_start_offset, found.high_watermark, is_out_of_range=True)
         if found.error_code:
@@ -115,16 +99,6 @@ class MarkersReader:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    def _leader(self, partition: int) -> int:
-        if self._topic_id is None:
-            self.find_topic()
-        leader = self._leaders.get(partition)
-        if leader is None:
-            raise UnknownTopicOrPartitionError(f"{self._topic}-{partition}")
-        if leader < 0:
-            raise NotLeaderForPartitionError(f"{self._topic}-{partition} has no leader")
-        return leader
 
 
 def marker_wait_ms(partitions: int, all_ms: int, least_ms: int) -> int:
@@ -156,15 +130,3 @@ def _batches(records: bytes) -> Iterator[Any]:
         batch = memory.next_batch()
         if batch is not None and batch.magic == _MAGIC:
             yield batch
-
-
-def _fetch_topic(topic_id: UUID | None, partition: int, offset: int) -> Any:
-    topics = FetchRequest.FetchTopic
-    return topics(
-        topic_id=topic_id,
-        partitions=[
-            topics.FetchPartition(
-                partition=partition, fetch_offset=offset, partition_max_bytes=_FETCH_MAX_BYTES
-            )
-        ],
-    )

@@ -23,7 +23,7 @@ from kafka_why.groups.describe import (
     remark,
     state_row,
 )
-from kafka_why.groups.list_groups import is_of_consumers, listed, select_groups
+from kafka_why.groups.list_groups import listed, select_groups
 from kafka_why.groups.render import member_table, partition_table, state_table
 from kafka_why.groups.selection import parse_states, parse_types
 from kafka_why.lag.log import LogBounds
@@ -90,7 +90,7 @@ def looks(text: str) -> str:
 
 
 def test_members_with_epochs_current_and_target_assignment() -> None:
-    assert is_of_consumers(MOVING)
+    assert listed(MOVING).is_of_consumers
     assert [m.group_instance_id for m in MOVING.members] == [None, None, "till"]
     assert member_table(member_rows(MOVING), verbose=True) == looks("""
 GROUP           CONSUMER-ID     GROUP-INSTANCE-ID HOST            CLIENT-ID       #PARTITIONS     CURRENT-EPOCH   CURRENT-ASSIGNMENT   TARGET-EPOCH    TARGET-ASSIGNMENT    UPGRADED SUBSCRIPTION

@@ -8,7 +8,6 @@ from struct import pack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka import TopicPartition
 from kafka.record import MemoryRecordsBuilder
 
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
@@ -60,7 +59,7 @@ def requests(rows: Iterable[LogRow]) -> list[list[LogRow]]:
 
 def read(group_id: str, data: Sequence[bytes], end: int) -> tuple[GroupRecords, LogWalk]:
     """Read the group, one response after the other."""
-    part = GroupRecords(group_id, TopicPartition(KAFKAS_OFFSETS_TOPIC, 0), NamesById(dict))
+    part = GroupRecords(group_id, 0, NamesById(dict))
     walk = LogWalk(0, end, part.key_part)
     for response in data:
         for found in walk.batches(response):
@@ -129,3 +128,18 @@ def test_commits_of_a_transaction_count_when_it_has_committed(key: bytes, said: 
     part, _ = read("classic", [b"".join(stored)], end + 2)
     (removed,) = [entry for entry in part.entries if entry.type is EntryType.MEMBER_REMOVED]
     assert said in removed.reason
+
+
+def test_commit_of_a_transaction_is_later_than_those_before_its_end() -> None:
+    (row, *_) = [row for row in real_rows() if row.key[1] < 2]
+    offset_at = 2  # the value has the offset after its version
+    plain, later = (
+        row._replace(offset=0),
+        row._replace(offset=1, value=row.value[:offset_at] + pack(">q", 77) + row.value[offset_at + 8 :]),
+    )
+    stored = [batch([plain]), batch([later], producer_id=7), marker(2, 7, _COMMIT)]
+    part, _ = read("classic", [b"".join(stored)], 3)
+    group = part.finish()
+    assert group is not None
+    ((partitions),) = group.offsets.values()
+    assert [offset.offset for offset in partitions.values()] == [77]
