@@ -144,18 +144,25 @@ def _found(
     now_ms: int,
 ) -> _Found:
     """Raises HistoryUnavailable if there is neither a history nor deliveries."""
+    unknown: HistoryUnavailable | None = None
     if source != OFFSETS:
         try:
             return _in_history(client_config, prefix, group_id, since_ms, now_ms)
         except TopicsMissing:
             if source == HISTORY or prefix != DEFAULT_PREFIX:  # who gives a prefix has topics with it
                 raise
-        except HistoryUnavailable:
+        except HistoryUnavailable as error:
             if source == HISTORY:
                 raise
+            unknown = error
     from kafka_why.why.offsets_topic import read_offsets_topic  # as many modules as the rest of a report
 
-    history, notes = read_offsets_topic(client_config, group_id, since_ms, _progress())
+    try:
+        history, notes = read_offsets_topic(client_config, group_id, since_ms, _progress())
+    except (HistoryUnavailable, KafkaError):
+        if unknown is not None:  # that names groups with a similar id
+            raise unknown from None
+        raise
     return _Found(history, notes=notes)
 
 
