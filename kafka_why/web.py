@@ -52,17 +52,19 @@ class _Connection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
 
 
-def _bounded(max_connections: int) -> type[_Connection]:
-    """Return the protocol of a server with so many connections."""
+def _bounded(max_connections: int, *, ends_busy: bool) -> type[_Connection]:
+    """Return the protocol of a server with at most this number of connections."""
 
     class Bounded(_Connection):
-        slots = ClientSlots(max_connections, lambda connection: connection.is_idle, ends_busy=True)
+        slots = ClientSlots(max_connections, lambda connection: connection.is_idle, ends_busy=ends_busy)
 
     return Bounded
 
 
 class Web:
-    """Serves an application on a listening socket, in a thread, from `start` to `stop`."""
+    """Serves an application on a listening socket, in a thread, from `start` to `stop`. For `ends_busy` see
+    `ClientSlots`.
+    """
 
     def __init__(
         self,
@@ -70,6 +72,8 @@ class Web:
         listening: socket.socket,
         tls: Tls | None = None,
         max_connections: int = MAX_CONNECTIONS,
+        *,
+        ends_busy: bool = True,
     ) -> None:
         self._socket = listening
         self._server = uvicorn.Server(
@@ -77,7 +81,7 @@ class Web:
                 served,
                 log_config=None,
                 access_log=False,
-                http=_bounded(max_connections),
+                http=_bounded(max_connections, ends_busy=ends_busy),
                 timeout_graceful_shutdown=1,
                 server_header=False,
                 lifespan="off",

@@ -60,7 +60,9 @@ class HttpPort:
         self.url = f"{url_of(self._listening)}metrics"
         """The URL to scrape."""
         routes = [Route(path, endpoint) for path, endpoint in endpoints.items()]
-        self._web = Web(Starlette(routes=routes), self._listening, max_connections=MAX_CONNECTIONS)
+        self._web = Web(
+            Starlette(routes=routes), self._listening, max_connections=MAX_CONNECTIONS, ends_busy=False
+        )
         self._web.start()
 
     def close(self) -> None:
