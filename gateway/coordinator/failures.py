@@ -29,10 +29,6 @@ class Failure(NamedTuple):
     error_code: ErrorCode
     why: str
 
-    @property
-    def is_permanent(self) -> bool:
-        return self.error_code is ErrorCode.UNKNOWN_SERVER_ERROR
-
 
 def _permanent(why: str) -> Failure:
     return Failure(ErrorCode.UNKNOWN_SERVER_ERROR, why)

@@ -19,7 +19,7 @@ from clients.coordinator_client import CoordinatorClient, wait_for_views
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import CLOCK_PATTERN, CommittedOffset
-from kafka_why.contract.early_answers import EarlyAnswers, is_by_query
+from kafka_why.contract.early_answers import EarlyAnswers
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.history_reader import CoordinatorStarted, decode_entry, decode_snapshot
 from kafka_why.contract.kafka.history import HistoryEntry
@@ -74,11 +74,6 @@ def read_answers(client_config: ClientConfig, layout: TopicLayout) -> list[Consu
     answers = EarlyAnswers()
     records = read_topic(client_config, layout.responses_topic)
     return [record for record in records if answers.counts(record.partition, record.headers)]
-
-
-def querys_answers(client_config: ClientConfig, layout: TopicLayout) -> list[ConsumerRecord]:
-    """The records of the responses topic that the query wrote."""
-    return [r for r in read_topic(client_config, layout.responses_topic) if is_by_query(r.headers)]
 
 
 def clock_claims(records: list[ConsumerRecord]) -> list[tuple[int, int, int]]:
