@@ -78,7 +78,7 @@ def replica_racks(racks: PartitionRacks, topic: str, number: int) -> frozenset[s
 
 
 def are_racks_of_use(member_racks: Collection[str], partition_racks: Collection[frozenset[str]]) -> bool:
-    """Whether a rack-aware assignment can differ: some member is near some partitions but not near all.
+    """Return True if a rack-aware assignment can differ: some member is near some partitions but not all.
 
     If every partition has replicas on the same racks, each member is near all of them or none.
     """

@@ -40,7 +40,7 @@ class _Topic:
         return are_racks_of_use(racks, self.partition_racks)
 
     def is_near(self, member_id: MemberId, partition: int) -> bool:
-        """Whether the partition is near the member. A member of unknown rack is near all, as in Kafka."""
+        """Return True if the partition is near the member. One of unknown rack is near all, as in Kafka."""
         rack = self.rack_of.get(member_id)
         return rack is None or rack in self.partition_racks[partition]
 

@@ -39,11 +39,11 @@ class ProcessQueue:
     last_lock_ms: int = 0
 
     def is_pull_expired(self, now_ms: int) -> bool:
-        """Whether the last pull is so long ago that pulling must have stopped."""
+        """Return True if the last pull was more than PULL_MAX_IDLE_MS ago, so pulling must have stopped."""
         return now_ms - self.last_pull_ms > PULL_MAX_IDLE_MS
 
     def is_locked(self, now_ms: int) -> bool:
-        """Whether the lock is held and was renewed within LOCK_MAX_LIVE_MS."""
+        """Return True if the lock is held and was renewed within LOCK_MAX_LIVE_MS."""
         return self.locked and now_ms - self.last_lock_ms <= LOCK_MAX_LIVE_MS
 
     def lock(self, now_ms: int) -> None:

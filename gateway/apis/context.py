@@ -62,7 +62,7 @@ class PatternLooks:
             self.pop(*next(iter(self._patterns)))
 
     def is_asked(self, group_id: str, member_id: str) -> bool:
-        """Whether the member's next heartbeat has to bring a look."""
+        """Return True if the member's pattern has to be resolved at its next heartbeat."""
         return (group_id, member_id) in self._patterns
 
     def pop(self, group_id: str, member_id: str) -> str | None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Room:
-    """Places for so many things of a kind."""
+    """A limiter with a fixed number of places."""
 
     __slots__ = ("free",)
 

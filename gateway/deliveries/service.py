@@ -130,7 +130,7 @@ class Deliveries:
         return idle is not None
 
 
-# What was counted of share groups' records, as numbers. Groups and members are no labels, because clients
+# Counters of share groups' records. Groups and members are no labels, because clients
 # name them.
 
 

@@ -118,7 +118,7 @@ class Taking:
 
 
 class Kind(Enum):
-    """What a request waits for. It waits until all earlier requests of another kind are answered. One of kind
+    """The order of a request among others. It waits for all earlier requests of another kind. One of kind
     ALONE waits for all earlier requests, and all later requests wait for it.
     """
 

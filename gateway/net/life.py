@@ -56,7 +56,7 @@ LINGER_S = 1.0
 
 
 class Deadline(Enum):
-    """What a connection may wait for. There is one of each at most."""
+    """An event that a connection waits for. At most one deadline of each kind is armed."""
 
     AUTHENTICATION = "the client authenticates"
     IDLE = "the client sends something, or waits for a response"
@@ -70,7 +70,7 @@ class Watched(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether requests wait or are under way."""
+        """True if requests wait or are under way."""
         ...
 
     @property
@@ -124,7 +124,7 @@ class Timers:
         self._set(Deadline.MUTE, seconds, unmute)
 
     def cancel(self, deadline: Deadline) -> None:
-        """What was waited for has come."""
+        """Disarm a deadline, because its event has come."""
         if self._handles and (handle := self._handles.pop(deadline, None)) is not None:
             handle.cancel()
 

@@ -249,7 +249,7 @@ def _past(terms: Terms, as_of_ms: int) -> tuple[list[Outage], CoordinatorConfig,
     )
 
 
-# What a standby's replica does with the log: it acts on no time on which no coordinator has acted.
+# A standby's replica and the log: it acts on no time on which no coordinator has acted.
 #
 # A standby does not know yet when an outage begins. Requests of an outage are handled at its end, so a
 # replica that has applied one at its own time would be wrong. An outage begins after the horizon, the

@@ -60,7 +60,7 @@ class Admission:
             del self._by_ip[address]
 
 
-# How many files the process may open. Shells and service managers often allow 1,024, and each client needs
+# The limit on open files of the process. Shells and service managers often allow 1,024, and each client needs
 # a connection to the gateway and one to its broker.
 
 

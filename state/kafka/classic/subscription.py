@@ -45,7 +45,7 @@ def where_they_differ(by_member: Subscriptions | None) -> Subscriptions | None:
     return by_member
 
 
-# What JoinGroups report of the members' topics: their ids and numbers of partitions.
+# Reports of JoinGroups about the members' topics: their ids and numbers of partitions.
 #
 # The classic protocol does not use these facts. An upgrade to the consumer protocol needs them, because
 # that protocol goes by topic id (rows UP5, MI14).

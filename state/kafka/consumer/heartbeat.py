@@ -43,7 +43,7 @@ from state.kafka.modern.responses import (
 )
 from state.kafka.modern.topics import merge_reported
 
-# What a ConsumerGroupHeartbeat is refused for before its group is looked at. Rows HB1, HB5 to HB13.
+# Refusals of a ConsumerGroupHeartbeat before its group is read. Rows HB1, HB5 to HB13.
 #
 # Source: GroupCoordinatorService.throwIfConsumerGroupHeartbeatRequestIsInvalid.
 

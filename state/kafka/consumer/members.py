@@ -21,7 +21,7 @@ from state.kafka.modern.responses import Client, Refused
 from state.kafka.modern.target import bump, come_to_rest, has_room
 from state.kafka.modern.topics import look
 
-# What a heartbeat or a JoinGroup changes in its member, and the group epoch. Rows HB48 to HB55.
+# Changes of a member by a heartbeat or a JoinGroup, and the group epoch. Rows HB48 to HB55.
 #
 # Source: GroupMetadataManager.consumerGroupHeartbeat, classicGroupJoinToConsumerGroup.
 
@@ -122,7 +122,7 @@ def _regex_change(before: str, after: str) -> str:
     return f"subscribes to the pattern {after!r}" if after else f"gives up the pattern {before!r}"
 
 
-# How a member joins and goes on, by a ConsumerGroupHeartbeat or by a JoinGroup. Rows HB20, HB44, CV4, TA31.
+# Joining and continuing, by a ConsumerGroupHeartbeat or by a JoinGroup. Rows HB20, HB44, CV4, TA31.
 #
 # What differs between both is who the sender is, and what its request says of the member: `identity`,
 # `heartbeat` and `classic_join`. Source: GroupMetadataManager.consumerGroupHeartbeat,

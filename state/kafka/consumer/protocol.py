@@ -188,7 +188,7 @@ def note_state(context: StepContext, before: Before) -> None:
         record_stable(context, context.rule("GS4"), group.members, has_rebalanced=has_rebalanced)
 
 
-# Who may commit to a group of the consumer protocol and fetch from it, by member epoch. Rows OF3 to OF23.
+# Rights to commit to a group of the consumer protocol and fetch from it, by member epoch. Rows OF3 to OF23.
 #
 # A member whose epoch has moved on may still commit the partitions that it had at the epoch of its commit
 # (KIP-1251). No commit extends a session, and the state of the member does not matter (rows OF15, OF17).

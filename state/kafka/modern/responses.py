@@ -20,7 +20,7 @@ from state.protocol import Handler, Refusal, WhyRefused
 # handler takes all changes back (`StepContext.undo`).
 
 
-# What Java's String.trim takes away.
+# The characters that Java's String.trim removes.
 _BLANKS = "".join(map(chr, range(33)))
 
 

@@ -24,7 +24,7 @@ from state.kafka.modern.topics import KnowsTopics
 from state.kafka.modern_group import ModernGroup
 from state.kafka.settings import GroupSetting, SettingBounds, values_in_force
 
-# How many partitions the coordinator assigns to one group. Rows TA31, TA32.
+# The bound on partitions that the coordinator assigns to one group. Rows TA31, TA32.
 
 
 class Assigned(KnowsTopics, Protocol):

@@ -34,7 +34,7 @@ from state.kafka.offsets.commit import (
     topic_id_of,
 )
 
-# Whether a marker ends the transaction of a pending offset. Rows TO10, TO11.
+# The outcome of a marker for a pending offset. Rows TO10, TO11.
 #
 # The core and the follower of the markers decide by this function alone, so they cannot disagree.
 

@@ -46,7 +46,7 @@ from state.kafka.share.target import SETTINGS, is_assignment_pending, maybe_upda
 from state.kafka.share.tasks import RETRIABLE, in_words, parked_overdue, tasks_overdue
 from state.kafka.share_group import LEAVE_GROUP_MEMBER_EPOCH, ShareGroup, ShareMember
 
-# What a ShareGroupHeartbeat is refused for before its group is looked at. Rows SH3, SH6 to SH10.
+# Refusals of a ShareGroupHeartbeat before its group is read. Rows SH3, SH6 to SH10.
 #
 # Source: KafkaApis.isMemberIdValid, GroupCoordinatorService.throwIfShareGroupHeartbeatRequestIsInvalid.
 
@@ -139,7 +139,7 @@ def check_room(context: StepContext, request: ShareGroupHeartbeat, group: ShareG
         raise Refused(context.rule("TA31"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, event)
 
 
-# What a heartbeat changes in its member, and the group epoch. Rows SH21 to SH24.
+# Changes of a member by a heartbeat, and the group epoch. Rows SH21 to SH24.
 #
 # Source: GroupMetadataManager.shareGroupHeartbeat.
 

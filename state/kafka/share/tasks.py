@@ -22,7 +22,7 @@ from state.kafka.context import RuleId, StepContext
 from state.kafka.group import DeadlineReached
 from state.kafka.share_group import Parked, ParkedKind, ParkedTopic, ShareGroup
 
-# What the share coordinator answers for a partition. Row SI10.
+# The share coordinator's answers for a partition. Row SI10.
 
 
 RETRIABLE = frozenset(
