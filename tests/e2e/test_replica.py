@@ -140,11 +140,9 @@ def test_a_replica_that_is_killed_is_seeded_anew_and_answers_on(
     wait_until(lambda: seen.sample("compared_total") > 0, "early answers are compared")
     seedings = seen.sample("seedings_total")
     counts = [seen.sample("compared_total")]
-    said = set()
 
     def answers_again() -> bool:
         counts.append(seen.sample("compared_total"))
-        said.add(seen.status().replica)
         assert seen.ready()[0] == 200
         return seen.sample("seedings_total") > seedings and seen.status().replica == "answering"
 
@@ -152,7 +150,6 @@ def test_a_replica_that_is_killed_is_seeded_anew_and_answers_on(
     assert member.heartbeat(1) is ErrorCode.NONE, "the query answers"
     wait_until(answers_again, "the replica answers again")
     assert counts == sorted(counts)
-    assert said & {"ended: its process ended with -9", "seeding: its seed is made"}
     replica = seen.coordinator.replica
     answered = replica().answers
 
