@@ -78,7 +78,7 @@ def test_modules_have_one_subject() -> None:
 
 def test_every_test_is_run() -> None:
     """Every file of tests is run by `make test` or by another target of `.ci/run`, and whole."""
-    parts = re.findall(r"(?m)^part \d+ make (.+)$", (ROOT / ".ci" / "run").read_text())
+    parts = re.findall(r"(?m)^ *part \d+ make (.+)$", (ROOT / ".ci" / "run").read_text())
     run: list[str] = []
     for target in " ".join(parts).split():
         for words in pytest_calls(target):
