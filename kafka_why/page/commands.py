@@ -15,12 +15,14 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from msgspec import Struct
 
 from kafka_why.assign.parsing import group_file
 from kafka_why.assign.recorded import Recorded
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.properties import properties_text
 from kafka_why.page.words import iso
 from kafka_why.why.model import Rebalance
 
@@ -61,6 +63,11 @@ class Source(Struct, frozen=True, kw_only=True):
 
     checkpoint: str
     properties: str
+
+    @classmethod
+    def of(cls, client_config: ClientConfig, checkpoint: str) -> Self:
+        """Return where the log of the coordinator with this checkpoint is."""
+        return cls(checkpoint=checkpoint, properties=properties_text(client_config.java_settings()))
 
     def __repr__(self) -> str:
         return f"Source(checkpoint={self.checkpoint!r})"
