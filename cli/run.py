@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from cli.gateway_options import LISTENING
+from cli.live_view import LiveView
 from cli.run_broker_groups import GroupsBeside
 from cli.run_gateway import GatewayToStart, metrics_and_checks
 from cli.run_options import NO_GATEWAY, RunOptions, run_options
@@ -23,7 +24,6 @@ from kafka_why.cli.output import failure_in_lines, show, show_encoded, tell
 from kafka_why.cli.signals import exit_on_signals, stop_on_signals
 from kafka_why.cli.thread_deaths import Stop, watching_threads
 from kafka_why.contract.service.status import ServicePhase
-from kafka_why.live_view import LiveView
 from kafka_why.local_files import FolderError
 from kafka_why.page.commands import Source
 from kafka_why.service_folder import Folder

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from importlinter import cli
 
+import kafka_why
 from cli.own_packages import OWN_PACKAGES
 
 ROOT = Path(__file__).parents[1]
@@ -50,10 +51,19 @@ def test_packages_are_this_checkouts(package: str) -> None:
 def test_the_packages_are_the_same_everywhere() -> None:
     """pyproject.toml installs and checks them."""
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
-    assert tool["setuptools"]["packages"]["find"]["include"] == [f"{name}*" for name in PACKAGES]
+    assert tool["setuptools"]["packages"]["find"]["include"] == [f"{name}*" for name in OWN_PACKAGES]
     assert tool["importlinter"]["root_packages"] == PACKAGES
     *_, acyclic = tool["importlinter"]["contracts"]
     assert acyclic["ancestors"] == PACKAGES
+
+
+def test_the_explainers_distribution_has_all_its_packages_and_the_coordinators_version() -> None:
+    project = tomllib.loads((ROOT / "kafka_why" / "pyproject.toml").read_text())
+    folders = sorted(path.parent.relative_to(ROOT) for path in (ROOT / "kafka_why").rglob("__init__.py"))
+    assert project["tool"]["setuptools"]["packages"] == [".".join(folder.parts) for folder in folders]
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (pin,) = [one for one in needed if one.startswith("kafka-why")]
+    assert pin.endswith(f"=={kafka_why.__version__}")
 
 
 def test_functions_fit_on_a_screen() -> None:
@@ -164,7 +174,7 @@ def test_only_one_module_prints() -> None:
         "embedded/jars.py: Console",
         "embedded/jars.py: sys.stdout.write",
         "embedded/parent_watchdog.py: print",
-        "kafka_why/live_view.py: EscapingConsole",
+        "cli/live_view.py: EscapingConsole",
         "streaming/replica/__main__.py: sys.stderr.write",
     }
 

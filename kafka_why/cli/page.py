@@ -77,7 +77,8 @@ class PageOptions:
 @click.option(
     "--checkpoint",
     metavar="PLACE",
-    help="Path or URI of the coordinator's checkpoint. With it readers can run `whatif` and `replay`.",
+    help="Path or URI of the coordinator's checkpoint. With it readers can run `whatif` and `replay` of "
+    "`group-coordinator`, if that is installed here.",
 )
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="Its key, PEM; default: in the same file.")
 @as_object(PageOptions, "options")

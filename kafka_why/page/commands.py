@@ -38,7 +38,8 @@ _INPUT = "/dev/stdin"
 _NICENESS = 10
 _JSON = ["-o", "json"]
 _LOOK_S, _GRACE_S = 1.0, 3.0
-_PROGRAM = Path(sysconfig.get_path("scripts")) / "group-coordinator"
+PROGRAM = Path(sysconfig.get_path("scripts")) / "group-coordinator"
+"""The commands of the coordinator, which need not be installed beside the explainer."""
 
 
 class Command(NamedTuple):
@@ -119,7 +120,7 @@ class Runner:
     """Runs commands, MAX_RUNNING at the same time."""
 
     def __init__(
-        self, program: Sequence[str] = (sys.executable, str(_PROGRAM)), limit_s: float = LIMIT_S
+        self, program: Sequence[str] = (sys.executable, str(PROGRAM)), limit_s: float = LIMIT_S
     ) -> None:
         self._program = program
         self._limit_s = limit_s
