@@ -11,7 +11,7 @@ STAMP := $(VENV)/.set-up
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 # With all hashes of a version the locks hold for each system it has wheels for.
 COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-	--group build --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
+	--group build --no-emit-package kafka-why --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
 .PHONY: help setup run demo test test-unit test-pure pure-e2e pure-conformance test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign share-campaign observed-campaign conformance conformance-check mutants bench pictures lint style types imports lock clean
 
@@ -22,11 +22,11 @@ setup: $(STAMP) ## make .venv with the pinned packages and fetch the jars (once)
 
 # Python compiles the modules that are imported, when they are: most of the packages' never are. pyspark alone
 # has no wheel, and to compress its jars once more would take half of the time of making one.
-$(PACKAGES): pyproject.toml requirements-dev.lock
+$(PACKAGES): pyproject.toml kafka_why/pyproject.toml requirements-dev.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --require-hashes --requirement requirements-dev.lock \
 		--no-compile --config-settings=--build-option=--compression=stored
-	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable kafka_why --editable .
 	touch $@
 
 $(STAMP): $(PACKAGES) embedded/jars.toml streaming/query/class_archive.py
@@ -142,6 +142,7 @@ lock: ## pin what pyproject.toml asks for, with hashes (UPGRADE=--upgrade: newes
 	build/lock/bin/python -m pip install --quiet uv==0.13.9
 	$(COMPILE) --output-file requirements.lock pyproject.toml
 	$(COMPILE) --constraint requirements.lock --extra dev --output-file requirements-dev.lock pyproject.toml
+	$(COMPILE) --constraint requirements.lock --extra pkcs12 --output-file requirements-why.lock kafka_why/pyproject.toml
 
 clean: ## remove .venv and the tools' caches; jars and .data stay
 	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info

@@ -24,8 +24,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from assignors.kafka.api import NO_RACKS
-from assignors.kafka.sticky.group import NOBODY, StickyGroup, number_group
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,
@@ -34,11 +32,13 @@ from kafka_why.contract.protocols.subscriptions import (
     TopicPartition,
 )
 from kafka_why.contract.protocols.user_data import Claim, cooperative_claim, sticky_claim
+from kafka_why.sticky.api import NO_RACKS
+from kafka_why.sticky.group import NOBODY, StickyGroup, number_group
 
 
 @dataclass(frozen=True)
 class LagAwareAssignor:
-    """The assignor that the module describes; it implements `assignors.kafka.api.Assignor`.
+    """The assignor that the module describes; it implements `kafka_why.sticky.api.Assignor`.
 
     `weights` are 0 or more, 0 for partitions that are missing; `tolerance` has the unit of the weights. A
     member's earlier partitions are those in its user data, as for `sticky`, or else its owned partitions.

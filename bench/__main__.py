@@ -14,9 +14,9 @@ from bench.page import RESULTS, write_page
 from bench.report import Measured, from_json, say, text_table, to_json
 from bench.rows import ROWS
 from bench.rows.bench import Bench, Plan
-from cli.logs import configure_logs
 from cli.processes.child import ChildFailed
 from embedded.broker import BrokerFailed
+from kafka_why.cli.logs import configure_logs
 
 FAILURES = (BrokerFailed, ChildFailed, LoadFailed)
 

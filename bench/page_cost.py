@@ -18,7 +18,6 @@ from urllib.parse import urlencode
 from msgspec.structs import replace
 from starlette.applications import Starlette
 
-from assignors.kafka.sticky.assignor import StickyAssignor
 from bench.page_history import GROUP_ID, RestartedGroup
 from bench.page_records import (
     ASSIGNORS,
@@ -46,6 +45,7 @@ from kafka_why.page.histories import Histories
 from kafka_why.page.overview import Overview
 from kafka_why.page.security import Access
 from kafka_why.page.service_topics import ServiceTopics
+from kafka_why.sticky.assignor import StickyAssignor
 from kafka_why.why.history import History
 from kafka_why.why.recent_history import entries_since
 

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-from assignors.kafka.api import Assignor
 from bench.core import CONFIG
 from kafka_why.contract.any_group import AnyRequest
 from kafka_why.contract.kafka.history import HistoryEntry
@@ -24,6 +23,7 @@ from kafka_why.contract.protocols.subscriptions import (
     TopicPartition,
 )
 from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
+from kafka_why.sticky.api import Assignor
 from state.kafka.classic_group import ClassicGroup, Member
 from state.timeline import Row, Timeline
 

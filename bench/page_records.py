@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from assignors.kafka.api import Assignor
 from assignors.kafka.range import RangeAssignor
-from assignors.kafka.sticky.assignor import StickyAssignor
 from bench.page_history import GROUP_ID, TOPICS, RestartedGroup
 from kafka_why.contract.codec import CommittedOffset, encode, offset_key
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.sticky.api import Assignor
+from kafka_why.sticky.assignor import StickyAssignor
 from state.kafka.protocols import view_of
 
 MEMBERS, PARTITIONS, RESTARTS = 500, 5_000, 100

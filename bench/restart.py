@@ -20,9 +20,9 @@ from bench.load.topics import TopicsClient
 from bench.report import say
 from bench.stats import percentile
 from bench.systems import cpu_s
-from cli.logs import configure_logs
 from embedded.broker import EmbeddedBroker
 from embedded.java import QUICK_COMPILER
+from kafka_why.cli.logs import configure_logs
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from streaming.query.spark_settings import DEFAULT_JAVA_OPTIONS

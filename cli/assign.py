@@ -6,19 +6,20 @@ from pathlib import Path
 
 import click
 
-from cli.cluster_options import cluster_options
-from cli.groups.common import connected, output_option, parsed_by, timeout_option
-from cli.logs import configure_logs
-from cli.option_object import as_object
-from cli.output import show, show_json
+from cli.groups.coordinator import Coordinator
 from kafka_why.assign.model import GroupSpec, InputError
 from kafka_why.assign.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
+from kafka_why.cli.cluster_options import cluster_options
+from kafka_why.cli.groups.common import connected, output_option, parsed_by, timeout_option
+from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.option_object import as_object
+from kafka_why.cli.output import show, show_json
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.escaping import visible_text
+from kafka_why.groups.gather import describe_groups, describe_partitions
 from kafka_why.why.names import Names
-from operations.admin.gather import describe_groups, describe_partitions
 from operations.assign.compare import StrategyResult, outcomes, standing
 from operations.assign.live import live_group, subscribed_topics
 from operations.assign.strategies import CLIENT_STRATEGIES, KNOWN, check_strategy, rounds
@@ -131,7 +132,7 @@ def _group(options: AssignOptions) -> GroupSpec:
 
 
 def _from_group(group_id: str, client_config: ClientConfig, prefix: str, timeout_ms: int) -> GroupSpec:
-    with connected(client_config, prefix, timeout_ms) as cluster:
+    with connected(Coordinator, client_config, prefix, timeout_ms) as cluster:
         found = describe_groups(cluster.requests, {group_id: None}, with_offsets=True)
         if group_id not in found.groups:
             raise InputError(*found.refusals())

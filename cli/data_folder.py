@@ -13,8 +13,8 @@ from checkpoints.export_file import ExportError
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
-from embedded.paths import DEFAULT_DATA_DIR
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.folders import DEFAULT_DATA_DIR
 from kafka_why.local_files import FolderError
 
 Command = TypeVar("Command", bound=Callable[..., Any])

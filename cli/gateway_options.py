@@ -7,8 +7,6 @@ from pathlib import Path
 import click
 
 from cli.gateway_service_options import SERVICE_OPTIONS
-from cli.option_object import Command, as_object, with_options
-from cli.parameters import ADDRESS, HOST, DecimalNumber, WholeNumber
 from gateway.authorization.acl_file import read_acl_file
 from gateway.authorization.sources import INTERVAL_S, AclOptions
 from gateway.limits import Limits
@@ -18,6 +16,8 @@ from gateway.quotas.rules import read_quotas
 from gateway.security.authentication import Security
 from gateway.telemetry.service import INTERVAL_MAX_MS, INTERVAL_MIN_MS, INTERVAL_MS
 from gateway.upstream.share_groups import Coordinators
+from kafka_why.cli.option_object import Command, as_object, with_options
+from kafka_why.cli.parameters import ADDRESS, HOST, DecimalNumber, WholeNumber
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout

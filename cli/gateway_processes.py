@@ -21,13 +21,13 @@ from typing import Protocol, TypeVar
 from kafka.errors import KafkaError
 
 from cli.gateway_options import Listening
-from cli.logs import configure_logs
-from cli.signals import exit_on_signals, stop_on_signals
-from cli.thread_deaths import Stop, watching_threads
 from gateway.health import Checks
 from gateway.metrics.numbers import Numbers, added, without_gauges
 from gateway.net.server import CannotListen
 from gateway.service import LOOP_TIMEOUT_S, STARTUP_ERRORS, RunningGateway, running
+from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.signals import exit_on_signals, stop_on_signals
+from kafka_why.cli.thread_deaths import Stop, watching_threads
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.topic_layout import ClientError, layout_on

@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from cli.coordinator_parameters import LISTENERS
-from cli.parameters import DecimalNumber
 from cli.settings import name_value_pairs
 from gateway.limits import SETTINGS, LimitError, Limits
+from kafka_why.cli.parameters import DecimalNumber
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 

@@ -4,9 +4,9 @@ import sys
 
 import click
 
-from cli.output import show_data
-from cli.parameters import WholeNumber
-from gateway.security.credentials import (
+from kafka_why.cli.output import show_data
+from kafka_why.cli.parameters import WholeNumber
+from kafka_why.credentials import (
     HASHES,
     MAX_ITERATIONS,
     MIN_ITERATIONS,

@@ -9,22 +9,22 @@ from pathlib import Path
 
 import click
 
-from cli.cluster_options import cluster_options
 from cli.coordinator_parameters import SHARDS
-from cli.logs import configure_logs
-from cli.option_object import as_object
-from cli.output import failure_in_lines, show, tell
-from cli.parameters import HOST, WholeNumber
 from cli.series_options import series_options
-from cli.signals import exit_on_signals, stop_on_signals
 from cli.spark_options import SPARK_CONF
-from cli.thread_deaths import Stop, watching_threads
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
-from embedded.paths import DEFAULT_DATA_DIR
+from kafka_why.cli.cluster_options import cluster_options
+from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.option_object import as_object
+from kafka_why.cli.output import failure_in_lines, show, tell
+from kafka_why.cli.parameters import HOST, WholeNumber
+from kafka_why.cli.signals import exit_on_signals, stop_on_signals
+from kafka_why.cli.thread_deaths import Stop, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from kafka_why.contract.service.status import ServicePhase
+from kafka_why.folders import DEFAULT_DATA_DIR
 from kafka_why.local_files import FolderError
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.metrics.series import SeriesBounds

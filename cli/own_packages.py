@@ -1,4 +1,4 @@
-"""Whether Python finds the project's own packages under their names, which packages on PyPI have, too."""
+"""Check that Python finds the coordinator's packages under their names, which packages on PyPI have, too."""
 
 import sys
 from importlib.util import find_spec
@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 OWN_PACKAGES = (
-    "kafka_why",
     "assignors",
     "state",
     "checkpoints",
@@ -19,7 +18,7 @@ OWN_PACKAGES = (
     "gateway",
     "cli",
 )
-"""The project's top-level packages. An import goes from one of them to those before it only."""
+"""The coordinator's top-level packages. An import goes from one of them to those before it only."""
 
 ROOT = Path(__file__).resolve().parents[1]
 

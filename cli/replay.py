@@ -5,9 +5,9 @@ import time
 
 import click
 
-from cli.logs import configure_logs
-from cli.output import show, show_json, tell
 from cli.replay_source import Source, parse_time, recording_options, reported
+from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.output import show, show_json, tell
 from kafka_why.escaping import visible_text
 from kafka_why.numbers import is_whole_number, parse_whole_number
 from kafka_why.why.clock import Clock

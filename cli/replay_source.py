@@ -12,9 +12,9 @@ import click
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportFile
 from checkpoints.upgrades import code_version
-from cli.cluster_options import cluster_options
 from cli.coordinator_parameters import PLACE
 from cli.data_folder import cluster, data_dir_option, reported_as
+from kafka_why.cli.cluster_options import cluster_options
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_layout import ClientError, layout_on

@@ -13,15 +13,15 @@ import click
 from kafka.errors import KafkaError
 
 from assignors.rocketmq.strategies import NamePrefixResolver, Settings, UnknownStrategy, strategy_named
-from cli.cluster_options import cluster_options
 from cli.consumed import line_writer
-from cli.logs import configure_logs
-from cli.output import show
-from cli.parameters import WholeNumber
 from clients.coordinator_client import CoordinatorClient
 from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.consumer import Inbox, PushConsumer
 from clients.rocketmq.instance import Intervals
+from kafka_why.cli.cluster_options import cluster_options
+from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.output import show
+from kafka_why.cli.parameters import WholeNumber
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX

@@ -9,23 +9,24 @@ from functools import partial
 import click
 from click.core import ParameterSource
 
-from checkpoints.folder import Folder
 from cli.gateway_options import LISTENING
-from cli.logs import configure_logs
-from cli.output import failure_in_lines, show, show_encoded, tell
+from cli.live_view import LiveView
 from cli.run_broker_groups import GroupsBeside
 from cli.run_gateway import GatewayToStart, metrics_and_checks
 from cli.run_options import NO_GATEWAY, RunOptions, run_options
-from cli.run_page import RunPage, log_source
-from cli.signals import exit_on_signals, stop_on_signals
-from cli.thread_deaths import Stop, watching_threads
+from cli.run_page import RunPage
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.broker_supervision import SupervisedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
+from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.output import failure_in_lines, show, show_encoded, tell
+from kafka_why.cli.signals import exit_on_signals, stop_on_signals
+from kafka_why.cli.thread_deaths import Stop, watching_threads
 from kafka_why.contract.service.status import ServicePhase
-from kafka_why.live_view import LiveView
 from kafka_why.local_files import FolderError
+from kafka_why.page.commands import Source
+from kafka_why.service_folder import Folder
 from kafka_why.web import WebUnavailable
 from streaming.query.jvm import SparkFailed
 from streaming.service.coordinator import Coordinator
@@ -142,7 +143,7 @@ def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:
 def _start(page: RunPage, coordinator: Coordinator, metrics_url: str, *, watches_broker: bool) -> None:
     options = coordinator.options
     connect_to = coordinator.gateway_address or str(options.client_config)
-    log = log_source(options.client_config, options.checkpoint or str(options.folder.absolute()))
+    log = Source.of(options.client_config, options.checkpoint or str(options.folder.absolute()))
     page.start(
         options.client_config, options.layout, connect_to, metrics_url, log, watches_broker=watches_broker
     )

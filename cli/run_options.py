@@ -7,15 +7,14 @@ from pathlib import Path
 
 import click
 
-from cli.cluster_options import cluster_options
 from cli.coordinator_parameters import PLACE, SHARDS
 from cli.gateway_options import Listening, gateway_options
-from cli.option_object import Command, as_object, with_options
-from cli.parameters import HOST, WholeNumber
 from cli.series_options import series_options
 from cli.settings import parse_broker_settings, parse_settings
 from cli.spark_options import SparkOptions, spark_options
-from embedded.paths import DEFAULT_DATA_DIR
+from kafka_why.cli.cluster_options import cluster_options
+from kafka_why.cli.option_object import Command, as_object, with_options
+from kafka_why.cli.parameters import HOST, WholeNumber
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import (
     DEFAULT_PREFIX,
@@ -29,6 +28,7 @@ from kafka_why.contract.sizes import (
     MOST_TOPIC_BYTES,
     size_limits,
 )
+from kafka_why.folders import DEFAULT_DATA_DIR
 from kafka_why.metrics.series import SeriesBounds
 from streaming.query.admission import DEFAULT_SHARDS
 from streaming.query.session import LOOPBACK

@@ -13,18 +13,11 @@ import structlog
 
 from cli.page_child import Start
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.connections.properties import properties_text
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.page.commands import Source
 from kafka_why.web import listening_at, url_of
 from streaming.query.session import LOOPBACK
 from streaming.service.pauses import pause_before
-
-
-def log_source(client_config: ClientConfig, checkpoint: str) -> Source:
-    """Where a page's commands find the log of the coordinator with this checkpoint."""
-    return Source(checkpoint=checkpoint, properties=properties_text(client_config.java_settings()))
-
 
 _WORKS_S = 60.0
 _END_GRACE_S = 3.0

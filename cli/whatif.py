@@ -4,9 +4,9 @@ import sys
 
 import click
 
-from cli.logs import configure_logs
-from cli.output import show, show_json
 from cli.replay_source import Source, recording_options, reported
+from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.output import show, show_json
 from kafka_why.why.clock import Clock
 from operations.replay.read_topics import Part
 from operations.whatif.answer import Answer, answer

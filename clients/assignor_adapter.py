@@ -15,9 +15,7 @@ from kafka.coordinator.assignors.abstract import AbstractPartitionAssignor, Reba
 from kafka.protocol.consumer import JoinGroupResponse
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
-from assignors.kafka.api import NO_RACKS, Assignor
 from assignors.kafka.server_side import PREFIX
-from assignors.kafka.sticky.assignor import CooperativeStickyAssignor, StickyAssignor
 from assignors.kafka.uniform import UniformAssignor
 from assignors.lag_aware import LagAwareAssignor
 from kafka_why.contract.protocols.consumer_protocol import encode_subscription
@@ -33,6 +31,8 @@ from kafka_why.contract.protocols.user_data import (
     encode_cooperative_user_data,
     encode_sticky_user_data,
 )
+from kafka_why.sticky.api import NO_RACKS, Assignor
+from kafka_why.sticky.assignor import CooperativeStickyAssignor, StickyAssignor
 
 Member: TypeAlias = JoinGroupResponse.JoinGroupResponseMember
 Weigh = Callable[[frozenset[TopicPartition]], Mapping[TopicPartition, int]]

@@ -8,9 +8,9 @@ from typing import Self
 
 import structlog
 
-from checkpoints.folder import describe_full_disk
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.service_folder import describe_full_disk
 
 # The pauses before the starts, in seconds. After the last start fails too, the broker is given up.
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)

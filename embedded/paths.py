@@ -4,9 +4,6 @@ import os
 import sys
 from pathlib import Path
 
-DEFAULT_DATA_DIR = Path(".data")
-"""Checkpoints and broker logs of a run, relative to the working directory. Git ignores it."""
-
 
 def cache_dir() -> Path:
     """The folder for files that can be downloaded again, such as jars.

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import structlog
 
+DEFAULT_DATA_DIR = Path(".data")
+"""What commands keep, relative to the working directory. Git ignores it."""
+
 PRIVATE_UMASK = 0o077
 """The umask of a child process that writes records."""
 

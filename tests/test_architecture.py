@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 from importlinter import cli
 
+import kafka_why
 from cli.own_packages import OWN_PACKAGES
 
 ROOT = Path(__file__).parents[1]
-CODE_FOLDERS = [*OWN_PACKAGES, "bench", "tests"]
+PACKAGES = ["kafka_why", *OWN_PACKAGES]
+CODE_FOLDERS = [*PACKAGES, "bench", "tests"]
 KAFKA_CLIENTS = {"KafkaConsumer", "KafkaProducer", "KafkaAdminClient", "Producer"}
 MAX_FUNCTION_LINES = 70
 MAX_MODULE_LINES = 400
@@ -38,7 +40,7 @@ def test_imports_obey_the_contracts(
     assert exit_code == cli.EXIT_STATUS_SUCCESS, capsys.readouterr().out
 
 
-@pytest.mark.parametrize("package", OWN_PACKAGES)
+@pytest.mark.parametrize("package", PACKAGES)
 def test_packages_are_this_checkouts(package: str) -> None:
     """PyPI has packages of these names too; an environment that holds one would shadow ours."""
     found = importlib.import_module(package).__file__
@@ -50,9 +52,18 @@ def test_the_packages_are_the_same_everywhere() -> None:
     """pyproject.toml installs and checks them."""
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
     assert tool["setuptools"]["packages"]["find"]["include"] == [f"{name}*" for name in OWN_PACKAGES]
-    assert tool["importlinter"]["root_packages"] == list(OWN_PACKAGES)
+    assert tool["importlinter"]["root_packages"] == PACKAGES
     *_, acyclic = tool["importlinter"]["contracts"]
-    assert acyclic["ancestors"] == list(OWN_PACKAGES)
+    assert acyclic["ancestors"] == PACKAGES
+
+
+def test_the_explainers_distribution_has_all_its_packages_and_the_coordinators_version() -> None:
+    project = tomllib.loads((ROOT / "kafka_why" / "pyproject.toml").read_text())
+    folders = sorted(path.parent.relative_to(ROOT) for path in (ROOT / "kafka_why").rglob("__init__.py"))
+    assert project["tool"]["setuptools"]["packages"] == [".".join(folder.parts) for folder in folders]
+    needed = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (pin,) = [one for one in needed if one.startswith("kafka-why")]
+    assert pin.endswith(f"=={kafka_why.__version__}")
 
 
 def test_functions_fit_on_a_screen() -> None:
@@ -131,7 +142,7 @@ def test_kafka_clients_are_made_in_one_place() -> None:
     """
     made_by = {
         str(path.relative_to(ROOT))
-        for folder in [*OWN_PACKAGES, "bench"]
+        for folder in [*PACKAGES, "bench"]
         for path in (ROOT / folder).rglob("*.py")
         if any(name in (text := path.read_text()) for name in KAFKA_CLIENTS)
         for node in ast.walk(ast.parse(text))
@@ -151,19 +162,19 @@ def test_only_one_module_prints() -> None:
     streams = {"sys.stdout.write", "sys.stderr.write", "sys.stdout.buffer.write", "sys.stderr.buffer.write"}
     printing = {
         f"{path.relative_to(ROOT)}: {called}"
-        for folder in OWN_PACKAGES
+        for folder in PACKAGES
         for path in (ROOT / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call)
         and ((called := ast.unparse(node.func)) in streams | writers or called.startswith("click.echo"))
     }
     assert printing == {
-        "cli/output.py: click.echo",
+        "kafka_why/cli/output.py: click.echo",
         "cli/stepping.py: EscapingConsole",
         "embedded/jars.py: Console",
         "embedded/jars.py: sys.stdout.write",
         "embedded/parent_watchdog.py: print",
-        "kafka_why/live_view.py: EscapingConsole",
+        "cli/live_view.py: EscapingConsole",
         "streaming/replica/__main__.py: sys.stderr.write",
     }
 
@@ -174,7 +185,7 @@ def test_folders_for_data_are_private() -> None:
     """
     makers = {
         str(path.relative_to(ROOT))
-        for folder in OWN_PACKAGES
+        for folder in PACKAGES
         for path in (ROOT / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".mkdir", ".makedirs"))

@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from assignors.kafka.api import Assignor
 from assignors.kafka.range import RangeAssignor
 from assignors.kafka.roundrobin import RoundRobinAssignor
-from assignors.kafka.sticky.assignor import CooperativeStickyAssignor, StickyAssignor
 from assignors.kafka.uniform import UniformAssignor
+from kafka_why.sticky.api import Assignor
+from kafka_why.sticky.assignor import CooperativeStickyAssignor, StickyAssignor
 
 _CLIENT: tuple[Assignor, ...] = (
     RangeAssignor(),

@@ -5,18 +5,18 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from assignors.kafka.api import (
-    NO_RACKS,
-    are_racks_of_use,
-    consumers_per_topic,
-    members_in_order,
-    replica_racks,
-)
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,
     PartitionRacks,
     TopicPartition,
+)
+from kafka_why.sticky.api import (
+    NO_RACKS,
+    are_racks_of_use,
+    consumers_per_topic,
+    members_in_order,
+    replica_racks,
 )
 
 

@@ -4,13 +4,13 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import Final
 
-from assignors.kafka.api import NO_RACKS, consumers_per_topic, members_in_order
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,
     PartitionRacks,
     TopicPartition,
 )
+from kafka_why.sticky.api import NO_RACKS, consumers_per_topic, members_in_order
 
 
 class RoundRobinAssignor:

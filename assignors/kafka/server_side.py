@@ -12,11 +12,11 @@ from types import MappingProxyType
 from typing import Final
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from assignors.kafka.api import Assignor
-from assignors.kafka.sticky.assignor import StickyAssignor
 from assignors.kafka.uniform import UniformAssignor
 from kafka_why.contract.protocols.subscriptions import Subscription, TopicPartition
 from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
+from kafka_why.sticky.api import Assignor
+from kafka_why.sticky.assignor import StickyAssignor
 
 PREFIX: Final = "coordinator:"
 

@@ -3,8 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from assignors.kafka.api import NO_RACKS
-from assignors.kafka.sticky.group import NOBODY, StickyGroup, number_group
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,
@@ -12,6 +10,8 @@ from kafka_why.contract.protocols.subscriptions import (
     TopicPartition,
 )
 from kafka_why.contract.protocols.user_data import cooperative_claim
+from kafka_why.sticky.api import NO_RACKS
+from kafka_why.sticky.group import NOBODY, StickyGroup, number_group
 
 # The broker's uniform rule for members with different topics (UniformHeterogeneousAssignmentBuilder).
 #

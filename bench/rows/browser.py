@@ -17,7 +17,6 @@ from confluent_kafka import Producer
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
-from assignors.kafka.sticky.assignor import StickyAssignor
 from bench.browser import CHROMIUM, DRIVER, MISSING, browser
 from bench.page_browser import Opened, drag, opened, seen_ms, wait_for_answer, watch
 from bench.page_history import GROUP_ID, RestartedGroup
@@ -42,6 +41,7 @@ from bench.systems import PREFIX, START_TIMEOUT_S
 from cli.processes.child import Child, ChildFailed
 from embedded.broker import EmbeddedBroker
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.sticky.assignor import StickyAssignor
 from streaming.service.topics import prepare_topics
 
 LOOKS = 5

@@ -10,20 +10,20 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from checkpoints.folder import Folder
 from cli.demo import checks, consumer
 from cli.demo.checks import Check
 from cli.demo.load import Load, consumed
 from cli.demo.watch import NotSeen, Watch, first, partitions_held, removed, stable_with
-from cli.output import show
 from cli.processes.child import Child, Children
 from embedded.broker import EmbeddedBroker
+from kafka_why.cli.output import show
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.states import GroupState
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.folders import make_private_folder
 from kafka_why.partition_text import number_list
+from kafka_why.service_folder import Folder
 
 GROUP = "demo"
 TOPIC = "demo-orders"

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 import click
 
-from cli.groups.common import (
-    Cluster,
+from cli.groups.coordinator import Coordinator
+from kafka_why.cli.groups.common import (
     connection_options,
     group_options,
     output_option,
@@ -13,23 +13,24 @@ from cli.groups.common import (
     show_table,
     tell_errors,
 )
-from cli.output import show, show_json, tell
+from kafka_why.cli.output import show, show_json, tell
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import LeavingMember
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.escaping import visible_text
+from kafka_why.groups.describing import KnownTypes
 from kafka_why.groups.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
+from kafka_why.groups.gather import describe_groups
 from kafka_why.groups.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
 from kafka_why.groups.selection import Chosen, TopicChoice, choose_partitions, parse_topic
-from operations.admin.gather import describe_groups
-from operations.admin.requests import GroupRequests, KnownTypes, PartitionErrors, Removed
+from operations.admin.requests import GroupRequests, PartitionErrors, Removed
 
 
 @click.command()
 @connection_options
 @group_options
 @output_option
-def delete(cluster: Cluster, named: Sequence[str], all_groups: bool, output: str) -> None:
+def delete(cluster: Coordinator, named: Sequence[str], all_groups: bool, output: str) -> None:
     """Delete groups that have no members, with their offsets."""
     outcomes = cluster.requests.delete_groups(cluster.chosen_groups(named, all_groups))
     errors = {group_id: error_name(code) for group_id, code in outcomes.items()}
@@ -62,7 +63,7 @@ def delete(cluster: Cluster, named: Sequence[str], all_groups: bool, output: str
 )
 @output_option
 def delete_offsets(
-    cluster: Cluster, named: Sequence[str], all_groups: bool, topics: Sequence[TopicChoice], output: str
+    cluster: Coordinator, named: Sequence[str], all_groups: bool, topics: Sequence[TopicChoice], output: str
 ) -> None:
     """Delete offsets of topics that no member subscribes to."""
     chosen = choose_partitions(topics, cluster.log.existing({choice.topic for choice in topics}))
@@ -76,7 +77,7 @@ def delete_offsets(
 
 
 def _delete_offsets(
-    cluster: Cluster, group_ids: Collection[str], chosen: Chosen
+    cluster: Coordinator, group_ids: Collection[str], chosen: Chosen
 ) -> Iterator[tuple[str, str | None, list[OffsetDeletion]]]:
     """Yield each group with its error (None if there is none) and the outcome for each partition.
 
@@ -118,7 +119,7 @@ def _show_deletion(group_id: str, error: str | None, rows: Sequence[OffsetDeleti
 @click.option("--reason", help="The reason, for the group's history.")
 @output_option
 def remove_members(
-    cluster: Cluster,
+    cluster: Coordinator,
     named: Sequence[str],
     all_groups: bool,
     member_ids: Sequence[str],
@@ -172,7 +173,7 @@ def _removals(group_id: str, members: Sequence[LeavingMember], removed: Removed)
 @connection_options
 @group_options
 @output_option
-def release(cluster: Cluster, named: Sequence[str], all_groups: bool, output: str) -> None:
+def release(cluster: Coordinator, named: Sequence[str], all_groups: bool, output: str) -> None:
     """Release quarantined groups of either protocol.
 
     Release a group after the cause of the fault is gone. A group that is not quarantined stays unchanged.

@@ -7,17 +7,18 @@ from typing import IO, Any
 
 import click
 
-from cli.groups.common import (
-    Cluster,
+from cli.groups.coordinator import Coordinator
+from kafka_why.cli.groups.common import (
     connection_options,
+    failure,
     group_options,
     output_option,
     parsed_by,
     show_table,
     tell_errors,
 )
-from cli.output import show_data, show_json, tell
-from cli.parameters import INT64
+from kafka_why.cli.output import show_data, show_json, tell
+from kafka_why.cli.parameters import INT64
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.error_text import error_text
@@ -30,6 +31,7 @@ from operations.admin.prepare import prepare_reset
 from operations.admin.requests import GroupRequests
 from operations.admin.reset import (
     FromFile,
+    ResetError,
     Scenario,
     ShiftBy,
     ToCurrent,
@@ -90,7 +92,7 @@ _SCENARIOS = (
 @click.option("--export", "as_csv", is_flag=True, help="Show the new offsets as CSV.")
 @output_option
 def reset_offsets(
-    cluster: Cluster,
+    cluster: Coordinator,
     named: Sequence[str],
     all_groups: bool,
     topics: Sequence[TopicChoice],
@@ -113,7 +115,12 @@ def reset_offsets(
     if not (dry_run or execute):
         tell("WARN: No action will be performed as the --execute option is missing.")
     groups = cluster.chosen_groups(named, all_groups)
-    prepared = prepare_reset(cluster.requests, cluster.log, groups, scenario, None if all_topics else topics)
+    try:
+        prepared = prepare_reset(
+            cluster.requests, cluster.log, groups, scenario, None if all_topics else topics
+        )
+    except ResetError as error:
+        raise failure(str(error)) from error
     tell_errors(prepared.errors)
     for plan in prepared.plans.values():
         for warning in plan.warnings:

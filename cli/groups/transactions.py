@@ -5,15 +5,15 @@ from collections.abc import Sequence
 
 import click
 
-from cli.groups.common import (
-    Cluster,
+from cli.groups.coordinator import Coordinator
+from kafka_why.cli.groups.common import (
     connection_options,
     group_options,
     output_option,
     show_table,
 )
-from cli.output import show_json, tell
-from cli.parameters import INT64
+from kafka_why.cli.output import show_json, tell
+from kafka_why.cli.parameters import INT64
 from kafka_why.groups.error_text import error_name, error_text
 from kafka_why.groups.transactions import pending_table
 
@@ -31,7 +31,7 @@ from kafka_why.groups.transactions import pending_table
 @click.option("--execute", is_flag=True, help="Drop them. Without it they are only shown.")
 @output_option
 def abort_pending(
-    cluster: Cluster,
+    cluster: Coordinator,
     named: Sequence[str],
     all_groups: bool,
     transactional_ids: Sequence[str],

@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from cli.data_folder import data_dir_option
-from cli.logs import configure_logs
-from cli.output import show
 from cli.state.common import opened, place_options, reported
+from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.output import show
 from streaming.service.stored_state.backup import back_up
 
 

@@ -9,10 +9,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
-from cli.cluster_options import cluster_options
 from cli.coordinator_parameters import PLACE
 from cli.data_folder import Command, reported_as
 from cli.spark_options import SPARK_CONF
+from kafka_why.cli.cluster_options import cluster_options
 from streaming.query.jvm import SparkFailed
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session
 from streaming.query.storage import storage_at

@@ -5,12 +5,12 @@ from pathlib import Path
 import click
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.folder import Folder
 from cli.data_folder import cluster, data_dir_option
-from cli.logs import configure_logs
-from cli.output import show
 from cli.state.common import coordinator_folder, reported, servers_option, spark_session
+from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.output import show
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.service_folder import Folder
 from streaming.service.stored_state import moving
 
 

@@ -9,15 +9,15 @@ import click
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportFile
-from checkpoints.folder import Folder
 from cli.coordinator_parameters import SHARDS
 from cli.data_folder import cluster
-from cli.logs import configure_logs
-from cli.output import show
-from cli.parameters import WholeNumber
 from cli.spark_options import STATE_PARTITIONS
 from cli.state.common import coordinator_folder, reported, servers_option, spark_session
+from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.output import show
+from kafka_why.cli.parameters import WholeNumber
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.service_folder import Folder
 from streaming.service.stored_state import moving
 from streaming.service.stored_state.backup import continue_from
 

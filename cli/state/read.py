@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 
 from checkpoints.codec import Entry, decode_group
 from cli.data_folder import data_dir_option
-from cli.logs import configure_logs
-from cli.output import show, show_encoded, show_json, tell
-from cli.parameters import WholeNumber
 from cli.state.common import opened, place_options, reported
+from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.output import show, show_encoded, show_json, tell
+from kafka_why.cli.parameters import WholeNumber
 from kafka_why.escaping import visible_text
 from kafka_why.folders import make_private_folder
 from operations.stored.frames import write_parquet

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from gateway.security.credentials import HASHES, InvalidEntry, Users
 from gateway.security.distinguished_name import subject_of
 from gateway.security.mechanisms import MAX_NAME_CHARS, PLAIN, Exchange, PlainExchange, ScramExchange
 from gateway.security.oauthbearer import (
@@ -24,6 +23,7 @@ from gateway.security.session import Mechanisms, Session, principal_of
 from gateway.security.settings import ClientAuth, SecurityError, SecuritySettings, parse
 from gateway.watched_files import WatchedFiles
 from kafka_why.connections.properties import PropertiesError, read_properties
+from kafka_why.credentials import HASHES, InvalidEntry, Users
 
 # TLS at the listeners: the certificate, and the CAs of the clients' certificates.
 #

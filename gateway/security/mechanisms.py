@@ -11,8 +11,8 @@ from typing import Protocol
 from msgspec import Struct
 
 from gateway.log_text import quoted
-from gateway.security.credentials import HASHES, ScramCredential, Users
 from gateway.wire.sasl import NAME_PATTERN, unescaped
+from kafka_why.credentials import HASHES, ScramCredential, Users
 
 # A principal is in every entry of the history that its requests cause.
 MAX_NAME_CHARS = 1_024

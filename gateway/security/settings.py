@@ -12,10 +12,10 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from gateway.security.credentials import HASHES
 from gateway.security.mechanisms import PLAIN
 from gateway.security.oauthbearer import OAUTHBEARER, TokenSettings
 from gateway.security.principal_mapping import InvalidRule, PrincipalMapper
+from kafka_why.credentials import HASHES
 from kafka_why.numbers import parse_whole_number
 
 MECHANISMS = (PLAIN, *HASHES, OAUTHBEARER)

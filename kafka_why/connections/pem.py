@@ -4,7 +4,7 @@ import os
 import re
 import ssl
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from tempfile import NamedTemporaryFile
 
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----.+?-----END \1-----", re.DOTALL)
@@ -46,22 +46,19 @@ def is_encrypted(key: str) -> bool:
 
 
 def _as_pkcs8(block: re.Match[str], password: str | None) -> str:
-    # Executors are given PKCS#8, and need not have the library.
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives import serialization
+    with suppress(ImportError):  # it is an extra, and executors, which are given PKCS#8, need not have it
+        from cryptography.exceptions import UnsupportedAlgorithm
+        from cryptography.hazmat.primitives import serialization
 
-    try:
-        key = serialization.load_pem_private_key(
-            block[0].encode(), password.encode() if password and "ENCRYPTED" in block[0] else None
-        )
-    except (TypeError, ValueError, UnsupportedAlgorithm):
-        pass
-    else:
-        return key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        ).decode()
+        with suppress(TypeError, ValueError, UnsupportedAlgorithm):
+            key = serialization.load_pem_private_key(
+                block[0].encode(), password.encode() if password and "ENCRYPTED" in block[0] else None
+            )
+            return key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            ).decode()
     raise PemError(
         f"its key is a {block[1]}, not PKCS#8 (BEGIN PRIVATE KEY), and it cannot be converted here. "
         "`openssl pkcs8 -topk8 -nocrypt` converts it"

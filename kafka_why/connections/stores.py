@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, pkcs12
+from typing import TYPE_CHECKING
 
 from kafka_why.connections.pem import PemError
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 _JKS = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 _DER_SEQUENCE = b"\x30"
@@ -36,12 +36,22 @@ def read_store(path: Path, password: Callable[[], str | None]) -> str:
 
 def _pem_of_pkcs12(content: bytes, password: str | None) -> str:
     try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.serialization import Encoding, pkcs12
+    except ImportError as error:
+        raise PemError(
+            "it is a PKCS12 store, which the package cryptography reads: pip install 'kafka-why[pkcs12]'"
+        ) from error
+    try:
         store = pkcs12.load_pkcs12(content, None if password is None else password.encode())
     except ValueError:
         store = None
     if store is None:
         raise PemError("it cannot be read as a PKCS12 store with this password")
-    key = "" if store.key is None else _key_text(store.key)
+    key = ""
+    if store.key is not None:
+        form, unencrypted = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        key = store.key.private_bytes(Encoding.PEM, form, unencrypted).decode()
     own = [] if store.cert is None else [store.cert.certificate]
     others = [other.certificate for other in store.additional_certs]
     return key + "".join(
@@ -49,11 +59,7 @@ def _pem_of_pkcs12(content: bytes, password: str | None) -> str:
     )
 
 
-def _key_text(key: PrivateKeyTypes) -> str:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-
-
-def _chained(own: Iterable[x509.Certificate], others: Iterable[x509.Certificate]) -> list[x509.Certificate]:
+def _chained(own: "Iterable[Certificate]", others: "Iterable[Certificate]") -> "list[Certificate]":
     """Return all certificates, after the own one its issuer, the issuer of that, and so on."""
     chain, left = list(own), list(others)
     while chain and (issuer := next((one for one in left if one.subject == chain[-1].issuer), None)):

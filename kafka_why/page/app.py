@@ -33,7 +33,7 @@ from kafka_why.page.address import (
     time_parameter,
 )
 from kafka_why.page.command_pages import Asked
-from kafka_why.page.commands import Source
+from kafka_why.page.commands import PROGRAM, Source
 from kafka_why.page.coordinator import CoordinatorPage, coordinator_page
 from kafka_why.page.courses import Courses
 from kafka_why.page.deliveries import NO_DELIVERIES, KeptDeliveries
@@ -215,7 +215,12 @@ class _Pages:
 
     def rebalance(self, request: Request) -> Response:
         """One rebalance."""
-        return self._page("rebalance.html", it=self._rebalance(request), now_ms=self._sources.now_ms())
+        return self._page(
+            "rebalance.html",
+            it=self._rebalance(request),
+            now_ms=self._sources.now_ms(),
+            asks=PROGRAM.exists(),
+        )
 
     def rebalance_json(self, request: Request) -> Response:
         return _json(self._rebalance(request))

@@ -24,6 +24,7 @@ from kafka_why.page.commands import (
     LIMIT_S,
     MAX_TRIES,
     MAX_TRY_CHARS,
+    PROGRAM,
     Command,
     Ended,
     Runner,
@@ -130,6 +131,10 @@ class Asked:
         tries = [text for text in request.query_params.getlist("try") if text.strip()]
         if len(tries) > MAX_TRIES or any(len(text) > MAX_TRY_CHARS for text in tries):
             raise Refused(400, f"at most {MAX_TRIES} tries of {MAX_TRY_CHARS} characters")
+        if not PROGRAM.exists():
+            raise Refused(
+                404, f"{kind} is a command of {PROGRAM.name}, which is not installed beside this page"
+            )
         if kind != ASSIGN and self._log is None:
             raise Refused(404, f"{kind} reads the coordinator's log: {_NO_LOG}")
         if kind == WHATIF and not tries:

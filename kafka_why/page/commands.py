@@ -15,12 +15,14 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from msgspec import Struct
 
 from kafka_why.assign.parsing import group_file
 from kafka_why.assign.recorded import Recorded
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.properties import properties_text
 from kafka_why.page.words import iso
 from kafka_why.why.model import Rebalance
 
@@ -36,7 +38,8 @@ _INPUT = "/dev/stdin"
 _NICENESS = 10
 _JSON = ["-o", "json"]
 _LOOK_S, _GRACE_S = 1.0, 3.0
-_PROGRAM = Path(sysconfig.get_path("scripts")) / "group-coordinator"
+PROGRAM = Path(sysconfig.get_path("scripts")) / "group-coordinator"
+"""The commands of the coordinator, which need not be installed beside the explainer."""
 
 
 class Command(NamedTuple):
@@ -61,6 +64,11 @@ class Source(Struct, frozen=True, kw_only=True):
 
     checkpoint: str
     properties: str
+
+    @classmethod
+    def of(cls, client_config: ClientConfig, checkpoint: str) -> Self:
+        """Return where the log of the coordinator with this checkpoint is."""
+        return cls(checkpoint=checkpoint, properties=properties_text(client_config.java_settings()))
 
     def __repr__(self) -> str:
         return f"Source(checkpoint={self.checkpoint!r})"
@@ -112,7 +120,7 @@ class Runner:
     """Runs commands, MAX_RUNNING at the same time."""
 
     def __init__(
-        self, program: Sequence[str] = (sys.executable, str(_PROGRAM)), limit_s: float = LIMIT_S
+        self, program: Sequence[str] = (sys.executable, str(PROGRAM)), limit_s: float = LIMIT_S
     ) -> None:
         self._program = program
         self._limit_s = limit_s

@@ -38,7 +38,12 @@ def _read(folder: Path, columns: list[str], filters: _Filters) -> list[dict[str,
 
 
 def _rows(folder: Path, columns: list[str], filters: _Filters) -> list[dict[str, Any]]:
-    import pyarrow.parquet as pq  # a quarter of a second, which other sources need not wait
+    try:
+        import pyarrow.parquet as pq  # a quarter of a second, which other sources need not wait
+    except ImportError as error:
+        raise HistoryUnavailable(
+            f"{folder} has Parquet files, which pyarrow reads: pip install 'kafka-why[parquet]'"
+        ) from error
 
     found: list[dict[str, Any]] = pq.read_table(
         folder / _EVENTS, columns=columns, filters=filters

@@ -30,6 +30,7 @@ from kafka_why.contract.protocols.subscriptions import (
     by_topic,
 )
 from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
+from kafka_why.sticky.assignor import StickyAssignor
 from kafka_why.why.assignments import Holdings, Numbers, Partitions
 from kafka_why.why.model import MemberMoves, Moves
 
@@ -138,8 +139,6 @@ def needless_of_unequal(
     subscriptions: Subscriptions,
 ) -> int:
     """Return the same number if the current members subscribe to different topics."""
-    from assignors.kafka.sticky.assignor import StickyAssignor  # few groups need it
-
     counts: dict[str, int] = {}
     for topic, number in [*last, *now]:
         counts[topic] = max(counts.get(topic, 0), number + 1)

@@ -22,10 +22,10 @@ from kafka_why.contract.kafka.snapshot import (
     NamedPartitions,
     ShareSnapshot,
 )
-from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.committed import Committed, GroupOffsets
+from kafka_why.groups.describing import snapshot_without_times
 
 AnyDescription = DescribeGroupResponse | ConsumerGroupDescribeResponse | ShareGroupDescribeResponse
 _CLASSIC_MEMBER = 0
@@ -37,7 +37,7 @@ def snapshot_of(answer: AnyDescription) -> GroupSnapshot:
     Times, timeouts and other fields that no answer has are empty.
     """
     if isinstance(answer, DescribeGroupResponse):
-        return _snapshot(
+        return snapshot_without_times(
             answer.group_id,
             answer.group_state,
             protocol_type=answer.protocol_type,
@@ -48,7 +48,7 @@ def snapshot_of(answer: AnyDescription) -> GroupSnapshot:
             ],
         )
     is_share = isinstance(answer, ShareGroupDescribeResponse)
-    return _snapshot(
+    return snapshot_without_times(
         answer.group_id,
         answer.group_state,
         generation=answer.group_epoch,
@@ -64,21 +64,6 @@ def snapshot_of(answer: AnyDescription) -> GroupSnapshot:
             share=ShareSnapshot({}, {}, {}) if is_share else UNSET,
         ),
     )
-
-
-def dead(group_id: str) -> GroupSnapshot:
-    """Return a group that does not exist, as Kafka describes it."""
-    return _snapshot(group_id, DEAD, protocol_type=None, members=[])
-
-
-def _snapshot(group_id: str, state: str, **fields: Any) -> GroupSnapshot:
-    empty: dict[str, Any] = {
-        **dict.fromkeys(("incarnation", "last_rebalance_reason"), ""),
-        **dict.fromkeys(("seq", "at_ms", "state_timestamp_ms", "generation"), 0),
-        **dict.fromkeys(("protocol_name", "leader_id", "last_rebalance_at_ms", "quarantined")),
-        "pending_members": [],
-    }
-    return GroupSnapshot(**empty | {"group_id": group_id, "state": state, **fields})
 
 
 def _member(member: Any, instance_id: str | None, **fields: Any) -> MemberSnapshot:

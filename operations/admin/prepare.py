@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from kafka_why.contract.kafka.states import DEAD, GroupState
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.committed import GroupOffsets
+from kafka_why.groups.describing import KnownTypes
 from kafka_why.groups.error_text import UNKNOWN_TOPIC_OR_PARTITION
+from kafka_why.groups.gather import describe_groups
 from kafka_why.groups.log_offsets import LogOffsets
 from kafka_why.groups.selection import TopicChoice, choose_partitions
-from operations.admin.gather import describe_groups
-from operations.admin.requests import GroupRequests, KnownTypes
+from operations.admin.requests import GroupRequests
 from operations.admin.reset import (
     FromFile,
     Known,

@@ -8,12 +8,11 @@ in time.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from types import MappingProxyType
-from typing import Protocol, TypeVar
+from typing import TypeVar
 from uuid import UUID
 
 from clients.coordinator_client import CoordinatorClient, wait_for_views
 from clients.pending import CoordinatorError, R
-from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import (
     CommittedPartition,
@@ -35,24 +34,13 @@ from kafka_why.contract.kafka.responses import (
     TopicErrors,
 )
 from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
-from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.kafka.states import DEAD
-from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ReleaseGroup
 from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
-from kafka_why.groups.committed import Committed, GroupOffsets, committed_offsets
-from kafka_why.groups.list_groups import list_groups
-from kafka_why.observed.view import view_of
-from kafka_why.topic_ids import names_on
+from kafka_why.groups.committed import GroupOffsets
+from kafka_why.groups.describing import Answers, KnownTypes, TopicsGroups
 from kafka_why.topic_layout import ClientError
-from kafka_why.why.offsets_topic import OffsetsTopic
-from operations.admin.answers import AnyDescription, dead, offsets_of, snapshot_of
-
-KnownTypes = Mapping[str, str | None]
-"""The type of each group as its history names it, by group id, None if it is not known."""
-
-Answers = dict[str, GroupSnapshot | ErrorCode]
-"""Groups by id, or why they cannot be described."""
+from operations.admin.answers import AnyDescription, offsets_of, snapshot_of
 
 K = TypeVar("K")
 
@@ -74,16 +62,6 @@ _NO_IDS: Mapping[str, UUID] = MappingProxyType({})
 PartitionErrors = dict[TopicPartition, ErrorCode]
 Removed = tuple[ErrorCode, list[ErrorCode]]
 """The outcome of a removal for the group, and for each member in order."""
-
-
-class Describing(Protocol):
-    """A source of descriptions of groups."""
-
-    def describe(
-        self, groups: KnownTypes, *, with_offsets: bool = False
-    ) -> tuple[Answers, dict[str, GroupOffsets]]:
-        """Return the groups, or why they cannot be described, and their offsets if wanted."""
-        ...
 
 
 class GroupRequests:
@@ -237,13 +215,10 @@ class ReadOnly(ClientError):
     """The groups are those of the cluster's own coordinator."""
 
 
-class ObservedGroups(GroupRequests):
+class ObservedGroups(TopicsGroups, GroupRequests):
     """Describes groups of the cluster's own coordinator from the observer's topics. Requests that change a
     group raise ReadOnly.
     """
-
-    def __init__(self, client_config: ClientConfig, layout: TopicLayout, timeout_ms: int) -> None:
-        self._topics = client_config, layout, timeout_ms
 
     @property
     def _client(self) -> CoordinatorClient:  # type: ignore[override]
@@ -254,48 +229,6 @@ class ObservedGroups(GroupRequests):
 
     def wait_for_views(self) -> None:
         """The topics show what the observer has read so far, which is all there is to wait for."""
-
-    def describe(
-        self, groups: KnownTypes, *, with_offsets: bool = False
-    ) -> tuple[Answers, dict[str, GroupOffsets]]:
-        """Describe the groups as `GroupRequests` does."""
-        client_config, layout, timeout_ms = self._topics
-        views = {v.group_id: v for v in list_groups(*self._topics) if isinstance(v, GroupSnapshot)}
-        answers: Answers = {group_id: views.get(group_id) or dead(group_id) for group_id in groups}
-        if not with_offsets:
-            return answers, {}
-        return answers, committed_offsets(client_config, layout, groups, timeout_ms)
-
-
-class BrokersGroups(Describing):
-    """Describes groups of the cluster's own coordinator from its `__consumer_offsets`, where nothing was set
-    up before.
-    """
-
-    def __init__(self, client_config: ClientConfig) -> None:
-        self._client_config = client_config
-
-    def describe(
-        self, groups: KnownTypes, *, with_offsets: bool = False
-    ) -> tuple[Answers, dict[str, GroupOffsets]]:
-        """Describe the groups as `GroupRequests` does. Raises HistoryUnavailable, KafkaError."""
-        with OffsetsTopic(self._client_config) as topic:
-            found = {group_id: topic.group(group_id) for group_id in groups}
-        names = names_on(self._client_config).known
-        answers: Answers = {
-            group_id: dead(group_id) if group is None else view_of(group, names)
-            for group_id, group in found.items()
-        }
-        return answers, {
-            group_id: GroupOffsets(
-                {
-                    TopicPartition(topic, number): Committed(offset.offset, offset.leader_epoch)
-                    for topic, partitions in ({} if group is None else group.offsets).items()
-                    for number, offset in partitions.items()
-                }
-            )
-            for group_id, group in found.items()
-        }
 
 
 def _of_kafka(pending: Mapping[K, Future[R]]) -> dict[K, R]:

@@ -10,10 +10,10 @@ from statistics import pstdev
 import msgspec
 from msgspec import Struct
 
-from assignors.kafka.api import members_in_order
 from kafka_why.assign.model import GroupSpec
 from kafka_why.assign.parsing import ByTopic
 from kafka_why.contract.protocols.subscriptions import MemberId, by_topic
+from kafka_why.sticky.api import members_in_order
 from kafka_why.why.assignments import Holdings
 from kafka_why.why.model import Moves
 from kafka_why.why.moves import compare, owners

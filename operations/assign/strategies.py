@@ -11,8 +11,6 @@ from types import MappingProxyType
 from typing import Final
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from assignors.kafka.api import Assignor
-from assignors.kafka.sticky.assignor import CooperativeStickyAssignor
 from assignors.lag_aware import LagAwareAssignor
 from assignors.rocketmq.api import (
     AllocateMessageQueueStrategy,
@@ -25,6 +23,8 @@ from assignors.rocketmq.strategies import NEARBY_PREFIX, MachineRoomResolver, Se
 from kafka_why.assign.model import GroupSpec, InputError
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.sticky.api import Assignor
+from kafka_why.sticky.assignor import CooperativeStickyAssignor
 from kafka_why.why.assignments import Holdings
 
 KAFKA: Final[Mapping[str, Assignor]] = MappingProxyType({**ASSIGNORS, **BROKER_ASSIGNORS})

@@ -6,9 +6,7 @@ from types import MappingProxyType
 from typing import Final
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from assignors.kafka.api import Assignor
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, PREFIX
-from assignors.kafka.sticky.assignor import CooperativeStickyAssignor, StickyAssignor
 from assignors.kafka.uniform import UniformAssignor
 from kafka_why.contract.kafka.requests import JoinGroup, MemberAssignment, Protocol
 from kafka_why.contract.kafka.responses import JoinGroupMember
@@ -32,6 +30,8 @@ from kafka_why.contract.protocols.user_data import (
     encode_cooperative_user_data,
     encode_sticky_user_data,
 )
+from kafka_why.sticky.api import Assignor
+from kafka_why.sticky.assignor import CooperativeStickyAssignor, StickyAssignor
 from operations.whatif.run import WhatIfError
 
 LEADERS: Final[Mapping[str, Assignor]] = MappingProxyType({**BROKER_ASSIGNORS, **ASSIGNORS})

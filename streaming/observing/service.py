@@ -8,9 +8,9 @@ from typing import Self
 from kafka.errors import KafkaError
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.folder import Folder
 from kafka_why.contract.service.status import ServicePhase
 from kafka_why.metrics.batch_progress import BatchProgress
+from kafka_why.service_folder import Folder
 from streaming.observing import output_folder
 from streaming.observing.one_observer import check_topics_are_ours
 from streaming.observing.query import ObserverOptions, ObserversQuery

@@ -106,7 +106,7 @@ class Session:
 
     `ui_host` is the address the UI listens on. `ui_port` 0 takes a free port, None switches the UI off. The
     JVM's output goes to `log_path`. `hold_fd` stays open until the JVM has ended, see
-    `checkpoints.folder.Folder.lock`. These do nothing to the JVM of spark-submit, except for `ui_port`.
+    `kafka_why.service_folder.Folder.lock`. These do nothing to the JVM of spark-submit, except for `ui_port`.
 
     `temporary_folder` is emptied for the temporary files of the JVM. If it is None, they are in the system's
     folder. `extra` are further Spark settings, which override the coordinator's. Raises SparkFailed.

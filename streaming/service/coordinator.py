@@ -15,7 +15,6 @@ from typing import Self
 from kafka.errors import KafkaError
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.folder import Folder
 from checkpoints.metadata import Identity
 from checkpoints.upgrades import check_answered, code_version
 from kafka_why.background_thread import BackgroundThread
@@ -25,6 +24,7 @@ from kafka_why.contract.service.share_state import ShareStateSummary
 from kafka_why.contract.service.status import ServicePhase
 from kafka_why.contract.service.transactions import TransactionsSummary
 from kafka_why.metrics.batch_progress import BatchProgress
+from kafka_why.service_folder import Folder
 from state.config import CoordinatorConfig
 from streaming.query.operator import Operator
 from streaming.query.session import Session

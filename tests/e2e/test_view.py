@@ -6,9 +6,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
+from cli.live_view import LiveView
 from clients.coordinator_client import CoordinatorClient
 from gateway.net.options import GatewayOptions
-from kafka_why.live_view import LiveView
 from tests.e2e.gateway_clients import new_group
 from tests.e2e.harness import stable_member, wait_until
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from assignors.kafka.api import Assignor
 from embedded.jars import broker_classpath
 from embedded.java import find_java
 from kafka_why.contract.protocols.subscriptions import MemberId, MemberSubscription, TopicPartition
+from kafka_why.sticky.api import Assignor
 
 HARNESS = Path(__file__).with_name("kafkas_assignors.java")
 

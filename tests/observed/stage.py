@@ -23,9 +23,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 
 from cli.processes.child import Children
-from cli.why import why
 from embedded.broker import EmbeddedBroker
 from embedded.jars import jar_paths
+from kafka_why.cli.why import why
 from kafka_why.why.report import Report
 from tests.campaigns.java import compiled
 from tests.e2e.harness import read_topic

@@ -5,8 +5,8 @@ from random import Random
 
 import pytest
 
-from assignors.kafka.api import are_racks_of_use
 from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.sticky.api import are_racks_of_use
 from tests.harness.kafkas_assignors import Answer, Case, ask_kafka, read_answer
 from tests.harness.live_cases import identical_cases, random_case
 

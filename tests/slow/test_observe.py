@@ -16,16 +16,16 @@ from click import Command
 from confluent_kafka import Consumer, Producer, TopicPartition
 from kafka import KafkaConsumer
 
-from checkpoints.folder import Folder
 from cli.assign import assign
 from cli.groups import groups
 from cli.processes.child import Child, Children
-from cli.why import why
 from embedded.broker import EmbeddedBroker
+from kafka_why.cli.why import why
 from kafka_why.contract.history_reader import HistoryReader
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.protocols.consumer_protocol import decode_assignment
+from kafka_why.service_folder import Folder
 from kafka_why.why.course import course_of
 from kafka_why.why.model import CauseKind, RebalanceOutcome
 from kafka_why.why.report import report_of

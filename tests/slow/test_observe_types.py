@@ -12,8 +12,8 @@ from click import Command
 from checkpoints.checkpoint import Checkpoint
 from cli.groups import groups
 from cli.processes.child import Children
-from cli.why import why
 from embedded.broker import EmbeddedBroker
+from kafka_why.cli.why import why
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry

@@ -18,7 +18,6 @@ from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
 from bench.browser import CHROMIUM, DRIVER, MISSING, browser, errors_of
-from cli.run_page import log_source
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
@@ -62,7 +61,7 @@ while True:
 def page(broker: EmbeddedBroker, layout: TopicLayout, coordinated: Coordinated) -> Iterator[str]:
     """The address of a page beside the coordinator, which knows its metrics and its log."""
     metrics_url = coordinated.ready["metrics"]
-    log = log_source(broker.client_config, f"{coordinated.ready['data_dir']}/coordinator")
+    log = Source.of(broker.client_config, f"{coordinated.ready['data_dir']}/coordinator")
     with serving(broker, layout, connect_to=coordinated.gateway, metrics_url=metrics_url, log=log) as url:
         yield url
 

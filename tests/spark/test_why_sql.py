@@ -11,7 +11,7 @@ from kafka_why.contract.codec import encode
 from kafka_why.contract.history_reader import CoordinatorStarted
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
-from kafka_why.why.table import events_table
+from streaming.events_table import events_table
 from tests.harness.histories import Recorder
 from tests.unit.kafka_why.why_story import STORY
 from tests.unit.state.rocketmq_story import BEGIN_MS, night

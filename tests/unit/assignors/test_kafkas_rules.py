@@ -3,7 +3,6 @@
 import pytest
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from assignors.kafka.api import members_in_order
 from kafka_why.contract.protocols.java_order import java_order
 from kafka_why.contract.protocols.subscriptions import (
     MemberSubscription,
@@ -12,6 +11,7 @@ from kafka_why.contract.protocols.subscriptions import (
     TopicPartition,
 )
 from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
+from kafka_why.sticky.api import members_in_order
 
 EVERY = {**ASSIGNORS, "uniform": BROKER_ASSIGNORS["uniform"]}
 

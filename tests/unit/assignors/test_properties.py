@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from assignors.kafka.api import consumers_per_topic, members_in_order
 from kafka_why.contract.protocols.java_order import java_order
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
@@ -18,6 +17,7 @@ from kafka_why.contract.protocols.subscriptions import (
     Subscription,
     TopicPartition,
 )
+from kafka_why.sticky.api import consumers_per_topic, members_in_order
 
 NAMES = st.text(st.sampled_from("ab-1\N{HALFWIDTH WHITE CIRCLE}\N{GRINNING FACE}"), min_size=1, max_size=3)
 

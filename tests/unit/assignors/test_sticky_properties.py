@@ -9,9 +9,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from assignors.kafka.sticky.assignor import assign_exact
-from assignors.kafka.sticky.group import number_group
-from assignors.kafka.sticky.pools import Pools
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,
@@ -19,6 +16,9 @@ from kafka_why.contract.protocols.subscriptions import (
     TopicPartition,
 )
 from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data, sticky_claim
+from kafka_why.sticky.assignor import assign_exact
+from kafka_why.sticky.group import number_group
+from kafka_why.sticky.pools import Pools
 from tests.harness.examples import examples
 
 EVERY = {**ASSIGNORS, **BROKER_ASSIGNORS}

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.folder import SPACE_NEEDED_BYTES, describe_full_disk
+from kafka_why.service_folder import SPACE_NEEDED_BYTES, describe_full_disk
 
 LOOK = """
 import resource, sys
 from pathlib import Path
-from checkpoints.folder import describe_full_disk
+from kafka_why.service_folder import describe_full_disk
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
 print(describe_full_disk([Path(sys.argv[2])]))
 """
@@ -39,7 +39,7 @@ def test_a_folder_without_space_for_a_batch_is_named(tmp_path: Path, space_bytes
 
 
 def test_the_disk_itself_says_that_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("checkpoints.folder._PROBE", "full")
+    monkeypatch.setattr("kafka_why.service_folder._PROBE", "full")
     (tmp_path / "full").symlink_to("/dev/full")
     assert str(describe_full_disk([tmp_path])).endswith("No space left on device")
 

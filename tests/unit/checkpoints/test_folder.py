@@ -11,15 +11,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from checkpoints.folder import Folder, Owner
 from kafka_why.local_files import FolderError
+from kafka_why.service_folder import Folder, Owner
 
 # Takes the lock and prints so. With a child, passes the lock on to one that ends when its standard input
 # does.
 HOLDER = """
 import subprocess, sys
 from pathlib import Path
-from checkpoints.folder import Folder
+from kafka_why.service_folder import Folder
 fd = Folder(Path(sys.argv[1])).lock()
 if sys.argv[2] == "child":
     subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], pass_fds=[fd])
@@ -106,7 +106,7 @@ def test_the_lock_of_a_killed_coordinator_is_waited_for_while_its_jvm_lives(fold
 def test_the_wait_for_a_jvm_that_does_not_end_has_a_bound(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("checkpoints.folder.LINGERING_JVM_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("kafka_why.service_folder.LINGERING_JVM_TIMEOUT_S", 0.1)
     with Holder(folder, "child") as holder:
         holder.kill()
         with pytest.raises(FolderError, match=f"Spark JVM .* had process id {holder.pid} .*: end that JVM"):

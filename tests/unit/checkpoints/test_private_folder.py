@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from checkpoints.folder import Folder
 from kafka_why.folders import make_private_folder
+from kafka_why.service_folder import Folder
 
 
 def mode(path: Path) -> int:

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 import pytest
 from click.testing import CliRunner
 
-from cli.groups import common, groups
+from cli.groups import coordinator, groups
 from clients.coordinator_client import Header
+from kafka_why.cli.groups import common
 from kafka_why.contract.kafka.requests import Heartbeat, JoinGroup, Protocol
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
@@ -60,7 +61,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> CoreClient:
         known = [kafka_group(timeline.group) for timeline in core.timelines.values()]
         return [view_of(group) for group in known if group is not None]
 
-    monkeypatch.setattr(common, "CoordinatorClient", lambda *_, **__: core)
+    monkeypatch.setattr(coordinator, "CoordinatorClient", lambda *_, **__: core)
     monkeypatch.setattr(common, "layout_on", lambda *_: TopicLayout.named())
     monkeypatch.setattr(common, "list_groups", list_groups)
     assert heartbeat_error(core, "orders") == "COORDINATOR_NOT_AVAILABLE"

@@ -8,9 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from cli.groups import USAGE_EXIT_CODE, groups, read
-from cli.groups.common import Cluster
-from operations.admin.gather import Described
+from cli.groups import groups
+from kafka_why.cli.groups import USAGE_EXIT_CODE, read
+from kafka_why.cli.groups.common import Cluster
+from kafka_why.groups.gather import Described
 
 NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
 ONE = [*NOBODY, "--group", "g"]

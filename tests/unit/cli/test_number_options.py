@@ -4,7 +4,7 @@ import click
 import pytest
 
 from cli import main
-from cli.parameters import INT64, DecimalNumber, WholeNumber
+from kafka_why.cli.parameters import INT64, DecimalNumber, WholeNumber
 from tests.unit.cli.test_addresses import commands
 
 OURS = (WholeNumber, DecimalNumber)

@@ -19,9 +19,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cli import main
-from cli.output import show, show_data, show_encoded, show_json, tell
-from cli.terminal import GuardedTerminal, guard_terminals, unguarded
-from kafka_why.console import EscapingConsole
+from cli.console import EscapingConsole
+from kafka_why.cli.output import show, show_data, show_encoded, show_json, tell
+from kafka_why.cli.terminal import GuardedTerminal, guard_terminals, unguarded
 
 HOSTILE = "orders\x1b[2J\r\nError: it is fine \x9b31m\x7f\u202e\u2066\u200f\u061c\u2028\U000e0041"
 SHOWN = r"orders\x1b[2J\r\nError: it is fine \x9b31m\x7f\u202e\u2066\u200f\u061c\u2028\U000e0041"

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from checkpoints import codec
 from checkpoints.export_file import ExportedGroup, Header, write_export
-from checkpoints.folder import Folder
 from checkpoints.metadata import Identity
 from checkpoints.spark_logs import PlannedBatch
 from cli.state import state
+from kafka_why.service_folder import Folder
 from state.kafka.classic_group import ClassicGroup
 
 HEADER = Header(

@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import yaml
 
 from cli.gateway import gateway
-from cli.option_object import pop_fields
 from cli.run import run
 from cli.spark_options import SparkOptions
 from gateway import health
+from kafka_why.cli.option_object import pop_fields
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "kubernetes"

@@ -7,7 +7,6 @@ from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
 from gateway.security.authentication import Security
-from gateway.security.credentials import Users
 from gateway.security.mechanisms import Exchange, PlainExchange
 from gateway.security.oauthbearer import TokenSettings
 from gateway.security.session import Session
@@ -15,6 +14,7 @@ from gateway.security.settings import SecuritySettings
 from gateway.wire import codec
 from gateway.wire.errors import GatewayError
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.credentials import Users
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.sasl import authenticate, by_password, by_token
 from tests.harness.tokens import TokenIssuer

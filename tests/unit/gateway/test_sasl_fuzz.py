@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.security.credentials import Users
 from gateway.security.mechanisms import Accepted, Exchange, PlainExchange, Refused, ScramExchange
 from gateway.security.oauthbearer import OAuthBearerExchange, TokenSettings, TokenValidator
 from gateway.security.session import Session
 from gateway.wire.sasl import trimmed
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.credentials import Users
 from tests.harness.examples import examples
 from tests.harness.tokens import TokenIssuer
 

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli.gateway_user import gateway_user
-from gateway.security.credentials import InvalidEntry, ScramCredential, Users
+from kafka_why.credentials import InvalidEntry, ScramCredential, Users
 
 KEY = base64.b64encode(bytes(32)).decode()
 # RFC 7677, section 3: user `user` with the password `pencil`.

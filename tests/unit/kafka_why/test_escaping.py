@@ -10,7 +10,7 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli import logs
+from kafka_why.cli import logs
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.escaping import VisibleText, visible, visible_text
 from kafka_why.groups.tables import Column, render_table

@@ -4,11 +4,6 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final
 
-from assignors.kafka.api import NO_RACKS
-from assignors.kafka.sticky.balance import fill, level
-from assignors.kafka.sticky.group import NOBODY, StickyGroup, number_group
-from assignors.kafka.sticky.min_cost_flow import minimise_cost
-from assignors.kafka.sticky.pools import Pools
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,
@@ -16,13 +11,18 @@ from kafka_why.contract.protocols.subscriptions import (
     TopicPartition,
 )
 from kafka_why.contract.protocols.user_data import Claim, cooperative_claim, sticky_claim
+from kafka_why.sticky.api import NO_RACKS
+from kafka_why.sticky.balance import fill, level
+from kafka_why.sticky.group import NOBODY, StickyGroup, number_group
+from kafka_why.sticky.min_cost_flow import minimise_cost
+from kafka_why.sticky.pools import Pools
 
 # Sticky for members that all have the same topics (AbstractStickyAssignor's ConstrainedAssignmentBuilder).
 #
 # Every member gets the same number of partitions or one more, and as many partitions as that allows stay
 # where they were. Where Kafka follows the order of a hash table (which of the members that own too many may
 # keep the extra partition), this rule follows the order of member ids. Racks are ignored: see
-# `assignors.kafka.sticky.assignor`.
+# `kafka_why.sticky.assignor`.
 
 
 def assign_equal(group: StickyGroup) -> list[int]:
@@ -122,7 +122,7 @@ class StickyAssignor:
     claim counts. A near rack has priority over staying, as in Kafka.
 
     If members have the same topics and racks make no difference, the rule is Kafka's own, step by step
-    (`assignors.kafka.sticky.assignor`). Otherwise the rule reaches Kafka's aims exactly
+    (`kafka_why.sticky.assignor`). Otherwise the rule reaches Kafka's aims exactly
     (`sticky_exact`). Kafka's own rule does not: it leaves loads uneven or moves more than necessary, gives
     members partitions they no longer subscribe to, and takes partitions that are near no rack from their
     owner at every rebalance.

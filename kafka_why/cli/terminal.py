@@ -1,4 +1,4 @@
-"""A guard before the terminal, for what comes past `cli/output.py`: click's errors, warnings, tracebacks."""
+"""A guard before the terminal, for what comes past `output.py`: click's errors, warnings, tracebacks."""
 
 import io
 import re

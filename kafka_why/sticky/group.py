@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
-from assignors.kafka.api import NO_RACKS, are_racks_of_use, members_in_order, replica_racks
 from kafka_why.contract.protocols.java_order import java_order
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
@@ -15,6 +14,7 @@ from kafka_why.contract.protocols.subscriptions import (
     TopicPartition,
 )
 from kafka_why.contract.protocols.user_data import Claim
+from kafka_why.sticky.api import NO_RACKS, are_racks_of_use, members_in_order, replica_racks
 
 NOBODY: Final = -1
 

@@ -11,10 +11,10 @@ import click
 from kafka.errors import KafkaError
 from msgspec.structs import replace
 
-from cli.cluster_options import cluster_options
-from cli.logs import configure_logs
-from cli.output import show, show_json, tell
-from cli.page_link import link, page_url_option
+from kafka_why.cli.cluster_options import cluster_options
+from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.output import show, show_json, tell
+from kafka_why.cli.page_link import link, page_url_option
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import DEFAULT_PREFIX

@@ -8,7 +8,7 @@ no residual cycle of negative cost is left (Klein's cycle cancelling).
 from collections import defaultdict, deque
 from typing import NamedTuple
 
-from assignors.kafka.sticky.pools import Pools, members_in
+from kafka_why.sticky.pools import Pools, members_in
 
 
 class _Step(NamedTuple):

@@ -10,19 +10,18 @@ from typing import TypeVar
 import click
 from kafka.errors import KafkaError
 
-from checkpoints.folder import Folder
-from cli.cluster_options import cluster_options
-from cli.logs import configure_logs
-from cli.option_object import as_object
-from cli.output import show
-from cli.page_link import link, page_url_option
-from cli.parameters import WEB_URL, WholeNumber
-from cli.signals import exit_on_signals, stop_on_signals
-from cli.thread_deaths import Stop, watching_threads
-from embedded.paths import DEFAULT_DATA_DIR
+from kafka_why.cli.cluster_options import cluster_options
+from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.option_object import as_object
+from kafka_why.cli.output import show
+from kafka_why.cli.page_link import link, page_url_option
+from kafka_why.cli.parameters import WEB_URL, WholeNumber
+from kafka_why.cli.signals import exit_on_signals, stop_on_signals
+from kafka_why.cli.thread_deaths import Stop, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.pem import PemError, certificates, client_context
 from kafka_why.contract.layout import DEFAULT_PREFIX
+from kafka_why.folders import DEFAULT_DATA_DIR
 from kafka_why.local_files import FolderError
 from kafka_why.notify.filters import Filter
 from kafka_why.notify.messages import KINDS
@@ -37,6 +36,7 @@ from kafka_why.notify.receiver import (
     url_in,
 )
 from kafka_why.notify.request_bodies import SHAPES
+from kafka_why.service_folder import Folder
 from kafka_why.topic_layout import ClientError, layout_on
 
 T = TypeVar("T")

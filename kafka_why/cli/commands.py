@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-_ARGUMENTS = "cli.commands.arguments"
+_ARGUMENTS = "kafka_why.cli.commands.arguments"
 
 
 class Commands(click.Group):

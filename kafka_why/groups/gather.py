@@ -8,13 +8,13 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.committed import GroupOffsets
 from kafka_why.groups.describe import LagsMs, PartitionRow, mentioned_partitions, partition_rows
+from kafka_why.groups.describing import Describing, KnownTypes
 from kafka_why.groups.error_text import error_text
 from kafka_why.groups.list_groups import listed
 from kafka_why.groups.log_offsets import LogOffsets
 from kafka_why.groups.rocketmq import offsets_remark
 from kafka_why.lag.definitions import lag_records, next_offset
 from kafka_why.lag.log import LogBounds
-from operations.admin.requests import Describing, KnownTypes
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,19 +9,17 @@ from typing import Any, TypeVar
 import click
 from kafka.errors import KafkaError
 
-from cli.cluster_options import cluster_options
-from cli.logs import configure_logs
-from cli.output import show, tell
-from cli.parameters import WholeNumber
-from clients.coordinator_client import DEFAULT_REQUEST_TIMEOUT_MS, CoordinatorClient
-from clients.pending import RequestTimedOut
+from kafka_why.cli.cluster_options import cluster_options
+from kafka_why.cli.groups.brokers import BrokersGroups
+from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.output import show, tell
+from kafka_why.cli.parameters import WholeNumber
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.any_group import AnyView
-from kafka_why.contract.codec import PendingTransaction
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.escaping import VisibleText, visible_text
+from kafka_why.groups.describing import Describing, KnownTypes, TopicsGroups
 from kafka_why.groups.list_groups import (
     ListedGroup,
     consumer_groups,
@@ -30,24 +28,20 @@ from kafka_why.groups.list_groups import (
     listed,
 )
 from kafka_why.groups.log_offsets import LogOffsets
-from kafka_why.groups.transactions import pending_transactions
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_layout import ClientError, TopicsMissing, layout_on
 from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.offsets_topic import OffsetsTopic
-from operations.admin.requests import BrokersGroups, Describing, GroupRequests, KnownTypes, ObservedGroups
-from operations.admin.reset import ResetError
-from operations.admin.transactions import abort_pending
 
-CLIENT_ID = "group-coordinator-groups"
+DEFAULT_TIMEOUT_MS = 30_000
 
 Command = Callable[..., Any]
 T = TypeVar("T")
 
 
 class Cluster:
-    """The coordinator and its broker. Each connection is made at its first use."""
+    """A cluster and its groups, which are read only. Each connection is made at its first use."""
 
     def __init__(self, stack: ExitStack, client_config: ClientConfig, prefix: str, timeout_ms: int) -> None:
         self._stack = stack
@@ -73,25 +67,12 @@ class Cluster:
                 raise
             return False
 
-    @cached_property
-    def client(self) -> CoordinatorClient:
-        """The client that sends requests to the coordinator."""
-        client = CoordinatorClient(
-            self._client_config, self.layout, client_id=CLIENT_ID, request_timeout_ms=self._timeout_ms
-        )
-        return self._stack.enter_context(client)
-
-    @cached_property
-    def requests(self) -> GroupRequests:
-        """The requests of an administrator."""
-        if self.layout.is_observed:
-            return ObservedGroups(self._client_config, self.layout, self._timeout_ms)
-        return GroupRequests(self.client)
-
     @property
     def described_by(self) -> Describing:
-        """The source of descriptions: the requests, or the brokers' own `__consumer_offsets`."""
-        return self.requests if self.is_set_up else BrokersGroups(self._client_config)
+        """The source of descriptions: the groups topic, or the brokers' own `__consumer_offsets`."""
+        if self.is_set_up:
+            return TopicsGroups(self._client_config, self.layout, self._timeout_ms)
+        return BrokersGroups(self._client_config)
 
     def listed(self) -> list[ListedGroup]:
         """Return the rows of all groups, of every protocol type."""
@@ -110,17 +91,6 @@ class Cluster:
         with OffsetsTopic(self._client_config) as offsets:
             return offsets.partitions
 
-    def pending_transactions(self) -> list[PendingTransaction]:
-        """Return what is pending in transactions, without the offsets, by all that was answered before this
-        call.
-        """
-        self.requests.wait_for_views()
-        return pending_transactions(self._client_config, self.layout, self._timeout_ms)
-
-    def abort_pending(self, pending: Sequence[PendingTransaction]) -> list[ErrorCode]:
-        """Drop these pending offsets. Returns the coordinator's answer for each."""
-        return abort_pending(self.client, pending)
-
     @cached_property
     def log(self) -> LogOffsets:
         """The reader of log offsets from the broker."""
@@ -131,8 +101,7 @@ class Cluster:
         return list_groups(self._client_config, self.layout, self._timeout_ms)
 
     def answered_groups(self) -> list[AnyView]:
-        """As `groups`, with every change that a client was answered before this call."""
-        self.requests.wait_for_views()
+        """As `groups`; of a coordinator that is asked, with every change that a client was answered."""
         return self.groups()
 
     def chosen_groups(self, named: Sequence[str], all_groups: bool, *, rocketmq: bool = False) -> KnownTypes:
@@ -151,18 +120,23 @@ class Cluster:
             if rocketmq or isinstance(group, GroupSnapshot)
         }
 
+    def reason(self, error: Exception) -> str:
+        """Return why a command failed, in words for its user."""
+        return str(error) or type(error).__name__
+
+
+C = TypeVar("C", bound=Cluster)
+
 
 @contextmanager
-def connected(client_config: ClientConfig, prefix: str, timeout_ms: int) -> Iterator[Cluster]:
+def connected(kind: type[C], client_config: ClientConfig, prefix: str, timeout_ms: int) -> Iterator[C]:
     """Yield the cluster, with its connections open until the end. A connection's error ends the command."""
     with ExitStack() as stack:
+        cluster: C = kind(stack, client_config, prefix, timeout_ms)
         try:
-            yield Cluster(stack, client_config, prefix, timeout_ms)
-        except RequestTimedOut as error:
-            hint = f"Is the coordinator with the topics {prefix}-* running? See also --timeout."
-            raise failure(f"{error}. {hint}") from error
-        except (ClientError, HistoryUnavailable, KafkaError, ResetError) as error:
-            raise failure(str(error) or type(error).__name__) from error
+            yield cluster
+        except (ClientError, HistoryUnavailable, KafkaError) as error:
+            raise failure(cluster.reason(error)) from error
 
 
 def failure(reason: str) -> click.ClickException:
@@ -175,19 +149,22 @@ timeout_option = click.option(
     "timeout_ms",
     type=WholeNumber(1),
     metavar="MS",
-    default=DEFAULT_REQUEST_TIMEOUT_MS,
+    default=DEFAULT_TIMEOUT_MS,
     show_default=True,
     help="The time to wait for each answer of the coordinator, in milliseconds.",
 )
 
 
 def connection_options(command: Command) -> Command:
-    """Add the options of the cluster, `--prefix` and `--timeout`; the command gets an open `cluster`."""
+    """Add the options of the cluster, `--prefix` and `--timeout`; the command gets an open `cluster`, of the
+    class that the group of commands has as its `obj`.
+    """
 
     @functools.wraps(command)
     def run(*, client_config: ClientConfig, prefix: str, timeout_ms: int, **given: Any) -> None:
         configure_logs()
-        with connected(client_config, prefix, timeout_ms) as cluster:
+        kind: type[Cluster] = click.get_current_context().find_object(type) or Cluster
+        with connected(kind, client_config, prefix, timeout_ms) as cluster:
             command(cluster=cluster, **given)
 
     options = (

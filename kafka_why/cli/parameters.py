@@ -6,7 +6,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from cli.parsed_option import ParsedOption, parsed_or_default
+from kafka_why.cli.parsed_option import ParsedOption, parsed_or_default
 from kafka_why.connections.address import Address, parse_host, parse_servers
 from kafka_why.numbers import INT32_MAX, INT64_MAX, parse_decimal, parse_whole_number
 
@@ -43,7 +43,7 @@ SERVERS = ParsedOption(
     "HOST:PORT,...", _servers, "a list with a port for each server, such as kafka-1:9092,kafka-2:9092"
 )
 """Checks a list in the format of `bootstrap.servers` of Kafka's clients, and keeps its text: a name such as
-`SSL://` before an address is compared with the client settings (`cli.cluster_options`).
+`SSL://` before an address is compared with the client settings (`kafka_why.cli.cluster_options`).
 """
 
 INT64 = ParsedOption("INTEGER", parse_whole_number, "a whole number of 64 bits such as 12")

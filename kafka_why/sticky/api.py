@@ -37,7 +37,7 @@ class Assignor(Protocol):
 
         A subscribed topic that is missing from the mapping (no metadata) or has 0 partitions adds no
         partition to any member. The result has an entry for every member; the entry may be an empty list.
-        Members come in the order of `assignors.kafka.api.members_in_order`. The partitions of a member
+        Members come in the order of `kafka_why.sticky.api.members_in_order`. The partitions of a member
         are sorted by topic, then by number. Rules that are not rack-aware ignore `racks`.
         """
 

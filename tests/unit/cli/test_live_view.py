@@ -9,6 +9,7 @@ import pytest
 from msgspec import structs
 from rich.console import Console
 
+from cli.live_view import render
 from kafka_why.contract.any_group import AnyView
 from kafka_why.contract.history_reader import (
     CoordinatorStarted,
@@ -23,8 +24,8 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.protocols.consumer_protocol import encode_assignment
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.holdings import holdings
 from kafka_why.lag.log import Partition
-from kafka_why.live_view import holdings, render
 from state.rocketmq.protocol import snapshot as rocketmq_snapshot
 from tests.harness.rocketmq_broker import Broker
 from tests.unit.kafka_why.page_facts import member as facts_member

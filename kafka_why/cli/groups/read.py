@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import click
 from msgspec import structs
 
-from cli.groups.common import (
+from kafka_why.cli.groups.common import (
     Cluster,
     connection_options,
     group_options,
@@ -15,13 +15,14 @@ from cli.groups.common import (
     show_table,
     tell_errors,
 )
-from cli.output import show, show_json, tell
-from cli.page_link import link, page_url_option
+from kafka_why.cli.output import show, show_json, tell
+from kafka_why.cli.page_link import link, page_url_option
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from kafka_why.escaping import VisibleText
 from kafka_why.groups.describe import PartitionRow, behind, member_rows, remark, state_row, with_lags
+from kafka_why.groups.gather import Described, describe_groups, describe_partitions
 from kafka_why.groups.list_groups import select_groups
 from kafka_why.groups.render import group_list, member_table, partition_table, state_table
 from kafka_why.groups.rocketmq import (
@@ -34,7 +35,6 @@ from kafka_why.groups.rocketmq import (
     topic_table,
 )
 from kafka_why.groups.selection import parse_protocols, parse_states, parse_types
-from operations.admin.gather import Described, describe_groups, describe_partitions
 
 Groups = Mapping[str, GroupSnapshot]
 RowsOf = Mapping[str, Sequence[PartitionRow]]

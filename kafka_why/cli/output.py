@@ -3,7 +3,7 @@
 Text is escaped wherever it goes, because what a file or pipe gets is often shown on a terminal later. JSON is
 escaped by JSON's own means, so every reader gets the same document. Other data is written as it is, because a
 program reads it: CSV for `reset-offsets --from-file`, a line for `gateway --sasl-users`. On a terminal
-`cli/terminal.py` escapes it.
+`kafka_why/cli/terminal.py` escapes it.
 """
 
 import json

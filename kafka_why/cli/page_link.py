@@ -6,7 +6,7 @@ from urllib.parse import urlencode
 
 import click
 
-from cli.parameters import WEB_URL
+from kafka_why.cli.parameters import WEB_URL
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -7,7 +7,7 @@ terminal it is a table that is updated in place; elsewhere each history entry is
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import structlog
 from kafka.errors import KafkaError
@@ -16,9 +16,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from cli.console import EscapingConsole
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
-from kafka_why.console import EscapingConsole
 from kafka_why.contract.any_group import AnyHistoryEntry, AnyView
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.history_reader import (
@@ -30,15 +30,14 @@ from kafka_why.contract.history_reader import (
     decode_any_snapshot,
 )
 from kafka_why.contract.kafka.history import BY_EPOCHS
-from kafka_why.contract.kafka.snapshot import ConsumerMemberSnapshot, GroupSnapshot, MemberSnapshot
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.kafka.states import GroupState
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from kafka_why.escaping import visible, visible_text
-from kafka_why.partition_text import number_list, partition_list
+from kafka_why.holdings import holdings, progress
 from kafka_why.rocketmq_group import client_version, group_state
 from kafka_why.topic_reader import TopicReader
 from kafka_why.why.names import is_bare
@@ -249,32 +248,6 @@ def member_line(member: MemberSnapshot, group: GroupSnapshot) -> str:
         return f"{mark} {who}: {progress(member.consumer)}"
     leader = "*" if member.member_id == group.leader_id else " "
     return f"{leader} {member.member_id}: {holdings(member.assignment, group.protocol_type)}"
-
-
-def progress(member: ConsumerMemberSnapshot) -> str:
-    """Return what a member of a group of the consumer protocol has: `orders 0-3, gives up orders 4`."""
-    awaited = member.awaited()
-    parts = [_named(member.assigned) or "-"]
-    parts += [f"gives up {_named(member.revoking)}"] if member.revoking else []
-    parts += [f"waits for {_named(awaited)}"] if awaited else []
-    return "; ".join(parts)
-
-
-def _named(partitions: Mapping[str, Sequence[int]]) -> str:
-    return ", ".join(f"{topic} {number_list(numbers)}" for topic, numbers in partitions.items())
-
-
-def holdings(assignment: bytes, protocol_type: str | None) -> str:
-    """Return the partitions of an assignment, e.g. `orders 0-3 7, prices 1`."""
-    if not assignment:
-        return "-"
-    if protocol_type != PROTOCOL_TYPE:
-        return f"{len(assignment)} bytes"
-    try:
-        partitions = decode_assignment(assignment).partitions
-    except ProtocolError as error:
-        return f"unreadable: {error}"
-    return partition_list(partitions) or "-"
 
 
 def _last_rebalance(group: GroupSnapshot, now_ms: float) -> str:

@@ -2,8 +2,8 @@
 
 from collections import deque
 
-from assignors.kafka.sticky.group import NOBODY
-from assignors.kafka.sticky.pools import Pools, members_in
+from kafka_why.sticky.group import NOBODY
+from kafka_why.sticky.pools import Pools, members_in
 
 
 def fill(pools: Pools) -> None:

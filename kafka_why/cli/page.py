@@ -8,17 +8,15 @@ from pathlib import Path
 import click
 from kafka.errors import KafkaError
 
-from cli.cluster_options import cluster_options
-from cli.coordinator_parameters import PLACE
-from cli.logs import configure_logs
-from cli.option_object import as_object
-from cli.output import show
-from cli.parameters import HOST, WEB_URL, WholeNumber
-from cli.run_page import log_source
-from cli.signals import stop_on_signals
-from gateway.security.credentials import InvalidEntry, Users
+from kafka_why.cli.cluster_options import cluster_options
+from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.option_object import as_object
+from kafka_why.cli.output import show
+from kafka_why.cli.parameters import HOST, WEB_URL, WholeNumber
+from kafka_why.cli.signals import stop_on_signals
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
+from kafka_why.credentials import InvalidEntry, Users
 from kafka_why.page.commands import Source
 from kafka_why.page.security import Access
 from kafka_why.page.server import Page, is_loopback
@@ -45,7 +43,7 @@ class PageOptions:
 
     def log(self) -> Source | None:
         """Where commands find the log of the coordinator."""
-        return None if self.checkpoint is None else log_source(self.client_config, self.checkpoint)
+        return None if self.checkpoint is None else Source.of(self.client_config, self.checkpoint)
 
 
 @click.command()
@@ -78,8 +76,9 @@ class PageOptions:
 @click.option("--tls-certificate", type=_FILE, metavar="FILE", help="Certificate with its chain, PEM.")
 @click.option(
     "--checkpoint",
-    type=PLACE,
-    help="Path or URI of the coordinator's checkpoint. With it readers can run `whatif` and `replay`.",
+    metavar="PLACE",
+    help="Path or URI of the coordinator's checkpoint. With it readers can run `whatif` and `replay` of "
+    "`group-coordinator`, if that is installed here.",
 )
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="Its key, PEM; default: in the same file.")
 @as_object(PageOptions, "options")

@@ -8,7 +8,7 @@ from typing import Any, TextIO, cast
 
 import structlog
 
-from cli.terminal import guard_terminals, unguarded
+from kafka_why.cli.terminal import guard_terminals, unguarded
 from kafka_why.escaping import visible, visible_lines
 
 
