@@ -3,14 +3,13 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Self
 
 import structlog
 
 from checkpoints.folder import describe_full_disk
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.lifetimes import Startable
 
 # The pauses before the starts, in seconds. After the last start fails too, the broker is given up.
 PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -22,7 +21,7 @@ _SPACE_POLL_S = 1.0
 log = structlog.get_logger()
 
 
-class SupervisedBroker:
+class SupervisedBroker(Startable):
     """Keeps a broker running on its data and ports.
 
     `on_failure` is called with the reason, on the supervisor's thread, when the broker is given up. There is
@@ -64,15 +63,6 @@ class SupervisedBroker:
         self._stopping.set()
         self._thread.join()
         self._broker.stop()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _supervise(self) -> None:
         attempts, started_s = 0, time.monotonic()

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Self
 
 from kafka.errors import KafkaError
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.folder import Folder
 from kafka_why.contract.service.status import ServicePhase
+from kafka_why.lifetimes import Startable
 from kafka_why.metrics.batch_progress import BatchProgress
 from streaming.observing import output_folder
 from streaming.observing.one_observer import check_topics_are_ours
@@ -50,7 +49,7 @@ def _prepare_topics(options: ObserverOptions) -> None:
         raise TopicsError(f"{layout.groups_topic} cannot be read: {error}") from error
 
 
-class Observer:
+class Observer(Startable):
     """The observer of this process. `status` shows when it is ready.
 
     `start` raises FolderError, TopicsError, JarsUnavailable, JavaNotFound or SparkFailed. `on_failure` is
@@ -120,12 +119,3 @@ class Observer:
     def stop(self) -> None:
         """Stop the query, Spark and the rest. The batch that was running runs again at the next start."""
         self._running.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 from kafka.errors import KafkaError
 
@@ -24,6 +22,7 @@ from kafka_why.contract.service.replica import NO_REPLICA_STATE, NOT_STARTED, Re
 from kafka_why.contract.service.share_state import ShareStateSummary
 from kafka_why.contract.service.status import ServicePhase
 from kafka_why.contract.service.transactions import TransactionsSummary
+from kafka_why.lifetimes import Startable
 from kafka_why.metrics.batch_progress import BatchProgress
 from state.config import CoordinatorConfig
 from streaming.query.operator import Operator
@@ -53,7 +52,7 @@ from streaming.service.topics import LogAndState, TopicsError, prepare_topics
 from streaming.service.transactions.follower import TransactionsFollower
 
 
-class Coordinator:
+class Coordinator(Startable):
     """The coordinator of this process. `status` shows when it is ready.
 
     `start` raises FolderError, TopicsError, NotOwner, ConfigError, JarsUnavailable, JavaNotFound or
@@ -378,15 +377,6 @@ class Coordinator:
         """
         self._stopping.set()
         self._running.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _session_of(starting: Future[Session] | None) -> Session:
