@@ -45,8 +45,7 @@ from state.kafka.consumer.heartbeat import (
 )
 from state.kafka.consumer.members import fence
 from state.kafka.consumer.regex import regex_resolved
-from state.kafka.consumer.settings import SETTINGS, arm_session
-from state.kafka.consumer.target import preferred_assignor, topic_metadata
+from state.kafka.consumer.target import SETTINGS, arm_session, preferred_assignor, topic_metadata
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext, Verdict
 from state.kafka.group import DeadlineReached, Timer, TimerKind
