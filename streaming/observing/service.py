@@ -94,9 +94,7 @@ class Observer(Startable):
                 self.options, checkpoint, self.status, session, lambda batch: self.on_batch(batch)
             )
             started.callback(query.close)
-            supervisor = Supervisor(query, checkpoint, self.status, session, self._end)
-            supervisor.start()
-            started.callback(supervisor.stop)
+            started.enter_context(Supervisor(query, checkpoint, self.status, session, self._end))
             self._running = started.pop_all()
 
     def _end(self, reason: str, error: Exception) -> None:

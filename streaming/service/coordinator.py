@@ -158,9 +158,7 @@ class Coordinator(Startable):
         started.callback(self._folder.unlock)
         started.callback(lambda: self.status.enter(ServicePhase.STOPPED, self.failure or "stopped in order"))
         if options.replica:
-            watch = ReplicaWatch(self.replica, self.status, self._stopping.is_set)
-            watch.start()
-            started.callback(watch.stop)
+            started.enter_context(ReplicaWatch(self.replica, self.status, self._stopping.is_set))
         self.status.enter(ServicePhase.STARTING, "preparing topics and Spark")
         with ExitStack() as starting:
             session = None
@@ -227,9 +225,7 @@ class Coordinator(Startable):
                 self._start_ticker(leading)
                 self._start_query(leading, ours, identity, session)
 
-        standby = StandbyThread(lead, self._end_standby)
-        standby.start()
-        started.callback(standby.stop)
+        started.enter_context(StandbyThread(lead, self._end_standby))
 
     def _attested_ms(self) -> int:
         return NOTHING_ATTESTED_MS if self._ticker is None else self._ticker.attested_ms
@@ -319,16 +315,14 @@ class Coordinator(Startable):
             clock_lag_ms=options.clock_lag_ms,
             pace=self._pace,
         )
-        self._ticker.start()
-        started.callback(self._ticker.stop)
         for thread in (
+            self._ticker,
             *self._watching_for_rest(),
             TopicWatcher(options.client_config, options.layout, interval_ms=options.topic_interval_ms),
             self._transactions,
             self._share_state,
         ):
-            thread.start()
-            started.callback(thread.stop)
+            started.enter_context(thread)
 
     def _watching_for_rest(self) -> Sequence[BackgroundThread]:
         """What makes clock records rare. With a replica they cost no batch, so they stay frequent."""
@@ -362,9 +356,7 @@ class Coordinator(Startable):
             times=self._times,
             reports=reports,
         )
-        supervisor = Supervisor(query, ours.checkpoint, self.status, session, self._end)
-        supervisor.start()
-        started.callback(supervisor.stop)
+        started.enter_context(Supervisor(query, ours.checkpoint, self.status, session, self._end))
         started.callback(query.settle)
 
     def _end(self, reason: str, error: Exception) -> None:
