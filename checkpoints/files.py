@@ -1,6 +1,6 @@
 """A place for files that must outlive a coordinator's machine: a folder here, or one of a Hadoop file system.
 
-Names are relative to the place, with "/" between folders. `streaming.query.hadoop_files` has the other one.
+Names are relative to the place, with "/" between folders. `streaming.query.storage` has the other one.
 """
 
 from pathlib import Path

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import count
-from types import TracebackType
-from typing import NotRequired, Self, TypedDict
+from typing import NotRequired, TypedDict
 from uuid import uuid4
 
 from kafka import TopicPartition
@@ -39,6 +38,7 @@ from kafka_why.contract.kafka.responses import (
     SyncGroupResponse,
 )
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.lifetimes import Closeable
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_layout import TopicsMissing
 from kafka_why.topic_reader import TopicReader
@@ -69,7 +69,7 @@ class Header(TypedDict):
     principal: NotRequired[str]
 
 
-class CoordinatorClient:
+class CoordinatorClient(Closeable):
     """Sends requests and returns futures of their responses. Safe for threads.
 
     A future resolves to the response, whatever its `error_code`, or raises one of the errors of
@@ -248,14 +248,6 @@ class CoordinatorClient:
         self._pending.close("the client was closed")
         self._writer.close(_CLOSE_TIMEOUT_S)
         self._answers.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _read(self) -> None:
         try:

@@ -14,8 +14,8 @@ from base64 import urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import BinaryIO, NamedTuple, Self
+from types import MappingProxyType
+from typing import BinaryIO, NamedTuple
 
 from kafka.errors import KafkaError
 
@@ -27,6 +27,7 @@ from embedded.paths import broker_archive
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.folders import PRIVATE_UMASK, make_private_folder, warn_if_open
+from kafka_why.lifetimes import Startable
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
@@ -80,7 +81,7 @@ def archive_options() -> list[str]:
     return [f"-XX:SharedArchiveFile={archive}"] if archive.exists() else []
 
 
-class EmbeddedBroker:
+class EmbeddedBroker(Startable):
     """Apache Kafka in KRaft combined mode (broker and controller in one JVM), a child of this process.
 
     All its files are under ``data_dir`` (its log is ``broker.log``). A later broker on that folder has the
@@ -136,15 +137,6 @@ class EmbeddedBroker:
     def client_config(self) -> ClientConfig:
         """How clients reach it. Known when `bootstrap_servers` are."""
         return ClientConfig(self.bootstrap_servers, self._client_properties)
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def start(self) -> None:
         """Start the broker and return when clients can use it: after about 3 s, 5 s on a new data folder."""

@@ -1,14 +1,12 @@
 """The embedded broker of a service: restarted when it ends by itself, given up after some attempts."""
 
-import threading
 import time
 from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Self
 
 import structlog
 
 from embedded.broker import BrokerFailed, EmbeddedBroker
+from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.service_folder import describe_full_disk
 
@@ -22,7 +20,7 @@ _SPACE_POLL_S = 1.0
 log = structlog.get_logger()
 
 
-class SupervisedBroker:
+class SupervisedBroker(BackgroundThread):
     """Keeps a broker running on its data and ports.
 
     `on_failure` is called with the reason, on the supervisor's thread, when the broker is given up. There is
@@ -36,11 +34,10 @@ class SupervisedBroker:
         *,
         pauses_s: Sequence[float] = PAUSES_S,
     ) -> None:
+        super().__init__("broker-supervisor")
         self._broker = broker
         self._on_failure = on_failure
         self._pauses_s = pauses_s
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._supervise, name="broker-supervisor", daemon=True)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -57,26 +54,16 @@ class SupervisedBroker:
         repeated.
         """
         self._broker.start()
-        self._thread.start()
+        super().start()
 
     def stop(self) -> None:
         """Shut the broker down for good. Waits for a start that is under way."""
-        self._stopping.set()
-        self._thread.join()
+        super().stop()
         self._broker.stop()
 
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
-
-    def _supervise(self) -> None:
+    def _run(self) -> None:
         attempts, started_s = 0, time.monotonic()
-        while not self._stopping.wait(_POLL_S):
+        while not self._stopped.wait(_POLL_S):
             exit_code = self._broker.exit_code()
             if exit_code is None:
                 continue
@@ -121,7 +108,7 @@ class SupervisedBroker:
     def _wait(self, pause_s: float) -> bool:
         """Wait for the pause, and then for space on the disk. False if the service stops meanwhile."""
         is_told = False
-        while not self._stopping.wait(pause_s):
+        while not self._stopped.wait(pause_s):
             full = describe_full_disk([self._broker.data_dir])
             if full is None:
                 return True

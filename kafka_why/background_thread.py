@@ -1,11 +1,15 @@
 """A thread of the coordinator's process that works until it is stopped."""
 
 import threading
-from abc import ABC, abstractmethod
+from abc import abstractmethod
+
+from kafka_why.lifetimes import Startable
 
 
-class BackgroundThread(ABC):
-    """`_run` works in the thread, and returns soon after `_stopped` is set."""
+class BackgroundThread(Startable):
+    """`_run` works in the thread, and returns soon after `_stopped` is set. One that was not started may be
+    stopped, too.
+    """
 
     def __init__(self, name: str) -> None:
         self._stopped = threading.Event()
@@ -16,7 +20,8 @@ class BackgroundThread(ABC):
 
     def stop(self) -> None:
         self._stopped.set()
-        self._thread.join()
+        if self._thread.is_alive():
+            self._thread.join()
 
     @abstractmethod
     def _run(self) -> None: ...

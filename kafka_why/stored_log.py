@@ -8,8 +8,7 @@ Source: DefaultRecordBatch.java (magic 2). Kafka has written no older format by 
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from struct import Struct
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from kafka import TopicPartition
 from kafka.admin import OffsetSpec
@@ -19,6 +18,7 @@ from kafka.record.default_records import DefaultRecordBatch
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.broker_requests import FoundTopic, fetch, find_topic
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.lifetimes import Closeable
 
 _FETCH_MAX_BYTES = 4 * 1024 * 1024
 _REQUEST_TIMEOUT_MS = 30_000
@@ -106,7 +106,7 @@ class LogWalk:
         self.next_offset = self.end if next_offset == self.next_offset else next_offset
 
 
-class StoredLog:
+class StoredLog(Closeable):
     """The logs of a topic's partitions. For one thread. All methods raise KafkaError."""
 
     def __init__(self, client_config: ClientConfig, topic: str) -> None:
@@ -150,11 +150,3 @@ class StoredLog:
     def close(self) -> None:
         """Close the connections."""
         self._admin.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()

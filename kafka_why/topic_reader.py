@@ -5,14 +5,14 @@ It begins at the topics' beginnings, at their ends, at given offsets, or at a ti
 
 import time
 from collections.abc import Collection, Iterator, Mapping
-from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 from kafka import TopicPartition
 from kafka.errors import KafkaTimeoutError
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.lifetimes import Closeable
 
 # kafka-python's ConsumerRecord, which has no types: topic, partition, offset, timestamp (ms), key, value.
 Record: TypeAlias = Any
@@ -23,7 +23,7 @@ IDLE_TIMEOUT_MS = 30_000
 _POLL_MS = 200
 
 
-class TopicReader:
+class TopicReader(Closeable):
     """A reader of the partitions given to `start`. For one thread.
 
     `max_record_bytes` is the largest record of the topics, `timeout_ms` the time limit of a request to the
@@ -154,14 +154,6 @@ class TopicReader:
     def close(self) -> None:
         """Close the connections."""
         self._consumer.close(autocommit=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _behind(self, ends: Offsets) -> list[TopicPartition]:
         return [partition for partition, end in ends.items() if self._position(partition) < end]

@@ -5,14 +5,14 @@ import socket
 import threading
 import time
 from pathlib import Path
-from types import TracebackType
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from kafka_why.connection_limit import ClientSlots
+from kafka_why.lifetimes import Startable
 
 MAX_CONNECTIONS = 500
 BACKLOG = 128
@@ -61,7 +61,7 @@ def _bounded(max_connections: int, *, ends_busy: bool) -> type[_Connection]:
     return Bounded
 
 
-class Web:
+class Web(Startable):
     """Serves an application on a listening socket, in a thread, from `start` to `stop`. For `ends_busy` see
     `ClientSlots`.
     """
@@ -104,15 +104,6 @@ class Web:
         """End the server, and the responses that are under way."""
         self._server.should_exit = True
         self._thread.join()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _serve(self) -> None:
         self._server.run(sockets=[self._socket])

@@ -14,17 +14,259 @@ A request is refused as by a broker whose feature `share.version` is 0, and whil
 cluster's brokers is 0 every mode is `off`.
 """
 
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.apis import nodes, share_group_heartbeat, share_offsets, shares_at_brokers
+from gateway.apis import nodes, share_group_heartbeat, shares_at_brokers
 from gateway.apis.api import Api, Passed
-from gateway.apis.context import RequestContext, Services
+from gateway.apis.batch import each
+from gateway.apis.context import Deferred, RequestContext, Services
+from gateway.apis.guards import (
+    GROUP_REFUSED,
+    may_delete_group,
+    may_describe_group,
+    may_describe_topic,
+    may_read_group,
+    may_read_topic,
+)
+from gateway.apis.screened import Screened
 from gateway.apis.share_group_heartbeat import OFF
 from gateway.apis.share_records import is_fetch_rewritten, rewrite_fetch, screen_session
+from gateway.apis.shares_at_brokers import CHANGE_REFUSED, are_at_brokers, denied_partitions, denied_topic
+from gateway.apis.topic_facts import images_of, is_too_much
+from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, SHARE_STATE_TIMEOUT_MS
+from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
+from gateway.wire.framing import RequestHeader
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.responses import AlterShareGroupOffsetsResponse, DeleteShareGroupOffsetsResponse
+from kafka_why.contract.kafka.share_requests import (
+    AlterShareGroupOffsets,
+    AlterSharePartition,
+    AlterShareTopic,
+    DeleteShareGroupOffsets,
+    DescribeShareGroupOffsets,
+)
+from kafka_why.contract.kafka.topic_images import TopicImages
+
+# Where share groups (KIP-932) of this project's coordinator stand in their partitions.
+#
+# AlterShareGroupOffsets (key 91) and DeleteShareGroupOffsets (92) are the coordinator's, which parks
+# them until the share coordinator has done what they ask for. They reach no broker: its own coordinator
+# would make a group of the same id, and delete the state of this one.
+#
+# DescribeShareGroupOffsets (90) passes, because a broker answers it for any group, if it names
+# partitions. A request that names none gets those that the coordinator knows of.
+
+
+FILLED_MAX_PARTITIONS = 50_000
+"""The partitions that a DescribeShareGroupOffsets gets from the coordinator, of all its groups together."""
+
+_TOO_MUCH = {
+    "error_code": ErrorCode.INVALID_REQUEST,
+    "error_message": "The request names more topics than one request to the coordinator can describe.",
+}
+_BEYOND = {
+    "error_code": ErrorCode.INVALID_REQUEST,
+    "error_message": "The groups of the request have more partitions than one response can have.",
+}
+
+T = TypeVar("T")
+
+
+async def alter(context: RequestContext, request: Any) -> Fields | Deferred:
+    """Let an Empty group begin elsewhere in some partitions (row SO9)."""
+    return await _change(context, request, may_read_group, _send_altered, denied_partitions)
+
+
+async def delete(context: RequestContext, request: Any) -> Fields | Deferred:
+    """Let an Empty group forget where it stands in some topics (row SO14)."""
+    return await _change(context, request, may_delete_group, _send_deleted, denied_topic)
+
+
+async def _change(
+    context: RequestContext,
+    request: Any,
+    may: Callable[[RequestContext, str], bool],
+    send: Callable[[RequestContext, Any, TopicImages | None, list[Fields]], Deferred],
+    denied: Callable[[Any], Fields],
+) -> Fields | Deferred:
+    if not context.services.share_groups.are_ours:
+        return OFF
+    if not may(context, request.group_id):
+        return CHANGE_REFUSED
+    may_read = await context.slices().each(
+        lambda topic: may_read_topic(context, topic.topic_name), request.topics
+    )
+    refused = [denied(topic) for topic in _where(request.topics, may_read, is_true=False)]
+    request.topics = _where(request.topics, may_read, is_true=True)
+    names = list(dict.fromkeys(topic.topic_name for topic in request.topics))
+    if is_too_much(names):
+        return _TOO_MUCH
+    images = await images_of(context, names)
+    return _TOO_MUCH if is_too_much(images) else send(context, request, images, refused)
+
+
+def _where(items: Iterable[T], holds: Iterable[bool], *, is_true: bool) -> list[T]:
+    return [item for item, one in zip(items, holds, strict=True) if one is is_true]
+
+
+def _send_altered(
+    context: RequestContext, request: Any, images: TopicImages | None, refused: list[Fields]
+) -> Deferred:
+    topics = [
+        AlterShareTopic(
+            topic.topic_name,
+            [AlterSharePartition(p.partition_index, p.start_offset) for p in topic.partitions],
+        )
+        for topic in request.topics
+    ]
+    altered = AlterShareGroupOffsets(**context.to_group(request.group_id), topics=topics, images=images)
+    response = context.send(altered, SHARE_STATE_TIMEOUT_MS)
+    return Deferred(response, partial(_altered, refused), holds_back=True)
+
+
+def _altered(refused: list[Fields], answer: AlterShareGroupOffsetsResponse) -> Fields:
+    responses = [
+        {
+            "topic_name": topic.topic_name,
+            "topic_id": topic.topic_id,
+            "partitions": [
+                {
+                    "partition_index": partition.partition,
+                    "error_code": partition.error_code,
+                    "error_message": partition.error_message,
+                }
+                for partition in topic.partitions
+            ],
+        }
+        for topic in answer.responses
+    ]
+    return _changed(answer, responses + refused)
+
+
+def _send_deleted(
+    context: RequestContext, request: Any, images: TopicImages | None, refused: list[Fields]
+) -> Deferred:
+    names = [topic.topic_name for topic in request.topics]
+    deleted = DeleteShareGroupOffsets(**context.to_group(request.group_id), topics=names, images=images)
+    response = context.send(deleted, SHARE_STATE_TIMEOUT_MS)
+    return Deferred(response, partial(_deleted, refused), holds_back=True)
+
+
+def _deleted(refused: list[Fields], answer: DeleteShareGroupOffsetsResponse) -> Fields:
+    responses = [
+        {
+            "topic_name": topic.topic_name,
+            "topic_id": topic.topic_id,
+            "error_code": topic.error_code,
+            "error_message": topic.error_message,
+        }
+        for topic in answer.responses
+    ]
+    return _changed(answer, responses + refused)
+
+
+def _changed(
+    answer: AlterShareGroupOffsetsResponse | DeleteShareGroupOffsetsResponse, responses: list[Fields]
+) -> Fields:
+    return {
+        "error_code": answer.error_code,
+        "error_message": answer.error_message,
+        "responses": responses,
+    }
+
+
+async def fill_in(context: RequestContext, message: bytes) -> Screened | None:
+    """Name the partitions of groups for which a DescribeShareGroupOffsets names none (row SO3)."""
+    if not context.services.share_groups.are_ours:
+        return None
+    request = await beside.decode_passed(context.header, message)
+    asked = [group for group in request.groups if group.topics is None]
+    if not asked:
+        return None
+    async with context.fan_out.place(context):
+        found = await each(context, _known(context), asked, lambda group: _error(group, _BEYOND))
+    filled = {one["group_id"]: one for one in found if one.get("topics")}
+    alone = [one for one in found if not one.get("topics")]
+    request.groups = [g for g in request.groups if g.topics is not None or g.group_id in filled]
+    if not request.groups:
+        return Screened(None, {"groups": alone})
+    remaining = await beside.run(_filled, context.header, message, request, filled)
+    return Screened(remaining, {"groups": alone}, partial(_leave_out_denied, filled))
+
+
+def _filled(header: RequestHeader, message: bytes, request: Any, filled: Mapping[str, Fields]) -> bytes:
+    """The request with what the groups have."""
+    for group in request.groups:
+        if group.topics is None:
+            group.topics = []
+            codec.extend(group, "topics", filled[group.group_id]["topics"])
+    return codec.with_body(header, message, request)
+
+
+def _known(context: RequestContext) -> Callable[[Any], Awaitable[Fields]]:
+    """Returns what asks the coordinator about a group: for the topics that the client may describe, with what
+    is initialized of them, or the group's part of the response.
+    """
+    left = FILLED_MAX_PARTITIONS
+
+    async def known(group: Any) -> Fields:
+        nonlocal left
+        if not may_describe_group(context, group.group_id):
+            return _error(group, GROUP_REFUSED)
+        if not group.group_id:
+            return _error(group, {})  # no group has this id, which is no error here (row SO5)
+        asked = DescribeShareGroupOffsets(**context.to_group(group.group_id))
+        answer = await context.send(asked, ANSWER_TIMEOUT_MS)
+        if answer.error_code:
+            return _error(group, {"error_code": answer.error_code, "error_message": answer.error_message})
+        may = await context.slices().each(
+            lambda topic: may_describe_topic(context, topic.topic_name), answer.topics
+        )
+        topics = _where(answer.topics, may, is_true=True)
+        left -= sum(len(topic.partitions) for topic in topics)
+        if left < 0:
+            return _error(group, _BEYOND)
+        return {
+            "group_id": group.group_id,
+            "topics": [{"topic_name": t.topic_name, "partitions": t.partitions} for t in topics],
+        }
+
+    return known
+
+
+def _error(group: Any, error: Fields) -> Fields:
+    return {"group_id": group.group_id, **error}
+
+
+async def _leave_out_denied(filled: Iterable[str], response: Any) -> None:
+    """Topics that the client did not name, and that the broker does not let it describe, are no errors."""
+    for group in response.groups:
+        if group.group_id in filled:
+            group.topics = [topic for topic in group.topics if not _is_denied(topic.partitions)]
+
+
+def _is_denied(partitions: Sequence[Any]) -> bool:
+    return any(p.error_code == GatewayError.TOPIC_AUTHORIZATION_FAILED for p in partitions)
+
+
+ALTER_API = Api(
+    key=ApiKey.AlterShareGroupOffsets,
+    serve=alter,
+    parks=AlterShareGroupOffsetsResponse,
+    is_passed=are_at_brokers,
+)
+DELETE_API = Api(
+    key=ApiKey.DeleteShareGroupOffsets,
+    serve=delete,
+    parks=DeleteShareGroupOffsetsResponse,
+    is_passed=are_at_brokers,
+)
 
 
 def are_offered(services: Services) -> bool:
@@ -56,8 +298,8 @@ APIS = (
         asks_coordinator=False,
         is_passed=are_offered,
     ),
-    share_offsets.ALTER_API,
-    share_offsets.DELETE_API,
+    ALTER_API,
+    DELETE_API,
 )
 
 ROWS = (
@@ -79,6 +321,6 @@ ROWS = (
     Passed(
         key=ApiKey.DescribeShareGroupOffsets,
         guard=shares_at_brokers.guard_offsets,
-        screen=share_offsets.fill_in,
+        screen=fill_in,
     ),
 )

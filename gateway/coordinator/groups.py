@@ -9,8 +9,7 @@ import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import structlog
 from kafka import TopicPartition
@@ -23,6 +22,7 @@ from kafka_why.contract.history_reader import GroupTable, decode_configs, decode
 from kafka_why.contract.kafka.responses import ListedGroup
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.lifetimes import Closeable
 from kafka_why.partitioner import hash_of
 from kafka_why.topic_reader import TopicReader
 
@@ -77,7 +77,7 @@ class Groups(Protocol):
         """Wait until the view has all records that are now on the topic. Returns whether it has."""
 
 
-class GroupsReader:
+class GroupsReader(Closeable):
     """Follows the groups topic on its own thread. Raises KafkaError if no broker answers."""
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
@@ -135,14 +135,6 @@ class GroupsReader:
         self._topic.close()
         if self._end_reader is not None:
             self._end_reader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _read(self) -> None:
         warning = OutageWarning("reading the groups")

@@ -10,7 +10,7 @@ import gzip
 import json
 import threading
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
@@ -19,6 +19,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from kafka_why.lifetimes import Closeable
 from kafka_why.service_state import PATH
 from kafka_why.web import Web, listening_at, url_of
 
@@ -39,7 +40,7 @@ Endpoint = Callable[[Request], Response]
 """Called in a thread of its own, so that a long scrape delays no check."""
 
 
-class HttpPort:
+class HttpPort(Closeable):
     """Serves until closed. `checks` are by path. `state` returns the service's state as JSON. Port 0 means
     any free port. Raises WebUnavailable.
     """
@@ -69,12 +70,6 @@ class HttpPort:
         """End the server."""
         self._web.stop()
         self._listening.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _scraped(registry: CollectorRegistry) -> Endpoint:

@@ -4,8 +4,6 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Self
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
@@ -18,6 +16,7 @@ from kafka_why.contract.service.replica import ReplicaState
 from kafka_why.contract.service.share_state import ShareStateSummary
 from kafka_why.contract.service.status import ServiceStatus
 from kafka_why.contract.service.transactions import TransactionsSummary
+from kafka_why.lifetimes import Startable
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.metrics.collector import (
     OWN,
@@ -171,7 +170,7 @@ def _ms(seconds: float) -> int | None:
     return None if math.isnan(seconds) else max(round(seconds * 1000), 0)
 
 
-class Metrics:
+class Metrics(Startable):
     """Serves one coordinator's metrics until stopped; with `log_rebalances` Kafka's sentences are logged, and
     with `with_members` there are series of single members. `series` bounds those of groups. `collectors` are
     served besides, and `checks` by their paths: see `kafka_why.metrics.http`.
@@ -247,15 +246,6 @@ class Metrics:
             self._http.close()
         if self._is_following:
             self._follower.stop()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def observe_batch(self, batch: BatchProgress) -> None:
         """Count one committed batch."""

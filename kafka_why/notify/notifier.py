@@ -5,12 +5,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lag.definitions import STUCK_MS, WINDOW_MS
+from kafka_why.lifetimes import Startable
 from kafka_why.notify.courier import Courier, CourierThread
 from kafka_why.notify.episodes import Episodes
 from kafka_why.notify.events import EventsFollower, ends_of
@@ -41,7 +40,7 @@ class Sending:
     per_minute: int
 
 
-class Notifier:
+class Notifier(Startable):
     """Tells a receiver what happens until stopped. `folder` has what outlives it: see
     `kafka_why.notify.state_file`.
 
@@ -107,12 +106,3 @@ class Notifier:
         self._courier.stop()
         for reader in self._readers:
             reader.stop()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()

@@ -3,12 +3,11 @@
 import ipaddress
 import socket
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 from kafka_why.broker_groups import BrokerGroups
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.lifetimes import Startable
 from kafka_why.page.app import Sources, app
 from kafka_why.page.commands import Source
 from kafka_why.page.courses import Courses
@@ -25,7 +24,7 @@ from kafka_why.why.deliveries.reading import read_deliveries
 from kafka_why.why.history import read_history
 
 
-class Page:
+class Page(Startable):
     """Serves the page on a listening socket until stopped.
 
     If `access` is None, only the names of this machine's loopback address are answered. `connect_to` is the
@@ -89,15 +88,6 @@ class Page:
         self._courses.close()
         self._overview.stop()
         self._follower.stop()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def is_loopback(host: str) -> bool:

@@ -1,15 +1,110 @@
 """The answer to a what-if: what happened, whether the closed loop reproduces it, and what else would have."""
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import count
 
+from msgspec.structs import replace
+
+from kafka_why.contract.kafka.requests import AnyRequest, LeaveGroup
 from operations.whatif.changes import UNCHANGED, Changes
+from operations.whatif.client import Client
 from operations.whatif.clients import derive
-from operations.whatif.facts import Fleet
+from operations.whatif.facts import Fleet, Moment, Sent
 from operations.whatif.figures import Judged, judge
-from operations.whatif.run import Log
-from operations.whatif.simulation import simulate
+from operations.whatif.run import Coordinator, Log, Run, Step
 from operations.whatif.validation import Validation, validate
+from state.timeline import Row
+
+# The closed loop: the recorded clients and the core, an event at a time, in the order of time.
+
+
+Action = Callable[[Moment, str], None]
+
+
+def simulate(fleet: Fleet, log: Log, changes: Changes) -> Run:
+    """Run the group's clients with these changes until the end of the log. Raises WhatIfError."""
+    return _Simulation(fleet, log, changes).run()
+
+
+class _Simulation:
+    """The agenda of the clients, and the coordinator. It is the clients'
+    `operations.whatif.client.SimulationEnvironment`.
+    """
+
+    def __init__(self, fleet: Fleet, log: Log, changes: Changes) -> None:
+        self._fleet = fleet
+        self._log = log
+        self._coordinator = Coordinator(log.group_id, changes.configs(log.configs), log.outages)
+        self._agenda: list[tuple[Moment, int, str, Action]] = []
+        self._numbers = count()
+        self._own_ids = count()
+        self._asked: dict[str, Client] = {}
+        self._clients = {process.key: Client(process, fleet, changes, self) for process in fleet.processes}
+
+    def run(self) -> Run:
+        for sent in self._fleet.outside:
+            self.at(sent.moment, sent.request_id, self._outside(sent))
+        for client in self._clients.values():
+            client.begin()
+        while self._turn():
+            pass
+        self._deliver(self._coordinator.fire_until(self._log.until_ms))
+        senders = {request_id: client.key for request_id, client in self._asked.items()}
+        return Run(self._log.group_id, self._coordinator.steps, self._log.until_ms, senders)
+
+    def at(self, moment: Moment, request_id: str, action: Action) -> None:
+        """Put an action on the agenda. `request_id` names the row that the action was in the log, "" for
+        none.
+        """
+        heapq.heappush(self._agenda, (moment, next(self._numbers), request_id, action))
+
+    def send(self, client: Client, moment: Moment, request_id: str, request: AnyRequest) -> None:
+        """Append a client's request to the log, under its id in the recorded log if that is free."""
+        while not request_id or request_id in self._asked:
+            request_id = f"whatif-0-{next(self._own_ids)}"
+        self._asked[request_id] = client
+        self._deliver(self._coordinator.apply(Row(moment.at_ms, request_id, request)))
+
+    def _turn(self) -> bool:
+        """Fire the next deadline, or do the next action. Return whether there was one until the end."""
+        due_ms = self._coordinator.next_due_ms()
+        next_ms = self._agenda[0][0].at_ms if self._agenda else None
+        if due_ms is not None and due_ms <= self._log.until_ms and (next_ms is None or due_ms <= next_ms):
+            self._deliver(self._coordinator.fire_until(due_ms))
+            return True
+        if next_ms is None or next_ms > self._log.until_ms:
+            return False
+        moment, _, request_id, action = heapq.heappop(self._agenda)
+        action(moment, request_id)
+        return True
+
+    def _deliver(self, steps: Iterable[Step]) -> None:
+        for step in steps:
+            for reply in step.effects.replies:
+                client = self._asked.get(reply.response.request)
+                if client is not None:
+                    client.on_response(step.at_ms, reply.response)
+
+    def _outside(self, sent: Sent) -> Action:
+        def apply(moment: Moment, request_id: str) -> None:
+            request = sent.request
+            if isinstance(request, LeaveGroup):
+                request = self._removal(request_id, request)
+            self._deliver(self._coordinator.apply(Row(moment.at_ms, request_id, request)))
+
+        return apply
+
+    def _removal(self, request_id: str, request: LeaveGroup) -> LeaveGroup:
+        """Return the removal of the same processes' members, whose ids are others here."""
+        whose = self._fleet.removals.get(request_id, ())
+        members = [
+            leaving if key is None else replace(leaving, member_id=self._clients[key].member_id)
+            for leaving, key in zip(request.members, whose, strict=True)
+        ]
+        return replace(request, members=members)
+
 
 RECORDED = "as it was"
 

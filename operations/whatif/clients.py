@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median_low
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from kafka_why.contract.any_group import AnyRequest
 from kafka_why.contract.kafka.history import EntryType
@@ -26,10 +26,46 @@ from kafka_why.contract.kafka.requests import (
 from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
 from operations.whatif.consumer_messages import check_readable
 from operations.whatif.facts import Ending, Fleet, Kind, Moment, Process, Sent
-from operations.whatif.naming import names_of
 from operations.whatif.observer import Observer, long_gaps
 from operations.whatif.run import Log, Run, WhatIfError, open_loop
 from state.inputs import Received
+
+# Names of processes and of the clients that they are runs of.
+
+
+class Name(NamedTuple):
+    """The client, and the name of its run: `worker-1`, then `worker-1 (run 2)`."""
+
+    client: str
+    key: str
+
+
+def names_of(observers: Sequence[Observer], ends: Sequence[Moment | None]) -> list[Name]:
+    """Return the names of processes in the order of their starts.
+
+    A client is a `group.instance.id`, else a client id on one host. Of processes that ran at the same time,
+    each is a client of its own: `worker#2`.
+    """
+    hosts: dict[str, set[str]] = {}
+    for observer in observers:
+        hosts.setdefault(observer.client_id, set()).add(observer.client_host)
+    free: dict[str, list[tuple[str, Moment | None]]] = {}
+    runs: Counter[str] = Counter()
+    names = []
+    for observer, end in zip(observers, ends, strict=True):
+        base = observer.instance_id or observer.client_id or "client"
+        if observer.instance_id is None and len(hosts[observer.client_id]) > 1:
+            base = f"{base}@{observer.client_host}"
+        known = free.setdefault(base, [])
+        over = [place for place, (_, ended) in enumerate(known) if ended and ended < observer.first.moment]
+        if observer.instance_id is not None and known:
+            over = [0]  # a static member: the next process takes its place, whether or not it still runs
+        client = known.pop(over[0])[0] if over else f"{base}#{len(known) + 1}" if known else base
+        known.append((client, end))
+        runs[client] += 1
+        names.append(Name(client, client if runs[client] == 1 else f"{client} (run {runs[client]})"))
+    return names
+
 
 # A process that owes heartbeats and is silent for more than this many of its heartbeat intervals stood still.
 PAUSE_INTERVALS: Final = 2

@@ -1,6 +1,6 @@
 """A run of one group through the core: each step with its time.
 
-The open loop applies the rows of a log as they are. The closed loop (`operations.whatif.simulation`) makes
+The open loop applies the rows of a log as they are. The closed loop (`operations.whatif.answer`) makes
 its rows itself, from the answers to earlier ones.
 """
 

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
-from typing import Self
 
 from kafka.errors import KafkaError
 
 from checkpoints.checkpoint import Checkpoint
 from kafka_why.contract.service.status import ServicePhase
+from kafka_why.lifetimes import Startable
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.service_folder import Folder
 from streaming.observing import output_folder
@@ -50,7 +49,7 @@ def _prepare_topics(options: ObserverOptions) -> None:
         raise TopicsError(f"{layout.groups_topic} cannot be read: {error}") from error
 
 
-class Observer:
+class Observer(Startable):
     """The observer of this process. `status` shows when it is ready.
 
     `start` raises FolderError, TopicsError, JarsUnavailable, JavaNotFound or SparkFailed. `on_failure` is
@@ -95,9 +94,7 @@ class Observer:
                 self.options, checkpoint, self.status, session, lambda batch: self.on_batch(batch)
             )
             started.callback(query.close)
-            supervisor = Supervisor(query, checkpoint, self.status, session, self._end)
-            supervisor.start()
-            started.callback(supervisor.stop)
+            started.enter_context(Supervisor(query, checkpoint, self.status, session, self._end))
             self._running = started.pop_all()
 
     def _end(self, reason: str, error: Exception) -> None:
@@ -120,12 +117,3 @@ class Observer:
     def stop(self) -> None:
         """Stop the query, Spark and the rest. The batch that was running runs again at the next start."""
         self._running.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()

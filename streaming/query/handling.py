@@ -77,7 +77,7 @@ class AwakeGroup:
         )
         self._version_before = self.version
         self.version_noted = self.version
-        """For `streaming.replica.changed`."""
+        """For `streaming.replica.state_machine`."""
         self._faults_reported = 0
 
     @property

@@ -6,15 +6,188 @@ Hadoop's "The FileSystem contract" and "Introducing S3A".
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
+from uuid import uuid4
 
 import structlog
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 from checkpoints.files import Files
-from kafka_why.local_files import LocalFiles
+from kafka_why.local_files import FolderError, FolderNotWritable, LocalFiles
+
+# Files of a place that Hadoop reaches by its URI, as hdfs:// or s3a://, through Spark's JVM.
+#
+# So a coordinator needs no other client of the storage, and the same settings (`spark.hadoop.*`) and
+# credentials hold for Spark's checkpoint and for the files beside it.
+
+
+_MISSING = "java.io.FileNotFoundException"
+
+
+class HadoopFiles:
+    """A folder of a Hadoop file system. `renames`: a rename replaces a file at once, as on HDFS.
+
+    Without it a file is written under its own name: object stores show it when it is complete. `spark`
+    returns the present Spark, which is another one after a restart. Without a Spark that runs, methods raise
+    Py4JError.
+    """
+
+    def __init__(self, spark: Callable[[], SparkSession], uri: str, *, renames: bool) -> None:
+        self._uri = uri.rstrip("/")
+        self._renames = renames
+        self._spark = spark
+        self._known: tuple[SparkContext, Any] | None = None
+        try:
+            _ = self._system
+        except Py4JJavaError as error:
+            raise FolderError(f"{uri} cannot be used: {_reason(error)}") from None
+
+    @property
+    def _context(self) -> Any:
+        return self._spark().sparkContext
+
+    @property
+    def _jvm(self) -> Any:
+        return self._context._jvm
+
+    @property
+    def _conf(self) -> Any:
+        return self._context._jsc.hadoopConfiguration()
+
+    @property
+    def _system(self) -> Any:
+        """The file system in the present JVM."""
+        context = self._context
+        if self._known is None or self._known[0] is not context:
+            self._known = context, self._path("").getFileSystem(self._conf)
+        return self._known[1]
+
+    @property
+    def uri(self) -> str:
+        return self._uri
+
+    @property
+    def local(self) -> Path | None:
+        return None
+
+    def read(self, name: str) -> bytes:
+        try:
+            stream = self._system.open(self._path(name))
+            try:
+                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            finally:
+                stream.close()
+        except Py4JJavaError as error:
+            if _MISSING in _classes(error):
+                raise FileNotFoundError(f"{self._uri}/{name}") from None
+            raise FolderError(f"{self._uri}/{name} cannot be read: {_reason(error)}") from None
+
+    def write(self, name: str, content: bytes) -> None:
+        path = self._path(name)
+        try:
+            if not self._renames:
+                self._create(path, content)
+                return
+            temporary = self._path(f"{name}.{uuid4().hex}.new")
+            self._create(temporary, content)
+            self._rename(temporary, path, "OVERWRITE")
+        except Py4JJavaError as error:
+            raise FolderNotWritable(f"{self._uri}/{name} cannot be written: {_reason(error)}") from None
+
+    def create(self, name: str, content: bytes) -> bool:
+        path = self._path(name)
+        try:
+            if not self._renames:
+                if self._system.exists(path):
+                    return False
+                self._create(path, content)
+                return True
+            temporary = f"{name}.{uuid4().hex}.new"
+            self._create(self._path(temporary), content)
+            if self._rename_unless_exists(temporary, name):
+                return True
+            self.remove(temporary)
+        except Py4JJavaError as error:
+            raise FolderNotWritable(f"{self._uri}/{name} cannot be written: {_reason(error)}") from None
+        return False
+
+    def names(self, folder: str) -> list[str]:
+        try:
+            return [status.getPath().getName() for status in self._system.listStatus(self._path(folder))]
+        except Py4JJavaError as error:
+            if _MISSING in _classes(error):
+                return []
+            raise FolderError(f"{self._uri}/{folder} cannot be listed: {_reason(error)}") from None
+
+    def remove(self, name: str) -> None:
+        try:
+            self._system.delete(self._path(name), False)
+        except Py4JJavaError as error:
+            raise FolderNotWritable(f"{self._uri}/{name} cannot be removed: {_reason(error)}") from None
+
+    def check(self) -> None:
+        """Check that a file can be written, found, replaced and, with `renames`, that a rename does not
+        replace a file unless it is asked to. Spark finds a second driver by the latter.
+
+        Raises FolderError.
+        """
+        probe = f".probe-{uuid4().hex}"
+        try:
+            self.write(probe, b"first")
+            self.write(probe, b"second")
+            if self.read(probe) != b"second" or probe not in self.names(""):
+                raise FolderError(f"{self._uri} does not show a file as it was last written")
+            if self._renames:
+                self.write(f"{probe}.other", b"third")
+                if self._rename_unless_exists(f"{probe}.other", probe):
+                    raise FolderError(f"{self._uri} renames over a file, so it cannot keep a checkpoint")
+        finally:
+            with suppress(FolderNotWritable):  # what is wrong has been said
+                self.remove(probe)
+                self.remove(f"{probe}.other")
+
+    def _rename_unless_exists(self, name: str, other: str) -> bool:
+        """Rename a file. False if there is a file of the other name."""
+        try:
+            self._rename(self._path(name), self._path(other), "NONE")
+        except Py4JJavaError as error:
+            if "FileAlreadyExistsException" in _classes(error):
+                return False
+            raise FolderError(f"{self._uri} cannot rename a file: {_reason(error)}") from None
+        return True
+
+    def _create(self, path: Any, content: bytes) -> None:
+        stream = self._system.create(path, True)
+        try:
+            stream.write(bytearray(content))
+        finally:
+            stream.close()
+
+    def _rename(self, source: Any, target: Any, option: str) -> None:
+        kind = getattr(self._jvm.org.apache.hadoop.fs, "Options$Rename")
+        options = self._context._gateway.new_array(kind, 1)
+        options[0] = getattr(kind, option)
+        uri = self._system.makeQualified(target).toUri()
+        context = self._jvm.org.apache.hadoop.fs.FileContext.getFileContext(uri, self._conf)
+        context.rename(source, target, options)
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self._uri}/{name}" if name else self._uri)
+
+
+def _classes(error: Py4JJavaError) -> str:
+    return str(error.java_exception.getClass().getName())
+
+
+def _reason(error: Py4JJavaError) -> str:
+    return str(error.java_exception.toString()).partition("\n")[0]
+
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,7 +232,7 @@ class Storage:
         """
         if self.path is not None:
             return LocalFiles(self.path)
-        from streaming.query.hadoop_files import HadoopFiles  # imports Spark, which takes a second
+        from streaming.query.storage import HadoopFiles  # imports Spark, which takes a second
 
         files = HadoopFiles(spark, self.uri, renames=self.has_atomic_rename)
         files.check()

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 from msgspec import Struct
 
+from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 
@@ -37,7 +38,7 @@ class Loss(Struct, frozen=True, kw_only=True):
     is_other_topic: bool = False
 
 
-class LogWatch:
+class LogWatch(BackgroundThread):
     """The start of the requests topic beside the query's position, from `start` until `stop`.
 
     `topic_id` is the id of the topic that the state belongs to. `positions` are the offsets of the first
@@ -53,6 +54,7 @@ class LogWatch:
         *,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__("log-watch")
         self._admin = kafka_clients.librdkafka_admin(client_config)
         self._topic = topic
         self._topic_id = topic_id
@@ -61,19 +63,7 @@ class LogWatch:
         self._topic_loss: Loss | None = None
         self._seen_s = float("-inf")
         self._now_s = now_s
-        self._stopped = threading.Event()
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="log-watch", daemon=True)
-
-    def start(self) -> None:
-        """Look at the topic each `INTERVAL_S`, in a thread."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread."""
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join()
 
     def committed(self, ends: Mapping[int, int]) -> None:
         """Move the positions: the query has committed a batch that ends before these offsets."""

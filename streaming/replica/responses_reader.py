@@ -2,12 +2,12 @@
 learn how far the owner's replica has acted.
 """
 
-import threading
 import time
 from collections.abc import Callable
 
 from confluent_kafka import KafkaException, Message, TopicPartition
 
+from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import EarlyAnswers, ReplicaId, as_of, marked
@@ -24,7 +24,7 @@ _CATCH_UP_TIMEOUT_S = 10.0
 _FETCH_MIN_BYTES = 64 * 1024
 
 
-class ResponsesReader:
+class ResponsesReader(BackgroundThread):
     """Reads from the end of the topic as of `begin`, in a thread from `start` on. `on_end` is called when it
     has found a difference, or fails.
 
@@ -43,6 +43,7 @@ class ResponsesReader:
         compares: bool,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__("responses-reader")
         self.compares = compares
         """Whether it compares. False on a standby."""
         self.difference: Difference | None = None
@@ -55,7 +56,6 @@ class ResponsesReader:
         self._on_end = on_end
         self._now_s = now_s
         self._counting = EarlyAnswers()
-        self._stopped = threading.Event()
         self._next_offsets: dict[int, int] = {}
         self._consumer = kafka_clients.answers_consumer(
             client_config,
@@ -63,7 +63,6 @@ class ResponsesReader:
             on_error=lambda _: None,  # the reader of the requests says it
             fetch_min_bytes=_FETCH_MIN_BYTES if compares else 1,
         )
-        self._thread = threading.Thread(target=self._run, name="responses-reader", daemon=True)
 
     def begin(self) -> None:
         """Begin at the ends of the partitions. Raises KafkaException."""
@@ -71,14 +70,9 @@ class ResponsesReader:
         topic = self._layout.responses_topic
         self._consumer.assign([TopicPartition(topic, *place) for place in self._next_offsets.items()])
 
-    def start(self) -> None:
-        """Read in a thread until `stop`."""
-        self._thread.start()
-
     def stop(self) -> None:
-        self._stopped.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        """See `BackgroundThread`."""
+        super().stop()
         self._consumer.close()
 
     def differs(self, difference: Difference | None) -> None:

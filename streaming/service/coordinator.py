@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 from kafka.errors import KafkaError
 
@@ -23,6 +21,7 @@ from kafka_why.contract.service.replica import NO_REPLICA_STATE, NOT_STARTED, Re
 from kafka_why.contract.service.share_state import ShareStateSummary
 from kafka_why.contract.service.status import ServicePhase
 from kafka_why.contract.service.transactions import TransactionsSummary
+from kafka_why.lifetimes import Startable
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.service_folder import Folder
 from state.config import CoordinatorConfig
@@ -53,7 +52,7 @@ from streaming.service.topics import LogAndState, TopicsError, prepare_topics
 from streaming.service.transactions.follower import TransactionsFollower
 
 
-class Coordinator:
+class Coordinator(Startable):
     """The coordinator of this process. `status` shows when it is ready.
 
     `start` raises FolderError, TopicsError, NotOwner, ConfigError, JarsUnavailable, JavaNotFound or
@@ -159,9 +158,7 @@ class Coordinator:
         started.callback(self._folder.unlock)
         started.callback(lambda: self.status.enter(ServicePhase.STOPPED, self.failure or "stopped in order"))
         if options.replica:
-            watch = ReplicaWatch(self.replica, self.status, self._stopping.is_set)
-            watch.start()
-            started.callback(watch.stop)
+            started.enter_context(ReplicaWatch(self.replica, self.status, self._stopping.is_set))
         self.status.enter(ServicePhase.STARTING, "preparing topics and Spark")
         with ExitStack() as starting:
             session = None
@@ -228,9 +225,7 @@ class Coordinator:
                 self._start_ticker(leading)
                 self._start_query(leading, ours, identity, session)
 
-        standby = StandbyThread(lead, self._end_standby)
-        standby.start()
-        started.callback(standby.stop)
+        started.enter_context(StandbyThread(lead, self._end_standby))
 
     def _attested_ms(self) -> int:
         return NOTHING_ATTESTED_MS if self._ticker is None else self._ticker.attested_ms
@@ -320,16 +315,14 @@ class Coordinator:
             clock_lag_ms=options.clock_lag_ms,
             pace=self._pace,
         )
-        self._ticker.start()
-        started.callback(self._ticker.stop)
         for thread in (
+            self._ticker,
             *self._watching_for_rest(),
             TopicWatcher(options.client_config, options.layout, interval_ms=options.topic_interval_ms),
             self._transactions,
             self._share_state,
         ):
-            thread.start()
-            started.callback(thread.stop)
+            started.enter_context(thread)
 
     def _watching_for_rest(self) -> Sequence[BackgroundThread]:
         """What makes clock records rare. With a replica they cost no batch, so they stay frequent."""
@@ -363,9 +356,7 @@ class Coordinator:
             times=self._times,
             reports=reports,
         )
-        supervisor = Supervisor(query, ours.checkpoint, self.status, session, self._end)
-        supervisor.start()
-        started.callback(supervisor.stop)
+        started.enter_context(Supervisor(query, ours.checkpoint, self.status, session, self._end))
         started.callback(query.settle)
 
     def _end(self, reason: str, error: Exception) -> None:
@@ -378,15 +369,6 @@ class Coordinator:
         """
         self._stopping.set()
         self._running.close()
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _session_of(starting: Future[Session] | None) -> Session:

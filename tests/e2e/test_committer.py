@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from clients.coordinator_client import CoordinatorClient
-from clients.rocketmq.committer import Committer
+from clients.rocketmq.broker import Committer
 from embedded.broker import EmbeddedBroker
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import OffsetCommit

@@ -27,9 +27,9 @@ from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.responses import HeartbeatResponse
 from kafka_why.contract.service.status import ServicePhase
 from streaming.query import jvm
-from streaming.query.hadoop_files import HadoopFiles
 from streaming.query.jvm import OwnJvm, SparkFailed
 from streaming.query.session import Session
+from streaming.query.storage import HadoopFiles
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.query import spark_keeper

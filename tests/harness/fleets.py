@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from kafka_why.contract.kafka.requests import JoinGroup, LeaveGroup, LeavingMember, Protocol
 from kafka_why.contract.protocols.consumer_protocol import encode_subscription
 from kafka_why.contract.protocols.subscriptions import Subscription
+from operations.whatif.answer import simulate
 from operations.whatif.changes import UNCHANGED
 from operations.whatif.facts import Ending, Fleet, Kind, Moment, Process, Sent, Span, Stall
 from operations.whatif.run import Log, Run
-from operations.whatif.simulation import simulate
 from state.config import Configs, CoordinatorConfig
 from state.inputs import Received
 from state.timeline import Row

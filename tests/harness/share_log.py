@@ -29,7 +29,7 @@ from kafka_why.contract.kafka.share_requests import (
 from kafka_why.contract.kafka.snapshot import ShareTask
 from state.config import CoordinatorConfig
 from state.kafka.group import ConfigsOnly
-from state.kafka.share.view import open_tasks
+from state.kafka.share.protocol import open_tasks
 from state.kafka.share_group import ShareGroup
 from tests.harness.common import Common
 from tests.harness.played_log import INTERVAL_MS, PAUSES_MS, PlayedLog

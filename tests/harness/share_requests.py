@@ -37,7 +37,7 @@ from kafka_why.contract.kafka.share_requests import (
     ShareStateResult,
 )
 from kafka_why.contract.kafka.snapshot import ShareTask
-from state.kafka.share.view import open_tasks
+from state.kafka.share.protocol import open_tasks
 from state.kafka.share_group import ShareGroup
 from tests.harness import consumer_requests, options, partition_text
 from tests.harness.cluster import Cluster

@@ -13,7 +13,7 @@ from kafka_why.contract.kafka.responses import (
     ShareGroupMemberDescription,
 )
 from kafka_why.contract.kafka.snapshot import ShareTask
-from state.kafka.share.view import open_tasks
+from state.kafka.share.protocol import open_tasks
 from state.kafka.share_group import ShareGroup, ShareMember
 from tests.harness import partition_text
 from tests.harness.consumer_story import Labels, assigned_text, by_label, epoch_and_assignment, is_usual

@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kafka_why.local_files import FolderError, FolderNotWritable
-from streaming.query.hadoop_files import HadoopFiles
+from streaming.query.storage import HadoopFiles
 
 
 @pytest.fixture(params=[True, False], ids=["renames", "writes at once"])

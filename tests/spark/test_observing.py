@@ -20,10 +20,9 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.observed.consumer_offsets.decode import decode
 from kafka_why.topic_ids import NamesById
 from streaming.events_table import events_table
-from streaming.observing.folder_sink import FolderSink
 from streaming.observing.operator import ObservingCall
 from streaming.observing.output_folder import OutputFolder
-from streaming.observing.pipeline import COUNTS, observe_groups
+from streaming.observing.pipeline import COUNTS, FolderSink, observe_groups
 from streaming.query.log_order import LogRow
 from streaming.query.operator import in_log_order
 from streaming.query.output import OutputRows

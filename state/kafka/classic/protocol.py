@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from typing import ClassVar
 
+from msgspec import UNSET
+
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
@@ -12,11 +14,18 @@ from kafka_why.contract.kafka.requests import (
     LeaveGroup,
     OffsetCommit,
     OversizedRequest,
+    ReplyTo,
     SyncGroup,
     TopicMetadata,
     TxnOffsetCommit,
 )
-from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
+from kafka_why.contract.kafka.responses import (
+    DescribedMember,
+    DescribeGroupResponse,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.kafka.states import GroupState
 from state.inputs import Outage
 from state.kafka.classic import rebalance
@@ -26,12 +35,77 @@ from state.kafka.classic.leave import leave
 from state.kafka.classic.rebalance import EXTENSION_AT_LEAST_MS, arm_session
 from state.kafka.classic.subscription import topic_metadata
 from state.kafka.classic.sync import oversized, sync
-from state.kafka.classic.view import describe, view_of
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.context import RuleId, StepContext, Verdict
 from state.kafka.group import DeadlineReached, Timer, TimerKind
-from state.kafka.protocol import KafkaProtocol, Learners
+from state.kafka.offsets.pending import pending_offsets
+from state.kafka.protocol import KafkaProtocol, Learners, common_fields
 from state.protocol import Handlers
+
+# A group as readers see it: its view on the groups topic, and DescribeGroups (rows V2, V3).
+#
+# Source: ClassicGroup.describe.
+
+
+def describe(context: StepContext, _: DescribeGroup, reply_to: ReplyTo) -> None:
+    """Answer with the group as Kafka describes it. Protocol and members' metadata are shown only if the group
+    is Stable.
+    """
+    group = context.group_of(ClassicGroup)
+    stable = group.state is GroupState.STABLE
+    row = context.rule("V2" if stable else "V3")
+    members = [
+        DescribedMember(
+            member_id=m.member_id,
+            group_instance_id=m.group_instance_id,
+            client_id=m.client_id,
+            client_host=m.client_host,
+            member_metadata=m.metadata(group.protocol_name) if stable else b"",
+            member_assignment=m.assignment,
+        )
+        for m in group.members.values()
+    ]
+    context.reply(
+        reply_to,
+        DescribeGroupResponse,
+        row,
+        group_state=group.state.value,
+        protocol_type=group.protocol_type or "",
+        protocol_data=(group.protocol_name or "") if stable else "",
+        members=members,
+        pending_offsets=pending_offsets(group) if group.pending else UNSET,
+    )
+
+
+def view_of(group: ClassicGroup) -> GroupSnapshot:
+    """Return a copy of the group for readers."""
+    return GroupSnapshot(
+        **common_fields(group),
+        protocol_name=group.protocol_name if group.state is GroupState.STABLE else None,
+        leader_id=group.leader_id,
+        members=_members(group),
+        pending_members=list(group.pending_members),
+        subscribed_topics=group.subscribed_topics,
+        wanted_topics=group.wanted_topics or UNSET,
+    )
+
+
+def _members(group: ClassicGroup) -> list[MemberSnapshot]:
+    stable = group.state is GroupState.STABLE
+    return [
+        MemberSnapshot(
+            member_id=m.member_id,
+            group_instance_id=m.group_instance_id,
+            client_id=m.client_id,
+            client_host=m.client_host,
+            session_timeout_ms=m.session_timeout_ms,
+            rebalance_timeout_ms=m.rebalance_timeout_ms,
+            metadata=m.metadata(group.protocol_name) if stable else b"",
+            assignment=m.assignment,
+            rejoined=m.parked_join is not None,
+        )
+        for m in group.members.values()
+    ]
 
 
 def armed(group: ClassicGroup) -> Iterator[Timer]:

@@ -20,7 +20,7 @@ from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer import migration
 from state.kafka.consumer.members import Sender, Update, admit, check_room, go_on, is_full, made_id
 from state.kafka.consumer.migration import by_topic_id
-from state.kafka.consumer.settings import arm_session
+from state.kafka.consumer.target import arm_session
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext, start_anew
 from state.kafka.group import reported

@@ -17,8 +17,7 @@ from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
 from state.kafka.classic import sync as classic_sync
 from state.kafka.consumer.members import fence
 from state.kafka.consumer.migration import assignment_bytes
-from state.kafka.consumer.settings import arm_session
-from state.kafka.consumer.target import maybe_update_target
+from state.kafka.consumer.target import arm_session, maybe_update_target
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
 from state.kafka.context import StepContext, Verdict, deciding
 from state.kafka.modern.target import bump

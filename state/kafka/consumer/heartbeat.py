@@ -27,7 +27,7 @@ from state.kafka.consumer.members import Sender, Update, admit, check_room, fenc
 from state.kafka.consumer.migration import upgrade
 from state.kafka.consumer.reconcile import Owned
 from state.kafka.consumer.regex import look_to_ask
-from state.kafka.consumer.settings import SETTINGS, arm_session
+from state.kafka.consumer.target import SETTINGS, arm_session
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext, start_anew
 from state.kafka.modern.responses import (

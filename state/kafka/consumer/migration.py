@@ -28,7 +28,7 @@ from state.kafka.classic import rebalance, subscription
 from state.kafka.classic.rebalance import arm_session as arm_classic_session
 from state.kafka.classic.subscription import record_topics, settle_topics
 from state.kafka.classic_group import ClassicGroup, Member
-from state.kafka.consumer.settings import arm_session
+from state.kafka.consumer.target import arm_session
 from state.kafka.consumer_group import AssignedPartitions, ClassicMember, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Group, Topic

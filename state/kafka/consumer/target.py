@@ -13,12 +13,25 @@ from kafka_why.contract.kafka.requests import TopicMetadata
 from kafka_why.contract.kafka.topic_images import TopicImages
 from kafka_why.contract.protocols.subscriptions import MemberSubscription, Subscription, TopicPartition
 from state.config import CoordinatorConfig
-from state.kafka.consumer.settings import SETTINGS
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
-from state.kafka.modern.target import by_topic_id, is_wanted, note_target, topics_of_target
+from state.kafka.modern.target import ModernSettings, by_topic_id, is_wanted, note_target, topics_of_target
 from state.kafka.modern.topics import forget_topics, store_watched, unused_topics
+
+# The settings that a group of the consumer protocol can have of its own, and the session of a member.
+
+
+SETTINGS = ModernSettings("consumer", session="CF19", heartbeat="CF20", assignment="CF21")
+
+
+def arm_session(context: StepContext, member: ConsumerMember) -> None:
+    """Arm the member's session timeout from now on (rows TM1, TM2)."""
+    if member.classic is None:
+        timeout_ms = SETTINGS.of(context).session_timeout_ms
+    else:
+        timeout_ms = member.classic.session_timeout_ms
+    member.session_deadline_ms = context.deadline(timeout_ms)
 
 
 def maybe_update_target(context: StepContext) -> None:

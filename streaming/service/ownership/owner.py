@@ -17,8 +17,7 @@ import time
 from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
-from types import TracebackType
-from typing import NoReturn, Self
+from typing import NoReturn
 from uuid import UUID, getnode, uuid4, uuid5
 
 import msgspec
@@ -32,6 +31,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.claims import Claim, Claims
 from kafka_why.contract.codec import is_clock_record
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.lifetimes import Closeable
 from kafka_why.topic_reader import Record, TopicReader
 
 # A running coordinator appends clock records. If none comes for this long, or for three of its intervals, no
@@ -144,7 +144,7 @@ class ClockRecords:
         self._reader.close()
 
 
-class Ownership:
+class Ownership(Closeable):
     """One coordinator's ownership of the topics: `claim` it, then check regularly whether it is `lost`.
 
     Not safe for threads. All methods except `lost` raise KafkaError if no broker answers.
@@ -229,14 +229,6 @@ class Ownership:
     def close(self) -> None:
         """Close the connection. The claim stays, because the topics belong to the folder."""
         self._reader.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _check(
         self,

@@ -15,6 +15,7 @@ from kafka.errors import KafkaError
 from msgspec import structs
 
 from checkpoints.metadata import Moved
+from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.claims import Claim
 from kafka_why.contract.layout import TopicLayout
@@ -40,7 +41,7 @@ RETURN_S = 3.0
 log = structlog.get_logger()
 
 
-class StandbyThread:
+class StandbyThread(BackgroundThread):
     """Runs `lead` in a thread. `lead` waits and then takes over; what it starts goes into the stack that it
     gets, which `stop` closes. It returns soon after the event that it gets is set. `on_error` is called in
     the thread.
@@ -49,26 +50,21 @@ class StandbyThread:
     def __init__(
         self, lead: Callable[[ExitStack, threading.Event], None], on_error: Callable[[Exception], None]
     ) -> None:
+        super().__init__("standby")
         self._lead = lead
         self._on_error = on_error
-        self._stopping = threading.Event()
         self._leading = ExitStack()
-        self._thread = threading.Thread(target=self._run, name="standby", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def stop(self) -> None:
         """End the wait, or stop what was started after it."""
-        self._stopping.set()
-        self._thread.join()
+        super().stop()
         self._leading.close()
 
     def _run(self) -> None:
         try:
-            self._lead(self._leading, self._stopping)
+            self._lead(self._leading, self._stopped)
         except Exception as error:  # noqa: BLE001 - whatever ends a start
-            if not self._stopping.is_set():
+            if not self._stopped.is_set():
                 log.error("the standby ends", reason=str(error))
                 self._on_error(error)
 

@@ -21,6 +21,7 @@ from pyspark.sql.streaming import StreamingQuery
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.damage import describe_damage
 from checkpoints.state_stores import remove_torn_state
+from kafka_why.background_thread import BackgroundThread
 from kafka_why.contract.service.status import ServicePhase
 from kafka_why.local_files import FolderError, FolderNotWritable
 from kafka_why.metrics.batch_progress import BatchProgress
@@ -111,7 +112,7 @@ class SupervisedQuery(ABC):
         return ()
 
 
-class Supervisor:
+class Supervisor(BackgroundThread):
     """Keeps one query running, on a thread of its own, until `stop`.
 
     `on_end` is called at most once, in that thread, when the query can run no more: with the reason and the
@@ -126,6 +127,7 @@ class Supervisor:
         session: Session,
         on_end: Callable[[str, Exception], None],
     ) -> None:
+        super().__init__("supervisor")
         self._query = query
         self._checkpoint = checkpoint
         self._status = status
@@ -133,31 +135,28 @@ class Supervisor:
         self._on_end = on_end
         self._committed_pin = CommittedPin(checkpoint, query.source)
         self._disk_alarm: str | None = None
-        self._stopping = threading.Event()
         self._spark = SparkKeeper(
             session,
-            self._stopping,
+            self._stopped,
             pause=self._pause_for_spark,
             say=partial(status.enter, ServicePhase.RESTARTING),
             has_standby=query.has_standby,
         )
-        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
 
     def start(self) -> None:
         self._spark.start()
-        self._thread.start()
+        super().start()
 
     def stop(self) -> None:
         """End the query and the thread. The batch that was running runs again at the next start."""
-        self._stopping.set()
-        self._thread.join()
+        super().stop()
         self._spark.stop()
 
     def _run(self) -> None:
         try:
             self._spark.keep(self._keep_running)
         except Exception as error:
-            if self._stopping.is_set():
+            if self._stopped.is_set():
                 return
             service = self._query.service
             if isinstance(error, SparkEnded | FolderError | NotOwner):
@@ -175,10 +174,10 @@ class Supervisor:
         if torn := remove_torn_state(self._checkpoint.files):
             log.warning("damaged files of a batch that was cut off are removed", files=[*map(str, torn)])
         failures, failed_batch = 0, -1
-        while not self._stopping.is_set():
+        while not self._stopped.is_set():
             error = self._run_query()
             self._committed_pin.pin(self._checkpoint.last_batch("commits"))
-            if error is None or self._stopping.is_set() or self._waited_for_space(first_line(error)):
+            if error is None or self._stopped.is_set() or self._waited_for_space(first_line(error)):
                 continue
             self._session.check_running()
             batch = self._checkpoint.last_batch("commits") + 1
@@ -208,7 +207,7 @@ class Supervisor:
         obstacle, which is gone.
         """
         try:
-            running = self._query.start(self._stopping)
+            running = self._query.start(self._stopped)
             if running is None:
                 return None
             with stopped_on_error(running):
@@ -224,7 +223,7 @@ class Supervisor:
         """Look after a query until it ends by itself, there is an obstacle, or the service stops."""
         log.info("query started", run_id=running.runId)
         progress = ProgressReader(running)
-        while not self._stopping.is_set():
+        while not self._stopped.is_set():
             if running.awaitTermination(POLL_S):  # type: ignore[arg-type]
                 return PySparkException("the query ended by itself")
             for batch in progress.new():
@@ -256,7 +255,7 @@ class Supervisor:
         self._check_can_continue()  # the topic may be what is missing
         running.stop()  # returns when the broker answers or Kafka's clients give it up, which takes minutes
         looked_s, checked_s = float("-inf"), time.monotonic()
-        while self._query.obstacle() and not self._stopping.is_set():
+        while self._query.obstacle() and not self._stopped.is_set():
             if time.monotonic() - checked_s > CHECK_S:
                 self._check_can_continue()
                 checked_s = time.monotonic()
@@ -277,7 +276,7 @@ class Supervisor:
             return False
         log.error("query stopped until there is space", reason=full, error=error)
         self._status.enter(ServicePhase.RESTARTING, full, batch_id=self._checkpoint.last_batch("commits"))
-        while full is not None and not self._stopping.is_set():
+        while full is not None and not self._stopped.is_set():
             self._pause(SPACE_POLL_S)
             full = self._look_at_disk()
         log.info("there is space again" if full is None else "stopped while a disk is full")
@@ -291,7 +290,7 @@ class Supervisor:
 
     def _pause(self, pause_s: float) -> None:
         end_s = time.monotonic() + pause_s
-        while time.monotonic() < end_s and not self._stopping.wait(POLL_S):
+        while time.monotonic() < end_s and not self._stopped.wait(POLL_S):
             self._set_alarms()
 
     def _pause_for_spark(self, pause_s: float) -> None:

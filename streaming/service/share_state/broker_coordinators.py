@@ -4,8 +4,8 @@ requests for them.
 
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType, new_class
-from typing import Any, Self
+from types import new_class
+from typing import Any
 from uuid import UUID
 
 from kafka.errors import NodeNotReadyError, UnknownBrokerIdError, UnknownTopicOrPartitionError
@@ -16,6 +16,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.broker_requests import send
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.lifetimes import Closeable
 from streaming.service.share_state.carrying_out import Item, Key, Lost, NotOwnerNow, Summary
 
 # Messages to a share coordinator, which kafka-python lacks: InitializeShareGroupState,
@@ -52,7 +53,7 @@ _NO_LEADER_EPOCH = -1
 _ANY_GROUP = "permission"
 
 
-class BrokerCoordinators:
+class BrokerCoordinators(Closeable):
     """See `ShareCoordinators`. For one thread. After Lost a new one is needed, because a broker may have
     moved.
 
@@ -147,14 +148,6 @@ class BrokerCoordinators:
     def close(self) -> None:
         """Close the connections."""
         self._admin.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def coordinator_key(key: Key) -> str:

@@ -7,8 +7,7 @@ the high watermark, past transactions of other topics' partitions that are still
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from kafka.errors import for_code
@@ -17,6 +16,7 @@ from kafka.record import MemoryRecords
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.broker_requests import FoundTopic, fetch, find_topic
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.lifetimes import Closeable
 
 # The maximum time of a request to the brokers, beside the wait for data.
 BROKER_TIMEOUT_MS = 5_000
@@ -47,7 +47,7 @@ class Fetched:
     is_out_of_range: bool = False
 
 
-class MarkersReader:
+class MarkersReader(Closeable):
     """A reader of the markers topic. For one thread. All methods raise KafkaError.
 
     It reads the topic that `find_topic` found last, and no topic that was made again with the same name.
@@ -91,14 +91,6 @@ class MarkersReader:
     def close(self) -> None:
         """Close the connections."""
         self._admin.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def marker_wait_ms(partitions: int, all_ms: int, least_ms: int) -> int:

@@ -6,8 +6,6 @@ Nobody reads the answers.
 import socket
 from collections.abc import Iterable
 from itertools import count
-from types import TracebackType
-from typing import Self
 from uuid import UUID
 
 from kafka_why.connections import kafka_clients
@@ -15,6 +13,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import TransactionMarker
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.lifetimes import Closeable
 from kafka_why.partitioner import partition_of
 from streaming.service.transactions.markers import BROKER_TIMEOUT_MS
 from streaming.service.transactions.pending import Decision
@@ -23,7 +22,7 @@ _CLOSE_TIMEOUT_S = 2 * BROKER_TIMEOUT_MS / 1000
 _REPLY_PARTITION = 0
 
 
-class MarkerRequests:
+class MarkerRequests(Closeable):
     """Appends TransactionMarkers to the requests topic. For one thread. Raises KafkaError."""
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout, client_id: str) -> None:
@@ -69,10 +68,6 @@ class MarkerRequests:
             committed=marker.committed,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
+        """Close the connection."""
         self._producer.close(timeout=_CLOSE_TIMEOUT_S)

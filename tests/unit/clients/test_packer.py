@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients import packer as packer_module
-from clients.packer import Packer, Place, place_of
+from clients import request_writer
 from clients.pending import PendingRequest
+from clients.request_writer import Packer, Place, place_of
 from kafka_why.contract.codec import decode_request, encode
 from kafka_why.contract.kafka.requests import Heartbeat
 from kafka_why.contract.pack import is_pack, pack_key, slot_of, unpack
@@ -56,9 +56,9 @@ def test_the_first_request_of_a_slot_is_written_at_once_and_packed() -> None:
 def test_the_places_of_long_group_ids_are_not_remembered(characters: int, remembered: int) -> None:
     """Clients choose them: 20,000 ids of 32 kB would be much memory."""
     group_id = "g" * characters
-    packer_module._remembered.cache_clear()
+    request_writer._remembered.cache_clear()
     assert place_of(group_id, PARTITIONS) == Place(partition_of(group_id, PARTITIONS), slot_of(group_id))
-    assert packer_module._remembered.cache_info().currsize == remembered
+    assert request_writer._remembered.cache_info().currsize == remembered
 
 
 def test_what_waits_for_a_round_of_its_partition_makes_the_next_one() -> None:

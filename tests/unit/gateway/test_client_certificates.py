@@ -11,8 +11,7 @@ from structlog.testing import capture_logs
 
 from gateway.security import authentication
 from gateway.security.authentication import Security
-from gateway.security.principal_mapping import PrincipalMapper
-from gateway.security.settings import ClientAuth, SecuritySettings
+from gateway.security.settings import ClientAuth, PrincipalMapper, SecuritySettings
 from gateway.watched_files import WatchedFiles
 from gateway.wire import codec
 from gateway.wire.framing import framed

@@ -6,9 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.deliveries.acknowledgements import Type
 from gateway.deliveries.held import Held, Range, Room
-from gateway.deliveries.member import GRACE_MS
+from gateway.deliveries.member import GRACE_MS, Type
 from kafka_why.contract.deliveries import Counted
 from tests.unit.gateway.test_deliveries import LOCK_MS, World
 

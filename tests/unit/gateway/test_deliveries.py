@@ -10,11 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.deliveries import member as members
-from gateway.deliveries.acknowledgements import TYPES_MAX, Type, batches_of
-from gateway.deliveries.group import ROWS_MAX
-from gateway.deliveries.member import GRACE_MS, Member
+from gateway.deliveries.group import ROWS_MAX, SUSPECTS_MAX
+from gateway.deliveries.member import GRACE_MS, TYPES_MAX, Member, Type, batches_of
 from gateway.deliveries.service import GROUPS_MAX, Deliveries
-from gateway.deliveries.suspects import SUSPECTS_MAX
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
 from kafka_why.contract.deliveries import ACCEPTED, GONE, OPEN, REJECTED, Counted, GroupDeliveries, Suspect

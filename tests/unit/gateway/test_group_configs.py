@@ -5,7 +5,7 @@ from typing import Any
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.wire import codec
 from gateway.wire.framing import request_header
-from state.kafka.consumer.settings import SETTINGS
+from state.kafka.consumer.target import SETTINGS
 from state.kafka.protocols import GROUP_CONFIG_NAMES
 from tests.harness.gateway import GatewayFixture, played
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gateway.coordinator.held_requests import AdaptiveTimeout, HeldRequests
+from gateway.coordinator.backend import AdaptiveTimeout, HeldRequests
 
 LEAST_S = 3.0
 MOST_S = 25.0

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from gateway.apis import share_offsets
+from gateway.apis import share_groups
 from kafka_why.contract.kafka.share_requests import (
     AlterShareGroupOffsets,
     DeleteShareGroupOffsets,
@@ -250,7 +250,7 @@ async def test_a_request_is_filled_with_a_bounded_number_of_partitions(world: Ga
         await assigned(world, client, group_id)
     asked = answers_of_the_broker(world)
     bound = 2 * len(ORDERS)
-    with patch.object(share_offsets, "FILLED_MAX_PARTITIONS", bound):
+    with patch.object(share_groups, "FILLED_MAX_PARTITIONS", bound):
         answer = await client.ask(OFFSETS, 1, groups=[{"group_id": g, "topics": None} for g in groups])
     errors = {group.group_id: group.error_code for group in answer.groups}
     assert sorted(errors.values()) == [0, 0, INVALID_REQUEST, INVALID_REQUEST]

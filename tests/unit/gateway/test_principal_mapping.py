@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.security.distinguished_name import name_text
-from gateway.security.principal_mapping import InvalidRule, NoMatchingRule, PrincipalMapper
+from gateway.security.settings import InvalidRule, NoMatchingRule, PrincipalMapper
 from tests.harness.principals import CASES, NAMES, Attributes, request_of
 
 

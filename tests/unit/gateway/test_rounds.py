@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from gateway.coordinator.rounds import Rounds
+from gateway.coordinator.fresh_groups import Rounds
 from tests.harness.raw_client import PATIENCE_S
 
 

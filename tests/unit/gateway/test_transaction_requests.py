@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 from kafka.protocol.api_key import ApiKey
 
-from gateway.upstream.own_requests import OwnRequests
-from gateway.upstream.transactions import Transactions
+from gateway.upstream.transactions import OwnRequests, Transactions
 from gateway.wire import codec
 from kafka_why.contract.layout import TopicLayout
 from tests.harness.gateway import NODE_ID, GatewayFixture, played, topic_id

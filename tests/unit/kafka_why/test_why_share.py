@@ -15,7 +15,7 @@ from kafka_why.why.reconciling import flat
 from kafka_why.why.report import Report, report
 from kafka_why.why.text import report_text
 from state.config import CoordinatorConfig
-from state.kafka.share.view import open_tasks
+from state.kafka.share.protocol import open_tasks
 from state.kafka.share_group import ShareGroup
 from state.timeline import Timeline
 from tests.harness.common import kafka_effects

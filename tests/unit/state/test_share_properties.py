@@ -21,7 +21,7 @@ from state.config import CoordinatorConfig
 from state.dispatch import step
 from state.inputs import Received
 from state.kafka.share.heartbeat import SHORTEST_MS
-from state.kafka.share.view import open_tasks
+from state.kafka.share.protocol import open_tasks
 from state.kafka.share_group import ShareGroup, ShareGroupState
 from state.timeline import Timeline
 from tests.harness import batches, invariants

@@ -6,9 +6,9 @@ from checkpoints.metadata import Epoch, KnownOutage
 from checkpoints.upgrades import SAME_RULES
 from kafka_why.contract.codec import encode
 from state.inputs import Outage
-from streaming.service.stored_state.answered_offsets import answered_requests
 from streaming.service.stored_state.continuation import (
     NotContinued,
+    answered_requests,
     check_versions,
     renumbered_epochs,
     renumbered_outages,

@@ -11,7 +11,7 @@ from kafka_why.contract.sightings import (
     sighting_key,
 )
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
-from streaming.observing.rebalance_runs import GROUPS_MAX, RebalanceRuns, Seen
+from streaming.observing.rebalance_poller import GROUPS_MAX, RebalanceRuns, Seen
 
 PREPARING = Seen("PreparingRebalance", (SeenMember("a-1", "i", "a", "/10.0.0.1"),))
 PARTITION = partition_of_offsets("g", 50)

@@ -14,7 +14,7 @@ from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.states import GroupState
 from kafka_why.contract.sightings import RebalanceSeen, SeenMember, decode_sighting, encode_sighting
 from streaming.observing.operator import SIGHTINGS, by_time
-from streaming.observing.rebalance_runs import RebalanceRuns, Seen
+from streaming.observing.rebalance_poller import RebalanceRuns, Seen
 from streaming.query.log_order import LogRow
 from tests.harness.observed_epochs import Said
 from tests.harness.observed_log import CREATED, G, Watched, classic_member, generation

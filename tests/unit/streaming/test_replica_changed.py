@@ -10,10 +10,9 @@ from kafka_why.contract.early_answers import lists_changed
 from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.kafka.responses import DEAD, DescribeGroupResponse, ListedGroup
 from kafka_why.contract.pack import unpack
-from streaming.replica import changed as changed_groups
-from streaming.replica.changed import listed
+from streaming.replica import state_machine
 from streaming.replica.state_machine import Record as LogRecord
-from streaming.replica.state_machine import StateMachine
+from streaming.replica.state_machine import StateMachine, listed
 from tests.harness.replica_log import WITH_DELAY, apply_all, log_of, machine, owned, terms
 from tests.spark.log import T0, Log, Record
 
@@ -101,6 +100,6 @@ def test_a_replica_that_is_silent_or_has_too_many_changed_groups_leaves_them_to_
     replica.is_permitted = False
     assert early(replica, asked(log, T0 + 100)) == []
     replica.is_permitted = True
-    monkeypatch.setattr(changed_groups, "LISTED_MAX", 0)
+    monkeypatch.setattr(state_machine, "LISTED_MAX", 0)
     apply_all(replica, owned(log.stable_member(T0 + 200, "a")[0]))
     assert early(replica, asked(log, T0 + 300)) == []

@@ -6,7 +6,7 @@ from kafka.errors import KafkaError
 
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import TopicReader
-from streaming.service.transactions import follower, reports
+from streaming.service.transactions import follower
 from streaming.service.transactions.follower import partitions_of_all
 from streaming.service.transactions.markers import marker_wait_ms
 
@@ -46,5 +46,5 @@ def test_tw2_a_fetch_for_reported_transactions_waits_for_a_shorter_time(
     partitions: int, wait_ms: int
 ) -> None:
     """A report that comes meanwhile waits for it."""
-    wait = reports.MARKER_WAIT_MS, reports.LEAST_MARKER_WAIT_MS
+    wait = follower.REPORTED_WAIT_MS, follower.LEAST_REPORTED_WAIT_MS
     assert marker_wait_ms(partitions, *wait) == wait_ms

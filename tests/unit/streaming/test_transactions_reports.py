@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streaming.service.transactions.follower import KEPT_S, EarlyPending
 from streaming.service.transactions.pending import Decision, PendingTransactions
-from streaming.service.transactions.reports import KEPT_S, EarlyPending
 from tests.unit.streaming.test_transactions_pending import TOPIC, entry, marker, read
 
 
