@@ -6,6 +6,8 @@ import pytest
 
 from embedded.broker import EmbeddedBroker
 
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
+
 
 @pytest.mark.parametrize("is_there", [False, True], ids=["new", "made before"])
 def test_other_users_read_no_segment(tmp_path: Path, *, is_there: bool) -> None:

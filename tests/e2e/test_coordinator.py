@@ -34,7 +34,8 @@ from tests.e2e.harness import (
 )
 from tests.harness.restartable import Service, restartable
 
-pytestmark = pytest.mark.e2e
+# Dead letters, the status and the folder are the query's, with a replica or without.
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 
 @pytest.fixture(scope="module")

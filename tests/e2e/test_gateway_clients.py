@@ -271,8 +271,8 @@ STORIES: dict[str, Callable[[LibraryGroup], None]] = {
     "roundrobin": partial(eager, assignor="roundrobin", parts=[{0, 2}, {1, 3}]),
     "pause-and-seek": pause_and_seek,
 }
-# What clients do by themselves, however the coordinator answers.
-OF_CLIENTS = ("pattern", "range", "roundrobin", "pause-and-seek")
+# What clients do by themselves, however the coordinator answers, or by the requests of `crash`.
+OF_CLIENTS = ("cooperative-sticky", "static-members", "pattern", "range", "roundrobin", "pause-and-seek")
 Told = dict[tuple[str, str], Future[None]]
 
 
