@@ -27,6 +27,8 @@ from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.fresh_groups import FreshGroups, Listing
 from gateway.coordinator.groups import GroupsReader
 from gateway.limits import Limits
+from kafka_why.connections import kafka_clients
+from kafka_why.contract.codec import clock_record
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import Heartbeat
 from kafka_why.contract.service.status import ServicePhase, ServiceStatus
@@ -266,6 +268,21 @@ def test_it_is_ready_while_sparks_jvm_starts_again(seen: Seen) -> None:
     (first, *_) = [note for note in told if note is not None]
     assert first.startswith("restarting: Spark's JVM has ended")
     assert first.endswith(". The replica answers")
+
+
+def test_a_clock_record_of_an_owner_that_made_no_claim_ends_nothing(
+    seen: Seen, client: CoordinatorClient
+) -> None:
+    """Whoever may write requests may write that too. The query begins again."""
+    member, status = stable_member(client, "forged-owner"), seen.coordinator.status
+    before_ms = status.current.since_ms
+    producer = kafka_clients.producer(seen.coordinator.options.client_config)
+    forged = clock_record(0, owner_epoch=10**14)
+    producer.send(seen.coordinator.options.layout.requests_topic, value=forged, partition=0).get(timeout=30)
+    producer.close()
+    assert status.wait_until(lambda now: now.since_ms > before_ms, timeout_s=START_TIMEOUT_S), status.current
+    assert status.wait_for(ServicePhase.READY, timeout_s=START_TIMEOUT_S), status.current
+    assert member.heartbeat(1) is ErrorCode.NONE
 
 
 def test_a_difference_is_found_and_the_replica_is_seeded_anew(seen: Seen, client: CoordinatorClient) -> None:
