@@ -136,8 +136,13 @@ def test_each_answer_comes_early_and_again_with_the_same_bytes(
     broker: EmbeddedBroker, seen: Seen, coordinator: Coordinator, client: CoordinatorClient
 ) -> None:
     member = stable_member(client, "early")
-    for _ in range(40):  # while the replica stands still, the query answers
+
+    def are_early() -> bool:
+        """While the replica stands still, the query answers."""
         assert member.heartbeat(1) is ErrorCode.NONE
+        return coordinator.replica().answers >= 30
+
+    wait_until(are_early, "early answers")
     wait_for_views(client)
     early, of_query = answers(broker.client_config, coordinator.options.layout)
     assert len(early) >= 20
@@ -270,23 +275,8 @@ def test_it_is_ready_while_sparks_jvm_starts_again(seen: Seen) -> None:
     assert first.endswith(". The replica answers")
 
 
-def test_a_clock_record_of_an_owner_that_made_no_claim_ends_nothing(
-    seen: Seen, client: CoordinatorClient
-) -> None:
-    """Whoever may write requests may write that too. The query begins again."""
-    member, status = stable_member(client, "forged-owner"), seen.coordinator.status
-    before_ms = status.current.since_ms
-    producer = kafka_clients.producer(seen.coordinator.options.client_config)
-    forged = clock_record(0, owner_epoch=10**14)
-    producer.send(seen.coordinator.options.layout.requests_topic, value=forged, partition=0).get(timeout=30)
-    producer.close()
-    assert status.wait_until(lambda now: now.since_ms > before_ms, timeout_s=START_TIMEOUT_S), status.current
-    assert status.wait_for(ServicePhase.READY, timeout_s=START_TIMEOUT_S), status.current
-    assert member.heartbeat(1) is ErrorCode.NONE
-
-
 def test_a_difference_is_found_and_the_replica_is_seeded_anew(seen: Seen, client: CoordinatorClient) -> None:
-    """The last test here: the difference stays on the topic, in the counts and in the alarm."""
+    """The difference stays on the topic, in the counts and in the alarm: only the next test follows."""
     seen.wait_for("answering")
     replica, status = seen.coordinator.replica, seen.coordinator.status
     same, differs = stable_member(client, "same"), stable_member(client, DIFFERS)
@@ -299,3 +289,18 @@ def test_a_difference_is_found_and_the_replica_is_seeded_anew(seen: Seen, client
     wait_until(lambda: "in another way than the query" in (status.current.alarm or ""), "the alarm")
     wait_until(lambda: replica().seedings > seedings, "the replica is seeded anew")
     assert same.heartbeat(1) is ErrorCode.NONE
+
+
+def test_a_clock_record_of_an_owner_that_made_no_claim_ends_nothing(
+    seen: Seen, client: CoordinatorClient
+) -> None:
+    """Whoever may write requests may write that too. The query begins again, and the replica is silent."""
+    member, status = stable_member(client, "forged-owner"), seen.coordinator.status
+    before_ms = status.current.since_ms
+    producer = kafka_clients.producer(seen.coordinator.options.client_config)
+    forged = clock_record(0, owner_epoch=10**14)
+    producer.send(seen.coordinator.options.layout.requests_topic, value=forged, partition=0).get(timeout=30)
+    producer.close()
+    assert status.wait_until(lambda now: now.since_ms > before_ms, timeout_s=START_TIMEOUT_S), status.current
+    assert status.wait_for(ServicePhase.READY, timeout_s=START_TIMEOUT_S), status.current
+    assert member.heartbeat(1) is ErrorCode.NONE
