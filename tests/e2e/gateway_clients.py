@@ -202,15 +202,6 @@ class PythonMember(Consuming):
         asked = [TopicPartition(topic, p) for p in range(PARTITIONS)]
         return self.do(lambda: {p.partition: self.consumer.committed(p) for p in asked})
 
-    def pause(self, topic: str, partition: int) -> None:
-        self.do(lambda: self.consumer.pause(TopicPartition(topic, partition)))
-
-    def resume(self, topic: str, partition: int) -> None:
-        self.do(lambda: self.consumer.resume(TopicPartition(topic, partition)))
-
-    def seek(self, topic: str, partition: int, offset: int) -> None:
-        self.do(lambda: self.consumer.seek(TopicPartition(topic, partition), offset))
-
     def brokers(self) -> set[tuple[str, int]]:
         """Every address it has learned."""
         return {(broker.host, broker.port) for broker in self.consumer._client.cluster.brokers()}
@@ -294,15 +285,6 @@ class ConfluentMember(Consuming):
         asked = [ConfluentPartition(topic, p) for p in range(PARTITIONS)]
         found = self.do(lambda: self.consumer.committed(asked, timeout=ANSWER_TIMEOUT_S))
         return {p.partition: None if p.offset == OFFSET_INVALID else p.offset for p in found}
-
-    def pause(self, topic: str, partition: int) -> None:
-        self.do(lambda: self.consumer.pause([ConfluentPartition(topic, partition)]))
-
-    def resume(self, topic: str, partition: int) -> None:
-        self.do(lambda: self.consumer.resume([ConfluentPartition(topic, partition)]))
-
-    def seek(self, topic: str, partition: int, offset: int) -> None:
-        self.do(lambda: self.consumer.seek(ConfluentPartition(topic, partition, offset)))
 
     def brokers(self) -> set[tuple[str, int]]:
         listed = self.do(lambda: self.consumer.list_topics(timeout=10).brokers.values())

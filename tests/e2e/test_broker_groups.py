@@ -3,11 +3,15 @@
 import uuid
 from contextlib import closing
 
+import pytest
+
 from embedded.broker import EmbeddedBroker
 from kafka_why.broker_groups import BrokerGroup, BrokerGroups
 from tests.e2e.gateway_clients import PythonMember, share
 from tests.e2e.harness import wait_until
 from tests.harness.shared import Coordinated
+
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 
 def test_a_group_of_the_brokers_own_coordinator_is_found_once(

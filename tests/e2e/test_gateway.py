@@ -48,6 +48,7 @@ from tests.harness.transactions import Wire
 pytestmark = pytest.mark.e2e
 
 
+@pytest.mark.one_form
 def test_a_group_may_leave_its_assignment_to_the_coordinator(
     gateway: str, options: GatewayOptions, topic: str
 ) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -81,13 +80,6 @@ class LibraryGroup:
     def history(self, *types: EntryType) -> list[HistoryEntry]:
         history = history_of(self.options.client_config, self.options.layout, self.group_id)
         return [event for event in history if event.type in types]
-
-
-def eager(group: LibraryGroup, *, assignor: str, parts: list[set[int]]) -> None:
-    """Both assignors are the clients': the coordinator has to hand their subscriptions and plans through."""
-    members = [group.join(assignor=assignor) for _ in parts]
-    share(*members)
-    assert sorted((member.partitions() for member in members), key=min) == parts
 
 
 def cooperative_sticky(group: LibraryGroup) -> None:
@@ -213,24 +205,6 @@ def pattern(group: LibraryGroup) -> None:
     assert consume(RECORDS, member) == list(range(RECORDS))
 
 
-def pause_and_seek(group: LibraryGroup) -> None:
-    """Where a member reads is its own business, and no rebalance."""
-    member = group.join()
-    share(member)
-    # kafka-python's consumer may have joined twice until here, and told its listener once.
-    told = list(member.moves.times)
-    member.pause(group.topic, 0)
-    group.produce(*range(RECORDS))
-    of_others = [value for value in range(RECORDS) if value % PARTITIONS]
-    assert consume(len(of_others), member) == of_others
-    member.resume(group.topic, 0)
-    assert consume(RECORDS // PARTITIONS, member) == list(range(0, RECORDS, PARTITIONS))
-    member.seek(group.topic, 1, 3)
-    again = list(range(1 + 3 * PARTITIONS, RECORDS, PARTITIONS))
-    assert consume(len(again), member) == again
-    assert member.moves.times == told
-
-
 def administration(group: LibraryGroup) -> None:
     """Admin clients see the group, and change it when nobody is in it."""
     name, topic = group.group_id, group.topic
@@ -267,12 +241,9 @@ STORIES: dict[str, Callable[[LibraryGroup], None]] = {
     "commits": commits,
     "pattern": pattern,
     "administration": administration,
-    "range": partial(eager, assignor="range", parts=[{0, 1}, {2, 3}]),
-    "roundrobin": partial(eager, assignor="roundrobin", parts=[{0, 2}, {1, 3}]),
-    "pause-and-seek": pause_and_seek,
 }
-# What clients do by themselves, however the coordinator answers.
-OF_CLIENTS = ("pattern", "range", "roundrobin", "pause-and-seek")
+# What clients do by themselves, however the coordinator answers, or by the requests of `crash`.
+OF_CLIENTS = ("cooperative-sticky", "static-members", "pattern")
 Told = dict[tuple[str, str], Future[None]]
 
 

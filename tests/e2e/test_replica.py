@@ -1,5 +1,6 @@
 """The replica on a real broker: it answers early, the query confirms it, and its end harms nobody. Operators
-see it: in the status, the metrics, and whether the coordinator is ready.
+see it: in the status, the metrics, and whether the coordinator is ready. The query's step has a planted bug
+that the replica's has not, for heartbeats of the group `DIFFERS`.
 """
 
 import asyncio
@@ -13,8 +14,10 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from cli.run_gateway import metrics_and_checks
@@ -24,9 +27,17 @@ from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.fresh_groups import FreshGroups, Listing
 from gateway.coordinator.groups import GroupsReader
 from gateway.limits import Limits
+from kafka_why.connections import kafka_clients
+from kafka_why.contract.codec import clock_record
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import Heartbeat
 from kafka_why.contract.service.status import ServicePhase, ServiceStatus
 from kafka_why.metrics.service import Metrics
+from state.config import CoordinatorConfig
+from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
+from state.inputs import Received
+from streaming.query.operator import Operator
+from streaming.service import coordinator as service
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.status import read_status
@@ -39,6 +50,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 # Nobody who waits for a batch gets an answer sooner than this, on average.
 INTERVAL_MS = 2_000
 LISTINGS = 10
+DIFFERS = "differs"
 SAMPLE = re.compile(r"^(\w+)(\{.*\})? (\S+)$", re.MULTILINE)
 
 
@@ -74,6 +86,18 @@ class Seen:
         wait_until(lambda: self.status().replica == phrase, f"replica: {phrase}")
 
 
+def differing_step(
+    group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
+) -> AnyEffects:
+    """The core's step. Heartbeats of `DIFFERS` are answered in another way."""
+    effects = step(group, group_id, event, now_ms, config)
+    if group_id != DIFFERS or not isinstance(event, Received) or not isinstance(event.request, Heartbeat):
+        return effects
+    (reply,) = effects.replies
+    other = msgspec.structs.replace(reply.response, error_code=ErrorCode.REBALANCE_IN_PROGRESS)
+    return msgspec.structs.replace(effects, replies=[msgspec.structs.replace(reply, response=other)])
+
+
 @pytest.fixture(scope="module")
 def seen(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     options = Options(
@@ -84,14 +108,16 @@ def seen(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> It
         settings={"group.initial.rebalance.delay.ms": "0"},
         batch_interval_ms=INTERVAL_MS,
     )
-    with answering(options) as coordinator:
-        with metrics_and_checks(coordinator, None, "127.0.0.1", 0, log_rebalances=False) as metrics:
-            metrics.follow()
-            seen = Seen(coordinator, metrics)
-            seen.wait_for("answering")
-            yield seen
-        coordinator.stop()
-        assert seen.status().replica == "off", "nothing of a stopped coordinator answers"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(service, "Operator", partial(Operator, step=differing_step))
+        with answering(options) as coordinator:
+            with metrics_and_checks(coordinator, None, "127.0.0.1", 0, log_rebalances=False) as metrics:
+                metrics.follow()
+                seen = Seen(coordinator, metrics)
+                seen.wait_for("answering")
+                yield seen
+            coordinator.stop()
+            assert seen.status().replica == "off", "nothing of a stopped coordinator answers"
 
 
 @pytest.fixture
@@ -110,8 +136,13 @@ def test_each_answer_comes_early_and_again_with_the_same_bytes(
     broker: EmbeddedBroker, seen: Seen, coordinator: Coordinator, client: CoordinatorClient
 ) -> None:
     member = stable_member(client, "early")
-    for _ in range(40):  # while the replica stands still, the query answers
+
+    def are_early() -> bool:
+        """While the replica stands still, the query answers."""
         assert member.heartbeat(1) is ErrorCode.NONE
+        return coordinator.replica().answers >= 30
+
+    wait_until(are_early, "early answers")
     wait_for_views(client)
     early, of_query = answers(broker.client_config, coordinator.options.layout)
     assert len(early) >= 20
@@ -239,3 +270,34 @@ def test_it_is_ready_while_sparks_jvm_starts_again(seen: Seen) -> None:
     (first, *_) = [note for note in told if note is not None]
     assert first.startswith("restarting: Spark's JVM has ended")
     assert first.endswith(". The replica answers")
+
+
+def test_a_difference_is_found_and_the_replica_is_seeded_anew(seen: Seen, client: CoordinatorClient) -> None:
+    """The difference stays on the topic, in the counts and in the alarm: only the next test follows."""
+    seen.wait_for("answering")
+    replica, status = seen.coordinator.replica, seen.coordinator.status
+    same, differs = stable_member(client, "same"), stable_member(client, DIFFERS)
+    assert same.heartbeat(1) is ErrorCode.NONE
+    assert replica().differences == 0
+    seedings = replica().seedings
+    # The early answer is the first, if the replica does not stand still.
+    wait_until(lambda: differs.heartbeat(1) is ErrorCode.NONE, "an early answer")
+    wait_until(lambda: replica().differences == 1, "the audit finds it")
+    wait_until(lambda: "in another way than the query" in (status.current.alarm or ""), "the alarm")
+    wait_until(lambda: replica().seedings > seedings, "the replica is seeded anew")
+    assert same.heartbeat(1) is ErrorCode.NONE
+
+
+def test_a_clock_record_of_an_owner_that_made_no_claim_ends_nothing(
+    seen: Seen, client: CoordinatorClient
+) -> None:
+    """Whoever may write requests may write that too. The query begins again, and the replica is silent."""
+    member, status = stable_member(client, "forged-owner"), seen.coordinator.status
+    before_ms = status.current.since_ms
+    producer = kafka_clients.producer(seen.coordinator.options.client_config)
+    forged = clock_record(0, owner_epoch=10**14)
+    producer.send(seen.coordinator.options.layout.requests_topic, value=forged, partition=0).get(timeout=30)
+    producer.close()
+    assert status.wait_until(lambda now: now.since_ms > before_ms, timeout_s=START_TIMEOUT_S), status.current
+    assert status.wait_for(ServicePhase.READY, timeout_s=START_TIMEOUT_S), status.current
+    assert member.heartbeat(1) is ErrorCode.NONE

@@ -25,7 +25,7 @@ from tests.harness.raw_client import connected
 from tests.harness.share_frames import SOFTWARE
 from tests.harness.waiting import WAIT_TIMEOUT_S
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 BROKER, GROUP = 4, 32  # ConfigResource.Type
 NODE_ID = "1"

@@ -48,6 +48,7 @@ def test_5_1_5_2_an_offset_is_pending_until_the_transaction_ends(
     assert fetched(wire, group, topic, stable=False) == (100, NONE)
 
 
+@pytest.mark.one_form
 def test_tg8_a_producer_without_a_transaction_is_refused(wire: Wire, group: str, topic: str) -> None:
     """By a real broker's answers. An old version adds nothing to the transaction."""
     producer = producer_of(wire, TV1)
@@ -56,6 +57,7 @@ def test_tg8_a_producer_without_a_transaction_is_refused(wire: Wire, group: str,
     assert producer.end(commit=False) == NONE
 
 
+@pytest.mark.one_form
 def test_tg8_other_producers_are_refused(wire: Wire, group: str, topic: str) -> None:
     for protocol, version in ((TV1, 3), (TV2, 5)):
         producer = producer_of(wire, protocol)

@@ -64,11 +64,11 @@ def ask_kafka(cases: Iterable[Case], timeout_s: float = 250) -> list[str]:
     return run.stdout.splitlines()
 
 
-def read_partitions(text: str) -> tuple[TopicPartition, ...]:
+def _read_partitions(text: str) -> tuple[TopicPartition, ...]:
     names = (name.split(":") for name in text.split(",") if name)
     return tuple(TopicPartition(topic, int(number)) for topic, number in names)
 
 
 def read_answer(line: str) -> Answer:
     pairs = (word.split("=") for word in line.split()[1:])
-    return {member_id: sorted(read_partitions(partitions)) for member_id, partitions in pairs}
+    return {member_id: sorted(_read_partitions(partitions)) for member_id, partitions in pairs}

@@ -9,7 +9,7 @@ from random import Random
 
 from kafka_why.contract.protocols.subscriptions import MemberSubscription, Subscription, TopicPartition
 from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
-from tests.harness.kafkas_assignors import Case, read_partitions
+from tests.harness.kafkas_assignors import Case
 
 MEMBERS, TOPICS, RACKS = "abcdefghijkl", "pqrst", "xyz"
 
@@ -44,28 +44,6 @@ def random_case(
         subscription = Subscription(tuple(mine), user_data, owned, generation, random.choice(choice) or None)
         instance_id = f"i{random.randint(0, 10**9)}" if random.random() < 0.3 else None
         case.members[member_id] = MemberSubscription(subscription, instance_id)
-    return case
-
-
-def read_case(block: str) -> Case:
-    """The inverse of `Case.text`."""
-    name, *lines = block.strip().splitlines()
-    case = Case(name, {}, {}, {})
-    for line in lines:
-        what, key, *words = line.split(" ")
-        if what == "topic":
-            case.racks[key] = [frozenset(racks.split(",")) - {"-"} for racks in words[0].split("|")]
-            continue
-        instance_id, rack_id, generation, topics, owned, user_data = (w if w != "-" else None for w in words)
-        case.generation[key], case.owned[key] = int(generation or -1), read_partitions(owned or "")
-        subscription = Subscription(
-            tuple((topics or "").split(",")),
-            bytes.fromhex(user_data) if user_data else None,
-            case.owned[key],
-            case.generation[key],
-            rack_id,
-        )
-        case.members[key] = MemberSubscription(subscription, instance_id)
     return case
 
 

@@ -73,22 +73,24 @@ def _first_free(name: str, before_number: str, taken: set[str]) -> str:
 
 
 def tell(event: Event, at_ms: int, effects: Effects, names: Names) -> list[str]:
-    """Describe one step: the event, the answers, the history entries, and the rows of docs/rules.md
-    that were applied.
+    """Describe one step: the event with its own answer and the rows of docs/rules.md that were applied, the
+    answers to others, and the history entries.
     """
-    lines = [f"{time_text(at_ms)} {_event(event)}"]
-    lines += [f"  -> {_reply(reply.response, names)} ({reply.response.rule})" for reply in effects.replies]
-    answered = {reply.response.request for reply in effects.replies}
-    if isinstance(event, Received) and not (
-        event.request_id in answered or isinstance(event.request, Unanswered)
-    ):
-        lines.append(f"  .. {event.request_id} waits")
+    own, others = "", []
+    for reply in effects.replies:
+        told = f"{_reply(reply.response, names)} ({reply.response.rule})"
+        if isinstance(event, Received) and reply.response.request == event.request_id:
+            own = f" -> {told}"
+        else:
+            others.append(f"  -> {reply.response.request} {told}")
+    if isinstance(event, Received) and not (own or isinstance(event.request, Unanswered)):
+        own = " waits"
+    rows = f" [{' '.join(effects.rules)}]" if effects.rules else ""
+    lines = [f"{time_text(at_ms)} {_event(event)}{own}{rows}", *others]
     lines += [f"  * {_entry(entry)} ({entry.rule})" for entry in effects.history]
     if effects.offsets:
         lines.append(f"  offsets {' '.join(_offset(change) for change in effects.offsets)}")
     lines += [f"  pending {_transaction(change)}" for change in effects.transactions]
-    if effects.rules:
-        lines.append(f"  rules {' '.join(effects.rules)}")
     return [names.put_in(line) for line in lines]
 
 
@@ -127,7 +129,7 @@ def _due(deadline: DeadlineReached | Outage) -> str:
 
 
 def _reply(response: AnyResponse, names: Names) -> str:
-    parts = [response.request, response.error_code.name]
+    parts = [response.error_code.name]
     match response:
         case JoinGroupResponse(protocol_name=str()):
             parts += [

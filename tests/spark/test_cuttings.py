@@ -26,7 +26,7 @@ WORDS = (
 )
 TRANSACTIONS = (b'"TO8"', b'"TO14"', b'"TO6"')  # held, ended, refused
 BATCHES = 8
-KILLS = 3
+KILLS = 2
 # tests/slow plays more ways, of one partition of the state.
 SAMPLE = ((2, 3),)
 

@@ -8,6 +8,7 @@ earlier versions.
 import inspect
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import get_args
 
@@ -54,11 +55,10 @@ def decode(key: str, version: int, payload: bytes) -> dict[str, AnyGroup]:
 def stored_fields() -> str:
     """Every stored field in order, with its type and default. A payload's meaning depends on them."""
     lines = [f"{enum.__name__}: {' '.join(enum)}" for enum in ENUMS]
-    for group, parts in STORED.items():
-        lines.append(f"begins with {group.__struct_config__.tag}:")
-        for stored in parts:
-            lines.append(f"{stored.__name__}: {_layout(stored)}")
-            lines += [f"  {name}: {_name(hint)}" for name, hint in _fields(stored).items()]
+    lines += [f"{group.__name__} begins with {group.__struct_config__.tag}" for group in STORED]
+    for stored in dict.fromkeys(chain(*STORED.values())):
+        lines.append(f"{stored.__name__}: {_layout(stored)}")
+        lines += [f"  {name}: {_name(hint)}" for name, hint in _fields(stored).items()]
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,4 @@
-"""What a start adds to the configurations, and what a batch does under them.
-
-tests/e2e/test_coordinator.py has the time of a real start.
-"""
+"""What a start adds to the configurations, and what a batch does under them."""
 
 from dataclasses import replace
 from pathlib import Path
