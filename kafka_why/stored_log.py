@@ -66,13 +66,15 @@ class LogWalk:
 
     `next_offset` is the offset to fetch next. `whole_from_ms` is the time from which no record is missing
     among those that were passed: the timestamp of the first batch after the last gap that compaction left, or
-    of the first batch. `is_whole`: there is no gap.
+    of the first batch. `is_whole`: there is no gap. `last_ms` is the timestamp of the last batch. A walk that
+    is over continues once `end` is a later one.
     """
 
     def __init__(self, first: int, end: int, wanted: bytes) -> None:
         self.first = first
         self.next_offset = first
         self.whole_from_ms: int | None = None
+        self.last_ms: int | None = None
         self.is_whole = True
         self.end = end
         self._wanted = wanted
@@ -95,7 +97,7 @@ class LogWalk:
                 has_gap = base > next_offset or count <= delta
                 if has_gap or self.whole_from_ms is None:
                     self.whole_from_ms, self.is_whole = time_ms, self.is_whole and not has_gap
-                next_offset = base + delta + 1
+                next_offset, self.last_ms = base + delta + 1, time_ms
                 if 0 <= hit < at:
                     hit = find(self._wanted, at)
                 is_wanted = 0 <= hit < stop or attributes & (_COMPRESSED | _CONTROL)

@@ -19,6 +19,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import request_id
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
+from kafka_why.contract.sightings import RebalanceSeen
 from kafka_why.groups.list_groups import list_broker_groups
 from kafka_why.observed.consumer_offsets.decode import decode
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
@@ -27,7 +28,7 @@ from kafka_why.observed.epochs import topic_ids_in
 from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.observation import At
 from kafka_why.observed.records import AnyRecord, ClassicGeneration, ClassicGroupRemoved, OffsetCommitted
-from kafka_why.observed.step import observe
+from kafka_why.observed.step import observe, sight
 from kafka_why.stored_log import Batch, LogWalk, Progress, StoredLog
 from kafka_why.topic_ids import NamesById, names_on
 from kafka_why.why.clock import Clock
@@ -42,6 +43,10 @@ _GROWTH = 4
 _OFFSET_KEYS = (0, 1)
 
 log = structlog.get_logger()
+
+
+class OffsetsUnreadable(HistoryUnavailable):
+    """The topic does not exist, or the principal must not read it."""
 
 
 class OffsetsTopicHistory(NamedTuple):
@@ -92,6 +97,15 @@ class OffsetsTopic:
 
     def history(self, group_id: str, since_ms: int | None, progress: Progress) -> OffsetsTopicHistory:
         """See `read_offsets_topic`."""
+        found, part, _ = self.recent(group_id, since_ms, progress)
+        if not part.entries:
+            raise HistoryUnavailable(self.why_nothing(group_id))
+        return found
+
+    def recent(
+        self, group_id: str, since_ms: int | None, progress: Progress
+    ) -> tuple[OffsetsTopicHistory, "GroupRecords", LogWalk]:
+        """Return a history, which may be empty, and what `read_on` continues."""
         partition = self.partition_of(group_id)
         begin, end = self._bounds(partition)
         first = max(begin, end - SLICE_RECORDS)
@@ -100,10 +114,19 @@ class OffsetsTopic:
             if first == begin or part.is_enough(since_ms):
                 break
             first = begin if part.has_increments else max(begin, end - (end - first) * _GROWTH)
-        if not part.entries:
-            raise HistoryUnavailable(_why_nothing(self._client_config, group_id))
         history = History(list(part.entries), frozenset(), from_start=False, records_read=end - first)
-        return OffsetsTopicHistory(history, [_coverage(partition, walk, begin)])
+        return OffsetsTopicHistory(history, [_coverage(partition, walk, begin)]), part, walk
+
+    def read_on(self, part: "GroupRecords", walk: LogWalk) -> ObservedGroup | None:
+        """Read what was appended since. Return the group as it is now, or None if there is none."""
+        walk.end = self._stored.offset(part.partition, OffsetSpec.LATEST)
+        for batch in self._stored.read(part.partition, walk):
+            part.take(batch)
+        return part.finish()
+
+    def why_nothing(self, group_id: str) -> str:
+        """Return why there is no entry of a group."""
+        return _why_nothing(self._client_config, group_id)
 
     def _bounds(self, partition: int) -> tuple[int, int]:
         """Return the first offset, and the one after the last."""
@@ -128,13 +151,13 @@ class OffsetsTopic:
     ) -> None:
         self._stored.close()
         if isinstance(error, TopicAuthorizationFailedError):
-            raise HistoryUnavailable(
+            raise OffsetsUnreadable(
                 f"{KAFKAS_OFFSETS_TOPIC} must not be read by this principal. Grant it with: kafka-acls.sh "
                 f"--bootstrap-server {self._client_config} --add --allow-principal User:NAME "
                 f"--operation Read --topic {KAFKAS_OFFSETS_TOPIC}"
             ) from error
         if isinstance(error, UnknownTopicOrPartitionError):
-            raise HistoryUnavailable(
+            raise OffsetsUnreadable(
                 f"the cluster has no {KAFKAS_OFFSETS_TOPIC}: no group has joined or committed yet, or the "
                 "service hides it"
             ) from error
@@ -199,6 +222,12 @@ class GroupRecords:
         """Return the group after the last record, None if there is none."""
         self._apply_commits()
         return self._group
+
+    def sight(self, seen_rebalancing: RebalanceSeen) -> None:
+        """Take what was seen of the group beside its log."""
+        if self._group is not None:
+            name = seen_rebalancing.run
+            self.entries += sight(self._group, seen_rebalancing, At(0, name, name)).history
 
     def _are_commits(self, batch: Batch) -> bool:
         """Keep the batch if the group has nothing but commits in it."""

@@ -37,7 +37,7 @@ def report_text(report: Report, clock: Clock) -> VisibleText:
     hidden = len(report.rebalances) - len(shown)
     if hidden:
         blocks.append(f"({hidden} earlier rebalances are not shown: see them with -o json)")
-    blocks += [_rebalance_text(r, report, clock, names) for r in shown]
+    blocks += [rebalance_text(r, report.now_ms, clock, names) for r in shown]
     if report.deliveries is not None:
         blocks.append(deliveries_text(report.deliveries, clock, names))
     return visible_text(blocks, "\n\n")
@@ -84,9 +84,10 @@ def _summary(report: Report, clock: Clock, names: Names) -> Lines:
         yield "Note", names.put_in(note)
 
 
-def _rebalance_text(r: Rebalance, report: Report, clock: Clock, names: Names) -> VisibleText:
+def rebalance_text(r: Rebalance, now_ms: int, clock: Clock, names: Names) -> VisibleText:
+    """Return the lines about one rebalance."""
     head = f"#{r.number}  {clock.time(r.began_ms)}  {cause_text(r, names)}"
-    return visible_text([head, *(INDENT + line for line in columns(details(r, report.now_ms, names)))])
+    return visible_text([head, *(INDENT + line for line in columns(details(r, now_ms, names)))])
 
 
 def details(r: Rebalance, now_ms: int, names: Names) -> Lines:

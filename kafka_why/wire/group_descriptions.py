@@ -23,7 +23,7 @@ def _with_operations(_: type, json: Any) -> Any:
     return json
 
 
-_patched = classmethod(_with_operations)
+_patched: Any = classmethod(_with_operations)
 ConsumerGroupDescribeRequest = message_class("ConsumerGroupDescribeRequest")
 ConsumerGroupDescribeResponse = message_class("ConsumerGroupDescribeResponse", json_patch=_patched)
 ShareGroupDescribeRequest = message_class("ShareGroupDescribeRequest")
