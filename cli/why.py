@@ -167,6 +167,8 @@ def _follow(history: History, since_ms: int | None, live: LiveSource, output: st
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     follower = Follower(history, since_ms, live, show, _show_line if output == _LINES else None)
+    if output == "text":
+        show()
     with suppress(KeyboardInterrupt), closing(live):
         follower.run(threading.Event())
 

@@ -55,7 +55,7 @@ class Looks:
             run, first_ms, within_ms = before.run, before.first_ms, before.within_ms
         else:
             since_ms = calm_ms if self._calm_ms is None else self._calm_ms
-            run, first_ms = f"look-{look.answered_ms}", look.answered_ms
+            run, first_ms = f"DescribeGroups at {look.answered_ms}", look.answered_ms
             within_ms = max(look.answered_ms - since_ms, 0)
         if look.state == GroupState.COMPLETING_REBALANCE and self.completing_ms is None:
             self.completing_ms = look.answered_ms

@@ -84,8 +84,8 @@ class PolledGroup:
     ) -> None:
         """Take the next poll: the group, None if there is none, and its committed offsets."""
         self.polls += 1
-        name = f"poll-{self.polls}"
-        self._at = At(now_ms, name, f"{name}@{now_ms}")
+        name = f"poll {self.polls} at {now_ms}"
+        self._at = At(now_ms, name, name)
         for partition, offset in committed.items():
             if self._committed.get(partition) != offset:
                 found = Offset(offset, -1, "", now_ms, None, None)

@@ -8,7 +8,7 @@ from kafka.errors import GroupAuthorizationFailedError
 
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.any_group import AnyHistoryEntry
-from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC, TopicLayout
+from kafka_why.contract.layout import TopicLayout
 from kafka_why.groups.list_groups import list_broker_groups
 from kafka_why.observed.looks import Looks
 from kafka_why.observed.polled import PolledGroup
@@ -19,6 +19,7 @@ from kafka_why.why.clock import Clock
 from kafka_why.why.history import History, HistoryUnavailable, entry_in, why_nothing
 from kafka_why.why.offsets_topic import OffsetsTopic
 from kafka_why.why.polls import GroupPoller, now_ms
+from kafka_why.why.wording import count
 
 log = structlog.get_logger()
 
@@ -154,12 +155,11 @@ class Polling:
     @property
     def notes(self) -> list[str]:
         """What polling does and does not see."""
-        times, since = self._polled.polls, Clock().time(self._since_ms)
-        source = KAFKAS_OFFSETS_TOPIC
+        polls, since = count(self._polled.polls, "poll"), Clock().time(self._since_ms)
         return [
-            f"polled {times} times since {since}, not read from {source}. Polls do not show what "
-            "was before, why a rebalance began, who left and who expired, nor members and rebalances between "
-            "two polls"
+            f"known by {polls} since {since}. Polls do not show what was before, why a rebalance began, who "
+            "left and who expired, nor members and rebalances between two polls; what was committed before "
+            "the first counts as committed then, and generations that no member names are counted from 0"
         ]
 
     def more(self) -> list[AnyHistoryEntry]:

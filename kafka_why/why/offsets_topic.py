@@ -22,7 +22,7 @@ from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.contract.sightings import RebalanceSeen
 from kafka_why.groups.list_groups import list_broker_groups
 from kafka_why.observed.consumer_offsets.decode import decode
-from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
+from kafka_why.observed.consumer_offsets.partition import partition_of_offsets, redpandas_partition
 from kafka_why.observed.consumer_offsets.schemas import UnknownRecord
 from kafka_why.observed.epochs import topic_ids_in
 from kafka_why.observed.group import ObservedGroup
@@ -85,15 +85,23 @@ class OffsetsTopic:
         return self._stored.partitions
 
     def partition_of(self, group_id: str) -> int:
-        """Return the partition that has a group."""
+        """Return the partition that has a group of Kafka's coordinator."""
         return partition_of_offsets(group_id, self.partitions)
+
+    def _partitions_of(self, group_id: str) -> tuple[int, ...]:
+        """Return the partitions that may have a group: Kafka's, then Redpanda's."""
+        return self.partition_of(group_id), redpandas_partition(group_id, self.partitions)
 
     def group(self, group_id: str) -> ObservedGroup | None:
         """Return a group as it is now, with its offsets, or None if the log has no record of it. Compaction
         keeps the last record of each key, so no older one is missing.
         """
-        begin, end = self._bounds(self.partition_of(group_id))
-        return self._read(group_id, begin, end)[0].finish()
+        for partition in self._partitions_of(group_id):
+            part, _ = self._read(group_id, partition, *self._bounds(partition))
+            group = part.finish()
+            if group is not None:
+                return group
+        return None
 
     def history(self, group_id: str, since_ms: int | None, progress: Progress) -> OffsetsTopicHistory:
         """See `read_offsets_topic`."""
@@ -106,11 +114,20 @@ class OffsetsTopic:
         self, group_id: str, since_ms: int | None, progress: Progress
     ) -> tuple[OffsetsTopicHistory, "GroupRecords", LogWalk]:
         """Return a history, which may be empty, and what `read_on` continues."""
-        partition = self.partition_of(group_id)
+        kafkas, redpandas = self._partitions_of(group_id)
+        found = self._recent(group_id, kafkas, since_ms, progress)
+        if found[1].entries or found[1].finish() is not None:
+            return found
+        others = self._recent(group_id, redpandas, since_ms, progress)
+        return others if others[1].entries else found
+
+    def _recent(
+        self, group_id: str, partition: int, since_ms: int | None, progress: Progress
+    ) -> tuple[OffsetsTopicHistory, "GroupRecords", LogWalk]:
         begin, end = self._bounds(partition)
         first = max(begin, end - SLICE_RECORDS)
         while True:
-            part, walk = self._read(group_id, first, end, progress)
+            part, walk = self._read(group_id, partition, first, end, progress)
             if first == begin or part.is_enough(since_ms):
                 break
             first = begin if part.has_increments else max(begin, end - (end - first) * _GROWTH)
@@ -134,9 +151,8 @@ class OffsetsTopic:
         return begin, end
 
     def _read(
-        self, group_id: str, first: int, end: int, progress: Progress = lambda *_: None
+        self, group_id: str, partition: int, first: int, end: int, progress: Progress = lambda *_: None
     ) -> tuple["GroupRecords", LogWalk]:
-        partition = self.partition_of(group_id)
         part = GroupRecords(group_id, partition, names_on(self._client_config))
         walk = LogWalk(first, end, part.key_part)
         for batch in self._stored.read(partition, walk, progress):

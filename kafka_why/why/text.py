@@ -131,9 +131,9 @@ def _cause(r: Rebalance, names: Names) -> Lines:
 
 def _took(r: Rebalance, now_ms: int) -> str:
     if r.is_begin_unknown and r.completing_ms:  # records before Kafka 2.1 have no time of the generation
-        return f"{duration_text(r.completing_ms)} for the assignment; when it began is not in the log"
+        return f"{duration_text(r.completing_ms)} for the assignment; when it began was not seen"
     if r.is_begin_unknown:
-        return "when it began is not in the log"
+        return "when it began was not seen"
     lost = ", and began earlier than the history" if r.beginning_lost else ""
     if r.began_within_ms:
         lost = f"; it began up to {duration_text(r.began_within_ms)} before it was seen"

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from cli import main
 from embedded.broker import HOST, EmbeddedBroker, free_ports
 from kafka_why.connections.client_config import ClientConfig
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, share
 from tests.e2e.harness import create_topic, wait_until
+from tests.harness.commands import invoke
 from tests.harness.recording_proxy import RecordingProxy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
@@ -105,7 +107,7 @@ def test_rebalances_are_explained_as_they_happen(
     with closing(member(servers, group, epochs=epochs)) as first:
         share(first)
         with follow(proxy.address, group, source) as followed:
-            wait_until(lambda: followed.of("report"), "the report")
+            wait_until(lambda: len(followed.of("report")) == 1, "the report")
             with closing(member(servers, group, epochs=epochs)) as second:
                 share(first, second)
                 wait_until(lambda: len(followed.of("rebalance")) == 1, "the rebalance of the second member")
@@ -117,3 +119,18 @@ def test_rebalances_are_explained_as_they_happen(
     assert [one["moves"]["moved"] for one in (joined, gone)] == [PARTITIONS // 2] * 2
     assert followed.of("entry")[-1]["to_state"] == "Stable"
     assert {"Metadata", "ApiVersions"} <= proxy.apis <= READS
+
+
+def test_commands_only_read(cluster: tuple[str, RecordingProxy]) -> None:
+    servers, proxy = cluster
+    group = new_group()
+    with closing(member(servers, group, epochs=False)) as alone:
+        share(alone)
+        for command in (
+            ["why", group],
+            ["groups", "list", "--state"],
+            ["groups", "describe", group, "--lag-seconds"],
+        ):
+            done = invoke(main, [*command, "--bootstrap-servers", proxy.address])
+            assert done.exit_code == 0, done.output
+    assert {"Fetch", "ListGroups", "ListOffsets"} <= proxy.apis <= READS
