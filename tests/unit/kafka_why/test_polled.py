@@ -5,6 +5,7 @@ from struct import pack
 
 import pytest
 
+from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
 from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
@@ -152,7 +153,7 @@ def test_follower_numbers_rebalances_on_when_it_forgets(monkeypatch: pytest.Monk
     class Source:
         interval_s = 0.0
 
-        def more(self) -> list[HistoryEntry]:
+        def more(self) -> list[AnyHistoryEntry]:
             return []
 
         def close(self) -> None: ...
