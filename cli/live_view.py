@@ -19,7 +19,7 @@ from rich.text import Text
 from cli.console import EscapingConsole
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
-from kafka_why.contract.any_group import AnyHistoryEntry, AnyView
+from kafka_why.contract.any_group import AnyView
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.history_reader import (
     INCARNATIONS_REMEMBERED,
@@ -29,17 +29,16 @@ from kafka_why.contract.history_reader import (
     decode_any_entry,
     decode_any_snapshot,
 )
-from kafka_why.contract.kafka.history import BY_EPOCHS
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.kafka.states import GroupState
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from kafka_why.escaping import visible, visible_text
 from kafka_why.holdings import holdings, progress
 from kafka_why.rocketmq_group import client_version, group_state
 from kafka_why.topic_reader import TopicReader
+from kafka_why.why.entry_text import clock, entry_line
 from kafka_why.why.names import is_bare
 
 _POLL_MS = 200
@@ -144,26 +143,6 @@ class LiveView:
             yield f"{clock(entry.at_ms)}  a coordinator started"
         elif entry is not None and self._history.is_new(entry):
             yield entry_line(entry)
-
-
-def entry_line(event: AnyHistoryEntry) -> str:
-    """Return one history entry as a line of text."""
-    if isinstance(event, RocketMqHistoryEntry):
-        client = f" [{event.client_id}]" if event.client_id else ""
-        return f"{clock(event.at_ms)}  {event.group_id}  {event.type}{client}: {event.reason}"
-    change = f" ({event.from_state} -> {event.to_state})" if event.from_state != event.to_state else ""
-    member = f" [{event.member_id}]" if event.member_id else ""
-    generation = "epoch" if event.group_type in BY_EPOCHS else "generation"
-    return (
-        f"{clock(event.at_ms)}  {event.group_id}  {generation} {event.generation}  "
-        f"{event.type}{change}{member}: {event.reason}"
-    )
-
-
-def clock(at_ms: float) -> str:
-    """Return the local time of day, to the millisecond."""
-    whole_s, ms = divmod(int(at_ms), 1000)
-    return f"{time.strftime('%H:%M:%S', time.localtime(whole_s))}.{ms:03}"
 
 
 def render(groups: Iterable[AnyView], entries: Iterable[str], notes: str, now_ms: float) -> RenderableType:

@@ -5,14 +5,15 @@ transaction ended. No group is used, so READ on the topic is the only right that
 Source: DefaultRecordBatch.java (magic 2). Kafka has written no older format by itself since 0.11.
 """
 
+import time
 from collections.abc import Callable, Iterator
-from functools import cached_property
+from functools import partial
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from kafka import TopicPartition
 from kafka.admin import OffsetSpec
-from kafka.errors import for_code
+from kafka.errors import KafkaError, UnknownBrokerIdError, UnknownTopicOrPartitionError, for_code
 from kafka.record.default_records import DefaultRecordBatch
 
 from kafka_why.connections import kafka_clients
@@ -23,6 +24,9 @@ from kafka_why.lifetimes import Closeable
 _FETCH_MAX_BYTES = 4 * 1024 * 1024
 _REQUEST_TIMEOUT_MS = 30_000
 _MAX_WAIT_MS = 500
+# A leader moves within seconds. One that hangs costs a request's time before.
+_RETRY_S = 2 * _REQUEST_TIMEOUT_MS / 1000
+_BACKOFF_S = 0.2
 # Base offset, length of what follows, leader epoch, magic, CRC, attributes, last offset delta, first and
 # highest timestamp, producer id, producer epoch, first sequence, number of records.
 _HEADER = Struct(">qiibIhiqqqhii")
@@ -30,6 +34,7 @@ _LENGTH_END = 12
 _MAGIC = 2
 _COMPRESSED, _TRANSACTIONAL, _CONTROL = 0b111, 0b1_0000, 0b10_0000
 
+T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
 """Is told again and again how many records of how many were read."""
@@ -66,13 +71,15 @@ class LogWalk:
 
     `next_offset` is the offset to fetch next. `whole_from_ms` is the time from which no record is missing
     among those that were passed: the timestamp of the first batch after the last gap that compaction left, or
-    of the first batch. `is_whole`: there is no gap.
+    of the first batch. `is_whole`: there is no gap. `last_ms` is the timestamp of the last batch. A walk that
+    is over continues once `end` is a later one.
     """
 
     def __init__(self, first: int, end: int, wanted: bytes) -> None:
         self.first = first
         self.next_offset = first
         self.whole_from_ms: int | None = None
+        self.last_ms: int | None = None
         self.is_whole = True
         self.end = end
         self._wanted = wanted
@@ -95,7 +102,7 @@ class LogWalk:
                 has_gap = base > next_offset or count <= delta
                 if has_gap or self.whole_from_ms is None:
                     self.whole_from_ms, self.is_whole = time_ms, self.is_whole and not has_gap
-                next_offset = base + delta + 1
+                next_offset, self.last_ms = base + delta + 1, time_ms
                 if 0 <= hit < at:
                     hit = find(self._wanted, at)
                 is_wanted = 0 <= hit < stop or attributes & (_COMPRESSED | _CONTROL)
@@ -112,31 +119,51 @@ class StoredLog(Closeable):
     def __init__(self, client_config: ClientConfig, topic: str) -> None:
         self._name = topic
         self._admin = kafka_clients.admin(client_config, request_timeout_ms=_REQUEST_TIMEOUT_MS)
-
-    @cached_property
-    def _topic(self) -> FoundTopic:
-        return find_topic(self._admin, self._name)
+        self._found: FoundTopic | None = None
+        self._leaders_moved = False
 
     @property
     def partitions(self) -> int:
         """The number of the topic's partitions."""
-        return len(self._topic.leaders)
+        return len(self._retried(self._topic).leaders)
 
     def offset(self, partition: int, at: OffsetSpec | int) -> int:
         """Return the first offset at or after a time in ms, or one of Kafka's places. -1: there is none."""
         place = TopicPartition(self._name, partition)
-        return int(self._admin.list_partition_offsets({place: at})[place].offset)
+        return int(self._retried(lambda: self._admin.list_partition_offsets({place: at})[place].offset))
 
     def read(self, partition: int, walk: LogWalk, progress: Progress = lambda *_: None) -> Iterator[Batch]:
         """Yield the batches that the walk wants, and markers."""
         while not walk.is_over:
-            yield from walk.batches(self._fetch(partition, walk.next_offset))
+            data = self._retried(partial(self._fetch, partition, walk.next_offset))
+            yield from walk.batches(data)
             progress(walk.next_offset - walk.first, walk.end - walk.first)
+
+    def _retried(self, ask: Callable[[], T]) -> T:
+        """Ask again while a partition has no leader, or its broker is gone. A topic that was never found is
+        not waited for. Raises the last KafkaError.
+        """
+        give_up_s = time.monotonic() + _RETRY_S
+        while True:
+            try:
+                return ask()
+            except KafkaError as error:
+                is_absent = self._found is None and isinstance(error, UnknownTopicOrPartitionError)
+                is_passing = error.retriable or isinstance(error, UnknownBrokerIdError)
+                if is_absent or not is_passing or time.monotonic() >= give_up_s:
+                    raise
+                self._leaders_moved = True
+                time.sleep(_BACKOFF_S)
+
+    def _topic(self) -> FoundTopic:
+        if self._found is None or self._leaders_moved:
+            self._found, self._leaders_moved = find_topic(self._admin, self._name), False
+        return self._found
 
     def _fetch(self, partition: int, offset: int) -> bytes:
         found = fetch(
             self._admin,
-            self._topic,
+            self._topic(),
             partition,
             offset,
             by_id=False,

@@ -1,5 +1,5 @@
 """Encodes and decodes messages. It uses kafka-python's messages, which are made from Kafka's own schemas, and
-the messages of `newer_messages`.
+the messages of `newer_messages` and `kafka_why.wire.group_descriptions`.
 
 Decoded messages have Kafka's field names in snake_case as attributes. Messages to encode may also be nested
 mappings with these names. Fields that the version does not have are left out, missing fields take their
@@ -18,9 +18,10 @@ from kafka.protocol.api_message import ApiMessage
 from gateway.wire import newer_messages
 from gateway.wire.framing import ProtocolError, RequestHeader, skip_tagged_fields
 from gateway.wire.schema_encoder import EncodedList, EntriesEncoder, SchemaEncoder
+from kafka_why.wire import group_descriptions
 from kafka_why.wire.schema_reader import UNLIMITED, Pause, SchemaReader
 
-_ROOMS = admin, consumer, metadata, producer, sasl, newer_messages, newer_messages
+_ROOMS = admin, consumer, metadata, producer, sasl, group_descriptions, newer_messages
 _MESSAGES: list[Any] = [
     message
     for room in _ROOMS

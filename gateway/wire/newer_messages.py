@@ -5,6 +5,7 @@ kafka-python's own, with what is new in it.
 import weakref
 from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 from types import new_class
 from typing import Any
 
@@ -12,6 +13,7 @@ from kafka.protocol import admin, metadata, producer
 from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.api_message import ApiMessage
 
+from kafka_why.wire.group_descriptions import message_class
 from kafka_why.wire.schema_notation import Schema
 
 # Messages of the consumer protocol (KIP-848), of share groups (KIP-932) and of clients' metrics (KIP-714),
@@ -19,32 +21,12 @@ from kafka_why.wire.schema_notation import Schema
 # kafka-python makes its own.
 
 
-_SCHEMAS = "gateway.wire.schemas"
-
-
-def _message(name: str, **attributes: Any) -> Any:
-    """The class of the message whose definition is in the file of this name."""
-    return new_class(name, (ApiMessage,), {"load_json": _SCHEMAS}, lambda body: body.update(attributes))
-
-
-def _with_operations(_: type, json: Any) -> Any:
-    """kafka-python's own messages have sets of operations where Kafka's definitions have int32."""
-    (groups,) = (field for field in json["fields"] if field["name"] == "Groups")
-    (operations,) = (field for field in groups["fields"] if field["name"] == "AuthorizedOperations")
-    operations["type"] = "bitfield"
-    return json
-
+_message = partial(message_class, package="gateway.wire.schemas")
 
 ConsumerGroupHeartbeatRequest = _message("ConsumerGroupHeartbeatRequest")
 ConsumerGroupHeartbeatResponse = _message("ConsumerGroupHeartbeatResponse")
-ConsumerGroupDescribeRequest = _message("ConsumerGroupDescribeRequest")
-ConsumerGroupDescribeResponse = _message(
-    "ConsumerGroupDescribeResponse", json_patch=classmethod(_with_operations)
-)
 ShareGroupHeartbeatRequest = _message("ShareGroupHeartbeatRequest")
 ShareGroupHeartbeatResponse = _message("ShareGroupHeartbeatResponse")
-ShareGroupDescribeRequest = _message("ShareGroupDescribeRequest")
-ShareGroupDescribeResponse = _message("ShareGroupDescribeResponse", json_patch=classmethod(_with_operations))
 ShareFetchRequest = _message("ShareFetchRequest")
 ShareFetchResponse = _message("ShareFetchResponse")
 ShareAcknowledgeRequest = _message("ShareAcknowledgeRequest")

@@ -1,19 +1,23 @@
 """`group-coordinator why`: explains why a group rebalanced."""
 
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
+import msgspec
 from kafka.errors import KafkaError
 from msgspec.structs import replace
 
 from kafka_why.cli.cluster_options import cluster_options
 from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show, show_json, tell
+from kafka_why.cli.output import show, show_encoded, show_json, tell
 from kafka_why.cli.page_link import link, page_url_option
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.history import HistoryEntry
@@ -28,7 +32,7 @@ from kafka_why.why.deliveries.model import DeliveryReport, LoneDeliveries
 from kafka_why.why.deliveries.reading import read_since
 from kafka_why.why.deliveries.text import alone_text, strangers
 from kafka_why.why.folder_history import read_folder
-from kafka_why.why.history import History, HistoryUnavailable, latest_view, read_history
+from kafka_why.why.history import History, HistoryUnavailable, LiveSource, latest_view, read_history
 from kafka_why.why.report import Report, report_of
 from kafka_why.why.rocketmq.model import Report as RocketMqReport
 from kafka_why.why.rocketmq.report import report as rocketmq_report
@@ -40,18 +44,21 @@ from kafka_why.why.text import report_text
 
 class _Found(NamedTuple):
     """The history of a group, None of a share group of the brokers. Of a share group what gateways delivered,
-    the members that it has now, and what else there is to say.
+    the members that it has now, and what else there is to say. `live` is set if the group is followed.
     """
 
     history: History | None
     deliveries: DeliveryReport | None = None
     members: Collection[str] = ()
     notes: Sequence[str] = ()
+    live: LiveSource | None = None
 
 
 R = TypeVar("R", Report, RocketMqReport, LoneDeliveries)
 _SHARE = "share"
-HISTORY, OFFSETS = "history", "offsets"
+_NO_HISTORY = History([], frozenset(), from_start=True, records_read=0)
+HISTORY, OFFSETS, POLLING = "history", "offsets", "polling"
+_LINES = "lines"  # of JSON
 
 
 @click.command()
@@ -64,9 +71,16 @@ HISTORY, OFFSETS = "history", "offsets"
 )
 @click.option(
     "--source",
-    type=click.Choice((HISTORY, OFFSETS)),
-    help="The topics of a coordinator of this project or of `observe`, which have reasons; or "
-    "__consumer_offsets of the cluster's own coordinator. Default: the first that has the group.",
+    type=click.Choice((HISTORY, OFFSETS, POLLING)),
+    help="The topics of a coordinator of this project or of `observe`, which have reasons; "
+    "__consumer_offsets of the cluster's own coordinator; or polls of that coordinator. Default: the first "
+    "that has the group.",
+)
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="After the report, show new entries as they happen, and each rebalance when it is over, until "
+    "Ctrl-C. With `-o json` each is a line.",
 )
 @click.option(
     "--since",
@@ -89,6 +103,7 @@ def why(
     client_config: ClientConfig | None,
     from_dir: Path | None,
     source: str | None,
+    follow: bool,
     since: str | None,
     output: str,
     page_url: str | None,
@@ -104,18 +119,19 @@ def why(
 
     Nothing needs to be set up before: where no coordinator of this project and no `observe` has written the
     group's history, the command makes it of the records in the cluster's own __consumer_offsets, which go
-    back hours or days. It needs READ on that topic, joins no group and writes nothing.
+    back hours or days. It needs READ on that topic, joins no group and writes nothing. Where the topic must
+    not be read, the command polls the group.
     """
     configure_logs()
     now_ms = time.time_ns() // 1_000_000
     since_ms = _parse_since(since, now_ms)
     if (client_config is None) == (from_dir is None):
         raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir")
-    if from_dir is not None and source is not None:
-        raise click.UsageError("--source is for topics, not for --from-dir")
+    if from_dir is not None and (source is not None or follow):
+        raise click.UsageError("--source and --follow are for topics, not for --from-dir")
     try:
         if client_config is not None:
-            found = _found(client_config, prefix, source, group_id, since_ms, now_ms)
+            found = _found(client_config, prefix, source, group_id, since_ms, now_ms, follow=follow)
         else:
             assert from_dir is not None
             found = _Found(read_folder(from_dir, group_id))
@@ -123,16 +139,42 @@ def why(
         raise click.ClickException(str(error)) from error
     except (KafkaError, OSError, ValueError) as error:
         raise click.ClickException(f"cannot read from {client_config or from_dir}: {error}") from error
+    if follow and output == "json":
+        output = _LINES
+    _show_found(group_id, found, now_ms, since_ms, output)
+    if page_url is not None and output == "text":
+        show(visible_text(["", link(page_url, group_id)]))
+    if found.live is not None:
+        _follow(found.history or _NO_HISTORY, since_ms, found.live, output)
+
+
+def _show_found(group_id: str, found: _Found, now_ms: int, since_ms: int | None, output: str) -> None:
     history = found.history
     if history is None:
         assert found.deliveries is not None, "there is one of both"
         _show(LoneDeliveries(group_id, found.deliveries), alone_text, output)
+    elif not history.entries:
+        tell(f"Nothing is known of members of group {group_id} yet.")
     elif isinstance(history.entries[-1], RocketMqHistoryEntry):
         _show_rocketmq(group_id, history, now_ms, since_ms, output)
     else:
         _show_kafka(group_id, history, found, now_ms, since_ms, output)
-    if page_url is not None and output == "text":
-        show(visible_text(["", link(page_url, group_id)]))
+
+
+def _follow(history: History, since_ms: int | None, live: LiveSource, output: str) -> None:
+    """Show what follows until Ctrl-C or SIGTERM."""
+    from kafka_why.why.follow import Follower
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    follower = Follower(history, since_ms, live, show, _show_line if output == _LINES else None)
+    if output == "text":
+        show()
+    with suppress(KeyboardInterrupt), closing(live):
+        follower.run(threading.Event())
+
+
+def _show_line(answer: Any) -> None:
+    show_encoded(msgspec.json.encode(answer))
 
 
 def _found(
@@ -142,12 +184,15 @@ def _found(
     group_id: str,
     since_ms: int | None,
     now_ms: int,
+    *,
+    follow: bool,
 ) -> _Found:
     """Raises HistoryUnavailable if there is neither a history nor deliveries."""
     unknown: HistoryUnavailable | None = None
-    if source != OFFSETS:
+    if source not in (OFFSETS, POLLING):
         try:
-            return _in_history(client_config, prefix, group_id, since_ms, now_ms)
+            read = _in_live_history if follow else _in_history
+            return read(client_config, prefix, group_id, since_ms, now_ms)
         except TopicsMissing:
             if source == HISTORY or prefix != DEFAULT_PREFIX:  # who gives a prefix has topics with it
                 raise
@@ -155,15 +200,18 @@ def _found(
             if source == HISTORY:
                 raise
             unknown = error
-    from kafka_why.why.offsets_topic import read_offsets_topic  # as many modules as the rest of a report
+    from kafka_why.why.at_once import read_at_once  # as many modules as the rest of a report
 
+    polls = None if source is None else source == POLLING
     try:
-        history, notes = read_offsets_topic(client_config, group_id, since_ms, _progress())
+        found = read_at_once(
+            client_config, group_id, since_ms, _progress(), polls=polls, follows=follow, tell=tell
+        )
     except (HistoryUnavailable, KafkaError):
         if unknown is not None:  # that names groups with a similar id
             raise unknown from None
         raise
-    return _Found(history, notes=notes)
+    return _Found(found.history, notes=found.notes, live=found.live)
 
 
 def _progress() -> Progress:
@@ -201,6 +249,21 @@ def _in_history(
     members = () if view is None else [member.member_id for member in view.members]
     notes = [] if last.observed else settings_notes(client_config, group_id, view)
     return _Found(history, deliveries(), members, notes)
+
+
+def _in_live_history(
+    client_config: ClientConfig, prefix: str, group_id: str, since_ms: int | None, now_ms: int
+) -> _Found:
+    """As `_in_history`, to be followed: what is written while it is read is not left out."""
+    from kafka_why.why.live_sources import LiveHistory
+
+    with ExitStack() as stack:
+        live = stack.enter_context(
+            closing(LiveHistory(client_config, layout_on(client_config, prefix), group_id))
+        )
+        found = _in_history(client_config, prefix, group_id, since_ms, now_ms)
+        stack.pop_all()
+    return found._replace(live=live)
 
 
 def _parse_since(text: str | None, now_ms: int) -> int | None:
@@ -250,5 +313,7 @@ def _note_left_out(group_id: str, entries: int, whose: str) -> None:
 def _show(shown: R, as_text: Callable[[R, Clock], VisibleText], output: str) -> None:
     if output == "json":
         show_json(shown)
+    elif output == _LINES:
+        _show_line({"report": shown})
     else:
         show(as_text(shown, Clock()))

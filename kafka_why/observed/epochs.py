@@ -350,7 +350,7 @@ def _reason(news: News, other_reasons: list[tuple[str, str]]) -> tuple[str, str,
         return "OB23", "; ".join(texts), [*news.joined, *news.gone, *news.changed]
     if other_reasons:
         return other_reasons[0][0], "; ".join(text for _, text in other_reasons), []
-    return "OB23", "the log does not say why", []
+    return "OB23", "nothing shows why", []
 
 
 def topic_ids_in(record: object) -> Iterable[bytes]:

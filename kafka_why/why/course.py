@@ -16,7 +16,7 @@ from kafka_why.why.rebalances import rebalances_of
 from kafka_why.why.share_state import shares_now
 from kafka_why.why.state_timelines import Span, StateTimeline, member_timelines, state_spans
 
-_OBSERVED = "a group of the cluster's own coordinator: this is what its log shows (docs/observe.md)"
+_OBSERVED = "a group of the cluster's own coordinator: this is what can be seen of it (docs/observe.md)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import difflib
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 from kafka import TopicPartition
@@ -49,6 +50,20 @@ class History:
     from_start: bool
     records_read: int
     telemetry: Telemetry = NOTHING_SAID
+
+
+class LiveSource(Protocol):
+    """A source of new entries. `interval_s` is the pause between two calls of `more`."""
+
+    interval_s: float
+
+    def more(self) -> list[AnyHistoryEntry]:
+        """Return the entries since the last call, some perhaps again. Raises KafkaError."""
+        ...
+
+    def close(self) -> None:
+        """Close the connections."""
+        ...
 
 
 def read_history(

@@ -19,15 +19,16 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import request_id
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
+from kafka_why.contract.sightings import RebalanceSeen
 from kafka_why.groups.list_groups import list_broker_groups
 from kafka_why.observed.consumer_offsets.decode import decode
-from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
+from kafka_why.observed.consumer_offsets.partition import partition_of_offsets, redpandas_partition
 from kafka_why.observed.consumer_offsets.schemas import UnknownRecord
 from kafka_why.observed.epochs import topic_ids_in
 from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.observation import At
 from kafka_why.observed.records import AnyRecord, ClassicGeneration, ClassicGroupRemoved, OffsetCommitted
-from kafka_why.observed.step import observe
+from kafka_why.observed.step import observe, sight
 from kafka_why.stored_log import Batch, LogWalk, Progress, StoredLog
 from kafka_why.topic_ids import NamesById, names_on
 from kafka_why.why.clock import Clock
@@ -42,6 +43,10 @@ _GROWTH = 4
 _OFFSET_KEYS = (0, 1)
 
 log = structlog.get_logger()
+
+
+class OffsetsUnreadable(HistoryUnavailable):
+    """The topic does not exist, or the principal must not read it."""
 
 
 class OffsetsTopicHistory(NamedTuple):
@@ -80,30 +85,65 @@ class OffsetsTopic:
         return self._stored.partitions
 
     def partition_of(self, group_id: str) -> int:
-        """Return the partition that has a group."""
+        """Return the partition that has a group of Kafka's coordinator."""
         return partition_of_offsets(group_id, self.partitions)
+
+    def _partitions_of(self, group_id: str) -> tuple[int, ...]:
+        """Return the partitions that may have a group: Kafka's, then Redpanda's."""
+        return self.partition_of(group_id), redpandas_partition(group_id, self.partitions)
 
     def group(self, group_id: str) -> ObservedGroup | None:
         """Return a group as it is now, with its offsets, or None if the log has no record of it. Compaction
         keeps the last record of each key, so no older one is missing.
         """
-        begin, end = self._bounds(self.partition_of(group_id))
-        return self._read(group_id, begin, end)[0].finish()
+        for partition in self._partitions_of(group_id):
+            part, _ = self._read(group_id, partition, *self._bounds(partition))
+            group = part.finish()
+            if group is not None:
+                return group
+        return None
 
     def history(self, group_id: str, since_ms: int | None, progress: Progress) -> OffsetsTopicHistory:
         """See `read_offsets_topic`."""
-        partition = self.partition_of(group_id)
+        found, part, _ = self.recent(group_id, since_ms, progress)
+        if not part.entries:
+            raise HistoryUnavailable(self.why_nothing(group_id))
+        return found
+
+    def recent(
+        self, group_id: str, since_ms: int | None, progress: Progress
+    ) -> tuple[OffsetsTopicHistory, "GroupRecords", LogWalk]:
+        """Return a history, which may be empty, and what `read_on` continues."""
+        kafkas, redpandas = self._partitions_of(group_id)
+        found = self._recent(group_id, kafkas, since_ms, progress)
+        if found[1].entries or found[1].finish() is not None:
+            return found
+        others = self._recent(group_id, redpandas, since_ms, progress)
+        return others if others[1].entries else found
+
+    def _recent(
+        self, group_id: str, partition: int, since_ms: int | None, progress: Progress
+    ) -> tuple[OffsetsTopicHistory, "GroupRecords", LogWalk]:
         begin, end = self._bounds(partition)
         first = max(begin, end - SLICE_RECORDS)
         while True:
-            part, walk = self._read(group_id, first, end, progress)
+            part, walk = self._read(group_id, partition, first, end, progress)
             if first == begin or part.is_enough(since_ms):
                 break
             first = begin if part.has_increments else max(begin, end - (end - first) * _GROWTH)
-        if not part.entries:
-            raise HistoryUnavailable(_why_nothing(self._client_config, group_id))
         history = History(list(part.entries), frozenset(), from_start=False, records_read=end - first)
-        return OffsetsTopicHistory(history, [_coverage(partition, walk, begin)])
+        return OffsetsTopicHistory(history, [_coverage(partition, walk, begin)]), part, walk
+
+    def read_on(self, part: "GroupRecords", walk: LogWalk) -> ObservedGroup | None:
+        """Read what was appended since. Return the group as it is now, or None if there is none."""
+        walk.end = self._stored.offset(part.partition, OffsetSpec.LATEST)
+        for batch in self._stored.read(part.partition, walk):
+            part.take(batch)
+        return part.finish()
+
+    def why_nothing(self, group_id: str) -> str:
+        """Return why there is no entry of a group."""
+        return _why_nothing(self._client_config, group_id)
 
     def _bounds(self, partition: int) -> tuple[int, int]:
         """Return the first offset, and the one after the last."""
@@ -111,9 +151,8 @@ class OffsetsTopic:
         return begin, end
 
     def _read(
-        self, group_id: str, first: int, end: int, progress: Progress = lambda *_: None
+        self, group_id: str, partition: int, first: int, end: int, progress: Progress = lambda *_: None
     ) -> tuple["GroupRecords", LogWalk]:
-        partition = self.partition_of(group_id)
         part = GroupRecords(group_id, partition, names_on(self._client_config))
         walk = LogWalk(first, end, part.key_part)
         for batch in self._stored.read(partition, walk, progress):
@@ -128,13 +167,13 @@ class OffsetsTopic:
     ) -> None:
         self._stored.close()
         if isinstance(error, TopicAuthorizationFailedError):
-            raise HistoryUnavailable(
+            raise OffsetsUnreadable(
                 f"{KAFKAS_OFFSETS_TOPIC} must not be read by this principal. Grant it with: kafka-acls.sh "
                 f"--bootstrap-server {self._client_config} --add --allow-principal User:NAME "
                 f"--operation Read --topic {KAFKAS_OFFSETS_TOPIC}"
             ) from error
         if isinstance(error, UnknownTopicOrPartitionError):
-            raise HistoryUnavailable(
+            raise OffsetsUnreadable(
                 f"the cluster has no {KAFKAS_OFFSETS_TOPIC}: no group has joined or committed yet, or the "
                 "service hides it"
             ) from error
@@ -199,6 +238,12 @@ class GroupRecords:
         """Return the group after the last record, None if there is none."""
         self._apply_commits()
         return self._group
+
+    def sight(self, seen_rebalancing: RebalanceSeen) -> None:
+        """Take what was seen of the group beside its log."""
+        if self._group is not None:
+            name = seen_rebalancing.run
+            self.entries += sight(self._group, seen_rebalancing, At(0, name, name)).history
 
     def _are_commits(self, batch: Batch) -> bool:
         """Keep the batch if the group has nothing but commits in it."""

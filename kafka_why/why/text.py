@@ -37,7 +37,7 @@ def report_text(report: Report, clock: Clock) -> VisibleText:
     hidden = len(report.rebalances) - len(shown)
     if hidden:
         blocks.append(f"({hidden} earlier rebalances are not shown: see them with -o json)")
-    blocks += [_rebalance_text(r, report, clock, names) for r in shown]
+    blocks += [rebalance_text(r, report.now_ms, clock, names) for r in shown]
     if report.deliveries is not None:
         blocks.append(deliveries_text(report.deliveries, clock, names))
     return visible_text(blocks, "\n\n")
@@ -84,9 +84,10 @@ def _summary(report: Report, clock: Clock, names: Names) -> Lines:
         yield "Note", names.put_in(note)
 
 
-def _rebalance_text(r: Rebalance, report: Report, clock: Clock, names: Names) -> VisibleText:
+def rebalance_text(r: Rebalance, now_ms: int, clock: Clock, names: Names) -> VisibleText:
+    """Return the lines about one rebalance."""
     head = f"#{r.number}  {clock.time(r.began_ms)}  {cause_text(r, names)}"
-    return visible_text([head, *(INDENT + line for line in columns(details(r, report.now_ms, names)))])
+    return visible_text([head, *(INDENT + line for line in columns(details(r, now_ms, names)))])
 
 
 def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
@@ -130,9 +131,9 @@ def _cause(r: Rebalance, names: Names) -> Lines:
 
 def _took(r: Rebalance, now_ms: int) -> str:
     if r.is_begin_unknown and r.completing_ms:  # records before Kafka 2.1 have no time of the generation
-        return f"{duration_text(r.completing_ms)} for the assignment; when it began is not in the log"
+        return f"{duration_text(r.completing_ms)} for the assignment; when it began was not seen"
     if r.is_begin_unknown:
-        return "when it began is not in the log"
+        return "when it began was not seen"
     lost = ", and began earlier than the history" if r.beginning_lost else ""
     if r.began_within_ms:
         lost = f"; it began up to {duration_text(r.began_within_ms)} before it was seen"

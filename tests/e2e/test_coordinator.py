@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.folder import Folder
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.service.status import ServicePhase
 from kafka_why.local_files import FolderError
+from kafka_why.service_folder import Folder
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.status import read_status

@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Iterable
+from contextlib import closing
 from itertools import count
 
 import msgspec
@@ -24,8 +25,10 @@ from kafka_why.contract.pack import pack, pack_key
 from kafka_why.contract.telemetry import LAST_POLL, MemberTelemetry, encode_telemetry, telemetry_key
 from kafka_why.partitioner import partition_of
 from kafka_why.why.history import read_history
+from kafka_why.why.live_sources import LiveHistory
 from streaming.service.topics import prepare_topics
 from tests.harness.histories import Recorder
+from tests.harness.waiting import wait_until
 from tests.unit.kafka_why.why_story import DAY_MS, MINUTE_MS, STORY, quiet_for, with_others
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
@@ -78,6 +81,22 @@ def test_text_and_json(broker: EmbeddedBroker, layout: TopicLayout) -> None:
         "member joined",
         "member left",
     ]
+
+
+def test_follow_has_what_is_written_after_its_start(broker: EmbeddedBroker, layout: TopicLayout) -> None:
+    history = Recorder().play(*STORY)
+    write(broker, layout, history[:20])
+    with closing(LiveHistory(broker.client_config, layout, "g")) as live:
+        others = Recorder().play("join m api=3 group=other")
+        write(broker, layout, [*others, *history[20:]])
+        found: list[AnyHistoryEntry] = []
+
+        def has_all() -> bool:
+            found.extend(live.more())
+            return len(found) >= len(history) - 20
+
+        wait_until(has_all, "the entries")
+    assert found == history[20:]
 
 
 def at(begin_ms: int, entry: HistoryEntry) -> HistoryEntry:

@@ -11,10 +11,13 @@ from click.testing import CliRunner, Result
 from cli import main
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
+from kafka_why.why import at_once
+from kafka_why.why.live_sources import LiveOffsetsTopic
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, share
 from tests.e2e.harness import create_topic, wait_until
 from tests.harness.secured_broker import (
     ADMIN,
+    TOOLS,
     Allowed,
     ClusterSecurity,
     SecuredBroker,
@@ -24,7 +27,7 @@ from tests.harness.secured_broker import (
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
-READER, STRANGER = "alice", "bob"
+READER, STRANGER, POLLER = "alice", "bob", TOOLS
 TOPIC = "orders"
 
 
@@ -33,7 +36,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
     folder = tmp_path_factory.mktemp("secured")
     with SecuredBroker(folder, ClusterSecurity(folder / "security", authorizes=True)) as broker:
         create_topic(broker.config_of(ADMIN), TOPIC, PARTITIONS, {})
-        grant(broker.config_of(ADMIN), [Allowed(READER, "TOPIC", KAFKAS_OFFSETS_TOPIC, "LITERAL", ("READ",))])
+        may = [
+            Allowed(READER, "TOPIC", KAFKAS_OFFSETS_TOPIC, "LITERAL", ("READ",)),
+            Allowed(POLLER, "TOPIC", TOPIC, "LITERAL", ("DESCRIBE",)),
+            Allowed(POLLER, "GROUP", "group-", "PREFIXED", ("DESCRIBE",)),
+        ]
+        grant(broker.config_of(ADMIN), may)
         yield broker
 
 
@@ -57,7 +65,10 @@ def ask(broker: SecuredBroker, folder: Path, user: str, *arguments: str) -> Resu
 
 
 @pytest.mark.parametrize("epochs", [False, True], ids=["classic", "consumer protocol"])
-def test_group_is_explained_after_the_fact(broker: SecuredBroker, tmp_path: Path, *, epochs: bool) -> None:
+def test_group_is_explained_after_the_fact(
+    broker: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, epochs: bool
+) -> None:
+    monkeypatch.setattr(at_once, "WATCH_S", 1)
     group = new_group()
     with closing(member(broker, group, epochs=epochs)) as stays:
         share(stays)
@@ -66,6 +77,13 @@ def test_group_is_explained_after_the_fact(broker: SecuredBroker, tmp_path: Path
         share(stays)
         listed = ask(broker, tmp_path, ADMIN, "groups", "list", "--state", "--type")
         described = ask(broker, tmp_path, ADMIN, "groups", "describe", group, "--members", "-o", "json")
+        polled = ask(broker, tmp_path, POLLER, "why", group, "-o", "json")
+        with closing(LiveOffsetsTopic(broker.config_of(READER), group, None, lambda *_: None)) as live:
+            assert live.more() == [], "READ on the topic is enough to follow a group"
+    assert polled.exit_code == 0, polled.output
+    report = json.loads(polled.stdout)
+    assert (report["state"], len(report["members"]), report["rebalances"]) == ("Stable", 1, [])
+    assert f"--operation Read --topic {KAFKAS_OFFSETS_TOPIC}" in report["notes"][-1]
     kind = "Consumer" if epochs else "Classic"
     assert [group, kind, "Stable"] in [line.split() for line in listed.stdout.splitlines()], listed.output
     (shown,) = json.loads(described.stdout)
@@ -89,6 +107,7 @@ def test_missing_right_is_named_with_the_command_that_grants_it(
     told = ask(broker, tmp_path, STRANGER, "why", "orders-service")
     assert told.exit_code == 1
     assert f"--operation Read --topic {KAFKAS_OFFSETS_TOPIC}" in told.stderr
+    assert "--operation Describe --group orders-service" in told.stderr
 
 
 def test_unknown_group_is_an_error(broker: SecuredBroker, tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 `schemas.json` has the definitions of Kafka 4.4 (`common/message` in the jar of its group coordinator), which
 cover all versions since Kafka 0.9: without comments, and with the common structures where they are used.
-Source of the format: CoordinatorRecordSerde.java, CoordinatorRecordType.java.
+Redpanda writes a version before each member of a classic group; such a record is read if it is not one of
+Kafka's.
+Source of the format: CoordinatorRecordSerde.java, CoordinatorRecordType.java; Redpanda's group_metadata.cc.
 """
 
+from copy import deepcopy
 from functools import cache, lru_cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -26,6 +29,10 @@ _KEYS_REMEMBERED = 10_000
 _REMEMBERED_MAX_BYTES = 512
 # The largest record has about this many entries: a target assignment of so many partitions.
 ENTRIES_MAX = 1_000_000
+
+
+# The type and the version of Redpanda's records of classic groups.
+_REDPANDAS = (2, 3)
 
 
 class UnknownRecord(ValueError):
@@ -55,8 +62,30 @@ def read(key: bytes, value: bytes | None) -> RawRecord:
         if len(value) < _PREFIX_BYTES:
             raise ProtocolError(f"a value of {len(value)} bytes has no version")
         version = int.from_bytes(value[:_PREFIX_BYTES], signed=True)
-        values = _reader(number, version, True).read(value, _PREFIX_BYTES, elements_max=ENTRIES_MAX)
+        try:
+            values = _reader(number, version, True).read(value, _PREFIX_BYTES, elements_max=ENTRIES_MAX)
+        except ProtocolError:
+            if (number, version) != _REDPANDAS:
+                raise
+            values = _redpandas(value)
     return RawRecord(number, fields, values)
+
+
+def _redpandas(value: bytes) -> Any:
+    """Read Redpanda's form of a classic group. Raises ProtocolError."""
+    values = _redpandas_reader().read(value, _PREFIX_BYTES, elements_max=ENTRIES_MAX)
+    if any(member.version != _REDPANDAS[1] for member in values.members):
+        raise ProtocolError(f"members that are not of Redpanda's version {_REDPANDAS[1]}")
+    return values
+
+
+@cache
+def _redpandas_reader() -> SchemaReader:
+    number, version = _REDPANDAS
+    schema: Any = deepcopy(schemas()[number, True])
+    (members,) = (field for field in schema["fields"] if field["name"] == "members")
+    members["fields"].insert(0, {"name": "version", "type": "int16", "versions": "0+"})
+    return SchemaReader(_class(schema), version, unknown_tags=True)
 
 
 def _key(key: bytes) -> tuple[int, Any]:

@@ -57,13 +57,13 @@ ONE = generation(1, classic_member("a", 0, 1))
             CauseKind.MEMBER_JOINED,
             {"a-1", "b-1"},
             [
-                "took    100 ms for the assignment; when it began is not in the log",
+                "took    100 ms for the assignment; when it began was not seen",
                 "Not Stable  at least 100 ms in all",
-                "a group of the cluster's own coordinator: this is what its log shows (docs/observe.md)",
+                "a group of the cluster's own coordinator: this is what can be seen of it (docs/observe.md)",
             ],
         ),
         # Records before Kafka 2.1 do not say when the generation was formed.
-        ([ONE], CauseKind.MEMBER_JOINED, {"a-1"}, ["took    when it began is not in the log"]),
+        ([ONE], CauseKind.MEMBER_JOINED, {"a-1"}, ["took    when it began was not seen"]),
         (
             [ONE, generation(2, classic_member("b", 0))],
             CauseKind.MEMBERS_CHANGED,

@@ -1,0 +1,251 @@
+"""A group that is known from polls alone, where `__consumer_offsets` must not be read.
+
+What changed from one poll to the next becomes the records that the group's coordinator would have written,
+all at the time of the poll, and sightings of rebalances. So `kafka_why.observed.step` decides what follows,
+as for a log. No IO here.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+
+from kafka_why.contract.kafka.history import NOT_READY, HistoryEntry
+from kafka_why.contract.kafka.offsets import Offset
+from kafka_why.contract.kafka.snapshot import Partitions
+from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_subscription
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.observed.group import CLASSIC, CREATION, SHARE, STREAMS, ObservedGroup
+from kafka_why.observed.looks import REBALANCING, ClassicLook, Looks
+from kafka_why.observed.observation import At, Observation
+from kafka_why.observed.records import (
+    AnyRecord,
+    ClassicGeneration,
+    ClassicGroupRemoved,
+    ClassicMember,
+    GroupEpoch,
+    GroupEpochRemoved,
+    MemberAssigned,
+    MemberAssignment,
+    MemberSubscribed,
+    MemberSubscription,
+    MemberTarget,
+    OffsetCommitted,
+    TargetEpoch,
+    TopologySent,
+)
+from kafka_why.observed.step import observe, sight
+
+_STABLE, _WAITS, _NOT_SHOWN = 0, 2, -1
+
+
+class PolledMember(Struct, frozen=True):
+    """A member of a group with epochs. `target` is None in a share group, of which it is not shown."""
+
+    epoch: int
+    subscription: MemberSubscription
+    assigned: Partitions
+    target: Partitions | None
+
+
+class EpochsLook(Struct, frozen=True):
+    """A group with epochs as its coordinator describes it. `names` are names of topics by id."""
+
+    answered_ms: int
+    kind: str
+    state: str
+    epoch: int
+    assignment_epoch: int
+    members: dict[str, PolledMember]
+    names: Mapping[bytes, str]
+    topology: TopologySent | None = None
+
+
+class PolledGroup:
+    """What polls show of one group. `entries` are all that followed."""
+
+    def __init__(self, group_id: str) -> None:
+        self.entries: list[HistoryEntry] = []
+        self.polls = 0
+        self._group_id = group_id
+        self._group: ObservedGroup | None = None
+        self._kind: str | None = None
+        self._last: EpochsLook | None = None
+        self._looks = Looks()
+        self._is_counted = True
+        self._committed: dict[TopicPartition, int] = {}
+        self._at = At(0, "", "")
+        self._names: Mapping[bytes, str] = {}
+
+    def take(
+        self,
+        look: ClassicLook | EpochsLook | None,
+        committed: Mapping[TopicPartition, int],
+        now_ms: int,
+    ) -> None:
+        """Take the next poll: the group, None if there is none, and its committed offsets."""
+        self.polls += 1
+        name = f"poll {self.polls} at {now_ms}"
+        self._at = At(now_ms, name, name)
+        for partition, offset in committed.items():
+            if self._committed.get(partition) != offset:
+                found = Offset(offset, -1, "", now_ms, None, None)
+                self._observe(OffsetCommitted(partition.topic, partition.partition, found))
+        self._committed = dict(committed)
+        if look is None:
+            self._end()
+            return
+        kind = CLASSIC if isinstance(look, ClassicLook) else look.kind
+        if self._kind != kind and (self._kind is not None or self.polls == 1):
+            self._find(look)
+        self._kind = kind
+        if isinstance(look, ClassicLook):
+            self._take_classic(look)
+            return
+        self._names = look.names
+        for record in _changes(self._last or _nothing(kind, -1), look):
+            self._observe(record)
+        self._last = look
+
+    def _find(self, look: ClassicLook | EpochsLook) -> None:
+        """The group was there before, or was one of another kind: how it came to be is not known."""
+        was = self._group
+        self._group = ObservedGroup(
+            self._group_id,
+            self._at.incarnation if was is None else was.incarnation,
+            seq=CREATION + 1 if was is None else was.seq + 1,
+            offsets={} if was is None else was.offsets,
+            generation=0 if isinstance(look, ClassicLook) else look.epoch,
+        )
+        self._last, self._looks, self._is_counted = None, Looks(), True
+
+    def _end(self) -> None:
+        """The group is gone. Members that were there at the last poll went before."""
+        kind, last, self._kind, self._last = self._kind, self._last, None, None
+        if kind == CLASSIC:
+            if self._group is not None and self._group.member_ids():
+                self._observe(self._generation(()))
+            self._observe(ClassicGroupRemoved())
+        elif kind is not None and last is not None:
+            for record in _changes(last, _nothing(kind, last.epoch)):
+                self._observe(record)
+            self._observe(GroupEpochRemoved())
+
+    def _take_classic(self, look: ClassicLook) -> None:
+        group = self._group
+        has_members = group is not None and group.classic is not None
+        was_rebalancing, completing_ms = self._looks.is_rebalancing, self._looks.completing_ms
+        seen = self._looks.take(look, group.classic.since_ms if group and group.classic else look.asked_ms)
+        if look.state not in REBALANCING:
+            leaked = max(map(_generation_after, look.members), default=0)
+            was = group.classic.members if group is not None and group.classic is not None else ()
+            if self._is_counted and leaked and group is not None:
+                group.generation, self._is_counted = leaked - 1, False
+            is_later = group is not None and leaked > group.generation
+            is_same = has_members and _held(was) == _held(look.members)
+            if was_rebalancing or is_later or not is_same:
+                self._observe(self._generation(look.members, look, leaked, completing_ms))
+        if seen is not None and self._group is not None:
+            self._add(sight(self._group, seen, self._at))
+
+    def _generation(
+        self,
+        members: tuple[ClassicMember, ...],
+        look: ClassicLook | None = None,
+        leaked: int = 0,
+        formed_ms: int | None = None,
+    ) -> ClassicGeneration:
+        """Return the next generation. Its number is in the members' subscriptions, or is counted."""
+        group = self._group
+        is_first = group is not None and group.classic is None and group.seq > CREATION
+        number = (0 if group is None else group.generation) + (not is_first)
+        return ClassicGeneration(
+            protocol_type=PROTOCOL_TYPE if look is None else look.protocol_type,
+            generation=max(number, leaked),
+            protocol_name=None if look is None else look.protocol_name,
+            leader_id=None,
+            since_ms=formed_ms,
+            members=members,
+        )
+
+    def _observe(self, record: AnyRecord) -> None:
+        seen = observe(self._group, self._group_id, record, self._at, self._names)
+        self._add(seen)
+        self._group = None if seen.is_over else seen.group
+
+    def _add(self, seen: Observation) -> None:
+        self.entries += seen.history
+
+
+def _generation_after(member: ClassicMember) -> int:
+    """Return the generation after the one that the member was in when it joined, 0 if it does not say one."""
+    try:
+        return (decode_subscription(member.subscription).generation_id or -1) + 1
+    except ProtocolError:
+        return 0
+
+
+def _held(members: tuple[ClassicMember, ...] | list[ClassicMember]) -> dict[str, bytes]:
+    return {m.member_id: m.assignment for m in members}
+
+
+def _changes(was: EpochsLook, now: EpochsLook) -> Iterator[AnyRecord]:
+    """Yield the records that led from one look to the next, in the order of a coordinator's."""
+    had, kind = was.members, now.kind
+    for member_id in had.keys() - now.members.keys():
+        yield MemberSubscribed(member_id, None, kind)
+    for member_id, member in now.members.items():
+        if member_id not in had or had[member_id].subscription != member.subscription:
+            yield MemberSubscribed(member_id, member.subscription, kind)
+    if now.topology is not None and was.topology != now.topology:
+        yield now.topology
+    if (was.epoch, was.state == NOT_READY) != (now.epoch, now.state == NOT_READY):
+        yield _group_epoch(now)
+    yield from _targets(was, now)
+    for member_id, member in now.members.items():
+        before = had.get(member_id)
+        if before is None or _step(before, was, before) != _step(member, now, before):
+            yield MemberAssigned(member_id, _step(member, now, before), kind)
+
+
+def _targets(was: EpochsLook, now: EpochsLook) -> Iterator[AnyRecord]:
+    for member_id, member in now.members.items():
+        before, target = was.members.get(member_id), _target(member, now)
+        if target is not None and (before is None or _target(before, was) != target):
+            yield MemberTarget(member_id, target, now.kind)
+    if was.assignment_epoch != now.assignment_epoch:
+        yield TargetEpoch(now.assignment_epoch, None, now.kind)
+
+
+def _group_epoch(now: EpochsLook) -> GroupEpoch:
+    if now.kind != STREAMS:
+        return GroupEpoch(now.epoch, 0, now.kind)
+    is_ready = now.topology is not None and now.state != NOT_READY
+    epoch = (now.topology.epoch if now.topology is not None else None) if is_ready else None
+    return GroupEpoch(now.epoch, 0, now.kind, -1 if epoch is None else epoch, {})
+
+
+def _target(member: PolledMember, look: EpochsLook) -> Partitions | None:
+    """Return a member's target assignment. A share member that is at the epoch of the target has it."""
+    if look.kind != SHARE:
+        return member.target
+    return member.assigned if member.epoch == look.assignment_epoch else None
+
+
+def _step(member: PolledMember, look: EpochsLook, before: PolledMember | None) -> MemberAssignment:
+    """Return what a member has. The state that its coordinator has for it is not shown, and follows once the
+    member is at the epoch of the target. Nor is it shown what it has to give up.
+    """
+    is_there = member.epoch == look.assignment_epoch
+    has_all = member.assigned == _target(member, look)
+    return MemberAssignment(
+        epoch=member.epoch,
+        previous_epoch=member.epoch if before is None else before.epoch,
+        state=_NOT_SHOWN if not is_there else _STABLE if has_all else _WAITS,
+        assigned=member.assigned,
+        revoking={},
+    )
+
+
+def _nothing(kind: str, epoch: int) -> EpochsLook:
+    """Return a group without members."""
+    return EpochsLook(0, kind, "", epoch, epoch, {}, {})

@@ -1,0 +1,113 @@
+"""A group's history as it goes on: each entry, and each rebalance with its explanation when it is over."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kafka.errors import KafkaError
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kafka_why.connections.outage_warning import OutageWarning
+from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.history_reader import HistoryReader
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.escaping import VisibleText, visible, visible_text
+from kafka_why.why.clock import Clock
+from kafka_why.why.course import Course, course_of
+from kafka_why.why.entry_text import entry_line
+from kafka_why.why.history import History, LiveSource
+from kafka_why.why.model import Rebalance, RebalanceOutcome
+from kafka_why.why.polls import now_ms
+from kafka_why.why.text import rebalance_text
+
+_ENTRIES_MAX = 20_000
+_RETRY_S = 1.0
+
+
+class EntryLine(Struct, frozen=True):
+    """A line of JSON: a new entry of the history."""
+
+    entry: AnyHistoryEntry
+
+
+class RebalanceLine(Struct, frozen=True):
+    """A line of JSON: a rebalance that is over."""
+
+    rebalance: Rebalance
+
+
+class Follower:
+    """Shows what follows a report on `history`, of which rebalances that ended before `since_ms` have no
+    number. `show` prints text; `show_json`, if given, prints objects in its place.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        since_ms: int | None,
+        live: LiveSource,
+        show: Callable[[VisibleText], None],
+        show_json: Callable[[Any], None] | None = None,
+    ) -> None:
+        self._live = live
+        self._show = show
+        self._show_json = show_json
+        self._reader = HistoryReader(from_start=False)
+        self._entries = [e for e in history.entries if self._reader.is_new(e) and isinstance(e, HistoryEntry)]
+        self._unread = history.unread
+        over = _over(self._course()) if self._entries else []
+        self._shown = len(over)
+        self._dropped = -sum((r.ended_ms or r.began_ms) < (since_ms or 0) for r in over)
+
+    def run(self, stop: threading.Event) -> None:
+        """Show new entries until `stop` is set, also after the brokers were away."""
+        warning = OutageWarning("reading the group")
+        while not stop.is_set():
+            try:
+                new = self._live.more()
+            except KafkaError as error:
+                warning.failed(error)
+                stop.wait(_RETRY_S)
+                continue
+            warning.worked()
+            self.add([entry for entry in new if self._reader.is_new(entry)])
+            stop.wait(self._live.interval_s)
+
+    def add(self, new: Sequence[AnyHistoryEntry]) -> None:
+        """Show new entries, and the rebalances that are over with them."""
+        for entry in new:
+            if self._show_json is None:
+                self._show(visible(entry_line(entry)))
+            else:
+                self._show_json(EntryLine(entry))
+        ours = [entry for entry in new if isinstance(entry, HistoryEntry)]
+        self._entries += ours
+        if ours:
+            self._show_rebalances(self._course())
+            self._forget()
+
+    def _show_rebalances(self, course: Course) -> None:
+        over = _over(course)
+        for place, rebalance in enumerate(over[self._shown :], self._shown + 1):
+            numbered = replace(rebalance, number=self._dropped + place)
+            if self._show_json is None:
+                text = rebalance_text(numbered, now_ms(), Clock(), course.names)
+                self._show(visible_text(["", text, ""]))
+            else:
+                self._show_json(RebalanceLine(numbered))
+        self._shown = len(over)
+
+    def _forget(self) -> None:
+        """Forget the older half of too many entries."""
+        if len(self._entries) > _ENTRIES_MAX:
+            del self._entries[: _ENTRIES_MAX // 2]
+            still = len(_over(self._course()))
+            self._dropped, self._shown = self._dropped + self._shown - still, still
+
+    def _course(self) -> Course:
+        return course_of(self._entries, unread=self._unread, from_start=False)
+
+
+def _over(course: Course) -> list[Rebalance]:
+    return [r for r in course.rebalances if r.outcome is not RebalanceOutcome.UNDER_WAY]

@@ -1,0 +1,184 @@
+"""The sources from which a group's history goes on while it is followed."""
+
+from contextlib import ExitStack
+
+import structlog
+from kafka import TopicPartition
+from kafka.errors import GroupAuthorizationFailedError
+
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.groups.list_groups import list_broker_groups
+from kafka_why.observed.looks import Looks
+from kafka_why.observed.polled import PolledGroup
+from kafka_why.partitioner import partition_of
+from kafka_why.stored_log import Progress
+from kafka_why.topic_reader import TopicReader
+from kafka_why.why.clock import Clock
+from kafka_why.why.history import History, HistoryUnavailable, entry_in, why_nothing
+from kafka_why.why.offsets_topic import OffsetsTopic
+from kafka_why.why.polls import GroupPoller, now_ms
+from kafka_why.why.wording import count
+
+log = structlog.get_logger()
+
+
+class LiveHistory:
+    """The events topic of a coordinator of this project, or an observer, from its end at the start on."""
+
+    interval_s = 0.0  # a read waits
+
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout, group_id: str) -> None:
+        self._group_id = group_id
+        self._reader = TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes)
+        partition = TopicPartition(layout.events_topic, partition_of(group_id, layout.request_partitions))
+        self._reader.start(at=self._reader.ends([partition]))
+
+    def more(self) -> list[AnyHistoryEntry]:
+        key = self._group_id.encode()
+        records = [record for record in self._reader.poll() if record.key == key and record.value is not None]
+        return [entry for record in records for entry in entry_in(record.value, self._group_id)]
+
+    def close(self) -> None:
+        self._reader.close()
+
+
+class LiveOffsetsTopic:
+    """The group's partition of `__consumer_offsets`. Between records DescribeGroups shows a classic group.
+
+    `history` and `notes` are as of the start. Raises HistoryUnavailable and KafkaError.
+    """
+
+    interval_s = 0.5
+
+    def __init__(
+        self, client_config: ClientConfig, group_id: str, since_ms: int | None, progress: Progress
+    ) -> None:
+        with ExitStack() as stack:
+            self._topic = stack.enter_context(OffsetsTopic(client_config))
+            (self.history, self.notes), self._part, self._walk = self._topic.recent(
+                group_id, since_ms, progress
+            )
+            self._group = self._part.finish()
+            if self._group is None and not self.history.entries:
+                raise HistoryUnavailable(self._topic.why_nothing(group_id))
+            self._poller: GroupPoller | None = GroupPoller(client_config, group_id)
+            self._part.entries = []
+            self._looks = Looks()
+            self._clock = BrokersClock()
+            self._stack = stack.pop_all()
+
+    def more(self) -> list[AnyHistoryEntry]:
+        look = None
+        if self._poller is not None and (self._group is None or self._group.epochs is None):
+            try:
+                look = self._poller.describe_classic()
+            except GroupAuthorizationFailedError:
+                log.warning("without DESCRIBE on the group, rebalances are shown when they are over")
+                self._poller.close()
+                self._poller = None
+        asked_ms, passed = now_ms(), self._walk.next_offset
+        group = self._group = self._topic.read_on(self._part, self._walk)
+        self._clock.read(self._walk.last_ms if self._walk.next_offset > passed else None, asked_ms, now_ms())
+        if look is not None and group is not None and group.classic is not None:
+            seen = self._looks.take(look.moved(-self._clock.ahead_ms), group.classic.since_ms)
+            if seen is not None:
+                self._part.sight(seen)
+        new, self._part.entries = self._part.entries, []
+        return [*new]
+
+    def close(self) -> None:
+        if self._poller is not None:
+            self._poller.close()
+        self._stack.close()
+
+
+class BrokersClock:
+    """How far this machine's clock is ahead of the brokers', as far as their records tell.
+
+    A record that a read finds was appended after the read before. `ahead_ms` is 0 unless that cannot be.
+    """
+
+    def __init__(self) -> None:
+        self._before_ms: int | None = None
+        self._least_ms: int | None = None
+        self._most_ms: int | None = None
+
+    @property
+    def ahead_ms(self) -> int:
+        """The difference, negative if this machine's clock is behind."""
+        if self._least_ms is None or self._most_ms is None:
+            return 0
+        return min(max(0, self._least_ms), self._most_ms)
+
+    def read(self, appended_ms: int | None, asked_ms: int, answered_ms: int) -> None:
+        """Take the time of the newest record of a read, None if there was no new one."""
+        if appended_ms is not None and self._before_ms is not None:
+            least, most = self._before_ms - appended_ms, answered_ms - appended_ms
+            self._least_ms = least if self._least_ms is None else max(self._least_ms, least)
+            self._most_ms = most if self._most_ms is None else min(self._most_ms, most)
+        self._before_ms = asked_ms
+
+
+class Polling:
+    """Polls of the group, where `__consumer_offsets` must not be read. Polls once at the start.
+
+    Raises HistoryUnavailable if there is no such group, or it must not be described, and KafkaError.
+    """
+
+    interval_s = 1.0
+    history: History
+
+    def __init__(self, client_config: ClientConfig, group_id: str) -> None:
+        self._client_config = client_config
+        self._group_id = group_id
+        self._poller = GroupPoller(client_config, group_id)
+        self._polled = PolledGroup(group_id)
+        self._since_ms = now_ms()
+        self._state: str | None = None
+        try:
+            self._poll()
+        except GroupAuthorizationFailedError as error:
+            self.close()
+            raise HistoryUnavailable(
+                f"group {group_id} must not be described by this principal. Grant it with: kafka-acls.sh "
+                f"--bootstrap-server {client_config} --add --allow-principal User:NAME "
+                f"--operation Describe --group {group_id}"
+            ) from error
+        if self._state is None:
+            self.close()
+            groups = {row.group for row in list_broker_groups(client_config)} - {group_id}
+            raise HistoryUnavailable(why_nothing(group_id, groups))
+        self.history = History(self._taken(), frozenset(), from_start=False, records_read=0)
+
+    @property
+    def notes(self) -> list[str]:
+        """What polling does and does not see."""
+        polls, since = count(self._polled.polls, "poll"), Clock().time(self._since_ms)
+        return [
+            f"known by {polls} since {since}. Polls do not show what was before, why a rebalance began, who "
+            "left and who expired, nor members and rebalances between two polls; what was committed before "
+            "the first counts as committed then, and generations that no member names are counted from 0"
+        ]
+
+    def more(self) -> list[AnyHistoryEntry]:
+        self._poll()
+        return self._taken()
+
+    def _taken(self) -> list[AnyHistoryEntry]:
+        new, self._polled.entries = self._polled.entries, []
+        return [*new]
+
+    def _poll(self) -> None:
+        look = self._poller.describe()
+        committed = {} if look is None else self._poller.committed()
+        self._state = None if look is None else look.state
+        self._polled.take(look, committed, now_ms())
+
+    def why_empty(self) -> str:
+        """Return why there is no entry yet."""
+        return f"group {self._group_id} is {self._state}, and nothing else was seen of it by polling"
+
+    def close(self) -> None:
+        self._poller.close()

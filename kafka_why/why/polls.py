@@ -1,0 +1,203 @@
+"""Polls of one group: its description by its coordinator, and its committed offsets.
+
+Source: DescribeGroupsResponse.json, ConsumerGroupDescribeResponse.json, ShareGroupDescribeResponse.json,
+StreamsGroupDescribeResponse.json.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from kafka.errors import (
+    GroupIdNotFoundError,
+    IncompatibleBrokerVersion,
+    KafkaError,
+    UnsupportedVersionError,
+    for_code,
+)
+from kafka.protocol.admin import DescribeGroupsRequest
+
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.broker_requests import send
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.kafka.snapshot import Partitions
+from kafka_why.contract.kafka.states import DEAD
+from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.observed.group import ACTIVE, CLASSIC, CONSUMER, SHARE, STANDBY, STREAMS, WARM_UP, task_key
+from kafka_why.observed.looks import ClassicLook
+from kafka_why.observed.polled import EpochsLook, PolledMember
+from kafka_why.observed.records import ClassicMember, MemberSubscription, StreamsMember, TopologySent
+from kafka_why.wire.group_descriptions import (
+    ConsumerGroupDescribeRequest,
+    ShareGroupDescribeRequest,
+    message_class,
+)
+
+# The gateway passes these on unread, so they are not among the messages that it knows.
+_StreamsGroupDescribeRequest = message_class("StreamsGroupDescribeRequest")
+_StreamsGroupDescribeResponse = message_class("StreamsGroupDescribeResponse")
+_TIMEOUT_MS = 10_000
+_BY_CLASSIC_PROTOCOL = 0
+_REQUESTS: dict[str, Callable[[str], Any]] = {
+    CLASSIC: lambda group_id: DescribeGroupsRequest(groups=[group_id], include_authorized_operations=False),
+    CONSUMER: lambda group_id: ConsumerGroupDescribeRequest(group_ids=[group_id]),
+    SHARE: lambda group_id: ShareGroupDescribeRequest(group_ids=[group_id]),
+    STREAMS: lambda group_id: _StreamsGroupDescribeRequest(group_ids=[group_id]),
+}
+
+
+def now_ms() -> int:
+    """Return the time of this machine's clock."""
+    return time.time_ns() // 1_000_000
+
+
+class GroupPoller:
+    """Describes one group. For one thread. All methods raise KafkaError, GroupAuthorizationFailedError among
+    them if the principal has no DESCRIBE on the group.
+    """
+
+    def __init__(self, client_config: ClientConfig, group_id: str) -> None:
+        self._admin = kafka_clients.admin(client_config, request_timeout_ms=_TIMEOUT_MS)
+        self._group_id = group_id
+        self._kind = CLASSIC
+
+    def describe(self) -> ClassicLook | EpochsLook | None:
+        """Return the group as its coordinator has it, None if there is none. Kinds that the brokers do not
+        know are left out.
+        """
+        for kind in sorted(_REQUESTS, key=lambda kind: kind != self._kind):
+            asked_ms = now_ms()
+            try:
+                found = self._ask(_REQUESTS[kind](self._group_id))
+            except (GroupIdNotFoundError, IncompatibleBrokerVersion, UnsupportedVersionError):
+                continue
+            if found.group_state != DEAD:
+                self._kind = kind
+                return _classic(found, asked_ms) if kind == CLASSIC else _with_epochs(found, kind)
+        return None
+
+    def describe_classic(self) -> ClassicLook | None:
+        """Return the group if it is a classic one."""
+        asked_ms = now_ms()
+        try:
+            found = self._ask(_REQUESTS[CLASSIC](self._group_id))
+        except GroupIdNotFoundError:
+            return None
+        return None if found.group_state == DEAD else _classic(found, asked_ms)
+
+    def committed(self) -> dict[TopicPartition, int]:
+        """Return the offsets of the partitions that the principal may describe. A share group has none."""
+        if self._kind == SHARE:
+            return {}
+        found = self._admin.list_group_offsets({self._group_id: None})[self._group_id]
+        return {TopicPartition(p.topic, p.partition): at.offset for p, at in found.items()}
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._admin.close()
+
+    def _ask(self, request: Any) -> Any:
+        """Send the request to the group's coordinator. A new one is looked up after an error."""
+        manager = self._admin._manager
+        try:
+            coordinator = manager.run(self._admin._find_coordinator_id, self._group_id)
+            (found,) = send(self._admin, request, coordinator).groups
+            if found.error_code:
+                raise for_code(found.error_code)(self._group_id)
+        except KafkaError as error:
+            if error.retriable:
+                manager.cluster._coordinators.clear()
+            raise
+        return found
+
+
+def _classic(found: Any, asked_ms: int) -> ClassicLook:
+    return ClassicLook(
+        asked_ms=asked_ms,
+        answered_ms=now_ms(),
+        state=found.group_state,
+        protocol_type=found.protocol_type,
+        protocol_name=found.protocol_data or None,
+        members=tuple(
+            ClassicMember(
+                member_id=m.member_id,
+                group_instance_id=m.group_instance_id,
+                client_id=m.client_id,
+                client_host=m.client_host,
+                session_timeout_ms=0,
+                rebalance_timeout_ms=0,
+                subscription=bytes(m.member_metadata),
+                assignment=bytes(m.member_assignment),
+            )
+            for m in found.members
+        ),
+    )
+
+
+def _with_epochs(found: Any, kind: str) -> EpochsLook:
+    names: dict[bytes, str] = {}
+    return EpochsLook(
+        answered_ms=now_ms(),
+        kind=kind,
+        state=found.group_state,
+        epoch=found.group_epoch,
+        assignment_epoch=found.assignment_epoch,
+        members={m.member_id: _member(m, kind, names) for m in found.members},
+        names=names,
+        topology=_topology(found.topology) if kind == STREAMS else None,
+    )
+
+
+def _member(m: Any, kind: str, names: dict[bytes, str]) -> PolledMember:
+    def has(assignment: Any) -> Partitions:
+        return _tasks(assignment) if kind == STREAMS else _partitions(assignment.topic_partitions, names)
+
+    return PolledMember(
+        epoch=m.member_epoch,
+        subscription=MemberSubscription(
+            instance_id=getattr(m, "instance_id", None),
+            rack_id=m.rack_id,
+            client_id=m.client_id,
+            client_host=m.client_host,
+            topic_names=tuple(sorted(getattr(m, "subscribed_topic_names", ()))),
+            topic_regex=getattr(m, "subscribed_topic_regex", None) or "",
+            rebalance_timeout_ms=-1,
+            server_assignor=None,
+            is_classic=kind == CONSUMER and m.member_type == _BY_CLASSIC_PROTOCOL,
+            session_timeout_ms=0,
+            streams=_streams(m) if kind == STREAMS else None,
+        ),
+        assigned=has(m.assignment),
+        target=None if kind == SHARE else has(m.target_assignment),
+    )
+
+
+def _streams(m: Any) -> StreamsMember:
+    endpoint = None if m.user_endpoint is None else f"{m.user_endpoint.host}:{m.user_endpoint.port}"
+    tags = {tag.key: tag.value for tag in m.client_tags}
+    return StreamsMember(m.topology_epoch, m.process_id, endpoint, tags)
+
+
+def _partitions(topics: Iterable[Any], names: dict[bytes, str]) -> Partitions:
+    given = {topic.topic_id.bytes: topic for topic in topics}
+    names.update({topic_id: topic.topic_name for topic_id, topic in given.items()})
+    return {topic_id: sorted(topic.partitions) for topic_id, topic in given.items()}
+
+
+def _tasks(assignment: Any) -> Partitions:
+    roles = {ACTIVE: "active_tasks", STANDBY: "standby_tasks", WARM_UP: "warmup_tasks"}
+    return {
+        task_key(role, tasks.subtopology_id): sorted(tasks.partitions)
+        for role, name in roles.items()
+        for tasks in getattr(assignment, name)
+    }
+
+
+def _topology(found: Any) -> TopologySent | None:
+    if found is None:
+        return None
+    topics = {
+        one.subtopology_id: (*one.source_topics, *(topic.name for topic in one.repartition_source_topics))
+        for one in found.subtopologies or ()
+    }
+    return TopologySent(found.epoch, topics)

@@ -1,0 +1,30 @@
+"""Requests that describe consumer and share groups, which kafka-python lacks. Such classes are made from
+Kafka's own definitions in `kafka_why/wire/schemas`, as kafka-python makes its own.
+"""
+
+from types import new_class
+from typing import Any
+
+from kafka.protocol.api_message import ApiMessage
+
+_SCHEMAS = "kafka_why.wire.schemas"
+
+
+def message_class(name: str, package: str = _SCHEMAS, **attributes: Any) -> Any:
+    """Return the class of the message whose definition is in the package's file of this name."""
+    return new_class(name, (ApiMessage,), {"load_json": package}, lambda body: body.update(attributes))
+
+
+def _with_operations(_: type, json: Any) -> Any:
+    """kafka-python's own messages have sets of operations where Kafka's definitions have int32."""
+    (groups,) = (field for field in json["fields"] if field["name"] == "Groups")
+    (operations,) = (field for field in groups["fields"] if field["name"] == "AuthorizedOperations")
+    operations["type"] = "bitfield"
+    return json
+
+
+_patched: Any = classmethod(_with_operations)
+ConsumerGroupDescribeRequest = message_class("ConsumerGroupDescribeRequest")
+ConsumerGroupDescribeResponse = message_class("ConsumerGroupDescribeResponse", json_patch=_patched)
+ShareGroupDescribeRequest = message_class("ShareGroupDescribeRequest")
+ShareGroupDescribeResponse = message_class("ShareGroupDescribeResponse", json_patch=_patched)

@@ -1,0 +1,180 @@
+"""A group by polls alone: what follows from how its descriptions differ."""
+
+from collections.abc import Mapping, Sequence
+from struct import pack
+
+import pytest
+
+from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
+from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
+from kafka_why.escaping import VisibleText
+from kafka_why.observed.group import CONSUMER, SHARE
+from kafka_why.observed.looks import ClassicLook
+from kafka_why.observed.polled import EpochsLook, PolledGroup, PolledMember
+from kafka_why.observed.records import ClassicMember, MemberSubscription
+from kafka_why.why import follow
+from kafka_why.why.follow import Follower
+from kafka_why.why.history import History
+from kafka_why.why.live_sources import BrokersClock
+from kafka_why.why.model import CauseKind
+from kafka_why.why.report import Report, report
+
+G = "g"
+ORDERS = pack(">16s", b"orders")
+Look = ClassicLook | EpochsLook | None
+
+
+def member(name: str, *partitions: int, joined_in: int | None = None) -> ClassicMember:
+    """A member of a classic group that was in generation `joined_in` when it joined."""
+    held = tuple(TopicPartition("orders", n) for n in partitions)
+    subscription = Subscription(("orders",), None, (), joined_in, None)
+    return ClassicMember(
+        member_id=f"{name}-1",
+        group_instance_id=None,
+        client_id=name,
+        client_host="/10.0.0.1",
+        session_timeout_ms=0,
+        rebalance_timeout_ms=0,
+        subscription=encode_subscription(subscription),
+        assignment=encode_assignment(Assignment(held, None)),
+    )
+
+
+def classic(state: str, *members: ClassicMember) -> ClassicLook:
+    return ClassicLook(0, 0, state, "consumer", "range", members)
+
+
+def epochs(kind: str, epoch: int, target: int, **members: Sequence[int]) -> EpochsLook:
+    """A group whose members have partitions of `orders`, at the epoch that is their first number."""
+    subscription = MemberSubscription(None, None, "c", "/10.0.0.1", ("orders",), "", -1, None, False, 0)
+    has = {
+        name: PolledMember(at, subscription, {ORDERS: held}, {ORDERS: held} if kind == CONSUMER else None)
+        for name, (at, *held) in members.items()
+    }
+    return EpochsLook(0, kind, "Stable", epoch, target, has, {ORDERS: "orders"})
+
+
+def polled(*looks: Look, committed: Mapping[int, int] | None = None) -> list[HistoryEntry]:
+    """The entries after polls, one each second. `committed` has the offset of orders-0 by the poll."""
+    group, offset = PolledGroup(G), None
+    for n, look in enumerate(looks):
+        at_ms = 1_000 * (n + 1)
+        if isinstance(look, ClassicLook):
+            look = look.moved(at_ms)
+        offset = (committed or {}).get(n, offset)
+        found = {} if offset is None else {TopicPartition("orders", 0): offset}
+        group.take(look, found, at_ms)
+    return group.entries
+
+
+def explained(*looks: Look, committed: Mapping[int, int] | None = None) -> Report:
+    return report(G, polled(*looks, committed=committed), 60_000, from_start=False)
+
+
+ALONE = classic("Stable", member("a", 0, 1, joined_in=4))
+BOTH = classic("Stable", member("a", 0, joined_in=5), member("b", 1))
+
+
+def test_generation_is_the_one_after_that_of_the_members_subscriptions() -> None:
+    of = explained(ALONE, BOTH)
+    (joined,) = of.rebalances
+    assert (of.generation, joined.generation_from, joined.generation_to) == (6, 5, 6)
+    assert (joined.cause.kind, joined.cause.member_ids) == (CauseKind.MEMBER_JOINED, ["b-1"])
+    assert joined.moves is not None
+    assert joined.moves.moved == 1
+    unseen = explained(ALONE, classic("Stable", member("a", 0, joined_in=7), member("b", 1, joined_in=7)))
+    assert "generations 6 to 7" in unseen.rebalances[0].cause.reason
+
+
+def test_generations_that_no_member_names_are_counted_until_one_does() -> None:
+    unknown = classic("Stable", member("a", 0, 1))
+    assert explained(unknown, classic("Stable", member("a", 0), member("b", 1))).generation == 1
+    of = explained(unknown, ALONE, BOTH)
+    assert [one.generation_to for one in of.rebalances] == [5, 6]
+    assert not any("left no record" in one.cause.reason for one in of.rebalances)
+
+
+def test_rebalance_that_was_seen_has_a_beginning_although_nothing_differs_afterwards() -> None:
+    waiting = classic("PreparingRebalance", member("a"))
+    of = explained(ALONE, waiting, waiting, ALONE)
+    (again,) = of.rebalances
+    assert (again.began_ms, again.began_within_ms, again.ended_ms) == (2_000, 1_000, 4_000)
+
+
+def test_commits_tell_how_long_a_member_that_is_gone_was_silent() -> None:
+    gone = classic("Stable", member("a", 0, 1, joined_in=6))
+    both = classic("Stable", member("b", 0), member("a", 1, joined_in=5))
+    of = explained(both, both, both, gone, committed={0: 7, 1: 8})
+    assert "the last commit of its partitions was 2.0 s before" in of.rebalances[0].cause.reason
+
+
+NEW = classic("Stable", member("a", 0, 1))
+
+
+@pytest.mark.parametrize("looks", [(None, NEW), (ALONE, None, NEW)])
+def test_group_that_comes_while_it_is_polled_was_created(looks: Sequence[Look]) -> None:
+    assert "GroupCreated" in [entry.type for entry in polled(*looks)]
+
+
+def test_first_poll_shows_no_rebalance() -> None:
+    for look in (ALONE, classic("Empty"), epochs(CONSUMER, 2, 2, a=(2, 0, 1)), epochs(SHARE, 2, 2, a=(2, 0))):
+        of = explained(look)
+        assert not of.rebalances
+        assert not any("created" in note for note in of.notes)
+
+
+def test_member_of_a_group_with_epochs_is_stable_when_it_is_at_its_target() -> None:
+    of = explained(
+        epochs(CONSUMER, 5, 5, a=(5, 0, 1)),
+        epochs(CONSUMER, 6, 5, a=(5, 0, 1), b=(0,)),
+        epochs(CONSUMER, 6, 6, a=(5, 0), b=(6, 1)),
+        epochs(CONSUMER, 6, 6, a=(6, 0), b=(6, 1)),
+    )
+    (joined,) = of.rebalances
+    assert (joined.cause.kind, joined.cause.member_ids) == (CauseKind.MEMBER_JOINED, ["b"])
+    assert (joined.began_ms, joined.ended_ms, of.state) == (2_000, 4_000, "Stable")
+    missed = explained(epochs(CONSUMER, 5, 5, a=(5, 0)), epochs(CONSUMER, 8, 8, a=(8, 0), b=(8, 1)))
+    assert any("entries are missing" in note for note in missed.notes)
+
+
+def test_group_of_another_kind_begins_anew() -> None:
+    of = explained(ALONE, epochs(CONSUMER, 9, 9, a=(9, 0, 1)), None)
+    assert (of.group_type, of.state) == ("consumer", "Dead")
+
+
+def test_follower_numbers_rebalances_on_when_it_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(follow, "_ENTRIES_MAX", 20)
+    shown: list[VisibleText] = []
+    looks = [classic("Stable", member("a", 0, joined_in=n), member(f"b{n}", 1)) for n in range(1, 30)]
+    entries = polled(*looks)
+
+    class Source:
+        interval_s = 0.0
+
+        def more(self) -> list[AnyHistoryEntry]:
+            return []
+
+        def close(self) -> None: ...
+
+    follower = Follower(History([], frozenset(), False, 0), None, Source(), shown.append)
+    for entry in entries:
+        follower.add([entry])
+    numbers = [line.split()[0] for text in shown for line in text.splitlines() if line.startswith("#")]
+    assert numbers == [f"#{n}" for n in range(1, 29)]
+
+
+def test_clock_of_the_brokers_is_taken_for_ours_unless_records_forbid() -> None:
+    clock = BrokersClock()
+    clock.read(None, 1_000, 1_010)
+    clock.read(1_400, 1_500, 1_510)
+    assert clock.ahead_ms == 0
+    ahead = BrokersClock()
+    ahead.read(None, 1_000, 1_010)
+    ahead.read(900, 1_500, 1_510)
+    assert ahead.ahead_ms == 100, "it was appended after the read before"
+    behind = BrokersClock()
+    behind.read(None, 1_000, 1_010)
+    behind.read(5_000, 1_500, 1_510)
+    assert behind.ahead_ms == -3_490
