@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
+from datetime import tzinfo
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -22,6 +23,7 @@ from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryE
 from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.stored_log import Progress
 from kafka_why.topic_layout import ClientError, TopicsMissing, layout_on
+from kafka_why.why.broker_logs import parse_zone, read_broker_logs
 from kafka_why.why.clock import Clock
 from kafka_why.why.course import course_of
 from kafka_why.why.deliveries.model import DeliveryReport, LoneDeliveries
@@ -29,6 +31,7 @@ from kafka_why.why.deliveries.reading import read_since
 from kafka_why.why.deliveries.text import alone_text, strangers
 from kafka_why.why.folder_history import read_folder
 from kafka_why.why.history import History, HistoryUnavailable, latest_view, read_history
+from kafka_why.why.logged import alone, groups_text, listed_groups, with_records, without_missing
 from kafka_why.why.report import Report, report_of
 from kafka_why.why.rocketmq.model import Report as RocketMqReport
 from kafka_why.why.rocketmq.report import report as rocketmq_report
@@ -40,13 +43,16 @@ from kafka_why.why.text import report_text
 
 class _Found(NamedTuple):
     """The history of a group, None of a share group of the brokers. Of a share group what gateways delivered,
-    the members that it has now, and what else there is to say.
+    the members that it has now, and what else there is to say. `unnamed` is the number of members that brokers'
+    logs do not name. `is_log_alone`: these are the only evidence.
     """
 
     history: History | None
     deliveries: DeliveryReport | None = None
     members: Collection[str] = ()
     notes: Sequence[str] = ()
+    unnamed: int = 0
+    is_log_alone: bool = False
 
 
 R = TypeVar("R", Report, RocketMqReport, LoneDeliveries)
@@ -55,7 +61,7 @@ HISTORY, OFFSETS = "history", "offsets"
 
 
 @click.command()
-@click.argument("group_id", metavar="GROUP")
+@click.argument("group_id", metavar="GROUP", required=False)
 @cluster_options(required=False)
 @click.option(
     "--from-dir",
@@ -67,6 +73,19 @@ HISTORY, OFFSETS = "history", "offsets"
     type=click.Choice((HISTORY, OFFSETS)),
     help="The topics of a coordinator of this project or of `observe`, which have reasons; or "
     "__consumer_offsets of the cluster's own coordinator. Default: the first that has the group.",
+)
+@click.option(
+    "--broker-log",
+    "broker_logs",
+    multiple=True,
+    metavar="FILE",
+    help="Log of a broker, also compressed by gzip, - for the standard input; may be given again. It has the "
+    "reason and the beginning of each rebalance. Needs no cluster; without GROUP it lists the groups.",
+)
+@click.option(
+    "--log-timezone",
+    metavar="ZONE",
+    help="Zone of times in --broker-log that name none: Europe/Berlin, UTC, +02:00. Default: this machine's.",
 )
 @click.option(
     "--since",
@@ -85,10 +104,12 @@ HISTORY, OFFSETS = "history", "offsets"
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
 )
 def why(
-    group_id: str,
+    group_id: str | None,
     client_config: ClientConfig | None,
     from_dir: Path | None,
     source: str | None,
+    broker_logs: tuple[str, ...],
+    log_timezone: str | None,
     since: str | None,
     output: str,
     page_url: str | None,
@@ -109,20 +130,30 @@ def why(
     configure_logs()
     now_ms = time.time_ns() // 1_000_000
     since_ms = _parse_since(since, now_ms)
-    if (client_config is None) == (from_dir is None):
+    zone = _parse_zone(log_timezone)
+    if group_id is None:
+        _list_groups(broker_logs, zone, since_ms, output)
+        return
+    if client_config is not None and from_dir is not None:
         raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir")
+    if client_config is None and from_dir is None and not broker_logs:
+        raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir, --broker-log")
     if from_dir is not None and source is not None:
         raise click.UsageError("--source is for topics, not for --from-dir")
     try:
         if client_config is not None:
-            found = _found(client_config, prefix, source, group_id, since_ms, now_ms)
-        else:
-            assert from_dir is not None
+            found = _found(client_config, prefix, source, group_id, None if broker_logs else since_ms, now_ms)
+        elif from_dir is not None:
             found = _Found(read_folder(from_dir, group_id))
+        else:
+            found = _Found(None)
+        if broker_logs:
+            found = _with_logs(found, broker_logs, group_id, zone)
     except (ClientError, HistoryUnavailable) as error:
         raise click.ClickException(str(error)) from error
     except (KafkaError, OSError, ValueError) as error:
-        raise click.ClickException(f"cannot read from {client_config or from_dir}: {error}") from error
+        where = client_config or from_dir or ", ".join(broker_logs)
+        raise click.ClickException(f"cannot read from {where}: {error}") from error
     history = found.history
     if history is None:
         assert found.deliveries is not None, "there is one of both"
@@ -133,6 +164,43 @@ def why(
         _show_kafka(group_id, history, found, now_ms, since_ms, output)
     if page_url is not None and output == "text":
         show(visible_text(["", link(page_url, group_id)]))
+
+
+def _list_groups(files: Sequence[str], zone: tzinfo | None, since_ms: int | None, output: str) -> None:
+    """Print the groups in brokers' logs."""
+    if not files:
+        raise click.UsageError("Missing argument 'GROUP'. Only --broker-log lists groups.")
+    try:
+        logs = read_broker_logs(files, None, zone, _progress("bytes"))
+    except OSError as error:
+        raise click.ClickException(f"cannot read: {error}") from error
+    groups = listed_groups(logs, since_ms)
+    if output == "json":
+        show_json(groups)
+    else:
+        show(groups_text(groups, Clock()))
+    for note in logs.notes(files, zone):
+        tell(f"Note: {note}.")
+
+
+def _with_logs(found: _Found, files: Sequence[str], group_id: str, zone: tzinfo | None) -> _Found:
+    """Add what brokers' logs say of a group. Raises HistoryUnavailable if nothing says anything."""
+    logs = read_broker_logs(files, group_id, zone, _progress("bytes"))
+    notes = logs.notes(files, zone)
+    if found.history is None:
+        history, said, unnamed = alone(logs, group_id, notes)
+        return found._replace(
+            history=history, notes=[*found.notes, *said], unnamed=unnamed, is_log_alone=True
+        )
+    history, said, _ = with_records(found.history, logs, notes)
+    return found._replace(history=history, notes=[*found.notes, *said])
+
+
+def _parse_zone(text: str | None) -> tzinfo | None:
+    try:
+        return None if text is None else parse_zone(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--log-timezone") from error
 
 
 def _found(
@@ -166,7 +234,7 @@ def _found(
     return _Found(history, notes=notes)
 
 
-def _progress() -> Progress:
+def _progress(unit: str = "records") -> Progress:
     """Return what reports long reading on a terminal, each second."""
     if not sys.stderr.isatty():
         return lambda *_: None
@@ -176,7 +244,7 @@ def _progress() -> Progress:
         nonlocal next_s
         if time.monotonic() >= next_s:
             next_s = time.monotonic() + 1
-            tell(f"{read:,} of {of:,} records read")
+            tell(f"{read:,} of {of:,} {unit} read")
 
     return report
 
@@ -226,11 +294,11 @@ def _show_kafka(
         ours, unread=history.unread, from_start=history.from_start, telemetry=history.telemetry
     )
     report = report_of(group_id, course, now_ms, since_ms)
-    notes = [*report.notes, *found.notes]
+    notes = [*(without_missing(report.notes) if found.is_log_alone else report.notes), *found.notes]
     if found.deliveries is not None:
         known = {*found.members, *(entry.member_id for entry in ours if entry.member_id is not None)}
         notes += strangers(found.deliveries, known)
-    shown = replace(report, deliveries=found.deliveries, notes=notes)
+    shown = replace(report, deliveries=found.deliveries, notes=notes, unnamed=found.unnamed)
     _show(shown, report_text, output)
 
 

@@ -20,6 +20,8 @@ class CauseKind(StrEnum):
     SESSION_TIMEOUT = "session timeout"
     SYNC_TIMEOUT = "no SyncGroup in time"
     REQUEST_TOO_LARGE = "a SyncGroup was too large"
+    NOT_STORED = "assignment was not stored"
+    OVER_SIZE = "group was over its size"
     METADATA_CHANGED = "member changed its metadata"
     LEADER_REJOINED = "leader joined again"
     STATIC_MEMBER_RETURNED = "static member came back"

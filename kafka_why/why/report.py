@@ -40,7 +40,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """One group. `state` is that of the last entry, "Dead" if it ended. `notes` name gaps and faults.
     `group_type` is `classic` or `consumer`, the group's protocol; `generation` is the group epoch with the
     latter. `clients` are as in `kafka_why.why.names.clients_of`. `shares` and `deliveries` are set for a
-    share group.
+    share group. `unnamed` is the number of further members, which brokers' logs do not name.
     """
 
     group_id: str
@@ -58,6 +58,7 @@ class Report(Struct, frozen=True, kw_only=True):
     clients: dict[str, str] = {}
     shares: SharesNow | None = None
     deliveries: DeliveryReport | None = None
+    unnamed: int = 0
 
 
 def report(
