@@ -31,7 +31,7 @@ from kafka_why.why.deliveries.reading import read_since
 from kafka_why.why.deliveries.text import alone_text, strangers
 from kafka_why.why.folder_history import read_folder
 from kafka_why.why.history import History, HistoryUnavailable, latest_view, read_history
-from kafka_why.why.logged import alone, groups_text, listed_groups, with_records, without_missing
+from kafka_why.why.logged import alone, groups_text, listed_groups, of_logs, with_records
 from kafka_why.why.report import Report, report_of
 from kafka_why.why.rocketmq.model import Report as RocketMqReport
 from kafka_why.why.rocketmq.report import report as rocketmq_report
@@ -43,8 +43,8 @@ from kafka_why.why.text import report_text
 
 class _Found(NamedTuple):
     """The history of a group, None of a share group of the brokers. Of a share group what gateways delivered,
-    the members that it has now, and what else there is to say. `unnamed` is the number of members that brokers'
-    logs do not name. `is_log_alone`: these are the only evidence.
+    the members that it has now, and what else there is to say. `unnamed` is the number of members whose ids
+    brokers' logs lack. `is_log_alone`: these are the only evidence.
     """
 
     history: History | None
@@ -134,19 +134,12 @@ def why(
     if group_id is None:
         _list_groups(broker_logs, zone, since_ms, output)
         return
-    if client_config is not None and from_dir is not None:
-        raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir")
-    if client_config is None and from_dir is None and not broker_logs:
-        raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir, --broker-log")
-    if from_dir is not None and source is not None:
-        raise click.UsageError("--source is for topics, not for --from-dir")
+    _check_sources(client_config, from_dir, source, broker_logs)
     try:
         if client_config is not None:
             found = _found(client_config, prefix, source, group_id, None if broker_logs else since_ms, now_ms)
-        elif from_dir is not None:
-            found = _Found(read_folder(from_dir, group_id))
         else:
-            found = _Found(None)
+            found = _Found(None if from_dir is None else read_folder(from_dir, group_id))
         if broker_logs:
             found = _with_logs(found, broker_logs, group_id, zone)
     except (ClientError, HistoryUnavailable) as error:
@@ -164,6 +157,18 @@ def why(
         _show_kafka(group_id, history, found, now_ms, since_ms, output)
     if page_url is not None and output == "text":
         show(visible_text(["", link(page_url, group_id)]))
+
+
+def _check_sources(
+    client_config: ClientConfig | None, from_dir: Path | None, source: str | None, broker_logs: Sequence[str]
+) -> None:
+    """Raises UsageError if there is no evidence, or evidence of two clusters."""
+    if client_config is not None and from_dir is not None:
+        raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir")
+    if client_config is None and from_dir is None and not broker_logs:
+        raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir, --broker-log")
+    if from_dir is not None and source is not None:
+        raise click.UsageError("--source is for topics, not for --from-dir")
 
 
 def _list_groups(files: Sequence[str], zone: tzinfo | None, since_ms: int | None, output: str) -> None:
@@ -294,11 +299,13 @@ def _show_kafka(
         ours, unread=history.unread, from_start=history.from_start, telemetry=history.telemetry
     )
     report = report_of(group_id, course, now_ms, since_ms)
-    notes = [*(without_missing(report.notes) if found.is_log_alone else report.notes), *found.notes]
+    if found.is_log_alone:
+        report = of_logs(report, found.unnamed)
+    notes = [*report.notes, *found.notes]
     if found.deliveries is not None:
         known = {*found.members, *(entry.member_id for entry in ours if entry.member_id is not None)}
         notes += strangers(found.deliveries, known)
-    shown = replace(report, deliveries=found.deliveries, notes=notes, unnamed=found.unnamed)
+    shown = replace(report, deliveries=found.deliveries, notes=notes)
     _show(shown, report_text, output)
 
 

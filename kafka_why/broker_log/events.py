@@ -1,9 +1,9 @@
 """The messages of group coordinators, from Kafka 2.4 to 4.4: what each says of a group.
 
-Sources: kafka/coordinator/group/GroupCoordinator.scala, GroupMetadataManager.scala (the coordinator in Scala,
-up to 4.0), org/apache/kafka/coordinator/group/GroupMetadataManager.java, classic/ClassicGroup.java (the one in
-Java, from 3.7). An event has the type of the history entry that follows from it. Its `rule` is the row of
-docs/rules.md or docs/rules-consumer.md by which Kafka acted.
+Sources: GroupCoordinator.scala and GroupMetadataManager.scala of the coordinator in Scala (up to 4.0), and
+GroupMetadataManager.java and ClassicGroup.java of the one in Java (from 3.7). An event has the type of the
+history entry that follows from it. Its `rule` is the row of docs/rules.md or docs/rules-consumer.md by which
+Kafka acted.
 """
 
 import re
@@ -55,6 +55,8 @@ _ID = r"(?P<member_id>.+?)"
 _INSTANCE = r"(?:Some\()?(?P<group_instance_id>.+?)\)?"
 _GROUP = r"(?P<group_id>.+?)"
 _IN_STATE = r"(?:in \w+ state|in state \w+)"
+_PARTITION = r"(?: \(__consumer_offsets-\d+\))?"
+_FENCED = rf"(?:Streams )?[mM]ember {_ID} fenced from the group because"
 
 
 def _forms(*rows: tuple[EntryType, str, str]) -> tuple[_Form, ...]:
@@ -83,7 +85,7 @@ _CLASSIC = _forms(
     (
         EntryType.EMPTY,
         "C4",
-        rf"Group {_GROUP} with generation (?P<generation>\d+) is now empty(?: \(__consumer_offsets-\d+\))?\.?",
+        rf"Group {_GROUP} with generation (?P<generation>\d+) is now empty{_PARTITION}\.?",
     ),
     (
         EntryType.MEMBER_REMOVED,
@@ -134,19 +136,21 @@ _CLASSIC = _forms(
     (
         EntryType.MEMBER_ADDED,
         "E4",
-        rf"Pending dynamic member with id {_ID} joins group {_GROUP} {_IN_STATE}\. Adding to the group now\.?",
+        rf"Pending dynamic member with id {_ID} joins group {_GROUP} {_IN_STATE}\. "
+        r"Adding to the group now\.?",
     ),
     (
         EntryType.MEMBER_REPLACED,
         "N3",
         rf"Static [mM]ember with groupInstanceId={_INSTANCE} and unknown member id joins group {_GROUP} "
-        rf"{_IN_STATE}\. Replacing previously mapped member (?P<replaced_member_id>.+?) with this groupInstanceId\.?",
+        rf"{_IN_STATE}\. Replacing previously mapped member (?P<replaced_member_id>.+?) "
+        r"with this groupInstanceId\.?",
     ),
     (
         EntryType.MEMBER_REPLACED,
         "N3",
-        rf"Static member {_INSTANCE} of group {_GROUP} with unknown member id rejoins, assigning new member id "
-        rf"{_ID}, while old member id (?P<replaced_member_id>.+?) will be removed\.",
+        rf"Static member {_INSTANCE} of group {_GROUP} with unknown member id rejoins, "
+        rf"assigning new member id {_ID}, while old member id (?P<replaced_member_id>.+?) will be removed\.",
     ),
     (
         EntryType.REBALANCE_EXTENDED,
@@ -197,7 +201,12 @@ _EPOCHS = _forms(
     (
         EntryType.MEMBER_ADDED,
         "",
-        rf"(?:Member|Static member {_ID} with instance id {_INSTANCE}) joins the {_KIND} group.*",
+        rf"Member joins the {_KIND} group.*",
+    ),
+    (
+        EntryType.MEMBER_ADDED,
+        "",
+        rf"Static member {_ID} with instance id {_INSTANCE} joins the {_KIND} group.*",
     ),
     (EntryType.MEMBER_ADDED, "", rf"Member {_ID} joins the {_KIND} group.*"),
     (
@@ -219,25 +228,12 @@ _EPOCHS = _forms(
     (
         EntryType.MEMBER_REMOVED,
         "",
-        rf"(?:Dynamic|Static) [mM]ember {_ID}(?: with instance id {_INSTANCE})? has left group through explicit "
-        rf"`LeaveGroup` request{_CLIENT}",
+        rf"(?:Dynamic|Static) [mM]ember {_ID}(?: with instance id {_INSTANCE})? has left group "
+        rf"through explicit `LeaveGroup` request{_CLIENT}",
     ),
-    (
-        EntryType.MEMBER_REMOVED,
-        "TM1",
-        rf"(?:(?:Streams )?[mM]ember|(?:Streams )?[mM]ember {_ID}) fenced from the group because "
-        r"(?:the member|its) session expired\.*",
-    ),
-    (
-        EntryType.MEMBER_REMOVED,
-        "TM5",
-        rf"(?:Streams )?[mM]ember {_ID} fenced from the group because (?:the member|it) failed to sync.*",
-    ),
-    (
-        EntryType.MEMBER_REMOVED,
-        "TM3",
-        rf"(?:Streams )?[mM]ember {_ID} fenced from the group because it failed to .*",
-    ),
+    (EntryType.MEMBER_REMOVED, "TM1", rf"{_FENCED} (?:the member|its) session expired\.*"),
+    (EntryType.MEMBER_REMOVED, "TM5", rf"{_FENCED} (?:the member|it) failed to sync.*"),
+    (EntryType.MEMBER_REMOVED, "TM3", rf"{_FENCED} it failed to .*"),
     (
         EntryType.GROUP_EPOCH_BUMPED,
         "",
@@ -246,13 +242,24 @@ _EPOCHS = _forms(
     (
         EntryType.TARGET_ASSIGNMENT_COMPUTED,
         "",
-        r"Computed a new target assignment for epoch (?P<generation>\d+)(?: with '(?P<assignor_name>[^']*)' assignor)?.*",
+        r"Computed a new target assignment for epoch (?P<generation>\d+)"
+        r"(?: with '(?P<assignor_name>[^']*)' assignor)?.*",
     ),
     (
         EntryType.MEMBER_RECONCILED,
         "",
         rf"(?:Member's|Member {_ID}) new assignment state: epoch=(?P<generation>-?\d+), previousEpoch=-?\d+, "
         r"state=(?P<member_state>\w+),.*",
+    ),
+    (
+        EntryType.MEMBER_REJOINED,
+        "",
+        rf"Member {_ID} updated its subscribed (?:topics|topic regex|regex) to: .*",
+    ),
+    (
+        EntryType.TOPICS_CHANGED,
+        "HB53",
+        r"Computed new (?:subscription metadata: \{.*\w.*|metadata hash: -?[1-9]).*",
     ),
     (
         EntryType.GROUP_CONVERTED,
@@ -290,7 +297,9 @@ def _of_epochs(message: str) -> Iterator[LogEvent]:
     found = _OF_GROUP.match(message)
     event = None if found is None else _match(_EPOCHS, found["rest"])
     if found is not None and event is not None:
-        member_id = event.member_id or found["member_id"]
+        member_id, assignor = event.member_id or found["member_id"], event.assignor_name
+        if assignor is not None and "@" in assignor:  # Java's text of an object
+            event = replace(event, assignor_name=assignor.partition("@")[0].rpartition(".")[2])
         yield replace(event, group_id=found["group_id"], member_id=member_id, reason=found["rest"])
 
 

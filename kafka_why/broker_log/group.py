@@ -1,6 +1,6 @@
 """The history entries that follow from what brokers' logs say of one group."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -16,6 +16,13 @@ OF_MEMBERS = (
     EntryType.MEMBER_REPLACED,
     EntryType.MEMBER_REMOVED,
     EntryType.GROUP_CONVERTED,
+)
+# What can follow on a line about a member that went, and belongs to it.
+_AFTER_MEMBERS = (
+    EntryType.GROUP_EPOCH_BUMPED,
+    EntryType.TARGET_ASSIGNMENT_COMPUTED,
+    EntryType.TOPICS_CHANGED,
+    EntryType.MEMBER_REMOVED,
 )
 _CLASSIC, _CONSUMER, _SHARE = "classic", "consumer", "share"
 # A new group has epoch 1 in Kafka 3.7 to 4.2, and 2 later.
@@ -59,18 +66,24 @@ class _History:
 
     `_round` is the place of the first entry of the last rebalance, and `_tail` the one behind the last entry
     with a state of the group. `_target` is the epoch of the last target assignment, None if the last epoch
-    has none. `_is_open`: a rebalance has no end yet.
+    has none. `_news` are topics that changed since the last epoch. `_is_open`: a rebalance has no end yet.
     """
 
     def __init__(self) -> None:
         self.unnamed: int | None = None
         self._entries: list[HistoryEntry] = []
         self._gaps: set[int] = set()
-        self._incarnation = ""
+        self._members: dict[str, None] = {}
+        self._pending: dict[str, LogEvent] = {}
+        self._target: int | None = None
+        self._at_target: set[str] = set()
+        self._news: LogEvent | None = None
+        self._generation = 0
         self._begin("", _CLASSIC)
 
     def numbered(self) -> list[HistoryEntry]:
         """Return the entries with their numbers."""
+        self._end_without_line()
         found: list[HistoryEntry] = []
         for place, entry in enumerate(self._entries):
             is_next = bool(found) and found[-1].incarnation == entry.incarnation
@@ -82,40 +95,35 @@ class _History:
         """Add the entries that follow from the next event."""
         if not self._incarnation:
             self._begin(event.place, event.group_type)
-        match event.type:
-            case EntryType.PREPARING_REBALANCE:
-                self._prepare(event)
-            case EntryType.COMPLETING_REBALANCE:
-                self._form(event)
-            case EntryType.STABLE:
-                self._generation = event.generation or self._generation
-                self._enter(event, GroupState.STABLE.value, members=self._all_members())
-            case EntryType.EMPTY:
-                self._generation = event.generation or self._generation
-                self._members, self._pending, self.unnamed = {}, {}, 0
-                self._enter(event, GroupState.EMPTY.value)
-            case EntryType.GROUP_DELETED:
-                self._enter(event, DEAD)
-                self._incarnation = ""
-            case EntryType.MEMBER_ID_ASSIGNED:
-                self._pending[event.member_id or ""] = event
-            case EntryType.GROUP_EPOCH_BUMPED:
-                self._bump(event)
-            case EntryType.TARGET_ASSIGNMENT_COMPUTED:
-                self._compute(event)
-            case EntryType.MEMBER_RECONCILED:
-                self._reconcile(event)
-            case _:
-                self._change_member(event)
+        if event.type not in _AFTER_MEMBERS:
+            self._end_without_line()
+        _HANDLERS.get(event.type, _History._change_member)(self, event)
+
+    def _assign(self, event: LogEvent) -> None:
+        self._generation = event.generation or self._generation
+        self._enter(event, GroupState.STABLE.value, members=self._all_members())
+
+    def _empty(self, event: LogEvent) -> None:
+        self._generation = event.generation or self._generation
+        self._members, self._pending, self.unnamed = {}, {}, 0
+        self._enter(event, GroupState.EMPTY.value)
+
+    def _delete(self, event: LogEvent) -> None:
+        self._enter(event, DEAD)
+        self._incarnation = ""
+
+    def _assign_id(self, event: LogEvent) -> None:
+        self._pending[event.member_id or ""] = event
+
+    def _change_topics(self, event: LogEvent) -> None:
+        self._news = event
 
     def _begin(self, incarnation: str, group_type: str) -> None:
         self._incarnation, self._type = incarnation, group_type or _CONSUMER
         self._round = self._tail = self._first = len(self._entries)
         self._generation, self._state = 0, ""
-        self._members: dict[str, None] = {}
-        self._pending: dict[str, LogEvent] = {}
-        self._target: int | None = None
-        self._at_target: set[str] = set()
+        self._members, self._pending, self._at_target = {}, {}, set()
+        self._target = self._news = None
         self._is_open = False
         self.unnamed = None
 
@@ -149,17 +157,26 @@ class _History:
         return list(self._members) if self.unnamed == 0 else None
 
     def _change_member(self, event: LogEvent) -> None:
-        """Add what happened to a member, unless an entry of the rebalance has it: the line before or behind."""
+        """Add what happened to a member, unless an entry of the rebalance has it already."""
         if event.group_type == _CLASSIC:
             for place in range(self._round, len(self._entries)):
                 entry = self._entries[place]
                 if entry.type is event.type and entry.member_id == event.member_id is not None:
                     self._entries[place] = _with_details(entry, event)
                     return
+        elif self._is_known(event):
+            return
         if event.group_type:
             self._type = event.group_type
         self._follow(event)
         self._entries.append(self._entry(event))
+
+    def _is_known(self, event: LogEvent) -> bool:
+        """Return True if a member of a group with epochs joins again, or tells its first subscription."""
+        if event.type is EntryType.MEMBER_REJOINED:
+            joined = (it.member_id for it in self._entries[self._tail :] if it.type is EntryType.MEMBER_ADDED)
+            return event.member_id in joined
+        return event.type is EntryType.MEMBER_ADDED and event.member_id in self._members
 
     def _follow(self, event: LogEvent) -> None:
         member_id = event.member_id or ""
@@ -175,7 +192,7 @@ class _History:
             self._members[member_id] = None
 
     def _prepare(self, event: LogEvent) -> None:
-        """A rebalance begins. What led to it may have lines before, whose entries become those of this one."""
+        """A rebalance begins. Lines before it may be about what led to it: their entries belong to it."""
         generation = event.generation or 0
         if self._tail == self._first:
             self._state = GroupState.STABLE.value if generation else GroupState.EMPTY.value
@@ -228,25 +245,52 @@ class _History:
             self.unnamed = 0 if (event.generation or 0) <= _FIRST_EPOCH_MAX else None
         if event.group_type or self._type not in BY_EPOCHS:
             self._type = event.group_type or _CONSUMER
-        first = len(self._entries)
-        while first > self._tail and self._entries[first - 1].type in OF_MEMBERS:
-            first -= 1
-        lead = [replace(entry, cause=event.place) for entry in self._entries[first:]]
         if self._is_open and self._target is not None:
-            self._gaps.add(first)
-        self._entries[first:] = lead
-        self._round, self._generation = first, event.generation or self._generation
+            self._gaps.add(self._tail)
+            self._state = ConsumerGroupState.STABLE.value
+        lead = [
+            replace(entry, cause=event.place, from_state=self._state, to_state=self._state)
+            for entry in self._entries[self._tail :]
+        ]
+        self._entries[self._tail :] = lead
+        self._round, self._generation = self._tail, event.generation or self._generation
         self._target, self._at_target = None, set()
-        reason = "; ".join(dict.fromkeys(entry.reason for entry in lead)) or event.reason
+        rule, reason = event.rule, "; ".join(dict.fromkeys(entry.reason for entry in lead)) or event.reason
+        if not lead and self._news is not None:
+            rule, reason = self._news.rule, self._news.reason
+        self._news = None
         alone = lead[0].member_id if len(lead) == 1 else None
-        calm = GroupState.STABLE.value if self._type == _SHARE else ConsumerGroupState.ASSIGNING.value
-        self._enter(replace(event, reason=reason, member_id=alone), calm)
+        state = GroupState.STABLE if self._type == _SHARE else ConsumerGroupState.ASSIGNING
+        self._enter(replace(event, rule=rule, reason=reason, member_id=alone), state.value)
         if self.unnamed == 0 and not self._members:
-            gone = replace(event, type=EntryType.EMPTY, reason="the last member is gone")
+            gone = replace(event, type=EntryType.EMPTY, reason="the last member is gone", member_id=None)
             self._enter(gone, GroupState.EMPTY.value)
 
+    def _bump_without_line(self, generation: int) -> None:
+        """Add the epoch that followed when members went. Kafka 3, share and streams groups do not log it."""
+        last = self._entries[-1]
+        self._bump(
+            LogEvent(
+                type=EntryType.GROUP_EPOCH_BUMPED,
+                group_id=last.group_id,
+                at_ms=last.at_ms,
+                place=last.cause,
+                reason="the group has another epoch",
+                generation=generation,
+            )
+        )
+
+    def _end_without_line(self) -> None:
+        """The last member went, and no line about the epoch has followed."""
+        is_over = len(self._entries) > self._tail and not self._members and self.unnamed == 0
+        if is_over and self._type in BY_EPOCHS and self._state not in (GroupState.EMPTY, ""):
+            self._bump_without_line(self._generation + 1)
+
     def _compute(self, event: LogEvent) -> None:
-        self._target = event.generation
+        generation = event.generation or 0
+        if generation > self._generation and len(self._entries) > self._tail:
+            self._bump_without_line(generation)
+        self._target = generation
         if self._state in (GroupState.EMPTY, ""):
             return
         state = self._state if self._type == _SHARE else ConsumerGroupState.RECONCILING.value
@@ -260,6 +304,20 @@ class _History:
             done = replace(event, type=EntryType.STABLE, member_id=None, reason="every member has its target")
             more = {"assignment_epoch": self._target, "members": list(self._members)}
             self._enter(done, GroupState.STABLE.value, **more)
+
+
+_HANDLERS: dict[EntryType, Callable[[_History, LogEvent], None]] = {
+    EntryType.PREPARING_REBALANCE: _History._prepare,
+    EntryType.COMPLETING_REBALANCE: _History._form,
+    EntryType.STABLE: _History._assign,
+    EntryType.EMPTY: _History._empty,
+    EntryType.GROUP_DELETED: _History._delete,
+    EntryType.MEMBER_ID_ASSIGNED: _History._assign_id,
+    EntryType.GROUP_EPOCH_BUMPED: _History._bump,
+    EntryType.TARGET_ASSIGNMENT_COMPUTED: _History._compute,
+    EntryType.MEMBER_RECONCILED: _History._reconcile,
+    EntryType.TOPICS_CHANGED: _History._change_topics,
+}
 
 
 def _with_details(entry: HistoryEntry, event: LogEvent) -> HistoryEntry:

@@ -1,13 +1,13 @@
 """One line of a broker's log, in any layout: when it was written, by which broker, and its message.
 
-Every line of a group coordinator has a prefix of Kafka's own, `[GroupCoordinator 1]: ` or the like. It divides
-a line of any layout: the time is before it and the message behind it, and at most the logger and the thread
-follow. In a JSON line the message is a field of its own.
+Every line of a group coordinator has a prefix of Kafka's own, `[GroupCoordinator 1]: ` or the like. It
+divides a line of any layout: the time is before it and the message behind it, and at most the logger and the
+thread follow. In a JSON line the message is a field of its own.
 """
 
 import re
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
 import msgspec
@@ -88,7 +88,7 @@ def _of_json(fields: dict[str, Any], head: str, to_ms: ToMs, nested: int) -> Log
     at_ms, has_zone = next((found for found in times if found[1]), times[0])
     return (
         inner
-        if at_ms is None or not has_zone and inner.at_ms is not None
+        if at_ms is None or (not has_zone and inner.at_ms is not None)
         else inner._replace(at_ms=at_ms, has_zone=has_zone)
     )
 
@@ -122,7 +122,4 @@ def _time_in(text: str, to_ms: ToMs) -> tuple[int | None, bool]:
 
 
 def _epoch_ms(at: datetime) -> int:
-    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // _MS
-
-
-_MS = datetime(1970, 1, 1, 0, 0, 0, 1000) - datetime(1970, 1, 1)
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

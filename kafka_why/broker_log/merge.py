@@ -235,11 +235,11 @@ class _Merge:
             self._differ_ms = differ_ms
 
     def _notes(self) -> Iterator[str]:
-        yield f"the broker log has the reason of {self._found} of {counted(self._of, 'change')} in the records"
+        yield f"the broker log explains {self._found} of {counted(self._of, 'change')} in the records"
         if abs(self._differ_ms) > _CLOCKS_DIFFER_MS:
-            ahead = "ahead of" if self._differ_ms > 0 else "behind"
+            differ = f"{abs(self._differ_ms) / 1000:.0f} s {'ahead of' if self._differ_ms > 0 else 'behind'}"
             yield (
-                f"CONTRADICTION: the log's times are {abs(self._differ_ms) / 1000:.0f} s {ahead} the records', "
+                f"CONTRADICTION: the log's times are {differ} the records', "
                 "whose times are shown: is --log-timezone right?"
             )
         if self._contradictions:
@@ -251,13 +251,17 @@ def _placed(
 ) -> HistoryEntry:
     """Return an entry of the log with what the records know of its member, at the records' time."""
     of_record = known.get(entry.member_id)
-    details = {name: getattr(of_record, name) for name in _FROM_RECORDS if getattr(entry, name) is None}
+    details = {
+        name: getattr(of_record, name)
+        for name in (() if of_record is None else _FROM_RECORDS)
+        if getattr(entry, name) is None
+    }
     return replace(
         entry,
         at_ms=entry.at_ms + shift_ms,
         incarnation=opening.incarnation,
         last_rebalance_at_ms=opening.last_rebalance_at_ms,
-        **({} if of_record is None else details),
+        **details,
     )
 
 

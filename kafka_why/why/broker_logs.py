@@ -5,15 +5,15 @@ The files are read once, from their beginning to their end. Of a group the last 
 
 import gzip
 import io
+import os
 import sys
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone, tzinfo
 from pathlib import Path
-from typing import BinaryIO
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from msgspec import Struct
@@ -34,6 +34,8 @@ MAX_EVENTS = 200_000
 MAX_GROUPS = 100_000
 _PROGRESS_LINES = 20_000
 _GZIP = b"\x1f\x8b"
+# A target assignment follows on an epoch of which no line has been written.
+_FOLLOWS = (EntryType.TARGET_ASSIGNMENT_COMPUTED,)
 _BEGINS = (EntryType.PREPARING_REBALANCE, EntryType.GROUP_EPOCH_BUMPED)
 
 
@@ -69,7 +71,7 @@ class BrokerLogs:
             found.append(
                 f"{count(self.skipped, 'line')} of group coordinators cannot be read and were skipped"
             )
-        found += [f"{what} ends early: {why}" for what, why in self.broken]
+        found += [f"{label} ends early: {why}" for label, why in self.broken]
         if self.dropped:
             found.append(f"the first {self.dropped:,} lines about the group are left out")
         if self.is_zone_assumed:
@@ -105,6 +107,25 @@ def read_broker_logs(
     return reading.finish()
 
 
+@contextmanager
+def _opened(name: str) -> Iterator[io.BufferedReader]:
+    if name == STANDARD_INPUT:
+        with open(sys.stdin.fileno(), "rb", closefd=False) as stream:
+            yield stream
+    else:
+        with Path(name).open("rb") as stream:
+            yield stream
+
+
+def _lines(stream: io.BufferedReader | gzip.GzipFile) -> Iterator[bytes]:
+    """Yield the lines, of each at most MAX_LINE_BYTES."""
+    while line := stream.readline(MAX_LINE_BYTES):
+        rest = line
+        while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
+            rest = stream.readline(MAX_LINE_BYTES)
+        yield line
+
+
 class _Reading:
     def __init__(self, group_id: str | None, zone: tzinfo | None, progress: Progress) -> None:
         self._group_id, self._zone, self._progress = group_id, zone, progress
@@ -115,36 +136,20 @@ class _Reading:
     def read(self, name: str) -> None:
         """Read one file."""
         label = _name(name)
-        try:
-            with ExitStack() as stack:
-                for number, line in enumerate(self._lines(name, stack), 1):
+        with _opened(name) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            is_packed = stream.peek(len(_GZIP))[: len(_GZIP)] == _GZIP
+            try:
+                for number, line in enumerate(
+                    _lines(gzip.GzipFile(fileobj=stream) if is_packed else stream), 1
+                ):
+                    self._found.lines += 1
                     if MARK in line:
                         self._take(line, f"{label}:{number}")
-                    self._found.lines += 1
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            self._found.broken.append((label, str(error)))
-
-    def _lines(self, name: str, stack: ExitStack) -> Iterator[bytes]:
-        """Yield the lines, of each at most MAX_LINE_BYTES."""
-        size = 0
-        if name == STANDARD_INPUT:
-            raw: BinaryIO = sys.stdin.buffer
-        else:
-            raw = stack.enter_context(Path(name).open("rb"))
-            size = Path(name).stat().st_size
-        peeked = io.BufferedReader(raw) if not isinstance(raw, io.BufferedReader) else raw
-        data: BinaryIO = peeked
-        if peeked.peek(2)[:2] == _GZIP:
-            data = stack.enter_context(gzip.GzipFile(fileobj=peeked))
-        number = 0
-        while line := data.readline(MAX_LINE_BYTES):
-            rest = line
-            while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
-                rest = data.readline(MAX_LINE_BYTES)
-            yield line
-            number += 1
-            if size and number % _PROGRESS_LINES == 0:
-                self._progress(peeked.tell(), size)
+                    if size and number % _PROGRESS_LINES == 0:
+                        self._progress(stream.tell(), size)
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                self._found.broken.append((label, str(error)))
 
     def _take(self, raw: bytes, place: str) -> None:
         line = parse_line(raw, self._to_ms)
@@ -179,9 +184,11 @@ class _Reading:
                 return
             group = groups[event.group_id] = _new_group(event.group_id, at_ms)
         group.first_ms, group.last_ms = min(group.first_ms, at_ms), max(group.last_ms, at_ms)
+        before = self._last_change.get(event.group_id)
         if event.type in OF_MEMBERS:
-            self._last_change[event.group_id] = event
-        elif event.type in _BEGINS:
+            if before is None or event.type is not EntryType.MEMBER_REJOINED:  # a new member tells its topics
+                self._last_change[event.group_id] = event
+        elif event.type in _BEGINS or (event.type in _FOLLOWS and before is not None):
             group.rebalances += 1
             kind = _kind(event, self._last_change.pop(event.group_id, None))
             group.causes[kind] = group.causes.get(kind, 0) + 1
@@ -204,7 +211,7 @@ def _new_group(group_id: str, at_ms: int) -> LoggedGroup:
 
 def _kind(event: LogEvent, before: LogEvent | None) -> CauseKind:
     """Return the kind of cause of a rebalance. Of a new epoch it is the line about a member before it."""
-    if event.type is EntryType.GROUP_EPOCH_BUMPED:
+    if event.type is not EntryType.PREPARING_REBALANCE:
         return CauseKind.UNKNOWN if before is None else kind_of_member(before.type, before.rule)
     if not event.causes:
         return BY_RULE.get(event.rule, CauseKind.UNKNOWN)

@@ -1,8 +1,9 @@
 """A group's history from brokers' logs, alone or with the records of the group."""
 
 from collections.abc import Sequence
-from datetime import tzinfo
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from kafka_why.broker_log.group import entries_of
 from kafka_why.broker_log.merge import merge
@@ -11,9 +12,11 @@ from kafka_why.escaping import VisibleText
 from kafka_why.groups.tables import Column, render_table
 from kafka_why.why.broker_logs import BrokerLogs, LoggedGroup
 from kafka_why.why.clock import Clock
+from kafka_why.why.course import OBSERVED
 from kafka_why.why.history import History, HistoryUnavailable, near_names
 from kafka_why.why.incarnations import by_incarnation
 from kafka_why.why.notes import MISSING
+from kafka_why.why.report import Report
 
 MAX_CAUSES = 3
 _ALONE = "the broker log has reasons, times and generations, but not who holds which partition"
@@ -67,9 +70,11 @@ def with_records(history: History, logs: BrokerLogs, notes: Sequence[str]) -> Lo
     return LoggedReport(whole, said)
 
 
-def without_missing(notes: Sequence[str]) -> list[str]:
-    """Return the notes without that on missing entries: a log never has all."""
-    return [note for note in notes if not note.startswith(MISSING)]
+def of_logs(report: Report, unnamed: int) -> Report:
+    """Return the report on a history from logs alone, in which assignments and some lines are missing."""
+    found = [replace(rebalance, moves=None, idle=None) for rebalance in report.rebalances]
+    notes = [note for note in report.notes if not note.startswith((MISSING, OBSERVED))]
+    return replace(report, rebalances=found, notes=notes, unnamed=unnamed)
 
 
 def listed_groups(logs: BrokerLogs, since_ms: int | None) -> list[LoggedGroup]:

@@ -10,6 +10,7 @@ from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.why.course import Course, course_of
 from kafka_why.why.deliveries.model import DeliveryReport
 from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome, SharesNow
+from kafka_why.why.names import lasting_name
 
 
 class CauseCount(Struct, frozen=True):
@@ -134,7 +135,7 @@ def client_of(rebalance: Rebalance) -> str:
     if cause.kind is CauseKind.CONVERTED:
         return "the group"
     lasting = cause.group_instance_id or cause.client_id
-    return lasting or next(iter(cause.member_ids), "unknown")
+    return lasting or next((lasting_name(m, {}) for m in cause.member_ids), "unknown")
 
 
 def _end_ms(rebalance: Rebalance, now_ms: int) -> int:
