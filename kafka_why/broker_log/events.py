@@ -108,7 +108,8 @@ _CLASSIC = _forms(
     (
         EntryType.MEMBER_REMOVED,
         "L6",
-        rf"\[Group {_GROUP}\] Member {_ID} has left group through explicit `LeaveGroup` request{_CLIENT}",
+        rf"\[Group {_GROUP}\] (?:Dynamic |Static )?[mM]ember {_ID}(?: with instance id {_INSTANCE})? "
+        rf"has left group through explicit `LeaveGroup` request{_CLIENT};?",
     ),
     (
         EntryType.PENDING_MEMBER_REMOVED,

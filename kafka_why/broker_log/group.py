@@ -158,7 +158,7 @@ class _History:
 
     def _change_member(self, event: LogEvent) -> None:
         """Add what happened to a member, unless an entry of the rebalance has it already."""
-        if event.group_type == _CLASSIC:
+        if event.group_type == _CLASSIC and self._type not in BY_EPOCHS:
             for place in range(self._round, len(self._entries)):
                 entry = self._entries[place]
                 if entry.type is event.type and entry.member_id == event.member_id is not None:
@@ -166,8 +166,8 @@ class _History:
                     return
         elif self._is_known(event):
             return
-        if event.group_type:
-            self._type = event.group_type
+        if event.group_type != _CLASSIC or self._type not in BY_EPOCHS:  # a classic member of such a group
+            self._type = event.group_type or self._type
         self._follow(event)
         self._entries.append(self._entry(event))
 
@@ -261,7 +261,8 @@ class _History:
         self._news = None
         alone = lead[0].member_id if len(lead) == 1 else None
         state = GroupState.STABLE if self._type == _SHARE else ConsumerGroupState.ASSIGNING
-        self._enter(replace(event, rule=rule, reason=reason, member_id=alone), state.value)
+        said = replace(event, rule=rule, reason=reason, member_id=alone)
+        self._enter(said, state.value, members=self._all_members())
         if self.unnamed == 0 and not self._members:
             gone = replace(event, type=EntryType.EMPTY, reason="the last member is gone", member_id=None)
             self._enter(gone, GroupState.EMPTY.value)
@@ -294,7 +295,7 @@ class _History:
         if self._state in (GroupState.EMPTY, ""):
             return
         state = self._state if self._type == _SHARE else ConsumerGroupState.RECONCILING.value
-        self._enter(event, state, assignment_epoch=self._target)
+        self._enter(event, state, assignment_epoch=self._target, members=self._all_members())
 
     def _reconcile(self, event: LogEvent) -> None:
         """A member has an assignment. The rebalance ends with the last one, if all members are named."""
@@ -302,7 +303,7 @@ class _History:
         (self._at_target.add if is_stable else self._at_target.discard)(event.member_id or "")
         if self._is_open and self.unnamed == 0 and self._at_target >= self._members.keys():
             done = replace(event, type=EntryType.STABLE, member_id=None, reason="every member has its target")
-            more = {"assignment_epoch": self._target, "members": list(self._members)}
+            more = {"assignment_epoch": self._target, "members": self._all_members()}
             self._enter(done, GroupState.STABLE.value, **more)
 
 

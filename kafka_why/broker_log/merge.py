@@ -103,6 +103,9 @@ class _Merge:
         missing = 0
         if first is not None:
             missing = first.seq - 1 - (0 if before is None or self._last is None else self._last.seq)
+        entries = list(entries)
+        if before is not None and entries and before.type is EntryType.GROUP_CREATED:
+            before = self._entries[-1] = replace(before, at_ms=min(before.at_ms, entries[0].at_ms))
         seq, at_ms = (0, 0) if before is None else (before.seq, before.at_ms)
         for number, entry in enumerate(entries, seq + missing + 1):
             at_ms = max(at_ms, entry.at_ms)
