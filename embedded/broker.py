@@ -54,6 +54,10 @@ appender.console.type = Console
 appender.console.name = console
 appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d %p %c{1}: %m%n%ex
+logger.groups.name = org.apache.kafka.coordinator.group
+logger.groups.level = info
+logger.scala.name = kafka.coordinator.group
+logger.scala.level = info
 """
 
 

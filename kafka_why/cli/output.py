@@ -9,12 +9,14 @@ program reads it: CSV for `reset-offsets --from-file`, a line for `gateway --sas
 import json
 import re
 import sys
+import time
 from typing import Any
 
 import click
 import msgspec
 
 from kafka_why.escaping import visible, visible_lines
+from kafka_why.stored_log import Progress
 
 _NOT_ASCII = re.compile(r"[^\n -~]")
 
@@ -27,6 +29,21 @@ def show(text: str = "") -> None:
 def tell(text: str) -> None:
     """Print a line, or the lines of a `VisibleText`, to stderr, beside the requested data."""
     click.echo(visible(text), err=True)
+
+
+def reading_progress(unit: str) -> Progress:
+    """Return what reports long reading on a terminal, each second."""
+    if not sys.stderr.isatty():
+        return lambda *_: None
+    next_s = time.monotonic() + 1
+
+    def report(read: int, of: int) -> None:
+        nonlocal next_s
+        if time.monotonic() >= next_s:
+            next_s = time.monotonic() + 1
+            tell(f"{read:,} of {of:,} {unit} read")
+
+    return report
 
 
 def show_json(answer: Any) -> None:

@@ -1,7 +1,6 @@
 """`group-coordinator why`: explains why a group rebalanced."""
 
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -15,16 +14,17 @@ import msgspec
 from kafka.errors import KafkaError
 from msgspec.structs import replace
 
+from kafka_why.cli.broker_logs import BrokerLogOptions, broker_log_options, list_groups, read_logs
 from kafka_why.cli.cluster_options import cluster_options
 from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show, show_encoded, show_json, tell
+from kafka_why.cli.option_object import as_object
+from kafka_why.cli.output import reading_progress, show, show_encoded, show_json, tell
 from kafka_why.cli.page_link import link, page_url_option
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.stored_log import Progress
 from kafka_why.topic_layout import ClientError, TopicsMissing, layout_on
 from kafka_why.why.clock import Clock
 from kafka_why.why.course import course_of
@@ -33,6 +33,7 @@ from kafka_why.why.deliveries.reading import read_since
 from kafka_why.why.deliveries.text import alone_text, strangers
 from kafka_why.why.folder_history import read_folder
 from kafka_why.why.history import History, HistoryUnavailable, LiveSource, latest_view, read_history
+from kafka_why.why.logged import alone, of_logs, with_records
 from kafka_why.why.report import Report, report_of
 from kafka_why.why.rocketmq.model import Report as RocketMqReport
 from kafka_why.why.rocketmq.report import report as rocketmq_report
@@ -45,6 +46,8 @@ from kafka_why.why.text import report_text
 class _Found(NamedTuple):
     """The history of a group, None of a share group of the brokers. Of a share group what gateways delivered,
     the members that it has now, and what else there is to say. `live` is set if the group is followed.
+    `unnamed` is the number of members whose ids brokers' logs lack. `is_log_alone`: these are the only
+    evidence.
     """
 
     history: History | None
@@ -52,6 +55,8 @@ class _Found(NamedTuple):
     members: Collection[str] = ()
     notes: Sequence[str] = ()
     live: LiveSource | None = None
+    unnamed: int = 0
+    is_log_alone: bool = False
 
 
 R = TypeVar("R", Report, RocketMqReport, LoneDeliveries)
@@ -62,7 +67,7 @@ _LINES = "lines"  # of JSON
 
 
 @click.command()
-@click.argument("group_id", metavar="GROUP")
+@click.argument("group_id", metavar="GROUP", required=False)
 @cluster_options(required=False)
 @click.option(
     "--from-dir",
@@ -82,6 +87,7 @@ _LINES = "lines"  # of JSON
     help="After the report, show new entries as they happen, and each rebalance when it is over, until "
     "Ctrl-C. With `-o json` each is a line.",
 )
+@broker_log_options
 @click.option(
     "--since",
     metavar="TIME|DURATION",
@@ -98,12 +104,14 @@ _LINES = "lines"  # of JSON
 @click.option(
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
 )
+@as_object(BrokerLogOptions, "logs")
 def why(
-    group_id: str,
+    group_id: str | None,
     client_config: ClientConfig | None,
     from_dir: Path | None,
     source: str | None,
     follow: bool,
+    logs: BrokerLogOptions,
     since: str | None,
     output: str,
     page_url: str | None,
@@ -125,20 +133,23 @@ def why(
     configure_logs()
     now_ms = time.time_ns() // 1_000_000
     since_ms = _parse_since(since, now_ms)
-    if (client_config is None) == (from_dir is None):
-        raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir")
-    if from_dir is not None and (source is not None or follow):
-        raise click.UsageError("--source and --follow are for topics, not for --from-dir")
+    if group_id is None:
+        list_groups(logs, since_ms, output)
+        return
+    _check_sources(client_config, from_dir, source, logs, follow=follow)
     try:
         if client_config is not None:
-            found = _found(client_config, prefix, source, group_id, since_ms, now_ms, follow=follow)
+            read_since_ms = None if logs.files else since_ms
+            found = _found(client_config, prefix, source, group_id, read_since_ms, now_ms, follow=follow)
         else:
-            assert from_dir is not None
-            found = _Found(read_folder(from_dir, group_id))
+            found = _Found(None if from_dir is None else read_folder(from_dir, group_id))
+        if logs.files:
+            found = _with_logs(found, logs, group_id)
     except (ClientError, HistoryUnavailable) as error:
         raise click.ClickException(str(error)) from error
     except (KafkaError, OSError, ValueError) as error:
-        raise click.ClickException(f"cannot read from {client_config or from_dir}: {error}") from error
+        where = client_config or from_dir or ", ".join(logs.files)
+        raise click.ClickException(f"cannot read from {where}: {error}") from error
     if follow and output == "json":
         output = _LINES
     _show_found(group_id, found, now_ms, since_ms, output)
@@ -146,6 +157,37 @@ def why(
         show(visible_text(["", link(page_url, group_id)]))
     if found.live is not None:
         _follow(found.history or _NO_HISTORY, since_ms, found.live, output)
+
+
+def _check_sources(
+    client_config: ClientConfig | None,
+    from_dir: Path | None,
+    source: str | None,
+    logs: BrokerLogOptions,
+    *,
+    follow: bool,
+) -> None:
+    """Raise UsageError if there is no evidence, evidence of two clusters, or a source that is not followed."""
+    if client_config is not None and from_dir is not None:
+        raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir")
+    if client_config is None and from_dir is None and not logs.files:
+        raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir, --broker-log")
+    if client_config is None and (source is not None or follow):
+        raise click.UsageError("--source and --follow need --bootstrap-servers")
+    if logs.files and follow:
+        raise click.UsageError("--follow does not go with --broker-log")
+
+
+def _with_logs(found: _Found, logs: BrokerLogOptions, group_id: str) -> _Found:
+    """Add what brokers' logs say of a group. Raises HistoryUnavailable if nothing says anything."""
+    read, notes = read_logs(logs, group_id)
+    if found.history is None:
+        history, said, unnamed = alone(read, group_id, notes)
+        return found._replace(
+            history=history, notes=[*found.notes, *said], unnamed=unnamed, is_log_alone=True
+        )
+    history, said, _ = with_records(found.history, read, notes)
+    return found._replace(history=history, notes=[*found.notes, *said])
 
 
 def _show_found(group_id: str, found: _Found, now_ms: int, since_ms: int | None, output: str) -> None:
@@ -205,28 +247,19 @@ def _found(
     polls = None if source is None else source == POLLING
     try:
         found = read_at_once(
-            client_config, group_id, since_ms, _progress(), polls=polls, follows=follow, tell=tell
+            client_config,
+            group_id,
+            since_ms,
+            reading_progress("records"),
+            polls=polls,
+            follows=follow,
+            tell=tell,
         )
     except (HistoryUnavailable, KafkaError):
         if unknown is not None:  # that names groups with a similar id
             raise unknown from None
         raise
     return _Found(found.history, notes=found.notes, live=found.live)
-
-
-def _progress() -> Progress:
-    """Return what reports long reading on a terminal, each second."""
-    if not sys.stderr.isatty():
-        return lambda *_: None
-    next_s = time.monotonic() + 1
-
-    def report(read: int, of: int) -> None:
-        nonlocal next_s
-        if time.monotonic() >= next_s:
-            next_s = time.monotonic() + 1
-            tell(f"{read:,} of {of:,} records read")
-
-    return report
 
 
 def _in_history(
@@ -289,6 +322,8 @@ def _show_kafka(
         ours, unread=history.unread, from_start=history.from_start, telemetry=history.telemetry
     )
     report = report_of(group_id, course, now_ms, since_ms)
+    if found.is_log_alone:
+        report = of_logs(report, found.unnamed)
     notes = [*report.notes, *found.notes]
     if found.deliveries is not None:
         known = {*found.members, *(entry.member_id for entry in ours if entry.member_id is not None)}

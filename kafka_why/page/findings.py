@@ -180,6 +180,8 @@ _SENTENCES = {
     CauseKind.SESSION_TIMEOUT: "the session of {client} timed out",
     CauseKind.SYNC_TIMEOUT: "{client} sent no SyncGroup in time",
     CauseKind.REQUEST_TOO_LARGE: "the SyncGroup of {client} was too large",
+    CauseKind.NOT_STORED: "the assignment was not stored",
+    CauseKind.OVER_SIZE: "the group was over its size",
     CauseKind.METADATA_CHANGED: "{client} changed its metadata",
     CauseKind.LEADER_REJOINED: "the leader {client} joined again",
     CauseKind.STATIC_MEMBER_RETURNED: "the static member {client} came back",

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
+from kafka_why.broker_log.events import NOT_STORED, OVER_SIZE
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.why.model import Cause, CauseKind
 
@@ -14,7 +15,7 @@ _BY_TYPE = {
     EntryType.GROUP_CONVERTED: CauseKind.CONVERTED,
 }
 # Rows of docs/rules.md that are more specific than the entry's type.
-_BY_RULE = {
+BY_RULE = {
     "E9": CauseKind.LEADER_REJOINED,
     "T5": CauseKind.SESSION_TIMEOUT,
     "Y2": CauseKind.SYNC_TIMEOUT,
@@ -23,6 +24,9 @@ _BY_RULE = {
     "OB7": CauseKind.MEMBERS_CHANGED,
     "OB8": CauseKind.JOINED_AGAIN,
     "OB30": CauseKind.JOINED_AGAIN,
+    # Of docs/why.md.
+    NOT_STORED: CauseKind.NOT_STORED,
+    OVER_SIZE: CauseKind.OVER_SIZE,
 }
 # Rows that begin a rebalance without another entry.
 _ALONE = {"S10": CauseKind.REQUEST_TOO_LARGE}
@@ -30,18 +34,18 @@ _ALONE = {"S10": CauseKind.REQUEST_TOO_LARGE}
 LOST = Cause(kind=CauseKind.UNKNOWN, reason="the entries with the cause are not in the history")
 
 
-def kind_of(event: HistoryEntry) -> CauseKind | None:
-    """Return the kind of cause that an entry names, None if it names none."""
-    kind = _BY_TYPE.get(event.type)
-    return None if kind is None else _BY_RULE.get(event.rule, kind)
+def kind_of(type_: EntryType, rule: str) -> CauseKind | None:
+    """Return the kind of cause that such an entry names, None if it names none."""
+    kind = _BY_TYPE.get(type_)
+    return None if kind is None else BY_RULE.get(rule, kind)
 
 
 def cause_of(opening: HistoryEntry, before: Sequence[HistoryEntry]) -> Cause:
     """Return the cause of `opening` (PreparingRebalance). `before`: the entries before it with its cause."""
-    about = [(kind, event) for event in before if (kind := kind_of(event)) is not None]
+    about = [(kind, event) for event in before if (kind := kind_of(event.type, event.rule)) is not None]
     if not about:
         return Cause(
-            kind=(_BY_RULE if opening.observed else _ALONE).get(opening.rule, CauseKind.UNKNOWN),
+            kind=(BY_RULE if opening.observed else _ALONE).get(opening.rule, CauseKind.UNKNOWN),
             reason=opening.reason,
             trigger=opening.cause,
             principal=opening.principal,

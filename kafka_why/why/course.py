@@ -16,7 +16,7 @@ from kafka_why.why.rebalances import rebalances_of
 from kafka_why.why.share_state import shares_now
 from kafka_why.why.state_timelines import Span, StateTimeline, member_timelines, state_spans
 
-_OBSERVED = "a group of the cluster's own coordinator: this is what can be seen of it (docs/observe.md)"
+OBSERVED = "a group of the cluster's own coordinator: this is what can be seen of it (docs/observe.md)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,5 +93,5 @@ def _state_since_ms(life: IncarnationHistory[HistoryEntry]) -> int:
 def _notes(group_lives: Sequence[IncarnationHistory[HistoryEntry]], from_start: bool) -> list[str]:
     last = group_lives[-1].entries[-1]
     ended = [f"the group has ended: {last.reason}"] if last.to_state == DEAD else []
-    observed = [_OBSERVED] if group_lives[-1].entries[-1].observed else []
+    observed = [OBSERVED] if group_lives[-1].entries[-1].observed else []
     return [*observed, *notes(group_lives, from_start=from_start), *ended]

@@ -72,11 +72,16 @@ def _ready(event: HistoryEntry) -> str:
     return f"{ready} ready{after}: {partitions_text(event.partitions or {})}"
 
 
+def kind_of_member(type_: EntryType, rule: str) -> CauseKind:
+    """Return the kind of cause that such an entry about a member names."""
+    return _REMOVED_BY_RULE.get(rule, _BY_TYPE.get(type_, CauseKind.UNKNOWN))
+
+
 def _kind(bump: HistoryEntry, about: Sequence[HistoryEntry], led: Sequence[HistoryEntry]) -> CauseKind:
     if bump.rule in _TOPICS_CHANGED_RULES:
         return CauseKind.TOPICS_CHANGED
     if about:
-        return _REMOVED_BY_RULE.get(about[0].rule, _BY_TYPE[about[0].type])
+        return kind_of_member(about[0].type, about[0].rule)
     if bump.rule in _BY_RULE:
         return _BY_RULE[bump.rule]
     if bump.member_id is not None:

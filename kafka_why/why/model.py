@@ -20,6 +20,8 @@ class CauseKind(StrEnum):
     SESSION_TIMEOUT = "session timeout"
     SYNC_TIMEOUT = "no SyncGroup in time"
     REQUEST_TOO_LARGE = "a SyncGroup was too large"
+    NOT_STORED = "assignment was not stored"
+    OVER_SIZE = "group was over its size"
     METADATA_CHANGED = "member changed its metadata"
     LEADER_REJOINED = "leader joined again"
     STATIC_MEMBER_RETURNED = "static member came back"
@@ -308,8 +310,9 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_longer_than_known(self) -> bool:
-        """Whether it began before `began_ms`, as far as the records of the cluster's own coordinator show."""
-        return self.is_begin_unknown or bool(self.began_within_ms)
+        """Whether it began before `began_ms`, or its end is not known."""
+        is_end_unknown = self.outcome is RebalanceOutcome.UNKNOWN
+        return self.is_begin_unknown or is_end_unknown or bool(self.began_within_ms)
 
     @property
     def goes_by_epochs(self) -> bool:

@@ -7,6 +7,8 @@ from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.partition_text import number_list
 from kafka_why.why.incarnations import E, IncarnationHistory
 
+MISSING = "entries are missing"
+
 
 def notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: bool = True) -> list[str]:
     """Return a sentence for each remark; these kinds of entries have the same names in both protocols.
@@ -20,7 +22,7 @@ def notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: bool = Tr
         if life.first_seq > 1 and (from_start or life is not group_lives[0]):
             found.append(f"the history begins at entry {life.first_seq}: {_why_later(life.entries[0])}")
         if life.missing:
-            found.append(f"entries are missing: {number_list(life.missing)} of life {life.incarnation}")
+            found.append(f"{MISSING}: {number_list(life.missing)} of life {life.incarnation}")
         late = sum(event.type == EntryType.APPLIED_LATE for event in life.entries)
         if late:
             found.append(f"{late} requests were applied late, after a deadline that had already fired")

@@ -10,6 +10,7 @@ from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.why.course import Course, course_of
 from kafka_why.why.deliveries.model import DeliveryReport
 from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome, SharesNow
+from kafka_why.why.names import lasting_name
 
 
 class CauseCount(Struct, frozen=True):
@@ -40,7 +41,7 @@ class Report(Struct, frozen=True, kw_only=True):
     """One group. `state` is that of the last entry, "Dead" if it ended. `notes` name gaps and faults.
     `group_type` is `classic` or `consumer`, the group's protocol; `generation` is the group epoch with the
     latter. `clients` are as in `kafka_why.why.names.clients_of`. `shares` and `deliveries` are set for a
-    share group.
+    share group. `unnamed` is the number of further members, which brokers' logs do not name.
     """
 
     group_id: str
@@ -58,6 +59,7 @@ class Report(Struct, frozen=True, kw_only=True):
     clients: dict[str, str] = {}
     shares: SharesNow | None = None
     deliveries: DeliveryReport | None = None
+    unnamed: int = 0
 
 
 def report(
@@ -133,7 +135,7 @@ def client_of(rebalance: Rebalance) -> str:
     if cause.kind is CauseKind.CONVERTED:
         return "the group"
     lasting = cause.group_instance_id or cause.client_id
-    return lasting or next(iter(cause.member_ids), "unknown")
+    return lasting or next((lasting_name(m, {}) for m in cause.member_ids), "unknown")
 
 
 def _end_ms(rebalance: Rebalance, now_ms: int) -> int:

@@ -58,7 +58,7 @@ def cause_text(rebalance: Rebalance, names: Names) -> str:
 
 def _headline(report: Report, clock: Clock) -> str:
     state = "ended at" if report.state == DEAD else f"is {report.state} since"
-    members = "" if report.state == DEAD else f", {count(len(report.members), 'member')}"
+    members = "" if report.state == DEAD else f", {count(len(report.members) + report.unnamed, 'member')}"
     since = clock.time(report.state_since_ms)
     zone = clock.zone(report.now_ms)
     generation = f"{'epoch' if report.group_type in BY_EPOCHS else 'generation'} {report.generation}"

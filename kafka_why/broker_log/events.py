@@ -1,0 +1,342 @@
+"""The messages of group coordinators, from Kafka 2.4 to 4.4: what each says of a group.
+
+Sources: GroupCoordinator.scala and GroupMetadataManager.scala of the coordinator in Scala (up to 4.0), and
+GroupMetadataManager.java and ClassicGroup.java of the one in Java (from 3.7). An event has the type of the
+history entry that follows from it. Its `rule` is the row of docs/rules.md or docs/rules-consumer.md by which
+Kafka acted.
+"""
+
+import re
+from collections.abc import Iterator
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kafka_why.contract.kafka.history import EntryType
+
+NOT_STORED, OVER_SIZE = "LOG1", "LOG2"
+"""Rows of docs/why.md: reasons of a coordinator that docs/rules.md does not have."""
+_NONE = ("", "None", "null", "not provided")
+# The second step of joining is no reason of the application (KIP-394).
+_STEP_OF_JOINING = "need to re-join with the given member-id"
+
+
+class LogEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A message about a group. `place` is the file and the line. `generation` is the one that was formed, or
+    that ended with a PreparingRebalance; the epoch of groups with epochs. `members` is the number of members.
+    `reason` has the broker's own words, and `client_reason` the client's. `causes` are what a
+    PreparingRebalance names as its reason: events without a time.
+    """
+
+    type: EntryType
+    group_id: str = ""
+    at_ms: int = 0
+    place: str = ""
+    rule: str = ""
+    group_type: str = ""
+    reason: str = ""
+    generation: int | None = None
+    members: int | None = None
+    member_id: str | None = None
+    replaced_member_id: str | None = None
+    group_instance_id: str | None = None
+    client_id: str | None = None
+    client_host: str | None = None
+    client_reason: str | None = None
+    leader_id: str | None = None
+    assignor_name: str | None = None
+    member_state: str | None = None
+    causes: tuple["LogEvent", ...] = ()
+
+
+_Form = tuple[EntryType, str, re.Pattern[str]]
+_CLIENT = r"(?:; client reason: (?P<client_reason>.*))?"
+_ID = r"(?P<member_id>.+?)"
+_INSTANCE = r"(?:Some\()?(?P<group_instance_id>.+?)\)?"
+_GROUP = r"(?P<group_id>.+?)"
+_IN_STATE = r"(?:in \w+ state|in state \w+)"
+_PARTITION = r"(?: \(__consumer_offsets-\d+\))?"
+_FENCED = rf"(?:Streams )?[mM]ember {_ID} fenced from the group because"
+
+
+def _forms(*rows: tuple[EntryType, str, str]) -> tuple[_Form, ...]:
+    return tuple((type_, rule, re.compile(f"{pattern}$", re.DOTALL)) for type_, rule, pattern in rows)
+
+
+_CLASSIC = _forms(
+    (
+        EntryType.PREPARING_REBALANCE,
+        "",
+        rf"Preparing to rebalance group {_GROUP} in state \w+ with old generation (?P<generation>\d+)"
+        r"(?: \(__consumer_offsets-\d+\))? \(reason: (?P<reason>.*)\)\.?",
+    ),
+    (
+        EntryType.COMPLETING_REBALANCE,
+        "C5",
+        rf"Stabilized group {_GROUP} generation (?P<generation>\d+)(?: \(__consumer_offsets-\d+\))?"
+        r"(?: with (?P<members>\d+) members)?\.?",
+    ),
+    (
+        EntryType.STABLE,
+        "S8",
+        rf"Assignment received from leader(?: (?P<leader_id>.+?))? for group {_GROUP} "
+        r"for generation (?P<generation>\d+)(?:\. The group has (?P<members>\d+) members,.*)?",
+    ),
+    (
+        EntryType.EMPTY,
+        "C4",
+        rf"Group {_GROUP} with generation (?P<generation>\d+) is now empty{_PARTITION}\.?",
+    ),
+    (
+        EntryType.MEMBER_REMOVED,
+        "T5",
+        rf"Member {_ID} in group {_GROUP} has failed, removing it from the group\.?",
+    ),
+    (
+        EntryType.MEMBER_REMOVED,
+        "L6",
+        rf"Member ?\[group\.instance\.id {_INSTANCE}, member\.id {_ID}\] in group {_GROUP} has left, "
+        r"removing it from the group",
+    ),
+    (
+        EntryType.MEMBER_REMOVED,
+        "L6",
+        rf"Member MemberMetadata\(memberId={_ID}, groupInstanceId={_INSTANCE}, clientId=(?P<client_id>.*?), "
+        rf"clientHost=(?P<client_host>.*?), .*\) has left group {_GROUP} through explicit `LeaveGroup`"
+        rf"(?: request)?{_CLIENT}",
+    ),
+    (
+        EntryType.MEMBER_REMOVED,
+        "L6",
+        rf"\[Group {_GROUP}\] (?:Dynamic |Static )?[mM]ember {_ID}(?: with instance id {_INSTANCE})? "
+        rf"has left group through explicit `LeaveGroup` request{_CLIENT};?",
+    ),
+    (
+        EntryType.PENDING_MEMBER_REMOVED,
+        "T2",
+        rf"Pending member {_ID} in group {_GROUP} has been removed after session timeout expiration\.?",
+    ),
+    (
+        EntryType.MEMBER_ID_ASSIGNED,
+        "N5",
+        rf"Dynamic [mM]ember with unknown member id joins group {_GROUP} {_IN_STATE}\. "
+        rf"Created a new member id {_ID} and request(?:ing)? the member to rejoin with this id\.?",
+    ),
+    (
+        EntryType.MEMBER_ADDED,
+        "N4",
+        r"(?:Dynamic [mM]ember|Static [mM]ember(?: with groupInstanceId=(?P<group_instance_id>.+?) and)?)"
+        rf"(?: with)? unknown member id joins group {_GROUP} {_IN_STATE}\. "
+        rf"Created a new member id {_ID} (?:for this member )?and add(?:ed)? (?:the member )?to the group\.?",
+    ),
+    (
+        EntryType.MEMBER_ADDED,
+        "N4",
+        rf"Adding new static member {_INSTANCE} to group {_GROUP} with member id {_ID}\.",
+    ),
+    (
+        EntryType.MEMBER_ADDED,
+        "E4",
+        rf"Pending dynamic member with id {_ID} joins group {_GROUP} {_IN_STATE}\. "
+        r"Adding to the group now\.?",
+    ),
+    (
+        EntryType.MEMBER_REPLACED,
+        "N3",
+        rf"Static [mM]ember with groupInstanceId={_INSTANCE} and unknown member id joins group {_GROUP} "
+        rf"{_IN_STATE}\. Replacing previously mapped member (?P<replaced_member_id>.+?) "
+        r"with this groupInstanceId\.?",
+    ),
+    (
+        EntryType.MEMBER_REPLACED,
+        "N3",
+        rf"Static member {_INSTANCE} of group {_GROUP} with unknown member id rejoins, "
+        rf"assigning new member id {_ID}, while old member id (?P<replaced_member_id>.+?) will be removed\.",
+    ),
+    (
+        EntryType.REBALANCE_EXTENDED,
+        "C3",
+        rf"Group {_GROUP} could not complete rebalance because no members rejoined\.?",
+    ),
+    (EntryType.GROUP_DELETED, "", rf"Group {_GROUP} transitioned to Dead in generation (?P<generation>\d+)"),
+)
+_NOT_REJOINED = re.compile(
+    rf"Group {_GROUP} removed dynamic members who haven't joined: (?P<members>.*)", re.DOTALL
+)
+_DELETED = re.compile(
+    r"The following groups were deleted: (?P<groups>.*)\. A total of \d+ offsets", re.DOTALL
+)
+_LISTED = re.compile(r"^(?:\w+\(|\[|\()?(.*?)[)\]]?\.?$", re.DOTALL)
+
+_REASONS = tuple(
+    (type_, rule, re.compile(f"(?P<reason>{pattern}){_CLIENT}$", re.DOTALL))
+    for type_, rule, pattern in (
+        (EntryType.MEMBER_ADDED, "N4", rf"Adding new member {_ID} with group instance ?id {_INSTANCE}"),
+        (
+            EntryType.MEMBER_REPLACED,
+            "N3",
+            r"(?:Updating metadata for|Group's selectedProtocol will change because) static member "
+            rf"{_ID} with instance id {_INSTANCE}(?: joined with change of protocol)?",
+        ),
+        (EntryType.MEMBER_REJOINED, "E10", rf"Updating metadata for member {_ID}(?: during \w+)?"),
+        (EntryType.MEMBER_REJOINED, "E9", rf"[lL]eader {_ID} re-joining group during \w+"),
+        (EntryType.MEMBER_REMOVED, "L6", rf"[rR]emoving member {_ID} on LeaveGroup"),
+        (EntryType.MEMBER_REMOVED, "T5", rf"[rR]emoving member {_ID} on heartbeat expiration\.?"),
+        (EntryType.MEMBER_REMOVED, "L6", r"explicit `LeaveGroup` request for (?P<listed>\(.*\)) members\.?"),
+        (EntryType.MEMBER_REMOVED, "Y2", r"[rR]emoving (?P<listed>.*) on pending sync request expiration\.?"),
+        (EntryType.GROUP_CONVERTED, "", r"Downgrade group .* from consumer to classic.*?"),
+        (
+            EntryType.PREPARING_REBALANCE,
+            NOT_STORED,
+            r"[eE]rror .*when storing group assignment ?during SyncGroup.*?",
+        ),
+        (EntryType.PREPARING_REBALANCE, OVER_SIZE, r"Freshly-loaded group .*is over capacity.*?"),
+    )
+)
+
+_OF_GROUP = re.compile(
+    r"\[GroupId (?P<group_id>.+?)\](?:\[MemberId (?P<member_id>.+?)\])? (?P<rest>.*)$", re.DOTALL
+)
+_KIND = r"(?P<group_type>consumer|share|streams)"
+_EPOCHS = _forms(
+    (
+        EntryType.MEMBER_ADDED,
+        "",
+        rf"Member joins the {_KIND} group.*",
+    ),
+    (
+        EntryType.MEMBER_ADDED,
+        "",
+        rf"Static member {_ID} with instance id {_INSTANCE} joins the {_KIND} group.*",
+    ),
+    (EntryType.MEMBER_ADDED, "", rf"Member {_ID} joins the {_KIND} group.*"),
+    (
+        EntryType.MEMBER_REPLACED,
+        "",
+        rf"Static member .+? with instance id {_INSTANCE} re-joins the {_KIND} group.* "
+        rf"Created a new member {_ID} to replace the existing member (?P<replaced_member_id>.+?)\.?",
+    ),
+    (
+        EntryType.MEMBER_LEFT_TEMPORARILY,
+        "",
+        rf"Static member {_ID} with instance id {_INSTANCE} temporarily left the {_KIND} group\.",
+    ),
+    (
+        EntryType.MEMBER_REMOVED,
+        "",
+        rf"(?:Member|(?:Static )?[mM]ember {_ID}(?: with instance id {_INSTANCE})?) left the {_KIND} group\.",
+    ),
+    (
+        EntryType.MEMBER_REMOVED,
+        "",
+        rf"(?:Dynamic|Static) [mM]ember {_ID}(?: with instance id {_INSTANCE})? has left group "
+        rf"through explicit `LeaveGroup` request{_CLIENT}",
+    ),
+    (EntryType.MEMBER_REMOVED, "TM1", rf"{_FENCED} (?:the member|its) session expired\.*"),
+    (EntryType.MEMBER_REMOVED, "TM5", rf"{_FENCED} (?:the member|it) failed to sync.*"),
+    (EntryType.MEMBER_REMOVED, "TM3", rf"{_FENCED} it failed to .*"),
+    (
+        EntryType.GROUP_EPOCH_BUMPED,
+        "",
+        r"Bumped (?:(?P<group_type>\w+) )?group epoch to (?P<generation>\d+)\b.*",
+    ),
+    (
+        EntryType.TARGET_ASSIGNMENT_COMPUTED,
+        "",
+        r"Computed a new target assignment for epoch (?P<generation>\d+)"
+        r"(?: with '(?P<assignor_name>[^']*)' assignor)?.*",
+    ),
+    (
+        EntryType.MEMBER_RECONCILED,
+        "",
+        rf"(?:Member's|Member {_ID}) new assignment state: epoch=(?P<generation>-?\d+), previousEpoch=-?\d+, "
+        r"state=(?P<member_state>\w+),.*",
+    ),
+    (
+        EntryType.MEMBER_REJOINED,
+        "",
+        rf"Member {_ID} updated its subscribed (?:topics|topic regex|regex) to: .*",
+    ),
+    (
+        EntryType.TOPICS_CHANGED,
+        "HB53",
+        r"Computed new (?:subscription metadata: \{.*\w.*|metadata hash: -?[1-9]).*",
+    ),
+    (
+        EntryType.GROUP_CONVERTED,
+        "",
+        r"Converted the (?:empty )?\w+ group to a (?P<group_type>classic|consumer|share|streams) group\.",
+    ),
+)
+
+
+def events_in(message: str) -> Iterator[LogEvent]:
+    """Yield what a message of a coordinator says of groups, nothing if that is not known or not needed. The
+    events have neither a time nor a place.
+    """
+    if message.startswith("[GroupId "):
+        yield from _of_epochs(message)
+    elif (found := _NOT_REJOINED.match(message)) is not None:
+        for member_id in _listed(found["members"]):
+            yield LogEvent(
+                type=EntryType.MEMBER_REMOVED,
+                group_id=found["group_id"],
+                rule="C1",
+                member_id=member_id,
+                reason=f"member {member_id} did not rejoin within the rebalance timeout",
+            )
+    elif (found := _DELETED.match(message)) is not None:
+        for group_id in found["groups"].split(", "):
+            yield LogEvent(type=EntryType.GROUP_DELETED, group_id=group_id, reason="the group was deleted")
+    elif (event := _match(_CLASSIC, message)) is not None:
+        if event.type is EntryType.PREPARING_REBALANCE:
+            event = _with_causes(event)
+        yield replace(event, group_type="classic", reason=event.reason or message)
+
+
+def _of_epochs(message: str) -> Iterator[LogEvent]:
+    found = _OF_GROUP.match(message)
+    event = None if found is None else _match(_EPOCHS, found["rest"])
+    if found is not None and event is not None:
+        member_id, assignor = event.member_id or found["member_id"], event.assignor_name
+        if assignor is not None and "@" in assignor:  # Java's text of an object
+            event = replace(event, assignor_name=assignor.partition("@")[0].rpartition(".")[2])
+        yield replace(event, group_id=found["group_id"], member_id=member_id, reason=found["rest"])
+
+
+def _match(forms: tuple[_Form, ...], text: str) -> LogEvent | None:
+    for type_, rule, pattern in forms:
+        found = pattern.match(text)
+        if found is None:
+            continue
+        fields: dict[str, str] = {
+            name: it for name, it in found.groupdict().items() if it not in (None, *_NONE)
+        }
+        if fields.get("client_reason", "").startswith(_STEP_OF_JOINING):
+            del fields["client_reason"]
+        listed = fields.pop("listed", None)
+        numbers = {name: int(fields.pop(name)[:18]) for name in ("generation", "members") if name in fields}
+        event = LogEvent(type=type_, rule=rule, **fields, **numbers)  # type: ignore[arg-type]
+        if listed is None:
+            return event
+        members = tuple(replace(event, member_id=member_id) for member_id in _listed(listed))
+        return replace(event, causes=members)
+    return None
+
+
+def _with_causes(event: LogEvent) -> LogEvent:
+    """Return a PreparingRebalance with what its reason names."""
+    cause = _match(_REASONS, event.reason)
+    if cause is None:
+        return event
+    if cause.type is EntryType.PREPARING_REBALANCE:
+        return replace(event, reason=cause.reason, rule=cause.rule)
+    is_listed = bool(cause.causes) or cause.type is EntryType.GROUP_CONVERTED or cause.member_id is not None
+    causes = (cause.causes or (cause,)) if is_listed else ()
+    return replace(event, reason=cause.reason, client_reason=cause.client_reason, causes=causes)
+
+
+def _listed(text: str) -> list[str]:
+    """Return the elements of `Set(a, b)`, `[a, b]` or `(a, b)`."""
+    found = _LISTED.match(text)
+    return [] if found is None or not found[1] else found[1].split(", ")

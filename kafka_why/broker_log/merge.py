@@ -1,0 +1,299 @@
+"""Two kinds of evidence about one group: its records on `__consumer_offsets`, and its lines in brokers' logs.
+
+The records have generations, members and assignments; the lines have when a rebalance began, and the reason.
+A rebalance of a classic group is the same where the generation is. What the lines say of its beginning and of
+members takes the place of what was inferred from the records, with the records' clock.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from kafka_why.broker_log.group import OF_MEMBERS
+from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
+from kafka_why.contract.kafka.wording import counted, listed
+
+_FORMS = (EntryType.COMPLETING_REBALANCE, EntryType.EMPTY)
+_REMOVED, _ADDED = EntryType.MEMBER_REMOVED, EntryType.MEMBER_ADDED
+# A member that the records have as new or back has lines of another kind if it expired before it came back.
+_JOINS = (_ADDED, EntryType.MEMBER_REPLACED, EntryType.MEMBER_REJOINED)
+_SAME = dict.fromkeys(_JOINS, _JOINS)
+_FROM_RECORDS = ("client_id", "client_host", "group_instance_id")
+# Two clocks that differ by more are those of two zones, or of a broker whose clock is wrong.
+_CLOCKS_DIFFER_MS = 60_000
+
+
+class Merged(NamedTuple):
+    """The entries of both, and what is to say of them: how much the log explains, and contradictions."""
+
+    entries: list[HistoryEntry]
+    notes: list[str]
+
+
+@dataclass(slots=True)
+class _Round:
+    """One rebalance of a classic group: what led to it, its beginning, what happened then, and its end.
+
+    `forming` is the entry with its generation, None if there is none. `is_assigned`: a record of it must
+    follow.
+    """
+
+    opening: HistoryEntry
+    lead: list[HistoryEntry] = field(default_factory=list)
+    middle: list[HistoryEntry] = field(default_factory=list)
+    forming: HistoryEntry | None = None
+    is_assigned: bool = False
+
+    @property
+    def before(self) -> list[HistoryEntry]:
+        """The entries up to the generation."""
+        return [*self.lead, self.opening, *self.middle]
+
+    def members(self, type_: EntryType) -> dict[str, HistoryEntry]:
+        """Return the entries of this type by member."""
+        return {
+            it.member_id: it
+            for it in (*self.lead, *self.middle)
+            if it.type is type_ and it.member_id is not None
+        }
+
+
+def merge(recorded: Sequence[HistoryEntry], logged: Sequence[HistoryEntry]) -> Merged:
+    """Return what both say of a group. Both are in their order; `recorded` has one entry at least."""
+    return _Merge(logged).of(recorded)
+
+
+class _Merge:
+    """Merges, part by part. `_found` of `_of` changes have lines in the log. `_entries` are the result, and
+    `_last` is the last entry of the records that is in it.
+    """
+
+    def __init__(self, logged: Sequence[HistoryEntry]) -> None:
+        self._rounds = [part for part in _parts(logged) if isinstance(part, _Round)]
+        self._gone = [it for it in logged if it.type is _REMOVED and it.group_type in BY_EPOCHS]
+        self._used: set[int] = set()
+        self._found = self._of = 0
+        self._contradictions: list[str] = []
+        self._differ_ms = 0
+        self._entries: list[HistoryEntry] = []
+        self._last: HistoryEntry | None = None
+
+    def of(self, recorded: Sequence[HistoryEntry]) -> Merged:
+        """Return what both say."""
+        for part in _parts(recorded):
+            if isinstance(part, _Round):
+                self._append(self._explained(part), part.before[0], part.forming or part.before[-1])
+            elif part.type is EntryType.GROUP_EPOCH_BUMPED:
+                self._append([self._bump(part)], part, part)
+            else:
+                self._append([self._told(part)], part, part)
+        self._append(self._under_way(recorded[-1]), None, None)
+        self._note_missing(recorded)
+        return Merged(self._entries, list(self._notes()))
+
+    def _append(
+        self, entries: Iterable[HistoryEntry], first: HistoryEntry | None, last: HistoryEntry | None
+    ) -> None:
+        """Add entries in the place of those of the records from `first` to `last`, and number them."""
+        before = self._entries[-1] if self._entries else None
+        if before is not None and first is not None and first.incarnation != before.incarnation:
+            before = None
+        missing = 0
+        if first is not None:
+            missing = first.seq - 1 - (0 if before is None or self._last is None else self._last.seq)
+        entries = list(entries)
+        if before is not None and entries and before.type is EntryType.GROUP_CREATED:
+            before = self._entries[-1] = replace(before, at_ms=min(before.at_ms, entries[0].at_ms))
+        seq, at_ms = (0, 0) if before is None else (before.seq, before.at_ms)
+        for number, entry in enumerate(entries, seq + missing + 1):
+            at_ms = max(at_ms, entry.at_ms)
+            self._entries.append(replace(entry, seq=number, at_ms=at_ms))
+        self._last = last
+
+    def _told(self, entry: HistoryEntry) -> HistoryEntry:
+        """Return an entry of a group with epochs with the broker's words about a member that went."""
+        if entry.group_type not in BY_EPOCHS or entry.type is not _REMOVED:
+            return entry
+        self._of += 1
+        near = [it for it in self._gone if it.member_id == entry.member_id]
+        said = min(near, key=lambda it: abs(it.at_ms - entry.at_ms), default=None)
+        if said is None:
+            return entry
+        self._gone.remove(said)
+        self._found += 1
+        self._note_clock(said.at_ms - entry.at_ms)
+        return replace(entry, rule=said.rule, reason=said.reason, client_reason=said.client_reason)
+
+    def _bump(self, bump: HistoryEntry) -> HistoryEntry:
+        """Return a new epoch with the broker's words about the members that went."""
+        led = [it for it in self._entries if it.cause == bump.cause and it.type in OF_MEMBERS]
+        words = [it.reason for it in led if it.type is _REMOVED and not it.rule.startswith("OB")]
+        if not words:
+            return bump
+        others = [bump.reason] if len(words) < len(led) else []
+        return replace(bump, reason="; ".join([*dict.fromkeys(words), *others]))
+
+    def _explained(self, recorded: _Round) -> list[HistoryEntry]:
+        """Return the entries of a rebalance, explained by the lines about it if there are any."""
+        forming = recorded.forming
+        if forming is None:
+            return recorded.before
+        self._of += 1
+        chain = self._chain(recorded, forming)
+        if not chain:
+            return [*recorded.before, forming]
+        self._found += 1
+        last = chain[-1].forming
+        assert last is not None
+        shift_ms = forming.at_ms - last.at_ms
+        self._note_clock(-shift_ms)
+        known = {it.member_id: it for it in (*recorded.lead, *recorded.middle)}
+        said = [it for part in chain for it in [*part.before, part.forming]][:-1]
+        entries = [_placed(it, known, recorded.opening, shift_ms) for it in said if it is not None]
+        named = {(it.type, it.member_id) for it in entries}
+        entries += [
+            replace(it, at_ms=forming.at_ms)
+            for it in (*recorded.lead, *recorded.middle)
+            if not named
+            & {(it.type, it.member_id), *((type_, it.member_id) for type_ in _SAME.get(it.type, ()))}
+        ]
+        self._contradict(forming, last, entries)
+        return [*entries, forming]
+
+    def _chain(self, recorded: _Round, forming: HistoryEntry) -> list[_Round]:
+        """Return the rebalances of the log that ended with this generation or were overtaken before it."""
+        places = [
+            place
+            for place, it in enumerate(self._rounds)
+            if it.forming is not None
+            and it.forming.generation == forming.generation
+            and place not in self._used
+        ]
+        last = min(places, key=lambda it: abs(self._formed_ms(it) - forming.at_ms), default=None)
+        if last is None:
+            return []
+        first = last
+        while (
+            first
+            and (before := self._rounds[first - 1].forming) is not None
+            and recorded.opening.generation < before.generation == self._rounds[first].opening.generation
+        ):
+            first -= 1
+        self._used.update(range(first, last + 1))
+        return self._rounds[first : last + 1]
+
+    def _formed_ms(self, place: int) -> int:
+        forming = self._rounds[place].forming
+        return 0 if forming is None else forming.at_ms
+
+    def _contradict(self, forming: HistoryEntry, said: HistoryEntry, entries: Iterable[HistoryEntry]) -> None:
+        """Note where the lines and the record of a generation exclude each other."""
+        generation = f"generation {forming.generation}"
+        members = set(forming.members or ())
+        last = {it.member_id: it.type for it in entries if it.type in (_ADDED, _REMOVED) and it.member_id}
+        for member_id, type_ in last.items():
+            if type_ is _REMOVED and member_id in members:
+                self._contradictions.append(f"{generation}: the log removes {member_id}, the record has it")
+            elif type_ is _ADDED and member_id not in members:
+                self._contradictions.append(f"{generation}: the log adds {member_id}, the record lacks it")
+        if forming.type is not said.type:
+            self._contradictions.append(f"{generation}: {said.type} in the log, {forming.type} in the record")
+        elif said.members is not None and len(said.members) != len(members):
+            numbers = f"{counted(len(said.members), 'member')} in the log, {len(members)} in the record"
+            self._contradictions.append(f"{generation}: {numbers}")
+
+    def _under_way(self, last: HistoryEntry) -> list[HistoryEntry]:
+        """Return the entries of a rebalance that began after the last record."""
+        place = next(
+            (n for n, it in enumerate(self._rounds) if n not in self._used and it is self._rounds[-1]), None
+        )
+        if place is None or last.group_type in BY_EPOCHS:
+            return []
+        rest = self._rounds[place]
+        if rest.is_assigned or rest.opening.generation != last.generation or rest.opening.at_ms < last.at_ms:
+            return []
+        self._used.add(place)
+        entries = [*rest.before, *([rest.forming] if rest.forming is not None else [])]
+        return [replace(it, incarnation=last.incarnation) for it in entries]
+
+    def _note_missing(self, recorded: Sequence[HistoryEntry]) -> None:
+        """Note the generations of the log whose records are missing among those that were read."""
+        missing = [
+            f"{it.forming.generation}"
+            for place, it in enumerate(self._rounds)
+            if place not in self._used
+            and it.is_assigned
+            and it.forming is not None
+            and recorded[0].at_ms < it.forming.at_ms < recorded[-1].at_ms
+        ]
+        if missing:
+            self._contradictions.append(
+                f"the log has generation {listed(missing, 'generation')}, of which no record is left"
+            )
+
+    def _note_clock(self, differ_ms: int) -> None:
+        if abs(differ_ms) > abs(self._differ_ms):
+            self._differ_ms = differ_ms
+
+    def _notes(self) -> Iterator[str]:
+        yield f"the broker log explains {self._found} of {counted(self._of, 'change')} in the records"
+        if abs(self._differ_ms) > _CLOCKS_DIFFER_MS:
+            differ = f"{abs(self._differ_ms) / 1000:.0f} s {'ahead of' if self._differ_ms > 0 else 'behind'}"
+            yield (
+                f"CONTRADICTION: the log's times are {differ} the records', "
+                "whose times are shown: is --log-timezone right?"
+            )
+        if self._contradictions:
+            yield f"CONTRADICTION: {listed(self._contradictions, 'contradiction')}"
+
+
+def _placed(
+    entry: HistoryEntry, known: Mapping[str | None, HistoryEntry], opening: HistoryEntry, shift_ms: int
+) -> HistoryEntry:
+    """Return an entry of the log with what the records know of its member, at the records' time."""
+    of_record = known.get(entry.member_id)
+    details = {
+        name: getattr(of_record, name)
+        for name in (() if of_record is None else _FROM_RECORDS)
+        if getattr(entry, name) is None
+    }
+    return replace(
+        entry,
+        at_ms=entry.at_ms + shift_ms,
+        incarnation=opening.incarnation,
+        last_rebalance_at_ms=opening.last_rebalance_at_ms,
+        **details,
+    )
+
+
+def _parts(entries: Iterable[HistoryEntry]) -> Iterator[_Round | HistoryEntry]:
+    """Yield the rebalances of classic groups, each up to its generation, and the other entries."""
+    lead: list[HistoryEntry] = []
+    current: _Round | None = None
+    last: _Round | None = None
+    for entry in entries:
+        if entry.type is EntryType.PREPARING_REBALANCE:
+            before = lead if current is None else current.middle
+            own = [it for it in before if it.cause == entry.cause]
+            before[:] = [it for it in before if it.cause != entry.cause]
+            yield from before if current is None else (current,)
+            current, lead = _Round(entry, own), []
+        elif current is not None and entry.type in _FORMS:
+            current.forming, current.is_assigned = entry, entry.type is EntryType.EMPTY
+            yield current
+            current, last = None, current
+        elif current is not None:
+            current.middle.append(entry)
+        elif entry.type in OF_MEMBERS and entry.group_type not in BY_EPOCHS:
+            lead.append(entry)
+        else:
+            if entry.type is EntryType.STABLE and last is not None:
+                last.is_assigned = True
+            yield from lead
+            lead = []
+            yield entry
+    yield from lead
+    if current is not None:
+        yield current

@@ -1,0 +1,71 @@
+"""`--broker-log`: evidence from the logs of brokers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import tzinfo
+from typing import Any
+
+import click
+
+from kafka_why.cli.option_object import with_options
+from kafka_why.cli.output import reading_progress, show, show_json, tell
+from kafka_why.cli.parsed_option import ParsedOption
+from kafka_why.why.broker_logs import BrokerLogs, parse_zone, read_broker_logs
+from kafka_why.why.clock import Clock
+from kafka_why.why.logged import groups_text, listed_groups
+
+
+@dataclass(frozen=True)
+class BrokerLogOptions:
+    """Names of files, - for the standard input. `log_timezone` is that of times without a zone, None for this
+    machine's.
+    """
+
+    files: tuple[str, ...]
+    log_timezone: tzinfo | None
+
+
+def broker_log_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the fields of `BrokerLogOptions`."""
+    return with_options(
+        command,
+        click.option(
+            "--broker-log",
+            "files",
+            multiple=True,
+            metavar="FILE",
+            help="Log of a broker, also compressed by gzip, - for the standard input; may be given again. It "
+            "has the reason and the beginning of each rebalance. Needs no cluster; without GROUP it lists "
+            "the groups.",
+        ),
+        click.option(
+            "--log-timezone",
+            type=ParsedOption("zone", parse_zone, "Europe/Berlin or +02:00"),
+            metavar="ZONE",
+            help="Zone of times in --broker-log that name none: Europe/Berlin, UTC, +02:00. Default: this "
+            "machine's.",
+        ),
+    )
+
+
+def read_logs(options: BrokerLogOptions, group_id: str | None) -> tuple[BrokerLogs, list[str]]:
+    """Return what the logs say, of one group or of all, and notes about the files. Raises OSError."""
+    logs = read_broker_logs(options.files, group_id, options.log_timezone, reading_progress("bytes"))
+    return logs, logs.notes(options.files, options.log_timezone)
+
+
+def list_groups(options: BrokerLogOptions, since_ms: int | None, output: str) -> None:
+    """Print the groups in brokers' logs."""
+    if not options.files:
+        raise click.UsageError("Missing argument 'GROUP'. Only --broker-log lists groups.")
+    try:
+        logs, notes = read_logs(options, None)
+    except OSError as error:
+        raise click.ClickException(f"cannot read: {error}") from error
+    groups = listed_groups(logs, since_ms)
+    if output == "json":
+        show_json(groups)
+    else:
+        show(groups_text(groups, Clock()))
+    for note in notes:
+        tell(f"Note: {note}.")

@@ -1,0 +1,220 @@
+"""Brokers' log files: the events about one group, or a count of those about every group.
+
+The files are read once, from their beginning to their end. Of a group the last events are kept.
+"""
+
+import gzip
+import io
+import os
+import sys
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone, tzinfo
+from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from kafka_why.broker_log.events import LogEvent, events_in
+from kafka_why.broker_log.group import OF_MEMBERS
+from kafka_why.broker_log.lines import MARK, MAX_LINE_BYTES, LogLine, parse_line
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.stored_log import Progress
+from kafka_why.why.causes import BY_RULE, kind_of
+from kafka_why.why.epoch_causes import kind_of_member
+from kafka_why.why.model import CauseKind
+from kafka_why.why.wording import count
+
+STANDARD_INPUT = "-"
+MAX_EVENTS = 200_000
+MAX_GROUPS = 100_000
+_PROGRESS_LINES = 20_000
+_GZIP = b"\x1f\x8b"
+# A target assignment follows on an epoch of which no line has been written.
+_FOLLOWS = (EntryType.TARGET_ASSIGNMENT_COMPUTED,)
+_BEGINS = (EntryType.PREPARING_REBALANCE, EntryType.GROUP_EPOCH_BUMPED)
+
+
+class LoggedGroup(Struct, kw_only=True):
+    """A group in the logs: the number of its rebalances, and of each kind of cause."""
+
+    group_id: str
+    rebalances: int
+    first_ms: int
+    last_ms: int
+    causes: dict[CauseKind, int]
+
+
+@dataclass(slots=True)
+class BrokerLogs:
+    """What the files say. `skipped` lines look like a coordinator's and cannot be read, or have no time."""
+
+    lines: int = 0
+    skipped: int = 0
+    brokers: set[int] = field(default_factory=set)
+    is_zone_assumed: bool = False
+    broken: list[tuple[str, str]] = field(default_factory=list)
+    events: list[LogEvent] = field(default_factory=list)
+    dropped: int = 0
+    groups: dict[str, LoggedGroup] = field(default_factory=dict)
+    unlisted: int = 0
+
+    def notes(self, files: Sequence[str], zone: tzinfo | None) -> list[str]:
+        """Return what is to say of these files as evidence."""
+        of = "" if not self.brokers else f" of broker {', '.join(map(str, sorted(self.brokers)))}"
+        found = [f"read from {', '.join(map(_name, files))}: {self.lines:,} lines{of}"]
+        if self.skipped:
+            found.append(
+                f"{count(self.skipped, 'line')} of group coordinators cannot be read and were skipped"
+            )
+        found += [f"{label} ends early: {why}" for label, why in self.broken]
+        if self.dropped:
+            found.append(f"the first {self.dropped:,} lines about the group are left out")
+        if self.is_zone_assumed:
+            whose = f"this machine's, {datetime.now().astimezone().tzname()}" if zone is None else str(zone)
+            found.append(f"times in the log name no zone: taken as {whose} (--log-timezone)")
+        return found
+
+
+def parse_zone(text: str) -> tzinfo:
+    """Parse `Europe/Berlin`, `UTC` or `+02:00`. Raises ValueError."""
+    if text[:1] in ("+", "-"):
+        offset = datetime.fromisoformat(f"2000-01-01T00:00{text}").utcoffset()
+        return timezone(offset or timedelta())
+    try:
+        return ZoneInfo(text)
+    except (ZoneInfoNotFoundError, OSError) as error:
+        raise ValueError(f"{text!r} is no time zone") from error
+
+
+def read_broker_logs(
+    files: Sequence[str], group_id: str | None, zone: tzinfo | None, progress: Progress = lambda *_: None
+) -> BrokerLogs:
+    """Return the events about a group in the order of time, or with None the counts of all groups.
+
+    `files` may be compressed by gzip; `-` is the standard input. `zone` is that of times without one, None
+    for this machine's. `progress` is told of bytes. Raises OSError if a file cannot be opened.
+    """
+    reading = _Reading(group_id, zone, progress)
+    for name in dict.fromkeys(files):
+        reading.read(name)
+    return reading.finish()
+
+
+@contextmanager
+def _opened(name: str) -> Iterator[io.BufferedReader]:
+    if name == STANDARD_INPUT:
+        with open(sys.stdin.fileno(), "rb", closefd=False) as stream:
+            yield stream
+    else:
+        with Path(name).open("rb") as stream:
+            yield stream
+
+
+def _lines(stream: io.BufferedReader | gzip.GzipFile) -> Iterator[bytes]:
+    """Yield the lines, of each at most MAX_LINE_BYTES."""
+    while line := stream.readline(MAX_LINE_BYTES):
+        rest = line
+        while len(rest) == MAX_LINE_BYTES and not rest.endswith(b"\n"):
+            rest = stream.readline(MAX_LINE_BYTES)
+        yield line
+
+
+class _Reading:
+    def __init__(self, group_id: str | None, zone: tzinfo | None, progress: Progress) -> None:
+        self._group_id, self._zone, self._progress = group_id, zone, progress
+        self._found = BrokerLogs()
+        self._events: deque[LogEvent] = deque(maxlen=MAX_EVENTS)
+        self._last_change: dict[str, LogEvent] = {}
+
+    def read(self, name: str) -> None:
+        """Read one file."""
+        label = _name(name)
+        with _opened(name) as stream:
+            size = os.fstat(stream.fileno()).st_size
+            is_packed = stream.peek(len(_GZIP))[: len(_GZIP)] == _GZIP
+            try:
+                for number, line in enumerate(
+                    _lines(gzip.GzipFile(fileobj=stream) if is_packed else stream), 1
+                ):
+                    self._found.lines += 1
+                    if MARK in line:
+                        self._take(line, f"{label}:{number}")
+                    if size and number % _PROGRESS_LINES == 0:
+                        self._progress(stream.tell(), size)
+            except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+                self._found.broken.append((label, str(error)))
+
+    def _take(self, raw: bytes, place: str) -> None:
+        line = parse_line(raw, self._to_ms)
+        if line is None:
+            self._found.skipped += 1
+            return
+        self._found.brokers.add(line.broker)
+        events = list(events_in(line.message))
+        if events and line.at_ms is None:
+            self._found.skipped += 1
+            return
+        for event in events:
+            self._add(event, line, place)
+
+    def _add(self, event: LogEvent, line: LogLine, place: str) -> None:
+        assert line.at_ms is not None
+        self._found.is_zone_assumed |= not line.has_zone
+        if self._group_id is None:
+            self._count(event, line.at_ms)
+        elif event.group_id == self._group_id:
+            self._found.dropped += len(self._events) == MAX_EVENTS
+            self._events.append(replace(event, at_ms=line.at_ms, place=place))
+        elif event.group_id not in self._found.groups and len(self._found.groups) < MAX_GROUPS:
+            self._found.groups[event.group_id] = _new_group(event.group_id, line.at_ms)
+
+    def _count(self, event: LogEvent, at_ms: int) -> None:
+        groups = self._found.groups
+        group = groups.get(event.group_id)
+        if group is None:
+            if len(groups) == MAX_GROUPS:
+                self._found.unlisted += 1
+                return
+            group = groups[event.group_id] = _new_group(event.group_id, at_ms)
+        group.first_ms, group.last_ms = min(group.first_ms, at_ms), max(group.last_ms, at_ms)
+        before = self._last_change.get(event.group_id)
+        if event.type in OF_MEMBERS:
+            if before is None or event.type is not EntryType.MEMBER_REJOINED:  # a new member tells its topics
+                self._last_change[event.group_id] = event
+        elif event.type in _BEGINS or (event.type in _FOLLOWS and before is not None):
+            group.rebalances += 1
+            kind = _kind(event, self._last_change.pop(event.group_id, None))
+            group.causes[kind] = group.causes.get(kind, 0) + 1
+
+    def _to_ms(self, at: datetime) -> int:
+        return int((at if self._zone is None else at.replace(tzinfo=self._zone)).timestamp() * 1000)
+
+    def finish(self) -> BrokerLogs:
+        """Return what was found, in the order of time. A line that two files have is one event."""
+        unique: dict[tuple[int, str, str | None, str], LogEvent] = {}
+        for event in self._events:
+            unique.setdefault((event.at_ms, event.reason, event.member_id, event.type), event)
+        self._found.events = sorted(unique.values(), key=lambda event: event.at_ms)
+        return self._found
+
+
+def _new_group(group_id: str, at_ms: int) -> LoggedGroup:
+    return LoggedGroup(group_id=group_id, rebalances=0, first_ms=at_ms, last_ms=at_ms, causes={})
+
+
+def _kind(event: LogEvent, before: LogEvent | None) -> CauseKind:
+    """Return the kind of cause of a rebalance. Of a new epoch it is the line about a member before it."""
+    if event.type is not EntryType.PREPARING_REBALANCE:
+        return CauseKind.UNKNOWN if before is None else kind_of_member(before.type, before.rule)
+    if not event.causes:
+        return BY_RULE.get(event.rule, CauseKind.UNKNOWN)
+    return kind_of(event.causes[0].type, event.causes[0].rule) or CauseKind.UNKNOWN
+
+
+def _name(file: str) -> str:
+    return "standard input" if file == STANDARD_INPUT else Path(file).name
