@@ -167,7 +167,7 @@ def _check_sources(
     *,
     follow: bool,
 ) -> None:
-    """Raise UsageError if there is no evidence, evidence of two clusters, or a source that is not followed."""
+    """Raise UsageError where evidence is missing, is of two clusters, or cannot be followed."""
     if client_config is not None and from_dir is not None:
         raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir")
     if client_config is None and from_dir is None and not logs.files:
