@@ -1,4 +1,7 @@
-"""ListGroups includes every change that any client, at any gateway, had a response about before."""
+"""What ListGroups waits for, to include every change that a client had a response about before.
+
+`tests/e2e/test_gateway.py` has the lists of several gateways.
+"""
 
 from msgspec import UNSET
 from structlog.testing import capture_logs
@@ -23,16 +26,6 @@ async def listed(world: GatewayFixture) -> set[str]:
     answer = await (await world.client()).ask(LIST, 5)
     assert answer.error_code == 0
     return {group.group_id for group in answer.groups}
-
-
-@played
-async def test_a_group_is_listed_once_its_client_was_answered(world: GatewayFixture) -> None:
-    world.core.view_is_behind = True
-    assert await listed(world) == set()
-    await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
-    assert await listed(world) == {"g"}
-    assert [g.error_code for g in (await world.ask(DELETE_GROUPS, 2, groups_names=["g"])).results] == [0]
-    assert await listed(world) == set()
 
 
 @played

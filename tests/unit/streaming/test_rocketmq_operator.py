@@ -1,13 +1,9 @@
-"""RocketMQ's groups through the operator's call: the records by topic, and the stored state."""
+"""RocketMQ's groups through the operator's call, beyond the recorded history (`test_histories.py`)."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-import pandas as pd
 import pytest
 
-from kafka_why.contract.codec import encode
-from kafka_why.contract.history_reader import decode_entry, decode_snapshot
 from kafka_why.contract.rocketmq.requests import (
     GetConsumerListByGroup,
     MessageModel,
@@ -20,27 +16,19 @@ from streaming.query.operator import ConfigEpoch
 from tests.harness.operator_call import OPERATOR, call, contents, spark_state
 from tests.spark.log import LAYOUT, T0, Log
 
-PARTITION_OF_CONNECTION = {"c1": 1, "c2": 2}
 SMALL = replace(OPERATOR, layout=replace(LAYOUT, response_max_bytes=700))
 
 
-def beat(connection: str, client_id: str) -> RegisterConsumer:
+def beat(client_id: str) -> RegisterConsumer:
     return RegisterConsumer(
         group_id="g",
-        connection=connection,
+        connection="c1",
         client_id=client_id,
-        correlation_id=f"{connection} beats",
-        reply_partition=PARTITION_OF_CONNECTION[connection],
+        correlation_id="beats",
+        reply_partition=1,
         message_model=MessageModel.CLUSTERING,
         subscription_data_set=(SubscriptionData("t"),),
     )
-
-
-def responses(frames: Sequence[pd.DataFrame]) -> list[tuple[int, str]]:
-    """Partition and type of each record on the responses topic."""
-    partitions = [p for f in frames for p in f.loc[f["topic"] == LAYOUT.responses_topic, "partition"]]
-    kinds = [answer["type"] for answer in contents(frames, LAYOUT.responses_topic)]
-    return list(zip(partitions, kinds, strict=True))
 
 
 @pytest.mark.parametrize(("after_ms", "fired_ms"), [(140_000, 130_000), (100_000, 100_001), (10_000, 30_000)])
@@ -54,27 +42,11 @@ def test_a_group_that_rested_is_scanned_under_the_configuration_in_force_then(
     sooner = replace(old.config, rocketmq=BrokerConfig(channel_expired_timeout_ms=20_000))
     operator = replace(OPERATOR, epochs=(old, ConfigEpoch(7, sooner, after_ms=T0 + after_ms)))
     log, state = Log(), spark_state()
-    call([log.request(T0, beat("c1", "A"))], state)
+    call([log.request(T0, beat("A"))], state)
     resting = spark_state(tuple(state.get), watermark_ms=T0 + 200_000, timed_out=True)
     said = contents(call([], resting, operator=operator), LAYOUT.events_topic)
     assert {entry["at_ms"] for entry in said} == {T0 + fired_ms}
     assert not resting.exists
-
-
-def test_every_connection_is_told_on_its_own_reply_partition_until_the_group_ends() -> None:
-    """Readers of Kafka's groups skip the history and the view."""
-    log, state, notify = Log(), spark_state(), "NOTIFY_CONSUMER_IDS_CHANGED"
-    frames = call([log.request(T0, beat("c1", "A")), log.request(T0 + 1, beat("c2", "B"))], state)
-    first, second = (1, "HEART_BEAT"), (2, "HEART_BEAT")
-    assert responses(frames) == [first, (1, notify), second, (1, notify), (2, notify)]
-    entries, (view,) = contents(frames, LAYOUT.events_topic), contents(frames, LAYOUT.groups_topic)
-    assert {entry["protocol"] for entry in entries} == {"RocketMQ"}
-    assert [decode_entry(encode(entry)) for entry in entries] == [None] * len(entries)
-    assert decode_snapshot(encode(view)) is None
-    late = spark_state(tuple(state.get), watermark_ms=T0 + 200_000, timed_out=True)
-    frames = call([], late)
-    assert responses(frames) == [(1, "CLOSE_CONNECTION"), (2, "CLOSE_CONNECTION")]
-    assert late._removed and contents(frames, LAYOUT.groups_topic) == [None]
 
 
 def test_an_answer_too_large_is_a_system_error_and_a_view_too_large_is_shortened() -> None:
@@ -82,7 +54,7 @@ def test_an_answer_too_large_is_a_system_error_and_a_view_too_large_is_shortened
     asked = GetConsumerListByGroup(
         group_id="g", connection="c1", client_id="A", correlation_id="list", reply_partition=1
     )
-    frames = call([log.request(T0, beat("c1", "A" * 600)), log.request(T0, asked)], state, operator=SMALL)
+    frames = call([log.request(T0, beat("A" * 600)), log.request(T0, asked)], state, operator=SMALL)
     answer = next(r for r in contents(frames, LAYOUT.responses_topic) if r.get("correlation_id") == "list")
     assert (answer["code"], answer["consumer_id_list"]) == (ResponseCode.SYSTEM_ERROR, [])
     (view,) = contents(frames, LAYOUT.groups_topic)
