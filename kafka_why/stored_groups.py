@@ -107,21 +107,25 @@ class LogPart:
             self._add(batch)
 
     def _add(self, batch: Batch) -> None:
-        groups, first, end = self.groups, self._first, self._end
-        is_whole = batch.is_transactional
         try:
-            records = list(batch.records())
+            records = batch.records()
         except CorruptRecordError as error:
             log.warning("a batch cannot be read", error=str(error))
             return
+        is_at_edge = records and not self._first <= records[0].offset <= records[-1].offset < self._end
+        if is_at_edge and not batch.is_transactional:
+            records = [record for record in records if self._first <= record.offset < self._end]
+        prefix, part = b"", None
         for record in records:
             key = record[2]
-            if key is None or len(key) < _GROUP_AT or not (is_whole or first <= record[0] < end):
+            if key is None or len(key) < _GROUP_AT:
                 continue
-            group_id = key[_GROUP_AT : _GROUP_AT + (key[2] << 8 | key[3])]
-            part = groups.get(group_id)
-            if part is None:
-                part = groups[group_id] = GroupPart()
+            # Mostly the partitions of one group are committed together.
+            if part is None or not key.startswith(prefix):
+                prefix = key[: _GROUP_AT + (key[2] << 8 | key[3])]
+                part = self.groups.get(prefix[_GROUP_AT:])
+                if part is None:
+                    part = self.groups[prefix[_GROUP_AT:]] = GroupPart()
             if key[1] in _OFFSET_TYPES:
                 part.commits[key] = record
             else:

@@ -68,10 +68,9 @@ log = structlog.get_logger()
 
 class Sources(NamedTuple):
     """What the page reads. `lines` are all groups, `members` their clients and hosts, both of the fleet's
-    `lines_version` at least. `read_age_s` is how long ago the topics were read. `service_topics` is None
-    without a coordinator of ours, and `remarks` say what the page is made of then. `service_state` is None if
-    the address of the coordinator's is not known, `log` if it is not known where the coordinator's log is.
-    `broker_groups` are groups of the embedded broker's own coordinator.
+    `lines_version` at least. `read_age_s` is how long ago the topics were read. `service_topics` is None for
+    the brokers' own topic, and `remarks` say what was read of that. `service_state` and `log` are None if it
+    is not known where the coordinator's are. `broker_groups` are those of the embedded broker's coordinator.
     """
 
     fleet: Fleet
@@ -167,9 +166,8 @@ class _Pages:
     def groups_json(self, request: Request) -> Response:
         shown = self._selected(request)
         told = {"groups": shown["lines"], "unwell": shown["unwell"], "total": shown["total"]}
-        return _json(
-            {**told, "broker_groups": self._sources.broker_groups(), "remarks": self._sources.remarks()}
-        )
+        sources = self._sources
+        return _json({**told, "broker_groups": sources.broker_groups(), "remarks": sources.remarks()})
 
     def group(self, request: Request) -> Response:
         """One group, of Kafka's or of RocketMQ's."""

@@ -132,9 +132,9 @@ class OffsetsFollower(FollowerThread):
         has_older = self._read_older(stored)
         self._warning.worked()
         self._read_at_s = time.monotonic()
+        self._look(admin)
         if has_older:
             return
-        self._look(admin)
         if time.monotonic() - self._trimmed_at_s >= _TRIM_INTERVAL_S:
             self._fleet.trim(_now_ms())
             self._trimmed_at_s = time.monotonic()
