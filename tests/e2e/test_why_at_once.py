@@ -149,10 +149,11 @@ def test_group_is_explained_after_the_fact(broker: SecuredBroker, tmp_path: Path
         assert set(admin.list_topics()) <= {TOPIC, KAFKAS_OFFSETS_TOPIC}, "the command creates no topic"
 
 
+@pytest.mark.parametrize("command", [("why", "orders-service"), ("page",)], ids=["why", "page"])
 def test_missing_right_is_named_with_the_command_that_grants_it(
-    broker: SecuredBroker, tmp_path: Path
+    broker: SecuredBroker, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    told = ask(broker, tmp_path, STRANGER, "why", "orders-service")
+    told = ask(broker, tmp_path, STRANGER, *command)
     assert told.exit_code == 1
     assert f"--operation Read --topic {KAFKAS_OFFSETS_TOPIC}" in told.stderr
 
