@@ -9,11 +9,17 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from struct import Struct
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from kafka import TopicPartition
 from kafka.admin import OffsetSpec
-from kafka.errors import KafkaError, UnknownBrokerIdError, UnknownTopicOrPartitionError, for_code
+from kafka.errors import (
+    CorruptRecordError,
+    KafkaError,
+    UnknownBrokerIdError,
+    UnknownTopicOrPartitionError,
+    for_code,
+)
 from kafka.record.default_records import DefaultRecordBatch
 
 from kafka_why.connections import kafka_clients
@@ -33,11 +39,23 @@ _HEADER = Struct(">qiibIhiqqqhii")
 _LENGTH_END = 12
 _MAGIC = 2
 _COMPRESSED, _TRANSACTIONAL, _CONTROL = 0b111, 0b1_0000, 0b10_0000
+_INT64, _INT32 = Struct(">q"), Struct(">i")
+_FIRST_MS_AT, _COUNT_AT = 27, 57
+_MORE = 0x80  # a byte of a number that more bytes follow
 
 T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
 """Is told again and again how many records of how many were read."""
+
+
+class StoredRecord(NamedTuple):
+    """One record of a batch."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
 
 
 class Batch(NamedTuple):
@@ -61,13 +79,64 @@ class Batch(NamedTuple):
     def is_compressed(self) -> bool:
         return bool(self.attributes & _COMPRESSED)
 
-    def records(self) -> Iterator[Any]:
-        """Yield kafka-python's records, of a marker its control record. Raises KafkaError."""
-        return iter(DefaultRecordBatch(self.data))
+    @property
+    def is_commit(self) -> bool:
+        """True for a marker of a transaction that was committed. Raises KafkaError."""
+        return any(record.commit for record in DefaultRecordBatch(self.data))
+
+    def records(self) -> list[StoredRecord]:
+        """Return the records of a batch that is no marker. Raises KafkaError, of these CorruptRecordError."""
+        if self.is_compressed:
+            records = DefaultRecordBatch(self.data)
+            return [StoredRecord(r.offset, r.timestamp, r.key, r.value) for r in records]
+        return _plain_records(self.data)
+
+
+def _plain_records(data: bytes) -> list[StoredRecord]:
+    """Return the records of an uncompressed batch, in a fifth of the time of kafka-python's reader. Headers
+    are skipped. Source: DefaultRecord.java.
+    """
+    (base,), (first_ms,) = _INT64.unpack_from(data), _INT64.unpack_from(data, _FIRST_MS_AT)
+    (count,), at, new = _INT32.unpack_from(data, _COUNT_AT), _HEADER.size, tuple.__new__
+    records: list[StoredRecord] = []
+    try:
+        for _ in range(count):
+            size, at = _varint(data, at)
+            end = at + size
+            at += 1  # the attributes, of which there are none
+            # Most numbers have one byte, and a call takes as long as the rest.
+            delta_ms, at = (0, at + 1) if not data[at] else _varint(data, at)
+            delta, at = (data[at] >> 1, at + 1) if data[at] < _MORE else _varint(data, at)
+            length, at = _varint(data, at)
+            key = None
+            if length >= 0:
+                key = data[at : at + length]
+                at += length
+            length, at = _varint(data, at)
+            value = None if length < 0 else data[at : at + length]
+            records.append(new(StoredRecord, (base + delta, first_ms + delta_ms, key, value)))
+            at = end
+    except IndexError:
+        raise CorruptRecordError(f"the batch at offset {base} ends too early") from None
+    return records
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """Return a number in zigzag encoding, and the position after it."""
+    number, shift = data[at], 7
+    if number >= _MORE:
+        number &= _MORE - 1
+        while (part := data[at + 1]) >= _MORE:
+            number |= (part & (_MORE - 1)) << shift
+            at, shift = at + 1, shift + 7
+        number |= part << shift
+        at += 1
+    return (number >> 1) ^ -(number & 1), at + 1
 
 
 class LogWalk:
-    """A walk over the batches from `first` to before `end`, for those that may have `wanted` in a record.
+    """A walk over the batches from `first` to before `end`, for those that may have `wanted` in a record,
+    which is empty for all.
 
     `next_offset` is the offset to fetch next. `whole_from_ms` is the time from which no record is missing
     among those that were passed: the timestamp of the first batch after the last gap that compaction left, or
@@ -131,6 +200,12 @@ class StoredLog(Closeable):
         """Return the first offset at or after a time in ms, or one of Kafka's places. -1: there is none."""
         place = TopicPartition(self._name, partition)
         return int(self._retried(lambda: self._admin.list_partition_offsets({place: at})[place].offset))
+
+    def offsets(self, at: OffsetSpec | int) -> dict[int, int]:
+        """Return what `offset` returns, for every partition, with one request to each broker."""
+        places = [TopicPartition(self._name, partition) for partition in range(self.partitions)]
+        found = self._retried(lambda: self._admin.list_partition_offsets(dict.fromkeys(places, at)))
+        return {place.partition: int(found[place].offset) for place in places}
 
     def read(self, partition: int, walk: LogWalk, progress: Progress = lambda *_: None) -> Iterator[Batch]:
         """Yield the batches that the walk wants, and markers."""

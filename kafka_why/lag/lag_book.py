@@ -76,6 +76,15 @@ class LagBook:
         self._take(group_id, where, committed.offset, committed.committed_at_ms)
         return group_id
 
+    def set_commits(self, group_id: str, commits: Mapping[Partition, tuple[int, int]]) -> None:
+        """Take all committed offsets of a group, each with the time of its commit."""
+        for where in self._groups.get(group_id, {}).keys() - commits.keys():
+            del self._groups[group_id][where]
+        for where, (offset, at_ms) in commits.items():
+            self._take(group_id, where, offset, at_ms)
+        if not commits:
+            self._groups.pop(group_id, None)
+
     def _take(self, group_id: str, where: Partition, offset: int, at_ms: int) -> None:
         commits = self._groups.setdefault(group_id, {})
         known = commits.get(where)

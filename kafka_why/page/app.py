@@ -68,9 +68,9 @@ log = structlog.get_logger()
 
 class Sources(NamedTuple):
     """What the page reads. `lines` are all groups, `members` their clients and hosts, both of the fleet's
-    `lines_version` at least. `read_age_s` is how long ago the topics were read. `service_state` is None if
-    the address of the coordinator's is not known, `log` if it is not known where the coordinator's log is.
-    `broker_groups` are groups of the embedded broker's own coordinator.
+    `lines_version` at least. `read_age_s` is how long ago the topics were read. `service_topics` is None for
+    the brokers' own topic, and `remarks` say what was read of that. `service_state` and `log` are None if it
+    is not known where the coordinator's are. `broker_groups` are those of the embedded broker's coordinator.
     """
 
     fleet: Fleet
@@ -80,12 +80,13 @@ class Sources(NamedTuple):
     histories: Histories
     courses: Courses
     read_age_s: Callable[[], float]
-    service_topics: ServiceTopics
+    service_topics: ServiceTopics | None
     service_state: StateReader | None
     connect_to: str
     deliveries: KeptDeliveries = NO_DELIVERIES
     log: Source | None = None
     broker_groups: Callable[[], list[BrokerGroup]] = list
+    remarks: Callable[[], list[str]] = list
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
 
@@ -165,7 +166,8 @@ class _Pages:
     def groups_json(self, request: Request) -> Response:
         shown = self._selected(request)
         told = {"groups": shown["lines"], "unwell": shown["unwell"], "total": shown["total"]}
-        return _json({**told, "broker_groups": self._sources.broker_groups()})
+        sources = self._sources
+        return _json({**told, "broker_groups": sources.broker_groups(), "remarks": sources.remarks()})
 
     def group(self, request: Request) -> Response:
         """One group, of Kafka's or of RocketMQ's."""
@@ -281,6 +283,8 @@ class _Pages:
             read_age_s=self._sources.read_age_s(),
             is_complete=fleet.is_complete,
             connect_to=self._sources.connect_to,
+            has_coordinator=self._sources.service_topics is not None,
+            remarks=self._sources.remarks(),
             here=template.removesuffix(".html"),
             **values,
         )
@@ -318,6 +322,8 @@ class _Pages:
 
     def _coordinator(self) -> CoordinatorPage:
         sources, now_ms = self._sources, self._sources.now_ms()
+        if sources.service_topics is None:
+            raise Refused(404, "the brokers' own coordinator leaves no record about itself")
         return coordinator_page(
             sources.service_topics.facts(now_ms),
             sources.fleet.starts(now_ms),
@@ -340,7 +346,7 @@ class _Pages:
             return rocketmq_page(group_id, made.rocketmq, between_ms, now_ms, unfolded=unfolded)
         facts = self._sources.fleet.facts(group_id) or GroupFacts(group_id, None, {}, (), 0, 0)
         if made.course is None and not isinstance(facts.view, GroupSnapshot):
-            raise Refused(404, "the history of this group is older than the events topic's retention")
+            raise Refused(404, "the history of this group is older than what its topic keeps")
         notes = []
         if made.since_ms > needed_ms[0]:
             notes.append(f"what was before {words.utc_time(made.since_ms)} UTC is being read")

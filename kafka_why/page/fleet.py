@@ -82,9 +82,11 @@ class GroupFacts:
 
 
 class Fleet:
-    """Takes records; `facts` returns what they say."""
+    """Takes records of the topics of a layout, or with `take` what was made of other records; `facts` returns
+    what they say.
+    """
 
-    def __init__(self, layout: TopicLayout) -> None:
+    def __init__(self, layout: TopicLayout | None = None) -> None:
         self._layout = layout
         self._lock = threading.Lock()
         self._groups: dict[str, _Group] = {}
@@ -96,13 +98,49 @@ class Fleet:
 
     def apply(self, topic: str, key: bytes | None, value: bytes | None, now_ms: int) -> None:
         """Take one record of a topic. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
+        layout = self._layout
+        assert layout is not None, "it takes records"
         with self._lock:
-            if topic == self._layout.groups_topic:
+            if topic == layout.groups_topic:
                 self._apply_view((key or b"").decode(), value)
-            elif topic == self._layout.offsets_topic:
+            elif topic == layout.offsets_topic:
                 self._apply_commit(key or b"", value)
-            elif topic == self._layout.events_topic:
+            elif topic == layout.events_topic:
                 self._apply_entry(value or b"", now_ms)
+
+    def take(
+        self,
+        group_id: str,
+        view: AnyView | None,
+        entries: Iterable[AnyHistoryEntry],
+        commits: Mapping[Partition, tuple[int, int]],
+        now_ms: int,
+        *,
+        anew: bool,
+    ) -> None:
+        """Take a group as it is now, and its new entries, or all of them if they are `anew`. `commits` has
+        each committed offset and its time.
+        """
+        with self._lock:
+            group = self._groups.setdefault(group_id, _Group())
+            if anew:
+                group.forget_before(now_ms + WINDOW_MS)
+            for entry in entries:
+                self._last_entry_ms = max(entry.at_ms, self._last_entry_ms or 0)
+                if entry.at_ms >= now_ms - WINDOW_MS:
+                    group.add(entry)
+            if view is not group.view:
+                group.view, group.ownership = view, None
+            self._lags.set_commits(group_id, commits)
+            self._touch(group)
+
+    def show(self, group_id: str, view: AnyView) -> None:
+        """Show another view of a known group."""
+        with self._lock:
+            group = self._groups.get(group_id)
+            if group is not None:
+                group.view = view
+                self._touch(group)
 
     def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
         """Take the bounds of the logs of the topics of `topics`."""
@@ -124,6 +162,11 @@ class Fleet:
             if not self._is_complete:
                 self._is_complete = True
                 self._touch(None)
+
+    def total_entries(self) -> int:
+        """Return the number of entries of all groups."""
+        with self._lock:
+            return sum(len(group.entries) for group in self._groups.values())
 
     def trim(self, now_ms: int) -> None:
         """Forget the entries that are older than the window."""

@@ -168,7 +168,7 @@ def _page_of_view(facts: GroupFacts, limits_ms: tuple[int, int], now_ms: int) ->
         partitions=_partitions(facts.lags),
         picture=timeline((), (), (), names, {}, limits_ms, now_ms),
         rebalances=[],
-        notes=["its whole history is older than the events topic's retention"],
+        notes=["its whole history is older than what its topic keeps"],
         summary="",
         shares=lines_of(view, now_ms),
     )

@@ -35,10 +35,13 @@ class Read:
 
 
 class Histories:
-    """Returns histories, to several threads. What was read is continued with what the fleet has since."""
+    """Returns histories, to several threads. What was read is continued with what the fleet has since, unless
+    the fleet names entries otherwise than the reader (`continues` is False).
+    """
 
-    def __init__(self, reader: Reader, fleet: Fleet) -> None:
+    def __init__(self, reader: Reader, fleet: Fleet, *, continues: bool = True) -> None:
         self._reader = reader
+        self._continues = continues
         self._fleet = fleet
         self._lock = threading.Lock()
         self._known: OrderedDict[str, Read] = OrderedDict()
@@ -49,6 +52,9 @@ class Histories:
 
         Raises HistoryUnavailable if the group is unknown, and KafkaError.
         """
+        if not self._continues:
+            version = self._fleet.entries_version(group_id)
+            return Read(self._from_topic(group_id, since_ms), since_ms, now_ms, version)
         with self._lock:
             known = self._known.get(group_id)
         if known is not None and known.since_ms <= since_ms and now_ms - known.at_ms <= _FRESH_MS:

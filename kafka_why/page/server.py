@@ -2,8 +2,11 @@
 
 import ipaddress
 import socket
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
+from kafka_why.background_thread import BackgroundThread
 from kafka_why.broker_groups import BrokerGroups
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
@@ -11,21 +14,61 @@ from kafka_why.lifetimes import Startable
 from kafka_why.page.app import Sources, app
 from kafka_why.page.commands import Source
 from kafka_why.page.courses import Courses
-from kafka_why.page.deliveries import KeptDeliveries
+from kafka_why.page.deliveries import NO_DELIVERIES, KeptDeliveries
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.follower import Follower
 from kafka_why.page.histories import Histories
+from kafka_why.page.offsets_follower import OffsetsFollower
 from kafka_why.page.overview import OverviewThread
 from kafka_why.page.security import Access
 from kafka_why.page.service_topics import ServiceFollower, ServiceTopics
 from kafka_why.service_state import StateReader
 from kafka_why.web import Tls, Web, names_of
 from kafka_why.why.deliveries.reading import read_deliveries
-from kafka_why.why.history import read_history
+from kafka_why.why.history import History, read_history
+from kafka_why.why.offsets_topic import read_offsets_topic
+
+
+class _Read(NamedTuple):
+    """The source of a page's data: see `kafka_why.page.app.Sources`. `followers` are to be started."""
+
+    fleet: Fleet
+    histories: Histories
+    followers: tuple[BackgroundThread, ...]
+    read_age_s: Callable[[], float]
+    service_topics: ServiceTopics | None = None
+    deliveries: KeptDeliveries = NO_DELIVERIES
+    remarks: Callable[[], list[str]] = list
+
+
+def _of_our_topics(client_config: ClientConfig, layout: TopicLayout) -> _Read:
+    fleet, topics = Fleet(layout), ServiceTopics(is_observed=layout.is_observed)
+    follower = Follower(client_config, layout, fleet)
+    return _Read(
+        fleet,
+        Histories(partial(read_history, client_config, layout), fleet),
+        (follower, ServiceFollower(client_config, layout, topics)),
+        follower.read_age_s,
+        topics,
+        KeptDeliveries(partial(read_deliveries, client_config, layout)),
+    )
+
+
+def _of_brokers(client_config: ClientConfig) -> _Read:
+    fleet = Fleet()
+    follower = OffsetsFollower(client_config, fleet)
+
+    def history(group_id: str, since_ms: int) -> History:
+        return read_offsets_topic(client_config, group_id, since_ms).history
+
+    # What is read for one group begins earlier, so its entries have other numbers than those of the fleet.
+    histories = Histories(history, fleet, continues=False)
+    return _Read(fleet, histories, (follower,), follower.read_age_s, remarks=follower.remarks)
 
 
 class Page(Startable):
-    """Serves the page on a listening socket until stopped.
+    """Serves the page on a listening socket until stopped. If `layout` is None, there are no topics of ours,
+    and it is made of `__consumer_offsets`.
 
     If `access` is None, only the names of this machine's loopback address are answered. `connect_to` is the
     address that consumers connect to, `metrics_url` that of the coordinator's metrics, and `log` is where its
@@ -36,7 +79,7 @@ class Page(Startable):
     def __init__(
         self,
         client_config: ClientConfig,
-        layout: TopicLayout,
+        layout: TopicLayout | None,
         listening: socket.socket,
         *,
         connect_to: str,
@@ -46,12 +89,11 @@ class Page(Startable):
         metrics_url: str | None = None,
         watches_broker: bool = False,
     ) -> None:
-        fleet, topics = Fleet(layout), ServiceTopics(is_observed=layout.is_observed)
-        self._follower = Follower(client_config, layout, fleet)
+        read = _of_brokers(client_config) if layout is None else _of_our_topics(client_config, layout)
+        fleet, histories = read.fleet, read.histories
+        self._followers = read.followers
         self._overview = overview = OverviewThread(fleet)
-        self._service = ServiceFollower(client_config, layout, topics)
         self._broker_groups = BrokerGroups(client_config) if watches_broker else None
-        histories = Histories(partial(read_history, client_config, layout), fleet)
         self._courses = courses = Courses(histories, fleet)
         sources = Sources(
             fleet=fleet,
@@ -60,21 +102,21 @@ class Page(Startable):
             lines_version=lambda: overview.version,
             histories=histories,
             courses=courses,
-            read_age_s=self._follower.read_age_s,
-            service_topics=topics,
+            read_age_s=read.read_age_s,
+            service_topics=read.service_topics,
             service_state=None if metrics_url is None else StateReader(metrics_url),
             connect_to=connect_to,
             log=log,
-            deliveries=KeptDeliveries(partial(read_deliveries, client_config, layout)),
+            deliveries=read.deliveries,
+            remarks=read.remarks,
             broker_groups=lambda: [] if self._broker_groups is None else self._broker_groups.groups,
         )
         self._web = Web(app(sources, access or Access(names_of(listening))), listening, tls)
 
     def start(self) -> None:
         """Read the topics, and serve. Raises WebUnavailable."""
-        self._follower.start()
-        self._overview.start()
-        self._service.start()
+        for thread in (*self._followers, self._overview):
+            thread.start()
         if self._broker_groups is not None:
             self._broker_groups.start()
         self._web.start()
@@ -84,10 +126,9 @@ class Page(Startable):
         self._web.stop()
         if self._broker_groups is not None:
             self._broker_groups.stop()
-        self._service.stop()
         self._courses.close()
-        self._overview.stop()
-        self._follower.stop()
+        for thread in (self._overview, *self._followers):
+            thread.stop()
 
 
 def is_loopback(host: str) -> bool:

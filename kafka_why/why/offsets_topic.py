@@ -9,31 +9,26 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from struct import pack, unpack_from
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
-import structlog
 from kafka.admin import OffsetSpec
 from kafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.codec import request_id
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.contract.sightings import RebalanceSeen
 from kafka_why.groups.list_groups import list_broker_groups
-from kafka_why.observed.consumer_offsets.decode import decode
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets, redpandas_partition
-from kafka_why.observed.consumer_offsets.schemas import UnknownRecord
-from kafka_why.observed.epochs import topic_ids_in
 from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.observation import At
 from kafka_why.observed.records import AnyRecord, ClassicGeneration, ClassicGroupRemoved, OffsetCommitted
-from kafka_why.observed.step import observe, sight
+from kafka_why.observed.step import sight
+from kafka_why.stored_groups import observe_stored
 from kafka_why.stored_log import Batch, LogWalk, Progress, StoredLog
 from kafka_why.topic_ids import NamesById, names_on
 from kafka_why.why.clock import Clock
 from kafka_why.why.history import History, HistoryUnavailable, why_nothing
-from kafka_why.wire.primitives import ProtocolError
 
 SLICE_RECORDS = 200_000
 """The newest records that are read first. If they do not have enough, four times as many are read."""
@@ -41,8 +36,6 @@ GENERATIONS = 11
 """The last ten rebalances of a classic group need so many generations: each has the whole group."""
 _GROWTH = 4
 _OFFSET_KEYS = (0, 1)
-
-log = structlog.get_logger()
 
 
 class OffsetsUnreadable(HistoryUnavailable):
@@ -224,7 +217,7 @@ class GroupRecords:
         """Take the next batch of the log. Commits of a transaction count when it has ended."""
         if batch.is_marker:
             pending = self._pending.pop(batch.producer_id, [])
-            if pending and any(record.commit for record in batch.records()):
+            if pending and batch.is_commit:
                 self._apply_commits()
                 for of_transaction in pending:
                     self._apply(of_transaction)
@@ -271,27 +264,20 @@ class GroupRecords:
         for record in batch.records():
             if record.key is None or not record.key[2:].startswith(self.key_part):
                 continue
-            try:
-                group_id, says = decode(record.key, record.value)
-            except (UnknownRecord, ProtocolError) as error:
-                log.warning("a record cannot be read", partition=self.partition, error=str(error))
+            seen = observe_stored(self._group, self.group_id, self.partition, record, self.names)
+            if seen is None:
                 continue
-            if group_id == self.group_id:
-                self._observe(record, says)
+            self._count(seen.says, record.timestamp)
+            self.entries += seen.observed.history
+            self._group = seen.group
 
-    def _observe(self, record: Any, says: AnyRecord) -> None:
-        if ids := topic_ids_in(says):
-            self.names.find(ids)
+    def _count(self, says: AnyRecord, at_ms: int) -> None:
         if isinstance(says, ClassicGeneration):
             self.generations += 1
             if self.first_generation_ms is None:
-                self.first_generation_ms = record.timestamp
+                self.first_generation_ms = at_ms
         elif not isinstance(says, OffsetCommitted | ClassicGroupRemoved):
             self.has_increments = True
-        name = request_id(KAFKAS_OFFSETS_TOPIC, self.partition, record.offset)
-        seen = observe(self._group, self.group_id, says, At(record.timestamp, name, name), self.names.known)
-        self.entries += seen.history
-        self._group = None if seen.is_over else seen.group
 
 
 def _offset_key(data: bytes, found: int, length: int) -> bytes | None:

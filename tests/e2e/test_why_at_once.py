@@ -1,9 +1,13 @@
-"""`why` at a cluster where nothing of ours was set up, as a user who may read `__consumer_offsets` alone."""
+"""`why` and the page at a cluster where nothing of ours was set up, as a user who may read
+`__consumer_offsets` alone.
+"""
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner, Result
@@ -11,6 +15,9 @@ from click.testing import CliRunner, Result
 from cli import main
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
+from kafka_why.page import offsets_follower
+from kafka_why.page.server import Page
+from kafka_why.web import listening_at, url_of
 from kafka_why.why import at_once
 from kafka_why.why.live_sources import LiveOffsetsTopic
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, share
@@ -64,6 +71,65 @@ def ask(broker: SecuredBroker, folder: Path, user: str, *arguments: str) -> Resu
     return CliRunner().invoke(main, [*arguments, *cluster])
 
 
+@contextmanager
+def page_of(broker: SecuredBroker, user: str) -> Iterator[str]:
+    """A page of the brokers' own topic, which a user serves. Yield its address."""
+    with (
+        listening_at("127.0.0.1", 0) as listening,
+        Page(broker.config_of(user), None, listening, connect_to=broker.bootstrap_servers),
+    ):
+        yield url_of(listening)
+
+
+def shown(url: str) -> dict[str, Any]:
+    with urlopen(f"{url}api/groups", timeout=10) as response:
+        found: dict[str, Any] = json.load(response)
+    return {line["group_id"]: line for line in found["groups"]} | {"remarks": " ".join(found["remarks"])}
+
+
+def test_page_shows_every_group_after_the_fact(
+    broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets_follower, "FIRST_MS", 0)  # so all that was before is read backwards
+    monkeypatch.setattr(offsets_follower, "SLICE_RECORDS", 3)
+    classic, epochs = new_group(), new_group()
+    for group in (classic, epochs):
+        with closing(member(broker, group, epochs=group == epochs)) as stays:
+            with closing(member(broker, group, epochs=group == epochs)) as leaves:
+                share(stays, leaves)
+            share(stays)
+    with closing(kafka_clients.admin(broker.config_of(ADMIN))) as admin, page_of(broker, READER) as url:
+        before = {group["group_id"] for group in admin.list_groups()}, admin.list_topics()
+        for group in (classic, epochs):
+            wait_until(lambda group=group: shown(url).get(group, {}).get("rebalances") == 4, group)  # type: ignore[misc]
+        wait_until(lambda: "being read" not in shown(url)["remarks"], "the beginning of the topic")
+        lines = shown(url)
+        assert [(lines[g]["state"], lines[g]["members"]) for g in (classic, epochs)] == [("Empty", 0)] * 2
+        assert all("left or expired" in lines[group]["change"] for group in (classic, epochs))
+        assert "may not list groups" in lines["remarks"]
+        with closing(member(broker, classic, epochs=False)) as late:
+            share(late)
+            wait_until(lambda: shown(url)[classic]["state"] == "Stable", "the member on the page")
+        for path in (f"group?id={classic}", f"group?id={epochs}", "members", "api/members"):
+            with urlopen(f"{url}{path}", timeout=10) as response:
+                assert "rdkafka" in response.read().decode()
+        assert ({group["group_id"] for group in admin.list_groups()}, admin.list_topics()) == before
+
+
+def test_page_that_keeps_no_older_records_says_since_when_it_is_complete(
+    broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(offsets_follower, "FIRST_MS", 0)
+    monkeypatch.setattr(offsets_follower, "SLICE_RECORDS", 1)
+    monkeypatch.setattr(offsets_follower, "MAX_KEPT_BYTES", 0)
+    with closing(member(broker, new_group(), epochs=False)) as there:
+        share(there)
+    with page_of(broker, ADMIN) as url:
+        wait_until(lambda: "to bound the memory" in shown(url)["remarks"], "the bound")
+        assert "complete since" in shown(url)["remarks"]
+        assert "groups that the brokers list no record" in shown(url)["remarks"]
+
+
 @pytest.mark.parametrize("epochs", [False, True], ids=["classic", "consumer protocol"])
 def test_group_is_explained_after_the_fact(
     broker: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, epochs: bool
@@ -101,10 +167,11 @@ def test_group_is_explained_after_the_fact(
         assert set(admin.list_topics()) <= {TOPIC, KAFKAS_OFFSETS_TOPIC}, "the command creates no topic"
 
 
+@pytest.mark.parametrize("command", [("why", "orders-service"), ("page",)], ids=["why", "page"])
 def test_missing_right_is_named_with_the_command_that_grants_it(
-    broker: SecuredBroker, tmp_path: Path
+    broker: SecuredBroker, tmp_path: Path, command: tuple[str, ...]
 ) -> None:
-    told = ask(broker, tmp_path, STRANGER, "why", "orders-service")
+    told = ask(broker, tmp_path, STRANGER, *command)
     assert told.exit_code == 1
     assert f"--operation Read --topic {KAFKAS_OFFSETS_TOPIC}" in told.stderr
     assert "--operation Describe --group orders-service" in told.stderr

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from cli import main
 from cli.groups import groups
+from cli.groups.coordinator import Coordinator
 from kafka_why.cli.groups import USAGE_EXIT_CODE, read
-from kafka_why.cli.groups.common import Cluster
 from kafka_why.groups.gather import Described
 
 NOBODY = ["--bootstrap-servers", "127.0.0.1:1"]
@@ -78,13 +78,13 @@ def test_a_file_that_is_no_plan(tmp_path: Path) -> None:
 def test_group_name_may_begin_with_a_dash(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     named: list[str] = []
 
-    def chosen(_: Cluster, names: Sequence[str], *__: Any, **___: Any) -> dict[str, None]:
+    def chosen(_: Coordinator, names: Sequence[str], *__: Any, **___: Any) -> dict[str, None]:
         named.extend(names)
         return {}
 
-    monkeypatch.setattr(Cluster, "chosen_groups", chosen)
-    monkeypatch.setattr(Cluster, "requests", None)
-    monkeypatch.setattr(Cluster, "log", None)
+    monkeypatch.setattr(Coordinator, "chosen_groups", chosen)
+    monkeypatch.setattr(Coordinator, "described_by", None)
+    monkeypatch.setattr(Coordinator, "log", None)
     monkeypatch.setattr(read, "describe_groups", lambda *_, **__: Described())
     CliRunner().invoke(groups, arguments)
     assert named == ["-dash", "--all-groups"]

@@ -185,7 +185,7 @@ def test_a_page_of_all_groups_has_the_version_of_its_lines(on_loopback: socket.s
 def test_without_a_group_the_page_says_what_to_do(on_loopback: socket.socket) -> None:
     html = answer(on_loopback)[2].decode()
     assert "No group yet." in html and "127.0.0.1:9092" in html and "own coordinator" not in html
-    nothing = {"groups": [], "unwell": [], "total": 0, "broker_groups": []}
+    nothing = {"groups": [], "unwell": [], "total": 0, "broker_groups": [], "remarks": []}
     assert json.loads(answer(on_loopback, "/api/groups")[2]) == nothing
 
 

@@ -1,0 +1,232 @@
+"""The thread that follows `__consumer_offsets` for the page of a cluster without topics of ours.
+
+It reads the last minutes of every partition first, and then what is older, while it follows the ends. READ on
+the topic is enough. Where the principal may list groups, a rebalance that is under way is shown, too.
+"""
+
+import time
+from collections.abc import Iterable
+from contextlib import closing
+from dataclasses import dataclass, field
+
+from kafka import KafkaAdminClient
+from kafka.admin import OffsetSpec
+from kafka.errors import KafkaError, OffsetOutOfRangeError
+from msgspec.structs import replace
+
+from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.outage_warning import OutageWarning
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
+from kafka_why.lag.polls import Looks
+from kafka_why.page.fleet import WINDOW_MS, Fleet
+from kafka_why.page.words import thousands, utc_time
+from kafka_why.stored_groups import MAX_GROUPS, GroupNews, LogPart, StoredGroups
+from kafka_why.stored_log import Batch, LogWalk, StoredLog
+from kafka_why.topic_follower import FollowerThread
+from kafka_why.topic_ids import names_on
+
+FIRST_MS = 600_000
+"""The last minutes, which are read first."""
+SLICE_RECORDS = 20_000
+"""Records of a partition that are read before the ends of all partitions are looked at again."""
+MAX_KEPT_BYTES = 64 * 1024 * 1024
+MAX_ENTRIES = 50_000
+"""The records that are kept while older ones are read, and the entries of all groups, some 1.8 kB each. With
+more no older record is read.
+"""
+LIST_INTERVAL_S = 2.0
+_POLL_S = 0.3
+_TIMEOUT_MS = 10_000
+_TRIM_INTERVAL_S = 30.0
+_UNDER_WAY = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
+
+
+@dataclass(slots=True)
+class _Partition:
+    """All from offset `low` to before `next` has been read, and the log begins at `begin`. `low_ms` is the
+    time of the first record that was read.
+    """
+
+    begin: int
+    low: int
+    next: int
+    low_ms: int
+    pending: dict[int, list[Batch]] = field(default_factory=dict)
+
+
+class OffsetsFollower(FollowerThread):
+    """Feeds a fleet until stopped, which takes as long as a request at most.
+
+    It survives that no broker is there, and reads later what it missed.
+    """
+
+    def __init__(self, client_config: ClientConfig, fleet: Fleet, reader: str = "page") -> None:
+        self._client_config = client_config
+        self._fleet = fleet
+        super().__init__(f"{reader}-offsets-follower", f"reading {KAFKAS_OFFSETS_TOPIC} for the {reader}")
+        self._lists = OutageWarning("listing the groups")
+        self._lags = OutageWarning("reading the ends of topics")
+        self._read_at_s = time.monotonic()
+        self._trimmed_at_s = self._listed_at_s = float("-inf")
+        self._listed: dict[str, str] | None = None
+        self._under_way: dict[str, tuple[str, int]] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self._groups = StoredGroups(names_on(self._client_config))
+        self._partitions: dict[int, _Partition] = {}
+        self._is_full = False
+        self._looks = Looks(self._fleet)
+
+    def read_age_s(self) -> float:
+        """The seconds since the topic was last read, or since the follower was made."""
+        return time.monotonic() - self._read_at_s
+
+    def remarks(self) -> list[str]:
+        """Return what the page is made of, and what is missing."""
+        partitions = list(self._partitions.values())
+        read = sum(one.next - one.low for one in partitions)
+        older = sum(one.low - one.begin for one in partitions)
+        whole_ms = max((one.low_ms for one in partitions if one.low > one.begin), default=0)
+        found = [f"made of {thousands(read)} records of the brokers' own {KAFKAS_OFFSETS_TOPIC}"]
+        if older:
+            why = "are not read, to bound the memory" if self._is_full else "are being read"
+            found.append(f"complete since {utc_time(whole_ms)} UTC; {thousands(older)} older records {why}")
+        if self._groups.left_out:
+            found.append(f"more than {thousands(MAX_GROUPS)} groups: the others are left out")
+        found += self._listed_remarks()
+        found.append("for what brokers have deleted, and for beginnings and members to wait for: `observe`")
+        return found
+
+    def _listed_remarks(self) -> Iterable[str]:
+        if self._listed is None:
+            return
+        shown = set(self._fleet.group_ids())
+        if shown and not self._listed:
+            yield (
+                "this principal may not list groups (DESCRIBE on the cluster), so a rebalance is shown "
+                "when it has ended"
+            )
+        if missing := self._listed.keys() - shown:
+            yield f"of {len(missing)} groups that the brokers list no record has been read yet"
+
+    def _connect_and_follow(self) -> None:
+        with (
+            StoredLog(self._client_config, KAFKAS_OFFSETS_TOPIC) as stored,
+            closing(kafka_clients.admin(self._client_config, request_timeout_ms=_TIMEOUT_MS)) as admin,
+        ):
+            try:
+                while not self._stopped.is_set():
+                    self._step(stored, admin)
+            except OffsetOutOfRangeError:
+                self._begin()  # the topic is another one
+                raise
+
+    def _step(self, stored: StoredLog, admin: KafkaAdminClient) -> None:
+        if not self._partitions:
+            self._find(stored)
+        self._list(admin)
+        self._read_new(stored)
+        has_older = self._read_older(stored)
+        self._warning.worked()
+        self._read_at_s = time.monotonic()
+        self._look(admin)
+        if has_older:
+            return
+        if time.monotonic() - self._trimmed_at_s >= _TRIM_INTERVAL_S:
+            self._fleet.trim(_now_ms())
+            self._trimmed_at_s = time.monotonic()
+        self._stopped.wait(_POLL_S)
+
+    def _find(self, stored: StoredLog) -> None:
+        begins, ends = stored.offsets(OffsetSpec.EARLIEST), stored.offsets(OffsetSpec.LATEST)
+        at_ms = _now_ms() - FIRST_MS
+        recent = stored.offsets(at_ms)
+        for partition, begin in begins.items():
+            low = recent[partition] if recent[partition] >= 0 else ends[partition]
+            self._partitions[partition] = _Partition(begin, low, low, at_ms)
+
+    def _read_new(self, stored: StoredLog) -> None:
+        """Read up to the current ends."""
+        ends = stored.offsets(OffsetSpec.LATEST)
+        for partition, at in self._partitions.items():
+            while at.next < ends[partition] and not self._stopped.is_set():
+                end = min(ends[partition], at.next + SLICE_RECORDS)
+                part, walk = self._read(stored, partition, LogWalk(at.next, end, b""), at.pending)
+                at.next = walk.next_offset
+                self._take(self._groups.append(partition, part))
+
+    def _read_older(self, stored: StoredLog) -> bool:
+        """Read the slice before the youngest first record that is known. Return False if nothing is left."""
+        left = [number for number, at in self._partitions.items() if at.low > at.begin]
+        if not left or self._is_full:
+            if not self._fleet.is_complete:
+                self._groups.forget_records()
+                self._fleet.complete()
+            return False
+        partition = max(left, key=lambda number: self._partitions[number].low_ms)
+        at = self._partitions[partition]
+        first = max(at.begin, at.low - SLICE_RECORDS)
+        part, _ = self._read(stored, partition, LogWalk(first, at.low, b""), {})
+        self._take(self._groups.prepend(partition, part, _now_ms() - WINDOW_MS))
+        at.low, at.low_ms = first, at.low_ms if part.first_ms is None else part.first_ms
+        self._is_full = self._groups.kept_bytes > MAX_KEPT_BYTES or self._fleet.total_entries() > MAX_ENTRIES
+        return True
+
+    def _read(
+        self, stored: StoredLog, partition: int, walk: LogWalk, pending: dict[int, list[Batch]]
+    ) -> tuple[LogPart, LogWalk]:
+        part = LogPart(walk.first, walk.end, pending)
+        for batch in stored.read(partition, walk):
+            part.take(batch)
+        return part, walk
+
+    def _take(self, news: Iterable[GroupNews]) -> None:
+        for group_id, view, entries, commits, anew in news:
+            if entries and not anew:
+                self._under_way.pop(group_id, None)
+            shown = self._shown(group_id, view)
+            self._fleet.take(group_id, shown, entries, commits, _now_ms(), anew=anew)
+
+    def _shown(self, group_id: str, view: GroupSnapshot | None) -> GroupSnapshot | None:
+        """Return the view with the state that the brokers list, if it is that of a rebalance under way."""
+        if view is None or group_id not in self._under_way:
+            return view
+        state, since_ms = self._under_way[group_id]
+        return replace(view, state=state, state_timestamp_ms=since_ms)
+
+    def _list(self, admin: KafkaAdminClient) -> None:
+        """List the groups if it is time. Which rebalance now is not in the log before the rebalance ends."""
+        if time.monotonic() - self._listed_at_s < LIST_INTERVAL_S:
+            return
+        self._listed_at_s = time.monotonic()
+        try:
+            listed = admin.list_groups()
+        except KafkaError as error:
+            self._lists.failed(error)
+            return
+        self._lists.worked()
+        self._listed = {group["group_id"]: group.get("group_state", "") for group in listed}
+        before, now_ms = self._under_way, _now_ms()
+        self._under_way = {
+            group_id: before[group_id] if before.get(group_id, ("",))[0] == state else (state, now_ms)
+            for group_id, state in self._listed.items()
+            if state in _UNDER_WAY
+        }
+        for group_id in {name for name, _ in before.items() ^ self._under_way.items()}:
+            view = self._shown(group_id, self._groups.view(group_id))
+            if view is not None:
+                self._fleet.show(group_id, view)
+
+    def _look(self, admin: KafkaAdminClient) -> None:
+        try:
+            self._looks.look(admin)
+            self._lags.worked()
+        except KafkaError as error:  # the right to describe the topics is not needed for the rest
+            self._lags.failed(error)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,255 @@
+"""All groups of a cluster from the records of `__consumer_offsets`, which may be read backwards.
+
+The newest records come first and older ones later. A group is observed again from its first known record when
+an older one of it has come. Of the time before a window only the last record of each key is kept, as
+compaction does: from these the group's state at the beginning of the window follows.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import structlog
+from kafka.errors import CorruptRecordError
+
+from kafka_why.contract.codec import request_id
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
+from kafka_why.observed.consumer_offsets.decode import decode
+from kafka_why.observed.consumer_offsets.schemas import UnknownRecord
+from kafka_why.observed.epochs import topic_ids_in
+from kafka_why.observed.group import ObservedGroup
+from kafka_why.observed.observation import At, Observation
+from kafka_why.observed.records import AnyRecord
+from kafka_why.observed.step import observe
+from kafka_why.observed.view import view_of
+from kafka_why.stored_log import Batch, StoredRecord
+from kafka_why.topic_ids import NamesById
+from kafka_why.wire.primitives import ProtocolError
+
+MAX_GROUPS = 20_000
+"""Groups that are kept, those that were read first."""
+_OFFSET_TYPES = (0, 1)
+_GROUP_AT = 4  # a key begins with its type, and the length of the group's id
+_RECORD_BYTES = 200  # what a record takes besides its bytes
+
+log = structlog.get_logger()
+
+
+class Seen(NamedTuple):
+    """What one record says, and what followed. `group` is the group after it, None if it has ended."""
+
+    says: AnyRecord
+    observed: Observation
+    group: ObservedGroup | None
+
+
+def observe_stored(
+    group: ObservedGroup | None, group_id: str, partition: int, record: StoredRecord, names: NamesById
+) -> Seen | None:
+    """Apply the next record of a group, None if it cannot be read (logged) or is of another group."""
+    try:
+        of_group, says = decode(record.key or b"", record.value)
+    except (UnknownRecord, ProtocolError) as error:
+        log.warning("a record cannot be read", partition=partition, offset=record.offset, error=str(error))
+        return None
+    if of_group != group_id:
+        return None
+    if ids := topic_ids_in(says):
+        names.find(ids)
+    name = request_id(KAFKAS_OFFSETS_TOPIC, partition, record.offset)
+    seen = observe(group, group_id, says, At(record.timestamp, name, name), names.known)
+    return Seen(says, seen, None if seen.is_over else seen.group)
+
+
+@dataclass(slots=True)
+class GroupPart:
+    """A group's records of a part of the log. Of the commits between two other records only the last one of
+    each partition is kept: what follows from the later of the two needs no other.
+    """
+
+    records: list[StoredRecord] = field(default_factory=list)
+    commits: dict[bytes, StoredRecord] = field(default_factory=dict)
+
+    def add(self, record: StoredRecord) -> None:
+        """Add a record that is no commit."""
+        self.records += sorted(self.commits.values())
+        self.records.append(record)
+        self.commits = {}
+
+    def all(self) -> list[StoredRecord]:
+        """Return the records in the log's order."""
+        return [*self.records, *sorted(self.commits.values())]
+
+
+class LogPart:
+    """The records of a partition from the offset `first` on, by group. `pending` are the batches of open
+    transactions by producer.
+    """
+
+    def __init__(self, first: int, end: int, pending: dict[int, list[Batch]]) -> None:
+        self.groups: dict[bytes, GroupPart] = {}
+        self.first_ms: int | None = None
+        self._first, self._end, self._pending = first, end, pending
+
+    def take(self, batch: Batch) -> None:
+        """Take the next batch. Commits of a transaction count when it has ended. Raises KafkaError."""
+        if self.first_ms is None:
+            self.first_ms = batch.timestamp_ms
+        if batch.is_marker:
+            pending = self._pending.pop(batch.producer_id, [])
+            for of_transaction in pending if pending and batch.is_commit else ():
+                self._add(of_transaction)
+        elif batch.is_transactional:
+            self._pending.setdefault(batch.producer_id, []).append(batch)
+        else:
+            self._add(batch)
+
+    def _add(self, batch: Batch) -> None:
+        try:
+            records = batch.records()
+        except CorruptRecordError as error:
+            log.warning("a batch cannot be read", error=str(error))
+            return
+        is_at_edge = records and not self._first <= records[0].offset <= records[-1].offset < self._end
+        if is_at_edge and not batch.is_transactional:
+            records = [record for record in records if self._first <= record.offset < self._end]
+        prefix, part = b"", None
+        for record in records:
+            key = record[2]
+            if key is None or len(key) < _GROUP_AT:
+                continue
+            # Mostly the partitions of one group are committed together.
+            if part is None or not key.startswith(prefix):
+                prefix = key[: _GROUP_AT + (key[2] << 8 | key[3])]
+                part = self.groups.get(prefix[_GROUP_AT:])
+                if part is None:
+                    part = self.groups[prefix[_GROUP_AT:]] = GroupPart()
+            if key[1] in _OFFSET_TYPES:
+                part.commits[key] = record
+            else:
+                part.add(record)
+
+
+class GroupNews(NamedTuple):
+    """A group that has changed: its view, None if it has ended, and its committed offsets.
+
+    `entries` follow those before, or take the place of all of them if they are `anew`.
+    """
+
+    group_id: str
+    view: GroupSnapshot | None
+    entries: list[HistoryEntry]
+    offsets: dict[tuple[str, int], tuple[int, int]]
+    anew: bool
+
+
+@dataclass(slots=True)
+class _Known:
+    """A group. `older` has the records before the window by key, the newest first, and `records` the rest."""
+
+    group_id: str
+    partition: int
+    older: dict[bytes, StoredRecord] = field(default_factory=dict)
+    records: list[StoredRecord] = field(default_factory=list)
+    group: ObservedGroup | None = None
+    view: GroupSnapshot | None = None
+
+
+class StoredGroups:
+    """What the records say of all groups. For one thread.
+
+    `kept_bytes` is about what the kept records take, until `forget_records`. `left_out`: there are more
+    groups than MAX_GROUPS.
+    """
+
+    def __init__(self, names: NamesById) -> None:
+        self.kept_bytes = 0
+        self.left_out = False
+        self._names = names
+        self._known: dict[bytes, _Known] = {}
+        self._keeps_records = True
+
+    def view(self, group_id: str) -> GroupSnapshot | None:
+        """Return a group's view, None if it is not known or has ended."""
+        known = self._known.get(group_id.encode())
+        return None if known is None else known.view
+
+    def append(self, partition: int, part: LogPart) -> Iterator[GroupNews]:
+        """Apply records that are newer than those before. Yield the groups that changed."""
+        for known, of_group in self._of(partition, part):
+            records = of_group.all()
+            if self._keeps_records:
+                known.records += records
+                self._charge(records)
+            yield self._observe(known, records, anew=False)
+            if known.group is None and not self._keeps_records:
+                self._known.pop(known.group_id.encode(), None)
+
+    def prepend(self, partition: int, part: LogPart, window_ms: int) -> Iterator[GroupNews]:
+        """Take records that are older than those before, where the window begins at a time. Yield the groups
+        of which more is known.
+        """
+        for known, of_group in self._of(partition, part):
+            within = list[StoredRecord]()
+            older = len(known.older)
+            for record in reversed(of_group.all()):
+                if record.timestamp >= window_ms:
+                    within.append(record)
+                elif (key := record.key or b"") not in known.older:
+                    known.older[key] = record
+                    self._charge([record])
+            if within or len(known.older) > older:
+                known.records[:0] = reversed(within)
+                self._charge(within)
+                known.group = known.view = None
+                records = [*reversed(known.older.values()), *known.records]
+                yield self._observe(known, records, anew=True)
+
+    def forget_records(self) -> None:
+        """Free the records, because no older ones will come."""
+        self._keeps_records, self.kept_bytes = False, 0
+        for key, known in list(self._known.items()):
+            known.older, known.records = {}, []
+            if known.group is None:
+                del self._known[key]
+
+    def _of(self, partition: int, part: LogPart) -> Iterator[tuple[_Known, GroupPart]]:
+        for key, of_group in part.groups.items():
+            known = self._known.get(key)
+            if known is None and len(self._known) >= MAX_GROUPS:
+                self.left_out = True
+                continue
+            if known is None:
+                known = self._known[key] = _Known(key.decode(errors="replace"), partition)
+            yield known, of_group
+
+    def _charge(self, records: Iterable[StoredRecord]) -> None:
+        self.kept_bytes += sum(_RECORD_BYTES + len(r.key or b"") + len(r.value or b"") for r in records)
+
+    def _observe(self, known: _Known, records: Iterable[StoredRecord], *, anew: bool) -> GroupNews:
+        entries, has_news = list[HistoryEntry](), anew
+        for record in records:
+            try:
+                seen = observe_stored(known.group, known.group_id, known.partition, record, self._names)
+            except Exception:  # any fault of this code must not stop the other groups
+                log.exception("a record cannot be applied", partition=known.partition, offset=record.offset)
+                continue
+            if seen is not None:
+                entries += seen.observed.history
+                has_news |= seen.observed.has_news or known.group is None or seen.group is None
+                known.group = seen.group
+        if has_news:
+            known.view = None if known.group is None else view_of(known.group, self._names.known)
+        return GroupNews(known.group_id, known.view, entries, _offsets(known.group), anew)
+
+
+def _offsets(group: ObservedGroup | None) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return each committed offset, and the time of its commit."""
+    topics = {} if group is None else group.offsets
+    return {
+        (topic, number): (offset.offset, offset.committed_at_ms)
+        for topic, offsets in topics.items()
+        for number, offset in offsets.items()
+    }
