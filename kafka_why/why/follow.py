@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kafka.errors import KafkaError
-from msgspec import Struct
 from msgspec.structs import replace
 
 from kafka_why.connections.outage_warning import OutageWarning
@@ -23,18 +22,6 @@ from kafka_why.why.text import rebalance_text
 
 _ENTRIES_MAX = 20_000
 _RETRY_S = 1.0
-
-
-class EntryLine(Struct, frozen=True):
-    """A line of JSON: a new entry of the history."""
-
-    entry: AnyHistoryEntry
-
-
-class RebalanceLine(Struct, frozen=True):
-    """A line of JSON: a rebalance that is over."""
-
-    rebalance: Rebalance
 
 
 class Follower:
@@ -80,7 +67,7 @@ class Follower:
             if self._show_json is None:
                 self._show(visible(entry_line(entry)))
             else:
-                self._show_json(EntryLine(entry))
+                self._show_json({"entry": entry})
         ours = [entry for entry in new if isinstance(entry, HistoryEntry)]
         self._entries += ours
         if ours:
@@ -95,7 +82,7 @@ class Follower:
                 text = rebalance_text(numbered, now_ms(), Clock(), course.names)
                 self._show(visible_text(["", text, ""]))
             else:
-                self._show_json(RebalanceLine(numbered))
+                self._show_json({"rebalance": numbered})
         self._shown = len(over)
 
     def _forget(self) -> None:

@@ -10,7 +10,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.groups.list_groups import list_broker_groups
-from kafka_why.observed.looks import Looks
+from kafka_why.observed.looks import ClassicLook, Looks
 from kafka_why.observed.polled import PolledGroup
 from kafka_why.partitioner import partition_of
 from kafka_why.stored_log import Progress
@@ -20,6 +20,8 @@ from kafka_why.why.history import History, HistoryUnavailable, entry_in, why_not
 from kafka_why.why.offsets_topic import OffsetsTopic
 from kafka_why.why.polls import GroupPoller, now_ms
 from kafka_why.why.wording import count
+
+_FOREVER_MS = 2**62
 
 log = structlog.get_logger()
 
@@ -73,7 +75,7 @@ class LiveOffsetsTopic:
         look = None
         if self._poller is not None and (self._group is None or self._group.epochs is None):
             try:
-                look = self._poller.describe_classic()
+                look = self._poller.describe()
             except GroupAuthorizationFailedError:
                 log.warning("without DESCRIBE on the group, rebalances are shown when they are over")
                 self._poller.close()
@@ -81,7 +83,7 @@ class LiveOffsetsTopic:
         asked_ms, passed = now_ms(), self._walk.next_offset
         group = self._group = self._topic.read_on(self._part, self._walk)
         self._clock.read(self._walk.last_ms if self._walk.next_offset > passed else None, asked_ms, now_ms())
-        if look is not None and group is not None and group.classic is not None:
+        if isinstance(look, ClassicLook) and group is not None and group.classic is not None:
             seen = self._looks.take(look.moved(-self._clock.ahead_ms), group.classic.since_ms)
             if seen is not None:
                 self._part.sight(seen)
@@ -102,22 +104,18 @@ class BrokersClock:
 
     def __init__(self) -> None:
         self._before_ms: int | None = None
-        self._least_ms: int | None = None
-        self._most_ms: int | None = None
+        self._least_ms, self._most_ms = -_FOREVER_MS, _FOREVER_MS
 
     @property
     def ahead_ms(self) -> int:
         """The difference, negative if this machine's clock is behind."""
-        if self._least_ms is None or self._most_ms is None:
-            return 0
         return min(max(0, self._least_ms), self._most_ms)
 
     def read(self, appended_ms: int | None, asked_ms: int, answered_ms: int) -> None:
         """Take the time of the newest record of a read, None if there was no new one."""
         if appended_ms is not None and self._before_ms is not None:
-            least, most = self._before_ms - appended_ms, answered_ms - appended_ms
-            self._least_ms = least if self._least_ms is None else max(self._least_ms, least)
-            self._most_ms = most if self._most_ms is None else min(self._most_ms, most)
+            self._least_ms = max(self._least_ms, self._before_ms - appended_ms)
+            self._most_ms = min(self._most_ms, answered_ms - appended_ms)
         self._before_ms = asked_ms
 
 

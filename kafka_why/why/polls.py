@@ -76,15 +76,6 @@ class GroupPoller:
                 return _classic(found, asked_ms) if kind == CLASSIC else _with_epochs(found, kind)
         return None
 
-    def describe_classic(self) -> ClassicLook | None:
-        """Return the group if it is a classic one."""
-        asked_ms = now_ms()
-        try:
-            found = self._ask(_REQUESTS[CLASSIC](self._group_id))
-        except GroupIdNotFoundError:
-            return None
-        return None if found.group_state == DEAD else _classic(found, asked_ms)
-
     def committed(self) -> dict[TopicPartition, int]:
         """Return the offsets of the partitions that the principal may describe. A share group has none."""
         if self._kind == SHARE:
