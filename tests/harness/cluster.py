@@ -21,7 +21,7 @@ from kafka_why.contract.kafka.share_requests import AlterShareGroupOffsets, Dele
 from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
 from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_subscription
 from records import topic_patterns
-from state.kafka.modern.topics import KnowsTopics
+from state.kafka.modern.topics import AnyModernGroup
 from tests.harness.offset_requests import topic_id
 
 T = TypeVar("T", CommittedTopic, TopicPartitions)
@@ -105,12 +105,12 @@ class Cluster:
         image = self.topics.get(topic.name)
         return topic if image is None or topic.topic_id is not None else replace(topic, topic_id=image.id)
 
-    def differences(self, group: KnowsTopics) -> TopicImages:
+    def differences(self, group: AnyModernGroup) -> TopicImages:
         """Return what the watcher sends the group: the topics that the group does not know as they are."""
         names = sorted({*group.topics, *group.unknown_topics()})
         return {name: self.topics.get(name) for name in names if not self._is_known(group, name)}
 
-    def _is_known(self, group: KnowsTopics, name: str) -> bool:
+    def _is_known(self, group: AnyModernGroup, name: str) -> bool:
         image, known = self.topics.get(name), group.topics.get(name)
         if image is None:
             return known is None and name in group.topics

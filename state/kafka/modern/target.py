@@ -7,7 +7,7 @@ GroupMetadataManager.maybeUpdateTargetAssignment.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -20,24 +20,16 @@ from kafka_why.contract.settings import SettingValue
 from state.config import CoordinatorConfig
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Topic
-from state.kafka.modern.topics import KnowsTopics
+from state.kafka.modern.topics import AnyModernGroup
 from state.kafka.modern_group import ModernGroup
 from state.kafka.settings import GroupSetting, SettingBounds, values_in_force
 
 # The bound on partitions that the coordinator assigns to one group. Rows TA31, TA32.
 
 
-class Assigned(KnowsTopics, Protocol):
-    """A group to whose members partitions are assigned, by member id."""
-
-    @property
-    def members(self) -> Mapping[str, Any]: ...
-    def topics_of(self, member: Any) -> Collection[str]: ...
-
-
 def has_room(
     config: CoordinatorConfig,
-    group: Assigned | None,
+    group: AnyModernGroup | None,
     member_id: str,
     topics: Collection[str],
     reported: TopicImages | None,
@@ -60,12 +52,13 @@ def has_room(
     # Counts are also known of topics that no member subscribes to.
     if group is None:
         return sum(counts.get(name, 0) for name in topics) <= most
-    others = (member for member in group.members.values() if member.member_id != member_id)
+    members: Mapping[str, Any] = group.members
+    others = (member for member in members.values() if member.member_id != member_id)
     wanted = {topic for member in others for topic in group.topics_of(member)}.union(topics)
     return wanted <= group.subscribed() or sum(counts.get(name, 0) for name in wanted) <= most
 
 
-def assignable_topics(group: KnowsTopics, most: int) -> tuple[dict[str, Topic], list[str]]:
+def assignable_topics(group: AnyModernGroup, most: int) -> tuple[dict[str, Topic], list[str]]:
     """Return the topics to assign by name, and those that are left out, because the partitions of the others
     leave no room for theirs (row TA32).
     """
@@ -200,17 +193,6 @@ _Place = tuple[bytes, int]
 """A partition."""
 
 
-class HasTarget(KnowsTopics, Protocol):
-    """A group with epochs and a target."""
-
-    group_epoch: int
-    assignment_epoch: int
-    assignment_timestamp_ms: int
-    target: Targets
-
-    def names_by_id(self) -> dict[bytes, str]: ...
-
-
 def is_wanted(context: StepContext, settings: ModernSettings, *, current: str, too_early: str) -> bool:
     """Whether the group has changed since the last target, and the assignment interval is over. The rows are
     those of a group that has not changed, and of an interval that is not over.
@@ -225,7 +207,7 @@ def is_wanted(context: StepContext, settings: ModernSettings, *, current: str, t
     return True
 
 
-def topics_of_target(context: StepContext, group: KnowsTopics) -> tuple[dict[str, Topic], list[str]]:
+def topics_of_target(context: StepContext, group: AnyModernGroup) -> tuple[dict[str, Topic], list[str]]:
     """Return the topics to assign by name, and those that are left out (row TA32)."""
     topics, left_out = assignable_topics(group, context.config.group_max_partitions)
     if left_out:
@@ -244,7 +226,12 @@ def by_topic_id(dealt: Mapping[str, Iterable[TopicPartition]], topics: Mapping[s
 
 
 def note_target(
-    context: StepContext, group: HasTarget, rule: RuleId, assignor: str, last: Targets, left_out: list[str]
+    context: StepContext,
+    group: AnyModernGroup,
+    rule: RuleId,
+    assignor: str,
+    last: Targets,
+    left_out: list[str],
 ) -> None:
     """Note that the group's target is of its epoch now. `last` is the target before, and `left_out` are the
     topics that the target is without.

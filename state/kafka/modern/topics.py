@@ -6,32 +6,26 @@ cluster's metadata. Here requests and the topic watcher report it (`state.kafka.
 
 from collections.abc import Collection, Mapping
 from hashlib import blake2b
-from typing import Protocol
 
 from msgspec import msgpack
 
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.topic_images import TopicImages
 from kafka_why.contract.kafka.wording import counted
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import StepContext
 from state.kafka.group import Topic, Topics, reported, watched
 from state.kafka.offsets.topic_metadata import remember_deleted
+from state.kafka.share_group import ShareGroup
 
 _FINGERPRINT_BYTES = 16
 
 
-class KnowsTopics(Protocol):
-    """A group whose members subscribe to topics. `topics` are those that it knows."""
-
-    topics: Topics
-    metadata_hash: bytes
-    metadata_stale: bool
-
-    def subscribed(self) -> set[str]: ...
-    def unknown_topics(self) -> list[str]: ...
+AnyModernGroup = ConsumerGroup | ShareGroup
+"""A group whose members subscribe to topics. `topics` are those that it knows."""
 
 
-def fingerprint(group: KnowsTopics) -> bytes:
+def fingerprint(group: AnyModernGroup) -> bytes:
     """Return the fingerprint of the existing topics that members subscribe to, b"" without any.
 
     Racks are no part of it, because no assignor of the coordinator looks at them.
@@ -45,14 +39,14 @@ def fingerprint(group: KnowsTopics) -> bytes:
     return blake2b(msgpack.encode(topics), digest_size=_FINGERPRINT_BYTES).digest() if topics else b""
 
 
-def look(group: KnowsTopics) -> bool:
+def look(group: AnyModernGroup) -> bool:
     """Keep the fingerprint, and return whether it differs from the one before (rows MD9, MD10)."""
     before, group.metadata_hash = group.metadata_hash, fingerprint(group)
     group.metadata_stale = False
     return group.metadata_hash != before
 
 
-def merge_reported(context: StepContext, group: KnowsTopics, images: TopicImages | None) -> None:
+def merge_reported(context: StepContext, group: AnyModernGroup, images: TopicImages | None) -> None:
     """Keep what a request reports of the topics (row MI7), None if its sender could not learn them."""
     found = reported(group.topics, images or {}, context.group.deleted_topic_ids)
     if not found:
@@ -67,7 +61,7 @@ def merge_reported(context: StepContext, group: KnowsTopics, images: TopicImages
 
 
 def store_watched(
-    context: StepContext, group: KnowsTopics, images: TopicImages, names: Collection[str]
+    context: StepContext, group: AnyModernGroup, images: TopicImages, names: Collection[str]
 ) -> Topics:
     """Keep what the topic watcher reports of the topics with these names. Return the topics that changed.
 
@@ -90,17 +84,17 @@ def store_watched(
     return found
 
 
-def _add(group: KnowsTopics, found: Topics) -> None:
+def _add(group: AnyModernGroup, found: Topics) -> None:
     group.topics = dict(sorted({**group.topics, **found}.items()))
     group.metadata_stale = True
 
 
-def unused_topics(group: KnowsTopics) -> set[str]:
+def unused_topics(group: AnyModernGroup) -> set[str]:
     """Return the topics that the group knows, and to which no member subscribes."""
     return group.topics.keys() - group.subscribed()
 
 
-def forget_topics(context: StepContext, group: KnowsTopics, used_ids: Collection[bytes]) -> None:
+def forget_topics(context: StepContext, group: AnyModernGroup, used_ids: Collection[bytes]) -> None:
     """Forget the topics to which no member subscribes, and to whose ids nothing of the group refers (row
     MI15).
     """
