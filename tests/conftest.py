@@ -53,16 +53,13 @@ LONGEST_FIRST = (
     "tests/faults/test_spark_restart.py",
     "tests/faults/test_standby.py",
     "tests/faults/test_share_campaign.py",
-    "tests/faults/test_failing_batches.py",
+    "tests/faults/test_supervision.py",
     "tests/faults/test_owner.py",
     "tests/faults/test_gateway_cluster.py",
-    "tests/faults/test_supervision.py",
     "tests/faults/test_outage.py",
     "tests/faults/test_hdfs.py",
     "tests/faults/test_transaction_timelines.py",
-    "tests/faults/test_broker_cluster.py",
     "tests/faults/test_lease.py",
-    "tests/faults/test_ticker.py",
 )
 
 _services = pytest.StashKey[Services]()

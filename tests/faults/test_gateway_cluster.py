@@ -4,6 +4,7 @@ fourth is added. Clients of three libraries and a share group go on through the 
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
@@ -30,6 +31,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.partitioner import partition_of
+from kafka_why.topic_reader import TopicReader
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.topics import wanted_settings
@@ -275,6 +277,19 @@ def _fetch(topic_id: UUID, partition: int) -> dict[str, Any]:
     }
 
 
+def test_clients_connect_while_a_broker_hangs(cluster: BrokerCluster) -> None:
+    """Each draws the servers in an order of its own, and the broker that hangs is the first for some."""
+    cluster.pause(1)
+    try:
+        began_s = time.monotonic()
+        for _ in range(8):
+            TopicReader(cluster.client_config).close()
+        assert time.monotonic() - began_s < kafka_clients.BOOTSTRAP_TIMEOUT_MS / 1000
+    finally:
+        cluster.resume(1)
+    cluster.wait_until_in_sync()
+
+
 def test_topics_have_three_replicas_two_of_them_in_sync(admin: KafkaAdminClient) -> None:
     topics = list(wanted_settings(LAYOUT))
     assert {
@@ -301,8 +316,8 @@ def test_clients_and_the_query_go_on_while_brokers_come_and_go(
         ]
         tools = JavaTools(gateway, tmp_path)
         java = stack.enter_context(tools.console_consumer(TOPIC, TOPIC))
-        setting = "share.auto.offset.reset=earliest"
-        tools.configs("--alter", "--entity-type", "groups", "--entity-name", SHARED, "--add-config", setting)
+        earliest = {"share.auto.offset.reset": "earliest"}
+        admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, SHARED, configs=earliest)])
         sharing = stack.enter_context(tools.console_share_consumer(SHARED, TOPIC))
         numbers = Numbers(gateway)
         stack.callback(numbers.stop)
