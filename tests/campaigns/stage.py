@@ -177,7 +177,7 @@ class Stage(ABC):
 
     def command(self, *more: str, data: Path | None = None) -> list[str]:
         """The coordinator's command line."""
-        arguments = ["run", "--json", "--no-gateway", *self._reach(COORDINATOR)]
+        arguments = ["run", "--json", "--no-gateway", "--no-page", *self._reach(COORDINATOR)]
         arguments += ["--replication-factor", str(len(self.brokers.nodes))]
         arguments += ["--data-dir", str(data or self.data)]
         for setting in SETTINGS.items():
