@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -29,16 +29,9 @@ class SupervisedBroker:
     no attempt while the disk of its data folder is full, because none can succeed.
     """
 
-    def __init__(
-        self,
-        broker: EmbeddedBroker,
-        on_failure: Callable[[str], None],
-        *,
-        pauses_s: Sequence[float] = PAUSES_S,
-    ) -> None:
+    def __init__(self, broker: EmbeddedBroker, on_failure: Callable[[str], None]) -> None:
         self._broker = broker
         self._on_failure = on_failure
-        self._pauses_s = pauses_s
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._supervise, name="broker-supervisor", daemon=True)
 
@@ -95,8 +88,8 @@ class SupervisedBroker:
         Returns the number of attempts since the broker last ran steadily. If all attempts are used up, also
         returns the reason of the last failure, else None.
         """
-        while attempts < len(self._pauses_s):
-            if not self._wait(self._pauses_s[attempts]):
+        while attempts < len(PAUSES_S):
+            if not self._wait(PAUSES_S[attempts]):
                 return attempts, None
             attempts += 1
             try:

@@ -124,7 +124,7 @@ pytestmark = pytest.mark.e2e
 
 # All attempts, then the end of Spark's query, which waits for Kafka's clients to give up a call: a minute.
 GIVE_UP_TIMEOUT_S = 180.0
-ARGUMENTS = ("--json", "-c", "group.initial.rebalance.delay.ms=0")
+ARGUMENTS = ("--json", "--no-page", "-c", "group.initial.rebalance.delay.ms=0")
 
 
 @dataclass(frozen=True)

@@ -179,16 +179,8 @@ def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
     with ExitStack() as stack:
         client_config = broker.client_config
         common = (
-            *(
-                "--bootstrap-servers",
-                broker.bootstrap_servers,
-                "--prefix",
-                prefix,
-                "--data-dir",
-                str(data),
-                "--json",
-            ),
-            *("--request-partitions", str(REQUEST_PARTITIONS)),
+            *("--json", "--no-page", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix),
+            *("--data-dir", str(data), "--request-partitions", str(REQUEST_PARTITIONS)),
         )
         first = stack.enter_context(
             run(

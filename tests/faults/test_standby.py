@@ -111,7 +111,8 @@ class Site:
     @property
     def common(self) -> tuple[str, ...]:
         """The options of all coordinators."""
-        return ("--json", "--bootstrap-servers", self.broker.bootstrap_servers, "--prefix", self.prefix)
+        servers = self.broker.bootstrap_servers
+        return ("--json", "--no-page", "--bootstrap-servers", servers, "--prefix", self.prefix)
 
     def start(self, name: str) -> Machine:
         data = self.folder / name
