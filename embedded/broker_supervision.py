@@ -1,7 +1,7 @@
 """The embedded broker of a service: restarted when it ends by itself, given up after some attempts."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import structlog
 
@@ -27,17 +27,10 @@ class SupervisedBroker(BackgroundThread):
     no attempt while the disk of its data folder is full, because none can succeed.
     """
 
-    def __init__(
-        self,
-        broker: EmbeddedBroker,
-        on_failure: Callable[[str], None],
-        *,
-        pauses_s: Sequence[float] = PAUSES_S,
-    ) -> None:
+    def __init__(self, broker: EmbeddedBroker, on_failure: Callable[[str], None]) -> None:
         super().__init__("broker-supervisor")
         self._broker = broker
         self._on_failure = on_failure
-        self._pauses_s = pauses_s
 
     @property
     def bootstrap_servers(self) -> str:
@@ -82,8 +75,8 @@ class SupervisedBroker(BackgroundThread):
         Returns the number of attempts since the broker last ran steadily. If all attempts are used up, also
         returns the reason of the last failure, else None.
         """
-        while attempts < len(self._pauses_s):
-            if not self._wait(self._pauses_s[attempts]):
+        while attempts < len(PAUSES_S):
+            if not self._wait(PAUSES_S[attempts]):
                 return attempts, None
             attempts += 1
             try:

@@ -37,6 +37,16 @@ SETTINGS = {
     "rocketmq.scan.interval.ms": "1000",
 }
 
+_ONE_BROKER = {
+    "default.replication.factor": "1",
+    "min.insync.replicas": "1",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+
 
 class Stage(ABC):
     """Brokers, coordinators and gateways. A campaign adds its load, and judges what came of it.
@@ -167,7 +177,7 @@ class Stage(ABC):
 
     def command(self, *more: str, data: Path | None = None) -> list[str]:
         """The coordinator's command line."""
-        arguments = ["run", "--json", "--no-gateway", *self._reach(COORDINATOR)]
+        arguments = ["run", "--json", "--no-gateway", "--no-page", *self._reach(COORDINATOR)]
         arguments += ["--replication-factor", str(len(self.brokers.nodes))]
         arguments += ["--data-dir", str(data or self.data)]
         for setting in SETTINGS.items():
@@ -234,6 +244,11 @@ class Stage(ABC):
         """The process ids of Spark's Python workers."""
         daemons = [pid for pid in child_pids(self.jvm()) if "pyspark.daemon" in command_of(pid)]
         return [worker for daemon in daemons for worker in child_pids(daemon)]
+
+
+def one_broker(folder: Path) -> BrokerCluster:
+    """A cluster of one broker, for a stage in this folder on which no broker breaks for long."""
+    return BrokerCluster(folder / "brokers", overrides=_ONE_BROKER, nodes=[1])
 
 
 def command_line(arguments: list[str], step: str = "steady") -> list[str]:

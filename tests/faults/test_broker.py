@@ -54,30 +54,6 @@ def consume(servers: str, topic: str, count: int) -> list[bytes]:
         consumer.close()
 
 
-def test_the_broker_maps_the_archive_of_its_classes(tmp_path: Path) -> None:
-    """`make setup` makes the archive. A JVM that finds it unfit starts without it, and slower."""
-    assert broker_archive().exists()
-    with EmbeddedBroker(tmp_path) as broker:
-        assert str(broker_archive()) in Path(f"/proc/{broker.pid}/maps").read_text()
-
-
-def test_stop_and_crash_keep_data_and_ports(tmp_path: Path) -> None:
-    first = EmbeddedBroker(tmp_path)
-    first.start()
-    servers = first.bootstrap_servers
-    try:
-        create_topic(servers, "kept")
-        produce(servers, "kept", RECORDS[:2])
-        first.kill()
-        first.start()
-        produce(servers, "kept", RECORDS[2:])
-    finally:
-        first.stop()
-    with EmbeddedBroker(tmp_path) as second:
-        assert second.bootstrap_servers == first.bootstrap_servers == servers
-        assert consume(servers, "kept", len(RECORDS)) == RECORDS
-
-
 PARENT = """
 import signal, sys
 from itertools import islice
@@ -85,28 +61,43 @@ from pathlib import Path
 from embedded.broker import EmbeddedBroker
 broker = EmbeddedBroker(Path(sys.argv[1]))
 broker.start()
-print(broker.pid, flush=True)
+print(broker.pid, broker.bootstrap_servers, flush=True)
 signal.pause()
 """
 
 
-def test_broker_ends_with_a_sigkilled_parent_and_the_next_takes_over(
+def test_data_and_ports_pass_from_a_broker_whose_parent_was_killed_to_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The first replaces a remembered port that is taken, maps the archive of its classes, which `make setup`
+    makes, and has its folder for itself.
+    """
+    with socket.create_server((HOST, 0)) as taken:
+        port = taken.getsockname()[1]
+        (tmp_path / "ports.json").write_text(f'{{"client": {port}, "controller": {port}}}')
+        command = [sys.executable, "-W", "ignore", "-c", PARENT, str(tmp_path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+            assert parent.stdout is not None
+            pid, servers = parent.stdout.readline().decode().split()
+            remembered = Ports(**json.loads((tmp_path / "ports.json").read_text()))
+            assert port not in remembered
+            # A JVM that finds it unfit starts without it, and slower.
+            assert str(broker_archive()) in Path(f"/proc/{pid}/maps").read_text()
+            monkeypatch.setattr("embedded.broker.LOCK_TIMEOUT_S", 0.1)
+            with pytest.raises(BrokerFailed, match=f"another one uses {tmp_path}"):
+                EmbeddedBroker(tmp_path).start()
+            create_topic(servers, "kept")
+            produce(servers, "kept", RECORDS)
+            broker_end = os.pidfd_open(int(pid))
+            parent.send_signal(signal.SIGKILL)
     # A JVM may take long to end on a busy machine.
     monkeypatch.setattr("embedded.broker.LOCK_TIMEOUT_S", 60)
-    command = [sys.executable, "-W", "ignore", "-c", PARENT, str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        broker_pid = int(parent.stdout.readline())
-        broker_end = os.pidfd_open(broker_pid)
-        parent.send_signal(signal.SIGKILL)
-    remembered = Ports(**json.loads((tmp_path / "ports.json").read_text()))
     try:
         # At once, while the first may still be ending: the folder and the ports pass from one to the other.
         with EmbeddedBroker(tmp_path) as broker:
             assert broker.ports == remembered
             assert is_over(broker_end)
+            assert consume(broker.bootstrap_servers, "kept", len(RECORDS)) == RECORDS
     finally:
         os.close(broker_end)
 
@@ -123,15 +114,6 @@ def test_taken_port_is_named(tmp_path: Path) -> None:
             EmbeddedBroker(tmp_path, ports=Ports(client=port, controller=1)).start()
 
 
-def test_remembered_port_that_is_taken_is_replaced(tmp_path: Path) -> None:
-    with socket.create_server((HOST, 0)) as taken:
-        port = taken.getsockname()[1]
-        (tmp_path / "ports.json").write_text(f'{{"client": {port}, "controller": {port}}}')
-        with EmbeddedBroker(tmp_path) as broker:
-            assert broker.ports is not None
-            assert port not in broker.ports
-
-
 def test_data_dir_that_is_a_file_is_refused(tmp_path: Path) -> None:
     in_the_way = tmp_path / "data"
     in_the_way.write_text("a file")
@@ -144,11 +126,3 @@ def test_failed_start_shows_the_end_of_the_log(tmp_path: Path) -> None:
     with pytest.raises(BrokerFailed, match=r"(?s)The end of .*broker\.log:.*num\.io\.threads"):
         broker.start()
     assert broker.pid is None
-
-
-def test_two_brokers_can_not_share_a_data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("embedded.broker.LOCK_TIMEOUT_S", 0.1)
-    with EmbeddedBroker(tmp_path) as broker:
-        with pytest.raises(BrokerFailed, match=f"another one uses {tmp_path}"):
-            EmbeddedBroker(tmp_path).start()
-        create_topic(broker.bootstrap_servers, "still-served")

@@ -1,6 +1,6 @@
 """What happens to `run` and to clients that stay attached when the disk is full, or the broker dies.
 
-All but the first share one `run` with its own broker, which the last one ends.
+One `run` with its own broker lives through all of it, and ends with the broker that does not stay up.
 """
 
 import os
@@ -10,7 +10,7 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,17 +84,14 @@ class Attached:
         """Return the size in bytes of each consumer's file of consumed records."""
         return [file.stat().st_size if file.exists() else 0 for file in self.files]
 
-    def finish(self) -> tuple[int, int, int]:
-        """Stop the load and wait for the rest: records produced, consumed, consumed more than once.
-
-        A record that the producer gave up may be there or not: it does not count.
+    def catch_up(self) -> int:
+        """Wait until all is consumed that was produced before this call. Return how many of these records
+        were consumed more than once. One that the producer gave up may be there or not: it does not count.
         """
-        self.load.stop()
-        produced = self.load.acknowledged
+        produced = set(self.load.acknowledged)
         wait_until(lambda: produced <= self.consumed().keys(), "all records", CATCH_UP_TIMEOUT_S)
         counts = self.consumed()
-        again = sum(1 for record in produced if counts[record] > 1)
-        return len(produced), len(produced & counts.keys()), again
+        return sum(1 for record in produced if counts[record] > 1)
 
 
 @contextmanager
@@ -127,26 +124,22 @@ pytestmark = pytest.mark.e2e
 
 # All attempts, then the end of Spark's query, which waits for Kafka's clients to give up a call: a minute.
 GIVE_UP_TIMEOUT_S = 180.0
-ARGUMENTS = ("--json", "-c", "group.initial.rebalance.delay.ms=0")
+ARGUMENTS = ("--json", "--no-page", "-c", "group.initial.rebalance.delay.ms=0")
 
 
 @dataclass(frozen=True)
 class Service:
-    """A `run` that is ready. `root` leads to its files, which may be in a mount of its own."""
+    """A `run` that is ready. `data` is its folder, also after it: it may be in a mount of its own."""
 
     running: Run
     ready: dict[str, Any]
-    root: Path
-
-    @property
-    def status_path(self) -> Path:
-        return self.root / str(self.ready["data_dir"]).lstrip("/") / "coordinator" / "status.json"
+    data: Path
 
     @property
     def status(self) -> ServiceStatus | None:
         """None where there is no file."""
         try:
-            return read_status(self.status_path)
+            return read_status(self.data / "coordinator" / "status.json")
         except FileNotFoundError:
             return None
 
@@ -184,16 +177,9 @@ def all_children(pid: int) -> Iterator[int]:
         yield from all_children(child)
 
 
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    folder = tmp_path_factory.mktemp("service")
-    with run(folder, *ARGUMENTS, "--data-dir", str(folder / "data")) as running:
-        yield Service(running, running.ready(), Path("/"))
-
-
 # A file system of its own, in a namespace where every user may mount one.
 OWN_DISK = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c")
-OWN_DISK_SCRIPT = 'mount -t tmpfs -o size=96m tmpfs "$0" && exec "$@"'
+OWN_DISK_SCRIPT = 'mount -t tmpfs -o size=160m tmpfs "$0" && exec "$@"'
 
 
 @contextmanager
@@ -210,73 +196,76 @@ def full(folder: Path) -> Iterator[None]:
 
 
 @pytest.mark.timeout(900)
-def test_coordinator_and_broker_go_on_when_their_disk_was_full(tmp_path: Path) -> None:
-    """The broker dies of it, and cannot be started while it lasts."""
+def test_clients_go_on_after_full_disks_and_a_dead_broker_until_no_broker_stays(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     within = (*OWN_DISK, OWN_DISK_SCRIPT, str(disk))
-    if subprocess.run([*within, "true"], check=False).returncode != 0:
-        pytest.skip("this machine lets users mount no file system (`unshare --user --mount`)")
-    with run(tmp_path, *ARGUMENTS, "--data-dir", str(disk), within=within) as running:
-        service = Service(running, running.ready(), Path(f"/proc/{running.pid}/root"))
-        with attached(service.ready["gateway"], service.ready["broker"], tmp_path) as clients:
-            with full(service.root / disk.relative_to("/")):
-                wait_until(lambda: service.has_alarm("the disk is full: "), "the alarm")
-                wait_until(lambda: "the embedded broker waits for space" in running.stderr, "its log line")
-                wait_until(lambda: service.has_alarm("No space left on device"), "the alarm with its reason")
-            service.wait_until_well()
-            clients.wait_for_more()
-            produced, consumed, _ = clients.finish()
-            assert consumed == produced
+    has_own_disk = subprocess.run([*within, "true"], check=False).returncode == 0
+    with ExitStack() as stack:
+        command = run(tmp_path, *ARGUMENTS, "--data-dir", str(disk), within=within if has_own_disk else ())
+        running = stack.enter_context(command)
+        ready = running.ready()
+        data = os.open(f"/proc/{running.pid}/root{disk}", os.O_RDONLY)
+        stack.callback(os.close, data)
+        service = Service(running, ready, Path(f"/proc/self/fd/{data}"))
+        with attached(ready["gateway"], ready["broker"], tmp_path) as clients:
+            no_file_of_the_coordinator_grows(service, clients)
+            the_broker_dies(service, clients)
+            if has_own_disk:
+                the_disk_is_full(service, clients)
             assert service.removed(clients) == []
+        no_broker_stays(service)
+    if not has_own_disk:
+        pytest.skip("this machine lets users mount no file system (`unshare --user --mount`)")
 
 
-@pytest.mark.timeout(600)
-def test_a_full_disk_is_an_alarm_and_clients_go_on_when_there_is_space(
-    service: Service, tmp_path: Path
-) -> None:
-    service.wait_until_well()
-    with attached(service.ready["gateway"], service.ready["broker"], tmp_path) as clients:
-        with no_file_grows(service.running.pid, service.pid_of(SPARK)):
-            wait_until(lambda: service.metric("group_coordinator_alarm 1.0"), "the alarm")
-            wait_until(lambda: service.metric('group_coordinator_phase{phase="restarting"} 1.0'), "the phase")
-            assert service.status is None, "a status that says `ready` is not left behind"
-            clients.wait_for_more()
-        service.wait_until_well()
+def no_file_of_the_coordinator_grows(service: Service, clients: Attached) -> None:
+    """It is an alarm, and clients go on when there is space."""
+    with no_file_grows(service.running.pid, service.pid_of(SPARK)):
+        wait_until(lambda: service.metric("group_coordinator_alarm 1.0"), "the alarm")
+        wait_until(lambda: service.metric('group_coordinator_phase{phase="restarting"} 1.0'), "the phase")
+        assert service.status is None, "a status that says `ready` is not left behind"
         clients.wait_for_more()
-        produced, consumed, again = clients.finish()
-        assert (consumed, again) == (produced, 0)
-        assert service.removed(clients) == []
-
-
-@pytest.mark.timeout(600)
-def test_a_dead_broker_is_started_again_and_clients_go_on(service: Service, tmp_path: Path) -> None:
     service.wait_until_well()
-    with attached(service.ready["gateway"], service.ready["broker"], tmp_path) as clients:
-        dead = service.pid_of(BROKER)
-        os.kill(dead, signal.SIGKILL)
-        wait_until(
-            lambda: any(BROKER in command_of(pid) for pid in all_children(service.running.pid)),
-            "another broker",
-        )
-        clients.wait_for_more()
-        service.wait_until_well()
-        produced, consumed, _ = clients.finish()
-        assert consumed == produced
-        assert service.removed(clients) == []
+    clients.wait_for_more()
+    assert clients.catch_up() == 0
+
+
+def the_broker_dies(service: Service, clients: Attached) -> None:
+    """Another one is started on its data and its port."""
+    os.kill(service.pid_of(BROKER), signal.SIGKILL)
+    wait_until(
+        lambda: any(BROKER in command_of(pid) for pid in all_children(service.running.pid)), "another broker"
+    )
+    clients.wait_for_more()
+    service.wait_until_well()
+    clients.catch_up()
     wait_until(lambda: not has_zombie(service.running.pid), "the end of the dead broker, which is reaped")
 
 
-def test_a_broker_that_does_not_stay_up_ends_the_command(service: Service) -> None:
+def the_disk_is_full(service: Service, clients: Attached) -> None:
+    """The broker dies of it, and cannot be started while it lasts."""
+    with full(service.data):
+        wait_until(lambda: service.has_alarm("the disk is full: "), "the alarm")
+        wait_until(lambda: "the embedded broker waits for space" in service.running.stderr, "its log line")
+        wait_until(lambda: service.has_alarm("No space left on device"), "the alarm with its reason")
     service.wait_until_well()
-    running, data = service.running, Path(service.ready["data_dir"])
-    (data / "broker" / "log" / "meta.properties").write_text("damaged")
+    clients.wait_for_more()
+    clients.catch_up()
+
+
+def no_broker_stays(service: Service) -> None:
+    """The command ends."""
+    running = service.running
+    (service.data / "broker" / "log" / "meta.properties").write_text("damaged")
     with descendants(running.pid) as left:
         os.kill(service.pid_of(BROKER), signal.SIGKILL)
-        assert running.end(GIVE_UP_TIMEOUT_S) == (1, "")
+        code = running.end(GIVE_UP_TIMEOUT_S)
         wait_until(lambda: left.running() == [], "the end of its processes")
     *_, last = running.stderr.splitlines()
+    assert code == (1, ""), last
     assert last.startswith("Error: the embedded broker was started again 5 times and does not stay up: ")
+    assert last.endswith(f" (its log is {service.ready['data_dir']}/broker/broker.log)")
     status = service.status
     assert status is not None
     assert (status.phase, status.alarm) == (ServicePhase.STOPPED, None)

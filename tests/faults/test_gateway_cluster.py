@@ -4,6 +4,7 @@ fourth is added. Clients of three libraries and a share group go on through the 
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from functools import partial
@@ -16,7 +17,7 @@ import pytest
 import uvloop
 from confluent_kafka import KafkaException, Producer
 from kafka import KafkaAdminClient, TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType
+from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.errors import KafkaError
 from kafka.protocol.api_key import ApiKey
 from kafka.record import MemoryRecordsBuilder
@@ -26,15 +27,19 @@ from gateway.apis.find_coordinator import GROUP, TRANSACTION
 from gateway.net.options import GatewayOptions
 from gateway.service import serving
 from gateway.upstream.connections import Address
+from kafka_why import stored_log
 from kafka_why.connections import kafka_clients
+from kafka_why.connections.broker_requests import find_topic
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.partitioner import partition_of
+from kafka_why.stored_log import LogWalk, StoredLog
+from kafka_why.topic_reader import TopicReader
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.topics import wanted_settings
 from tests.e2e.gateway_clients import ConfluentMember, PythonMember
-from tests.e2e.harness import QUICK_SPARK, coordinating, wait_until
+from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, wait_until
 from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.gateway import RawClient
 from tests.harness.java_tools import ConsoleConsumer, JavaTools
@@ -275,6 +280,40 @@ def _fetch(topic_id: UUID, partition: int) -> dict[str, Any]:
     }
 
 
+def test_clients_connect_while_a_broker_hangs(cluster: BrokerCluster) -> None:
+    """Each draws the servers in an order of its own, and the broker that hangs is the first for some."""
+    cluster.pause(1)
+    try:
+        began_s = time.monotonic()
+        for _ in range(8):
+            TopicReader(cluster.client_config).close()
+        assert time.monotonic() - began_s < kafka_clients.BOOTSTRAP_TIMEOUT_MS / 1000
+    finally:
+        cluster.resume(1)
+    cluster.wait_until_in_sync()
+
+
+def test_stored_log_is_read_on_when_the_leader_dies(
+    cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stored_log, "_FETCH_MAX_BYTES", 1)  # a batch at a time
+    values = [b"%d" % n for n in range(20)]
+    create_topic(cluster.client_config, "log", 1, {})
+    with closing(kafka_clients.producer(cluster.client_config)) as producer:
+        for value in values:
+            producer.send("log", value).get(30)
+    with closing(kafka_clients.admin(cluster.client_config)) as admin:
+        leader = find_topic(admin, "log").leader_of(0)
+    with StoredLog(cluster.client_config, "log") as log:
+        batches = log.read(0, LogWalk(0, log.offset(0, OffsetSpec.LATEST), b""))
+        read = [record.value for record in next(batches).records()]
+        cluster.kill(leader)
+        read += [record.value for batch in batches for record in batch.records()]
+    cluster.restart(leader)
+    cluster.wait_until_in_sync()
+    assert read == values
+
+
 def test_topics_have_three_replicas_two_of_them_in_sync(admin: KafkaAdminClient) -> None:
     topics = list(wanted_settings(LAYOUT))
     assert {
@@ -301,8 +340,8 @@ def test_clients_and_the_query_go_on_while_brokers_come_and_go(
         ]
         tools = JavaTools(gateway, tmp_path)
         java = stack.enter_context(tools.console_consumer(TOPIC, TOPIC))
-        setting = "share.auto.offset.reset=earliest"
-        tools.configs("--alter", "--entity-type", "groups", "--entity-name", SHARED, "--add-config", setting)
+        earliest = {"share.auto.offset.reset": "earliest"}
+        admin.alter_configs([ConfigResource(ConfigResourceType.GROUP, SHARED, configs=earliest)])
         sharing = stack.enter_context(tools.console_share_consumer(SHARED, TOPIC))
         numbers = Numbers(gateway)
         stack.callback(numbers.stop)

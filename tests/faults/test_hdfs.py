@@ -19,11 +19,16 @@ from embedded.broker import EmbeddedBroker
 from embedded.jars import jar_paths
 from embedded.java import find_java
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.local_files import FolderError
-from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.topics import prepare_topics
-from tests.e2e.harness import START_TIMEOUT_S, coordinating, new_layout, stable_member, wait_until
+from tests.e2e.harness import (
+    QUICK_SPARK,
+    START_TIMEOUT_S,
+    coordinating,
+    new_layout,
+    stable_member,
+    wait_until,
+)
 from tests.harness.ports import free_port
 
 HOST = "127.0.0.1"
@@ -120,9 +125,9 @@ def _write_settings(path: Path, settings: Mapping[str, str]) -> None:
 pytestmark = pytest.mark.e2e
 
 
-@pytest.fixture(scope="module")
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hdfs]:
-    with Hdfs(tmp_path_factory.mktemp("hdfs")) as running:
+@pytest.fixture
+def hdfs(tmp_path: Path) -> Iterator[Hdfs]:
+    with Hdfs(tmp_path / "hdfs") as running:
         yield running
 
 
@@ -133,7 +138,9 @@ def test_another_machine_goes_on_with_the_state(hdfs: Hdfs, broker: EmbeddedBrok
         new_layout(),
         {"group.initial.rebalance.delay.ms": "0"},
         checkpoint=f"{hdfs.uri}/coordinator",
+        ui_port=None,
         first_request_wait_s=1.0,
+        spark=QUICK_SPARK,
     )
     prepare_topics(options.client_config, options.layout)
     with CoordinatorClient(options.client_config, options.layout, client_id="test") as client:
@@ -142,10 +149,3 @@ def test_another_machine_goes_on_with_the_state(hdfs: Hdfs, broker: EmbeddedBrok
         assert not (options.folder / "spark").exists()
         with coordinating(replace(options, folder=tmp_path / "two")):
             assert member.heartbeat(1) is ErrorCode.NONE
-
-
-def test_a_place_that_does_not_answer_is_named(broker: EmbeddedBroker, tmp_path: Path) -> None:
-    options = Options(broker.client_config, tmp_path, new_layout(), checkpoint="hdfs://127.0.0.1:1/there")
-    refused = r"hdfs://127\.0\.0\.1:1/there.* cannot be written: .*Connection refused"
-    with pytest.raises(FolderError, match=refused):
-        Coordinator(options).start()

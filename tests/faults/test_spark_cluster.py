@@ -34,6 +34,7 @@ from streaming.query.session import Session
 from streaming.service.outages.outage import is_of_the_watcher
 from streaming.service.status import read_status
 from tests.e2e.harness import (
+    QUICK_JAVA,
     START_TIMEOUT_S,
     Member,
     history_of,
@@ -178,16 +179,8 @@ def test_lost_executors_and_workers_lose_no_request_and_change_no_answer(
     with ExitStack() as stack:
         client_config = broker.client_config
         common = (
-            *(
-                "--bootstrap-servers",
-                broker.bootstrap_servers,
-                "--prefix",
-                prefix,
-                "--data-dir",
-                str(data),
-                "--json",
-            ),
-            *("--request-partitions", str(REQUEST_PARTITIONS)),
+            *("--json", "--no-page", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix),
+            *("--data-dir", str(data), "--request-partitions", str(REQUEST_PARTITIONS)),
         )
         first = stack.enter_context(
             run(
@@ -241,7 +234,8 @@ def check_a_submitted_one_goes_on(
     settings = {**EXECUTOR_SETTINGS, "spark.driver.host": HOST, "spark.driver.memory": "512m"}
     conf = settings_as("--conf", settings)
     command = [str(SPARK_SUBMIT), "--master", cluster.master, "--jars", jars, *conf]
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST}
+    python = {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": HOST}
+    environment = os.environ | python | {"JAVA_TOOL_OPTIONS": QUICK_JAVA}
     log = tmp_path / "submitted.log"
     with log.open("wb") as output:
         submitted = subprocess.Popen(
@@ -271,13 +265,3 @@ def test_executors_whose_python_lacks_packages_are_named(
     extra = {**EXECUTOR_SETTINGS, "spark.pyspark.python": str(bare)}
     with pytest.raises(SparkFailed, match=r"msgspec on \S+ \(\S+\) is none, the driver has \d"):
         Session(log_path=tmp_path / "spark.log", master=spark_cluster.master, extra=extra).stop()
-
-
-def test_a_spark_that_has_stopped_by_itself_is_found_out(tmp_path: Path) -> None:
-    """As where the master gives the application up. The JVM goes on then."""
-    with Session(log_path=tmp_path / "spark.log") as session:
-        session.check_running()
-        session.spark.sparkContext._jsc.sc().stop()
-        with pytest.raises(SparkFailed, match="Spark has stopped the application"):
-            session.check_running()
-        assert not session.has_lost_jvm()

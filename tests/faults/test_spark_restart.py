@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.responses import HeartbeatResponse
 from kafka_why.contract.service.status import ServicePhase
+from kafka_why.local_files import FolderError
 from streaming.query import jvm
 from streaming.query.jvm import OwnJvm, SparkFailed
 from streaming.query.session import Session
@@ -34,7 +35,6 @@ from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.query import spark_keeper
 from streaming.service.status import read_status
-from streaming.service.topics import prepare_topics
 from tests.e2e.harness import (
     QUICK_SPARK,
     START_TIMEOUT_S,
@@ -90,33 +90,6 @@ class Service:
         assert not running([ended])
 
 
-@pytest.fixture(scope="module")
-def service(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """It lives through all that the tests do to its JVMs. At the end all requests must have been answered,
-    each in one way, and no member have expired.
-    """
-    options = options_for(broker, tmp_path_factory.mktemp("coordinator"))
-    with (
-        coordinating(options) as coordinator,
-        CoordinatorClient(
-            options.client_config,
-            options.layout,
-            client_id="c",
-            request_timeout_ms=int(START_TIMEOUT_S * 1000),
-        ) as client,
-    ):
-        with ThreadPoolExecutor(GROUPS) as pool:
-            names = [f"group-{i}" for i in range(GROUPS)]
-            members = list(pool.map(partial(stable_member, client, session_timeout_ms=SESSION_MS), names))
-        with beating(members):
-            yield Service(coordinator, members)
-        settle(options.client_config, options.layout)
-    check_every_request_was_answered_once(options.client_config, options.layout)
-    for member in members:
-        history = history_of(options.client_config, options.layout, member.group_id, settled=False)
-        assert not [entry for entry in history if entry.type is EntryType.MEMBER_REMOVED]
-
-
 @contextmanager
 def beating(members: list[Member]) -> Iterator[None]:
     """A heartbeat of each member ten times a second, which all have to be answered without an error."""
@@ -158,79 +131,60 @@ def next_jvm(ended: set[int]) -> int:
 
 
 @LEAVES_A_PIPE
-def test_service_ends_when_no_jvm_stays(
-    broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Then it can be started again as ever: a request that came meanwhile is answered."""
-    monkeypatch.setattr(spark_keeper, "MOST_RESTARTS", 2)
-    options = options_for(broker, tmp_path)
-    ended = threading.Event()
-    prepare_topics(options.client_config, options.layout)
-    with CoordinatorClient(options.client_config, options.layout, client_id="c") as client:
-        with coordinating(options) as coordinator:
-            member = stable_member(client, "group", 60_000)
-            monkeypatch.setattr(coordinator, "_on_failure", ended.set)
-            jvms = {coordinator.jvm_pid}
-            os.kill(coordinator.jvm_pid, signal.SIGKILL)
-            for _ in range(2):
-                jvms.add(jvm := next_jvm(jvms))
-                os.kill(jvm, signal.SIGKILL)
-            assert ended.wait(60)
-        failure = str(coordinator.failure)
-        assert failure.startswith("Spark did not start: "), failure
-        assert failure.endswith(
-            f"Its log is {tmp_path / 'spark.log'}. It was started 2 times since it last worked"
-        )
-        status = read_status(tmp_path / "status.json")
-        assert (status.phase, status.reason) == (ServicePhase.STOPPED, failure)
-        assert not running(list(jvms))
-        answer = client.heartbeat(member.group_id, generation_id=1, member_id=member.member_id)
-        with coordinating(replace(options, first_request_wait_s=1.0)):
-            assert answer.result(START_TIMEOUT_S).error_code is ErrorCode.NONE
-
-
-def test_nothing_of_a_spark_is_left_after_its_restart(tmp_path: Path) -> None:
-    """No thread, no open file and no entry of the path for each restart, nor anything on standard error. The
-    next JVM reads what was written through Hadoop by the one before.
-    """
+def test_a_session_outlives_its_jvms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Session(log_path=tmp_path / "spark.log", temporary_folder=tmp_path / "tmp") as session:
-        files = HadoopFiles(lambda: session.spark, tmp_path.as_uri(), renames=True)
-        files.write("file", b"before")
-        before, after = (_used(session) for _ in range(2))
-        assert files.read("file") == b"before"
+        check_nothing_is_left(session, tmp_path)
+        nowhere = HadoopFiles(lambda: session.spark, "hdfs://127.0.0.1:1/there", renames=True)
+        with pytest.raises(FolderError, match=r"/there/file cannot be written: .*Connection refused"):
+            nowhere.write("file", b"")
+        check_hanging_starts_are_killed(session, monkeypatch)
+        session.check_running()
+        # As where a cluster's master gives the application up. The JVM goes on then.
+        session.spark.sparkContext._jsc.sc().stop()
+        with pytest.raises(SparkFailed, match="Spark has stopped the application"):
+            session.check_running()
+        assert not session.has_lost_jvm()
+
+
+def check_nothing_is_left(session: Session, folder: Path) -> None:
+    """No thread, no open file and no entry of the path is there for each restart, nor anything on standard
+    error. The next JVM reads what was written through Hadoop by the one before.
+    """
+    files = HadoopFiles(lambda: session.spark, folder.as_uri(), renames=True)
+    files.write("file", b"before")
+    before, after = (_used(session) for _ in range(2))
+    assert files.read("file") == b"before"
     # What a test before this one has left may end meanwhile.
     assert after.threads <= before.threads
     assert after.files <= before.files
     assert after.path == before.path
 
 
-@LEAVES_A_PIPE
-def test_jvm_that_hangs_while_it_starts_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it has answered once nobody else watches it, and while Spark starts the watchdog does. The next
-    one is started as after any other end.
+def check_hanging_starts_are_killed(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a JVM has answered once nobody else watches it, and while Spark starts the watchdog does. The
+    next one is started as after any other end.
     """
-    with Session(log_path=tmp_path / "spark.log") as session, ThreadPoolExecutor(1) as pool:
-        with monkeypatch.context() as patch:
-            patch.setattr(jvm, "LAUNCH_S", 4.0)
-            session.kill()
-            second = pool.submit(lambda: _stopped(next_jvm({session.jvm_pid})))
-            with pytest.raises(SparkFailed, match=r"Spark did not start: .*, so it was killed\. Its log is "):
-                session.restart()
-            assert not running([second.result()])
-        launch = session._launch
+    with monkeypatch.context() as patch, ThreadPoolExecutor(1) as pool:
+        patch.setattr(jvm, "LAUNCH_S", 4.0)
+        session.kill()
+        second = pool.submit(lambda: _stopped(next_jvm({session.jvm_pid})))
+        with pytest.raises(SparkFailed, match=r"Spark did not start: .*, so it was killed\. Its log is "):
+            session.restart()
+        assert not running([second.result()])
+    launch = session._launch
 
-        def launch_stopped() -> OwnJvm:
-            launched = launch()
-            _stopped(launched.pid)
-            return launched
+    def launch_stopped() -> OwnJvm:
+        launched = launch()
+        _stopped(launched.pid)
+        return launched
 
-        with monkeypatch.context() as patch:
-            patch.setattr(session, "_launch", launch_stopped)
-            patch.setattr(jvm, "UNANSWERED_S", 3)
-            with pytest.raises(SparkFailed, match="Spark's JVM has not answered for 3 s, so it was killed"):
-                session.restart()
-        session.restart()
-        session.ping()
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "_launch", launch_stopped)
+        patch.setattr(jvm, "UNANSWERED_S", 3)
+        with pytest.raises(SparkFailed, match="Spark's JVM has not answered for 3 s, so it was killed"):
+            session.restart()
+    session.restart()
+    session.ping()
 
 
 def _stopped(pid: int) -> int:
@@ -258,10 +212,38 @@ def _used(session: Session) -> Used:
     return Used(threading.active_count(), len(list(Path("/proc/self/fd").iterdir())), list(sys.path))
 
 
-# A process has one Spark, so what needs this service comes behind all that has a Spark of its own.
+@LEAVES_A_PIPE
+def test_a_coordinator_goes_on_with_other_jvms_until_none_stays(
+    broker: EmbeddedBroker,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    record_property: Callable[[str, object], None],
+) -> None:
+    """All requests are answered, each in one way, and no member expires."""
+    options = options_for(broker, tmp_path)
+    with coordinating(options) as coordinator:
+        timeout_ms = int(START_TIMEOUT_S * 1000)
+        with (
+            CoordinatorClient(
+                options.client_config, options.layout, client_id="c", request_timeout_ms=timeout_ms
+            ) as client,
+            ThreadPoolExecutor(GROUPS) as pool,
+        ):
+            names = [f"group-{i}" for i in range(GROUPS)]
+            members = list(pool.map(partial(stable_member, client, session_timeout_ms=SESSION_MS), names))
+            with beating(members):
+                service = Service(coordinator, members)
+                killed_in_a_batch_and_its_state_file_torn(service, record_property)
+                hangs(service)
+            settle(options.client_config, options.layout)
+        check_every_request_was_answered_once(options.client_config, options.layout)
+        for name in names:
+            history = history_of(options.client_config, options.layout, name, settled=False)
+            assert not [entry for entry in history if entry.type is EntryType.MEMBER_REMOVED]
+        check_it_ends_when_no_jvm_stays(coordinator, monkeypatch)
 
 
-def test_jvm_killed_in_a_batch_and_its_state_file_torn(
+def killed_in_a_batch_and_its_state_file_torn(
     service: Service, record_property: Callable[[str, object], None]
 ) -> None:
     """The batch runs again and writes the file again, which Spark would keep as it is. The address of the UI
@@ -304,10 +286,29 @@ def stopped_in_a_batch(service: Service) -> int:
         time.sleep(0.03)
 
 
-def test_jvm_that_hangs_is_killed_and_started_again(service: Service) -> None:
+def hangs(service: Service) -> None:
+    """It is killed, and another one is started."""
     jvm = service.coordinator.jvm_pid
     os.kill(jvm, signal.SIGSTOP)
     assert service.coordinator.status.wait_for(ServicePhase.RESTARTING, timeout_s=60)
     reason = service.coordinator.status.current.reason
     assert reason.startswith("Spark's JVM has not answered for 10 s, so it was killed; its log is ")
     service.wait_for_another_jvm(jvm)
+
+
+def check_it_ends_when_no_jvm_stays(coordinator: Coordinator, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr(spark_keeper, "MOST_RESTARTS", 2)
+    monkeypatch.setattr(coordinator, "_on_failure", ended.set)
+    jvms = {coordinator.jvm_pid}
+    os.kill(coordinator.jvm_pid, signal.SIGKILL)
+    for _ in range(2):
+        jvms.add(jvm := next_jvm(jvms))
+        os.kill(jvm, signal.SIGKILL)
+    assert ended.wait(60)
+    folder, failure = coordinator.options.folder, str(coordinator.failure)
+    assert failure.startswith("Spark did not start: "), failure
+    assert failure.endswith(f"Its log is {folder / 'spark.log'}. It was started 2 times since it last worked")
+    status = read_status(folder / "status.json")
+    assert (status.phase, status.reason) == (ServicePhase.STOPPED, failure)
+    assert not running(list(jvms))

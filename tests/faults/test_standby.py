@@ -19,11 +19,13 @@ from uuid import uuid4
 
 import msgspec
 import pytest
+from kafka import TopicPartition
 
 from checkpoints.checkpoint import Checkpoint
 from cli.processes.family import family
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
+from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
@@ -32,6 +34,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import unpack
 from kafka_why.contract.service.status import ServicePhase, ServiceStatus
 from kafka_why.topic_layout import layout_on
+from streaming.service.lost_requests import FILE, LostRequests
 from streaming.service.status import read_status
 from tests.e2e.gateway_clients import PythonMember, consume, produce, share
 from tests.e2e.harness import (
@@ -46,7 +49,7 @@ from tests.e2e.harness import (
     wait_until,
 )
 from tests.harness.ports import gateway_port
-from tests.harness.run_command import Run, run
+from tests.harness.run_command import Run, hold, jvm_of, run
 
 pytestmark = pytest.mark.e2e
 
@@ -108,7 +111,8 @@ class Site:
     @property
     def common(self) -> tuple[str, ...]:
         """The options of all coordinators."""
-        return ("--json", "--bootstrap-servers", self.broker.bootstrap_servers, "--prefix", self.prefix)
+        servers = self.broker.bootstrap_servers
+        return ("--json", "--no-page", "--bootstrap-servers", servers, "--prefix", self.prefix)
 
     def start(self, name: str) -> Machine:
         data = self.folder / name
@@ -146,7 +150,8 @@ def test_standby_takes_over_from_one_that_sleeps(
     broker: EmbeddedBroker, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """No member is lost, no request has two different answers, and the one that wakes up ends. One on another
-    checkpoint is refused meanwhile. The fault campaign kills coordinators and standbys, too.
+    checkpoint is refused meanwhile. The other one ends when requests are lost. The fault campaign kills
+    coordinators and standbys, too.
     """
     with ExitStack() as stack:
         site = Site(broker, tmp_path, f"test-{uuid4()}", stack)
@@ -157,8 +162,8 @@ def test_standby_takes_over_from_one_that_sleeps(
         )
         with ThreadPoolExecutor(GROUPS) as pool:
             names = [f"group-{i}" for i in range(GROUPS)]
-            members = pool.map(partial(stable_member, client, session_timeout_ms=SESSION_MS), names)
-        beating = Beating(list(members))
+            members = list(pool.map(partial(stable_member, client, session_timeout_ms=SESSION_MS), names))
+        beating = Beating(members)
         seen = Consumed(stack, broker, standby.gateway)
         seen.more()
         check_another_checkpoint_is_refused(site, active)
@@ -176,6 +181,7 @@ def test_standby_takes_over_from_one_that_sleeps(
         for group_id in (seen.group_id, *names):
             check_nobody_removed(broker.client_config, layout, group_id)
         assert set(beating.stop()) == {ErrorCode.NONE}
+        check_lost_requests_end_it(broker, standby, members[0], layout)
         check_answers(broker, layout)
 
 
@@ -258,6 +264,22 @@ def check_ends(loser: Machine, owner: Machine) -> None:
     assert code == NOT_OWNER, loser.process.stderr
     said = loser.process.stderr.splitlines()[-1]
     assert said.startswith(f"Error: the topics have another owner: process {owner.process.pid} on ")
+
+
+def check_lost_requests_end_it(
+    broker: EmbeddedBroker, machine: Machine, member: Member, layout: TopicLayout
+) -> None:
+    """A request is deleted that was answered and that no batch has handled. The report names its group."""
+    topic = layout.requests_topic
+    with hold(jvm_of(machine.process.pid)), closing(kafka_clients.admin(broker.client_config)) as admin:
+        assert member.heartbeat(1) is ErrorCode.NONE
+        ends = {TopicPartition(topic, partition): -1 for partition in range(layout.request_partitions)}
+        admin.delete_records(ends, timeout_ms=30_000)
+    code, _ = machine.process.end(START_TIMEOUT_S)
+    assert code == 1, machine.process.stderr
+    assert "were deleted before they were handled" in machine.process.stderr.splitlines()[-1]
+    report = msgspec.json.decode((machine.data / "coordinator" / FILE).read_bytes(), type=LostRequests)
+    assert member.group_id in {group.group_id for group in report.groups}
 
 
 def check_answers(broker: EmbeddedBroker, layout: TopicLayout) -> None:

@@ -1,35 +1,45 @@
-"""What happens to the coordinator when something under it fails: the broker, a worker, a batch.
-
-The first tests share a coordinator on a broker of its own.
-"""
+"""What happens to the coordinator when something under it fails: the broker, workers, a batch, a file."""
 
 import os
+import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from checkpoints.spark_logs import last_batch
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
+from kafka_why.contract.codec import DeadLetter, Reason, record_of
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from kafka_why.local_files import LocalFiles
+from kafka_why.partitioner import partition_of
+from streaming.service import coordinator as coordinator_module
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
+from streaming.service.status import read_status
+from streaming.service.topics import prepare_topics
 from tests.e2e.harness import (
     QUICK_SPARK,
     START_TIMEOUT_S,
+    Member,
     child_pids,
     command_of,
     coordinating,
     new_layout,
+    read_topic,
     stable_member,
     wait_until,
 )
+from tests.faults.faults import POISON, RUINED_GROUP, UNKNOWN_VERSION, FaultyOperator, poisoned_step
 
 pytestmark = pytest.mark.e2e
 
@@ -56,54 +66,81 @@ def client_of(options: Options, client_id: str = "client") -> CoordinatorClient:
     )
 
 
-@pytest.fixture(scope="module")
-def own_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker:
-        yield broker
-
-
-@pytest.fixture(scope="module")
-def coordinator(
-    own_broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Coordinator]:
-    with coordinating(options_for(own_broker, tmp_path_factory.mktemp("folder"), new_layout())) as running:
-        yield running
-
-
-@pytest.fixture
-def client(coordinator: Coordinator) -> Iterator[CoordinatorClient]:
-    with client_of(coordinator.options) as client:
-        yield client
-
-
 @pytest.mark.timeout(900)
-def test_broker_is_away_until_the_query_fails(
-    own_broker: EmbeddedBroker, coordinator: Coordinator, client: CoordinatorClient
+def test_the_query_outlives_what_fails_below_it_and_what_stops_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A record at fault is named, and can be skipped; a state that cannot be read, and a damaged file, are
+    named.
+    """
+    with EmbeddedBroker(tmp_path / "broker") as broker:
+        # The step of the query alone is at fault. A replica would answer what the query cannot.
+        options = replace(options_for(broker, tmp_path / "coordinator", new_layout()), replica=False)
+        prepare_topics(options.client_config, options.layout)
+        with client_of(options) as client, client_of(options, POISON) as poison:
+            with monkeypatch.context() as patch:
+                patch.setattr(coordinator_module, "Operator", partial(FaultyOperator, step=poisoned_step))
+                with coordinating(options) as coordinator:
+                    broker_is_away_until_the_query_fails(broker, coordinator, client)
+                    workers_die_until_the_query_fails(coordinator, client)
+                    client.heartbeat(RUINED_GROUP, generation_id=1, member_id="m")
+                    stable_member(client, "healthy")
+                    poison.heartbeat("poisoned", generation_id=1, member_id="m")
+                    partition = partition_of("poisoned", options.layout.request_partitions)
+                    record = f"{options.layout.requests_topic}-{partition}-"
+                    failing = wait_for_failing(coordinator)
+                    waiting = Member(client, "behind", "").join()
+            at_fault = check_failing(failing, record)
+
+            with coordinating(replace(options, skip=(at_fault,))) as coordinator:
+                assert waiting.result().error_code is ErrorCode.MEMBER_ID_REQUIRED
+                assert reasons_of(options)[at_fault] is Reason.SKIPPED
+                client.heartbeat(RUINED_GROUP, generation_id=1, member_id="m")
+                failing = wait_for_failing(coordinator)
+        assert f"of version {UNKNOWN_VERSION}" in failing.reason
+        assert "the error names no record" in failing.reason
+        check_damage_is_named(replace(options, replica=True))
+
+
+def broker_is_away_until_the_query_fails(
+    broker: EmbeddedBroker, coordinator: Coordinator, client: CoordinatorClient
 ) -> None:
     member = stable_member(client, "broker-away", session_timeout_ms=900_000)
-    own_broker.stop()
+    broker.stop()
     assert coordinator.status.wait_until(lambda status: status.alarm is not None, timeout_s=60)
     assert coordinator.status.wait_for(ServicePhase.RESTARTING, ServicePhase.FAILING, timeout_s=300)
-    own_broker.start()
+    broker.start()
     assert coordinator.status.wait_until(is_well, timeout_s=300)
     assert member.heartbeat(1) is ErrorCode.NONE
 
 
-def test_killed_worker_is_replaced(coordinator: Coordinator, client: CoordinatorClient) -> None:
-    member = stable_member(client, "worker-killed", session_timeout_ms=60_000)
-    kill_workers(coordinator)
-    assert member.heartbeat(1) is ErrorCode.NONE
-
-
-def test_query_is_started_again_when_workers_keep_dying(
-    coordinator: Coordinator, client: CoordinatorClient
-) -> None:
-    member = stable_member(client, "workers-die", session_timeout_ms=60_000)
+def workers_die_until_the_query_fails(coordinator: Coordinator, client: CoordinatorClient) -> None:
+    """It is started again."""
+    member = stable_member(client, "workers-die", session_timeout_ms=900_000)
     phases = phases_of(coordinator)
     wait_until(partial(kill_until, coordinator, ServicePhase.RESTARTING), "the end of the query")
     assert coordinator.status.wait_until(is_well, timeout_s=START_TIMEOUT_S)
     assert member.heartbeat(1) is ErrorCode.NONE
     assert phases() == [ServicePhase.RESTARTING, ServicePhase.READY]
+
+
+def check_damage_is_named(options: Options) -> None:
+    """The state after the last committed batch is damaged. A later changelog belongs to a batch that runs
+    again, so it is not read.
+    """
+    version = last_batch(LocalFiles(options.folder), "commits") + 1
+    store = options.folder / "spark/state/0/0"
+    # A snapshot would make the changelog needless.
+    damaged = [path for path in store.glob(f"{version}.*") if path.suffix in (".changelog", ".zip")]
+    assert damaged
+    for path in damaged:
+        path.write_bytes(bytes(path.stat().st_size))
+    with Coordinator(options) as coordinator:
+        assert coordinator.status.wait_for(ServicePhase.STOPPED, timeout_s=START_TIMEOUT_S)
+        failure = coordinator.status.current.reason
+        named = [f"the checkpoint is damaged: {path} does not match its checksum. " for path in damaged]
+        assert any(name in failure for name in named), failure
+        assert not coordinator.replica().is_answering
 
 
 def is_well(status: ServiceStatus) -> bool:
@@ -149,3 +186,29 @@ def phases_of(coordinator: Coordinator) -> Callable[[], list[ServicePhase]]:
         return seen[1:]
 
     return phases
+
+
+def wait_for_failing(coordinator: Coordinator) -> ServiceStatus:
+    assert coordinator.status.wait_for(ServicePhase.FAILING, timeout_s=START_TIMEOUT_S), (
+        coordinator.status.current
+    )
+    return read_status(coordinator.options.folder / "status.json")
+
+
+def check_failing(failing: ServiceStatus, record_prefix: str) -> str:
+    """The id of the request at fault, the first of a pack, as the status names it."""
+    assert failing.reason.startswith(f"batch {failing.batch_id + 1} failed 3 times and is tried again")
+    _, _, named = failing.reason.partition("start with --skip-record ")
+    record = named.split(" ")[0]
+    assert re.fullmatch(rf"{re.escape(record_prefix)}\d+#0", record), failing.reason
+    topic, partition, _ = record_of(record)
+    assert f"{topic}[{partition}] " in failing.reason
+    assert f"record {record} of group 'poisoned': poisoned" in failing.reason
+    assert "Logical Plan" not in failing.reason
+    return record
+
+
+def reasons_of(options: Options) -> dict[str, Reason]:
+    records = read_topic(options.client_config, options.layout.dead_letters_topic)
+    letters = [msgspec.json.decode(record.value, type=DeadLetter) for record in records]
+    return {letter.request: letter.reason for letter in letters}

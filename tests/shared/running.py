@@ -11,7 +11,7 @@ from tests.campaigns.playing import command, fault_options, play
 from tests.campaigns.results import Result, by_fault, markdown, median_and_most
 from tests.shared.judge import Wrong
 from tests.shared.kinds import ALL, AT_BROKERS, KINDS
-from tests.shared.stage import BROKERS, COORDINATOR, OUTCOMES, PAUSE, STUCK, ShareStage
+from tests.shared.stage import BROKERS, COORDINATOR, OUTCOMES, PAUSE, PAUSE_S, STUCK, ShareStage
 
 _HEAD = (
     "fault",
@@ -30,10 +30,13 @@ def campaign(
     *,
     by: str = COORDINATOR,
     last: Iterable[Fault] = (),
+    pause_s: float = PAUSE_S,
 ) -> Result:
-    """Play one seed. `by` is the kind of coordinator. The faults of `last` come after those of the seed."""
+    """Play one seed. `by` is the kind of coordinator. The faults of `last` come after those of the seed. Each
+    partition gets a record each `pause_s`.
+    """
     names = kinds or (ALL if by == COORDINATOR else AT_BROKERS)
-    build = partial(ShareStage, seed=seed, by=by)
+    build = partial(ShareStage, seed=seed, by=by, pause_s=pause_s)
     return play(Result(seed=seed, side=by), build, faults, {name: KINDS[name] for name in names}, last)
 
 

@@ -11,10 +11,12 @@ from random import Random
 from uuid import UUID
 
 from kafka import KafkaAdminClient
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 
 from embedded.jars import jar_paths
 from kafka_why.connections import kafka_clients
+from kafka_why.connections.client_config import ClientConfig
 from tests.campaigns.java import compiled
 from tests.campaigns.results import Result, Struck
 from tests.campaigns.stage import PREFIX, Stage
@@ -55,7 +57,7 @@ _OF_LEADERS = {
     "group.share.record.lock.duration.ms": str(LOCK_MS),
     "group.share.delivery.count.limit": str(_DELIVERIES),
 }
-_EARLIEST = "share.auto.offset.reset=earliest"
+_EARLIEST = {"share.auto.offset.reset": "earliest"}
 _OF_CLIENTS = [
     Allowed(GATEWAY, "TOPIC", "shared-", "PREFIXED", ("DESCRIBE", "READ")),
     Allowed(
@@ -69,17 +71,20 @@ _OF_CLIENTS = [
 
 
 class ShareStage(Stage):
-    """A stage whose load are share groups, coordinated by COORDINATOR or BROKERS."""
+    """A stage whose load are share groups, coordinated by COORDINATOR or BROKERS. A partition gets a record
+    each `pause_s`.
+    """
 
     delay_s = 2.0
     """Anywhere between a delivery and its acknowledgement."""
 
-    def __init__(self, folder: Path, seed: int, by: str) -> None:
+    def __init__(self, folder: Path, seed: int, by: str, pause_s: float = PAUSE_S) -> None:
         security = ClusterSecurity(folder / "security", authorizes=True)
         overrides = {**_OF_GROUPS, **_OF_LEADERS}
         brokers = BrokerCluster(folder / "brokers", overrides=overrides, security=security)
         super().__init__(folder, seed, brokers=brokers)
         self.by = by
+        self._pause_s = pause_s
         self.states: dict[tuple[str, Place], list[State]] = defaultdict(list)
         """What the share coordinators said, by group and partition."""
         self.eras: dict[str, list[Era]] = defaultdict(list)
@@ -93,15 +98,14 @@ class ShareStage(Stage):
         address = self.gateway_address()
         self.gateway = self.start_gateway(stack, "gateway", address, "--share-groups", self.by)
         self.tools = JavaTools(str(address), self.folder)
-        for group in GROUPS:
-            self.tools.configs(
-                *("--alter", "--entity-type", "groups", "--entity-name", group, "--add-config", _EARLIEST)
-            )
+        groups = [ConfigResource(ConfigResourceType.GROUP, group, configs=_EARLIEST) for group in GROUPS]
+        with closing(kafka_clients.admin(ClientConfig(str(address)))) as admin:
+            admin.alter_configs(groups)
         classes = compiled(HERE, jar_paths("tools"))
         settings = self.folder / "admin.properties"
         write_properties(settings, {**self.admin_config.properties, "bootstrap.servers": self.servers})
         self._states = stack.enter_context(States(classes, self.folder, settings))
-        self.producers = Load(self.admin_config, PARTITIONS, PAUSE_S)
+        self.producers = Load(self.admin_config, PARTITIONS, self._pause_s)
         stack.callback(self.producers.stop)
         self.producers.start()
         self.members = Members(

@@ -8,23 +8,13 @@ from random import Random
 from kafka_why.connections.address import Address
 from tests.campaigns.keeper import Keeper
 from tests.campaigns.results import Result, Struck
-from tests.campaigns.stage import Stage
+from tests.campaigns.stage import Stage, one_broker
 from tests.e2e.harness import wait_until
-from tests.harness.broker_cluster import BrokerCluster
 from tests.transactions.applications import Application
 from tests.transactions.fleet import RECOVERY_TIMEOUT_S, Fleet
 
 GATEWAYS = 2
 STABLE_S = "seconds until no offset was pending"
-_ONE_BROKER = {
-    "default.replication.factor": "1",
-    "min.insync.replicas": "1",
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
-}
 
 
 class TransactionStage(Stage):
@@ -44,8 +34,7 @@ class TransactionStage(Stage):
         step: str = "steady",
         is_reference: bool = False,
     ) -> None:
-        brokers = BrokerCluster(folder / "brokers", overrides=_ONE_BROKER, nodes=[1])
-        super().__init__(folder, seed, step=step, brokers=brokers)
+        super().__init__(folder, seed, step=step, brokers=one_broker(folder))
         self.is_reference = is_reference
         self.gateways: dict[Address, Keeper] = {}
         self.fleets: list[Fleet] = []

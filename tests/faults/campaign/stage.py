@@ -21,6 +21,7 @@ from tests.campaigns.stage import (
     Stage,
     command_line,
     environment,
+    one_broker,
 )
 from tests.campaigns.verdict import Verdict
 from tests.e2e.harness import create_topic
@@ -58,7 +59,9 @@ class FaultStage(Stage):
         """`groups` are as in `Load`. Without any there are the brokers alone, for faults that start all else
         themselves.
         """
-        super().__init__(folder, seed, step=step, with_standby=with_standby)
+        # What planted bugs do wrong does not depend on brokers.
+        brokers = None if step == "steady" else one_broker(folder)
+        super().__init__(folder, seed, step=step, with_standby=with_standby, brokers=brokers)
         self.layout = TopicLayout.named(PREFIX)
         self.outages: set[Outage] = set()
         """All that the coordinator has written to its folder."""
