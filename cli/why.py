@@ -137,7 +137,7 @@ def why(
     _check_sources(client_config, from_dir, source, broker_logs)
     try:
         if client_config is not None:
-            found = _found(client_config, prefix, source, group_id, None if broker_logs else since_ms, now_ms)
+            found = _in_cluster(client_config, prefix, source, group_id, since_ms, now_ms, bool(broker_logs))
         else:
             found = _Found(None if from_dir is None else read_folder(from_dir, group_id))
         if broker_logs:
@@ -157,6 +157,24 @@ def why(
         _show_kafka(group_id, history, found, now_ms, since_ms, output)
     if page_url is not None and output == "text":
         show(visible_text(["", link(page_url, group_id)]))
+
+
+def _in_cluster(
+    client_config: ClientConfig,
+    prefix: str,
+    source: str | None,
+    group_id: str,
+    since_ms: int | None,
+    now_ms: int,
+    has_logs: bool,
+) -> _Found:
+    """Read what the cluster has. Brokers' logs need all records of the group, and can do without."""
+    try:
+        return _found(client_config, prefix, source, group_id, None if has_logs else since_ms, now_ms)
+    except HistoryUnavailable as error:
+        if not has_logs:
+            raise
+        return _Found(None, notes=[f"there are no records: {error}"])
 
 
 def _check_sources(
@@ -192,11 +210,13 @@ def _with_logs(found: _Found, files: Sequence[str], group_id: str, zone: tzinfo 
     """Add what brokers' logs say of a group. Raises HistoryUnavailable if nothing says anything."""
     logs = read_broker_logs(files, group_id, zone, _progress("bytes"))
     notes = logs.notes(files, zone)
-    if found.history is None:
+    if found.history is None and (logs.events or found.deliveries is None):
         history, said, unnamed = alone(logs, group_id, notes)
         return found._replace(
             history=history, notes=[*found.notes, *said], unnamed=unnamed, is_log_alone=True
         )
+    if found.history is None:
+        return found
     history, said, _ = with_records(found.history, logs, notes)
     return found._replace(history=history, notes=[*found.notes, *said])
 
