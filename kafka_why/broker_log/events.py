@@ -51,9 +51,14 @@ class LogEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _Form = tuple[EntryType, str, re.Pattern[str]]
 _CLIENT = r"(?:; client reason: (?P<client_reason>.*))?"
-_ID = r"(?P<member_id>.+?)"
-_INSTANCE = r"(?:Some\()?(?P<group_instance_id>.+?)\)?"
-_GROUP = r"(?P<group_id>.+?)"
+# Ids are bounded, because a client may choose one that holds what follows on it, again and again.
+_ANY = r".{1,300}?"
+_FORMER = rf"(?P<replaced_member_id>{_ANY})"
+_CLIENT_ID, _HOST, _REST = r"(?P<client_id>.{0,300}?)", r"(?P<client_host>[^,]{0,300})", r".{0,2000}?"
+_LEADER = r"(?P<leader_id>.{1,300}?)"
+_ID = r"(?P<member_id>.{1,300}?)"
+_INSTANCE = r"(?:Some\()?(?P<group_instance_id>.{1,300}?)\)?"
+_GROUP = r"(?P<group_id>.{1,300}?)"
 _IN_STATE = r"(?:in \w+ state|in state \w+)"
 _PARTITION = r"(?: \(__consumer_offsets-\d+\))?"
 _FENCED = rf"(?:Streams )?[mM]ember {_ID} fenced from the group because"
@@ -79,7 +84,7 @@ _CLASSIC = _forms(
     (
         EntryType.STABLE,
         "S8",
-        rf"Assignment received from leader(?: (?P<leader_id>.+?))? for group {_GROUP} "
+        rf"Assignment received from leader(?: {_LEADER})? for group {_GROUP} "
         r"for generation (?P<generation>\d+)(?:\. The group has (?P<members>\d+) members,.*)?",
     ),
     (
@@ -101,9 +106,9 @@ _CLASSIC = _forms(
     (
         EntryType.MEMBER_REMOVED,
         "L6",
-        rf"Member MemberMetadata\(memberId={_ID}, groupInstanceId={_INSTANCE}, clientId=(?P<client_id>.*?), "
-        rf"clientHost=(?P<client_host>.*?), .*\) has left group {_GROUP} through explicit `LeaveGroup`"
-        rf"(?: request)?{_CLIENT}",
+        rf"Member MemberMetadata\(memberId={_ID}, groupInstanceId={_INSTANCE}, clientId={_CLIENT_ID}, "
+        rf"clientHost={_HOST}, {_REST}\) has left group {_GROUP} "
+        rf"through explicit `LeaveGroup`(?: request)?{_CLIENT}",
     ),
     (
         EntryType.MEMBER_REMOVED,
@@ -125,7 +130,7 @@ _CLASSIC = _forms(
     (
         EntryType.MEMBER_ADDED,
         "N4",
-        r"(?:Dynamic [mM]ember|Static [mM]ember(?: with groupInstanceId=(?P<group_instance_id>.+?) and)?)"
+        rf"(?:Dynamic [mM]ember|Static [mM]ember(?: with groupInstanceId={_INSTANCE} and)?)"
         rf"(?: with)? unknown member id joins group {_GROUP} {_IN_STATE}\. "
         rf"Created a new member id {_ID} (?:for this member )?and add(?:ed)? (?:the member )?to the group\.?",
     ),
@@ -144,14 +149,14 @@ _CLASSIC = _forms(
         EntryType.MEMBER_REPLACED,
         "N3",
         rf"Static [mM]ember with groupInstanceId={_INSTANCE} and unknown member id joins group {_GROUP} "
-        rf"{_IN_STATE}\. Replacing previously mapped member (?P<replaced_member_id>.+?) "
+        rf"{_IN_STATE}\. Replacing previously mapped member {_FORMER} "
         r"with this groupInstanceId\.?",
     ),
     (
         EntryType.MEMBER_REPLACED,
         "N3",
         rf"Static member {_INSTANCE} of group {_GROUP} with unknown member id rejoins, "
-        rf"assigning new member id {_ID}, while old member id (?P<replaced_member_id>.+?) will be removed\.",
+        rf"assigning new member id {_ID}, while old member id {_FORMER} will be removed\.",
     ),
     (
         EntryType.REBALANCE_EXTENDED,
@@ -195,7 +200,7 @@ _REASONS = tuple(
 )
 
 _OF_GROUP = re.compile(
-    r"\[GroupId (?P<group_id>.+?)\](?:\[MemberId (?P<member_id>.+?)\])? (?P<rest>.*)$", re.DOTALL
+    r"\[GroupId (?P<group_id>.{1,300}?)\](?:\[MemberId (?P<member_id>.{1,300}?)\])? (?P<rest>.*)$", re.DOTALL
 )
 _KIND = r"(?P<group_type>consumer|share|streams)"
 _EPOCHS = _forms(
@@ -213,8 +218,8 @@ _EPOCHS = _forms(
     (
         EntryType.MEMBER_REPLACED,
         "",
-        rf"Static member .+? with instance id {_INSTANCE} re-joins the {_KIND} group.* "
-        rf"Created a new member {_ID} to replace the existing member (?P<replaced_member_id>.+?)\.?",
+        rf"Static member {_ANY} with instance id {_INSTANCE} re-joins the {_KIND} group.* "
+        rf"Created a new member {_ID} to replace the existing member {_FORMER}\.?",
     ),
     (
         EntryType.MEMBER_LEFT_TEMPORARILY,

@@ -59,6 +59,18 @@ class _Found(NamedTuple):
     is_log_alone: bool = False
 
 
+class _Cluster(NamedTuple):
+    """What is read in a cluster: `source` is None for the first that has the group. `has_logs`: brokers' logs
+    are merged with it.
+    """
+
+    client_config: ClientConfig
+    prefix: str
+    source: str | None
+    follows: bool
+    has_logs: bool
+
+
 R = TypeVar("R", Report, RocketMqReport, LoneDeliveries)
 _SHARE = "share"
 _NO_HISTORY = History([], frozenset(), from_start=True, records_read=0)
@@ -139,8 +151,8 @@ def why(
     _check_sources(client_config, from_dir, source, logs, follow=follow)
     try:
         if client_config is not None:
-            read_since_ms = None if logs.files else since_ms
-            found = _found(client_config, prefix, source, group_id, read_since_ms, now_ms, follow=follow)
+            cluster = _Cluster(client_config, prefix, source, follows=follow, has_logs=bool(logs.files))
+            found = _in_cluster(cluster, group_id, since_ms, now_ms)
         else:
             found = _Found(None if from_dir is None else read_folder(from_dir, group_id))
         if logs.files:
@@ -181,11 +193,13 @@ def _check_sources(
 def _with_logs(found: _Found, logs: BrokerLogOptions, group_id: str) -> _Found:
     """Add what brokers' logs say of a group. Raises HistoryUnavailable if nothing says anything."""
     read, notes = read_logs(logs, group_id)
-    if found.history is None:
+    if found.history is None and (read.events or found.deliveries is None):
         history, said, unnamed = alone(read, group_id, notes)
         return found._replace(
             history=history, notes=[*found.notes, *said], unnamed=unnamed, is_log_alone=True
         )
+    if found.history is None:
+        return found
     history, said, _ = with_records(found.history, read, notes)
     return found._replace(history=history, notes=[*found.notes, *said])
 
@@ -219,22 +233,25 @@ def _show_line(answer: Any) -> None:
     show_encoded(msgspec.json.encode(answer))
 
 
-def _found(
-    client_config: ClientConfig,
-    prefix: str,
-    source: str | None,
-    group_id: str,
-    since_ms: int | None,
-    now_ms: int,
-    *,
-    follow: bool,
-) -> _Found:
+def _in_cluster(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) -> _Found:
+    """Read what the cluster has. Brokers' logs can do without records."""
+    try:
+        return _found(cluster, group_id, since_ms, now_ms)
+    except HistoryUnavailable as error:
+        if not cluster.has_logs:
+            raise
+        return _Found(None, notes=[f"there are no records: {error}"])
+
+
+def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) -> _Found:
     """Raises HistoryUnavailable if there is neither a history nor deliveries."""
+    client_config, prefix, source = cluster.client_config, cluster.prefix, cluster.source
     unknown: HistoryUnavailable | None = None
     if source not in (OFFSETS, POLLING):
         try:
-            read = _in_live_history if follow else _in_history
-            return read(client_config, prefix, group_id, since_ms, now_ms)
+            read = _in_live_history if cluster.follows else _in_history
+            # Brokers' logs are merged with records without gaps.
+            return read(client_config, prefix, group_id, None if cluster.has_logs else since_ms, now_ms)
         except TopicsMissing:
             if source == HISTORY or prefix != DEFAULT_PREFIX:  # who gives a prefix has topics with it
                 raise
@@ -252,7 +269,7 @@ def _found(
             since_ms,
             reading_progress("records"),
             polls=polls,
-            follows=follow,
+            follows=cluster.follows,
             tell=tell,
         )
     except (HistoryUnavailable, KafkaError):
