@@ -61,7 +61,6 @@ class BrokerLogs:
     events: list[LogEvent] = field(default_factory=list)
     dropped: int = 0
     groups: dict[str, LoggedGroup] = field(default_factory=dict)
-    unlisted: int = 0
 
     def notes(self, files: Sequence[str], zone: tzinfo | None) -> list[str]:
         """Return what is to say of these files as evidence."""
@@ -178,7 +177,7 @@ class _Reading:
         group = groups.get(event.group_id)
         if group is None:
             if len(groups) == MAX_GROUPS:
-                self._found.unlisted += 1
+                self._found.skipped += 1
                 return
             group = groups[event.group_id] = _new_group(event.group_id, at_ms)
         group.first_ms, group.last_ms = min(group.first_ms, at_ms), max(group.last_ms, at_ms)
