@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from cli import main
 from cli.groups import groups
+from cli.groups.coordinator import Coordinator
 from kafka_why.cli.groups import USAGE_EXIT_CODE, read
 from kafka_why.cli.groups.common import Cluster
 from kafka_why.groups.gather import Described
@@ -83,7 +84,7 @@ def test_group_name_may_begin_with_a_dash(arguments: list[str], monkeypatch: pyt
         return {}
 
     monkeypatch.setattr(Cluster, "chosen_groups", chosen)
-    monkeypatch.setattr(Cluster, "requests", None)
+    monkeypatch.setattr(Coordinator, "requests", None)
     monkeypatch.setattr(Cluster, "log", None)
     monkeypatch.setattr(read, "describe_groups", lambda *_, **__: Described())
     CliRunner().invoke(groups, arguments)
