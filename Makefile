@@ -169,7 +169,7 @@ PYTHONS ?= 3.12 3.13
 NOT_ALONE := metrics_progress metrics_scrape page_access page_commands page_coordinator page_courses page_escapes \
 	page_members page_overview why_folder why_share
 test-pythons: $(UV) ## the explainer's pure tests with PYTHONS, each if it is here or can be had
-	for version in $(PYTHONS); do \
+	export PATH="$$(printf '%s:' $(HOME)/.pyenv/versions/*/bin)$$PATH"; for version in $(PYTHONS); do \
 		$(UV) venv --quiet --clear --python $$version build/python-$$version || { echo "no Python $$version"; continue; }; \
 		$(UV) pip install --quiet --python build/python-$$version --constraint requirements-dev.lock \
 			--requirement requirements-why.lock google-re2 hypothesis pytest || exit 1; \
