@@ -10,10 +10,11 @@ PACKAGES := $(VENV)/.packages
 STAMP := $(VENV)/.set-up
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
 # With all hashes of a version the locks hold for each system it has wheels for.
-COMPILE := build/lock/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+UV := build/lock/bin/uv
+COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group build --no-emit-package kafka-why --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help setup run demo test test-unit test-pure pure-e2e pure-conformance test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign share-campaign observed-campaign conformance conformance-check mutants bench pictures lint style types imports lock clean
+.PHONY: help setup run demo test test-unit test-pure pure-e2e pure-conformance test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign share-campaign observed-campaign conformance conformance-check mutants bench pictures lint style types imports lock dist wheels test-pythons clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -137,12 +138,54 @@ style: $(PACKAGES)
 imports: $(PACKAGES)
 	$(BIN)/lint-imports
 
-lock: ## pin what pyproject.toml asks for, with hashes (UPGRADE=--upgrade: newest versions)
+# The explainer, as a package index would get it. It needs the index, for what it requires and for the tools.
+DIST := build/dist
+CHECKED := build/dist-checked
+dist: ## build and check the wheel and the source archive of kafka-why, with their hashes
+	rm -rf $(DIST)
+	$(PYTHON) -m venv build/dist-tools
+	build/dist-tools/bin/python -m pip install --quiet build==1.6.1 twine==7.0.0
+	build/dist-tools/bin/python -m build --outdir $(DIST) kafka_why
+	build/dist-tools/bin/twine check --strict $(DIST)/*
+	$(PYTHON) -m zipfile --list $(DIST)/*.whl | grep --quiet licenses/LICENSE
+	tar --list --file $(DIST)/*.tar.gz | grep --quiet /LICENSE$$
+	$(PYTHON) -m venv --clear $(CHECKED)
+	$(CHECKED)/bin/python -m pip install --quiet --only-binary :all: $(DIST)/*.whl
+	$(CHECKED)/bin/python -m pip check
+	for command in "" why page groups notify; do $(CHECKED)/bin/kafka-why $$command --help >$(CHECKED)/help || exit 1; done
+	cd $(DIST) && sha256sum *.whl *.tar.gz | tee SHA256SUMS
+
+# That there are wheels is looked up; nothing of it is run.
+PLATFORMS ?= aarch64-unknown-linux-gnu aarch64-apple-darwin x86_64-apple-darwin
+wheels: $(UV) ## resolve wheels of all that kafka-why requires, for PLATFORMS
+	for platform in $(PLATFORMS); do for version in 3.11 3.12 3.13; do \
+		$(UV) pip compile --quiet --only-binary :all: --python-platform $$platform --python-version $$version \
+			--constraint requirements-why.lock --output-file build/wheels kafka_why/pyproject.toml || exit 1; \
+		echo "$$platform, Python $$version: $$(grep --count == build/wheels) wheels"; \
+	done; done
+
+# Those of the explainer's tests that need nothing which only the coordinator's distribution requires.
+PYTHONS ?= 3.12 3.13
+NOT_ALONE := metrics_progress metrics_scrape page_access page_commands page_coordinator page_courses page_escapes \
+	page_members page_overview why_folder why_share
+test-pythons: $(UV) ## the explainer's pure tests with PYTHONS, each if it is here or can be had
+	export PATH="$$(printf '%s:' $(HOME)/.pyenv/versions/*/bin)$$PATH"; for version in $(PYTHONS); do \
+		$(UV) venv --quiet --clear --python $$version build/python-$$version || { echo "no Python $$version"; continue; }; \
+		$(UV) pip install --quiet --python build/python-$$version --constraint requirements-dev.lock \
+			--requirement requirements-why.lock google-re2 hypothesis pytest || exit 1; \
+		CI=1 build/python-$$version/bin/python -m pytest --config-file /dev/null --rootdir . --override-ini pythonpath=. \
+			--import-mode=importlib --noconftest -p no:cacheprovider --quiet tests/unit/kafka_why \
+			$(NOT_ALONE:%=--ignore tests/unit/kafka_why/test_%.py) || exit 1; \
+	done
+
+$(UV):
 	$(PYTHON) -m venv build/lock
 	build/lock/bin/python -m pip install --quiet uv==0.13.9
+
+lock: $(UV) ## pin what pyproject.toml asks for, with hashes (UPGRADE=--upgrade: newest versions)
 	$(COMPILE) --output-file requirements.lock pyproject.toml
 	$(COMPILE) --constraint requirements.lock --extra dev --output-file requirements-dev.lock pyproject.toml
 	$(COMPILE) --constraint requirements.lock --extra pkcs12 --output-file requirements-why.lock kafka_why/pyproject.toml
 
 clean: ## remove .venv and the tools' caches; jars and .data stay
-	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info
+	rm -rf $(VENV) build .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info kafka_why/build kafka_why/*.egg-info

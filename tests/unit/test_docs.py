@@ -34,7 +34,12 @@ from tests.unit.kafka_why import why_story
 from tests.unit.state import rocketmq_story
 
 ROOT = Path(__file__).parents[2]
-GUIDES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+GUIDES = [
+    ROOT / "README.md",
+    ROOT / "kafka_why" / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 """The pages that describe the project as it is now, unlike records of decisions and changes."""
 PAGES = [*GUIDES, ROOT / "CHANGELOG.md", *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
 FENCED = re.compile(r"^( *)(```|~~~).*?^\1\2", re.MULTILINE | re.DOTALL)
@@ -50,7 +55,7 @@ REPOSITORY_PATH = re.compile(
     r"|state|streaming|tests)/[\w./*-]*\w)[/`]"
 )
 TEST_NAME = re.compile(r"\btest_\w+\b(?![*])")
-COMMAND_LINE = re.compile(r"group-coordinator ([a-z](?:[^`\n#]|\n {11,})*)")
+COMMAND_LINE = re.compile(r"(?:group-coordinator|kafka-why) ([a-z](?:[^`\n#]|\n {11,})*)")
 OPTION = re.compile(r"(?<![\w/-])--?[a-zA-Z][\w-]*")
 ELSEWHERE = re.compile(r"[a-z][a-z+.-]*:", re.IGNORECASE)
 
