@@ -3,9 +3,9 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import structlog
@@ -19,7 +19,6 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from kafka_why.broker_groups import BrokerGroup
 from kafka_why.connection_limit import ClientSlots
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.page import words
@@ -33,23 +32,19 @@ from kafka_why.page.address import (
     time_parameter,
 )
 from kafka_why.page.command_pages import Asked
-from kafka_why.page.commands import PROGRAM, Source
+from kafka_why.page.commands import PROGRAM
 from kafka_why.page.coordinator import CoordinatorPage, coordinator_page
-from kafka_why.page.courses import Courses
-from kafka_why.page.deliveries import NO_DELIVERIES, KeptDeliveries
 from kafka_why.page.deliveries import routes as delivery_routes
 from kafka_why.page.direction import exact, finalize
-from kafka_why.page.fleet import WINDOW_MS, Fleet, GroupFacts
+from kafka_why.page.fleet import WINDOW_MS, GroupFacts
 from kafka_why.page.group import GroupPage, group_page
-from kafka_why.page.histories import Histories
 from kafka_why.page.live import Held, LivePage
-from kafka_why.page.members import By, Members, causes_text, columns_of, sentence
-from kafka_why.page.overview import PAGE_LINES, SORTS, GroupLine, Protocol
+from kafka_why.page.members import By, causes_text, columns_of, sentence
+from kafka_why.page.overview import PAGE_LINES, SORTS, Protocol
 from kafka_why.page.rebalance import rebalance_page
 from kafka_why.page.rocketmq import RocketMqPage, rocketmq_page
 from kafka_why.page.security import Access, Guard
-from kafka_why.page.service_topics import ServiceTopics
-from kafka_why.service_state import StateReader
+from kafka_why.page.sources import Sources
 from kafka_why.why.clock import duration_text
 from kafka_why.why.history import HistoryUnavailable
 
@@ -64,30 +59,6 @@ _ALIVE_INTERVAL_S = 10.0
 _HERE = Path(__file__).parent
 
 log = structlog.get_logger()
-
-
-class Sources(NamedTuple):
-    """What the page reads. `lines` are all groups, `members` their clients and hosts, both of the fleet's
-    `lines_version` at least. `read_age_s` is how long ago the topics were read. `service_topics` is None for
-    the brokers' own topic, and `remarks` say what was read of that. `service_state` and `log` are None if it
-    is not known where the coordinator's are. `broker_groups` are those of the embedded broker's coordinator.
-    """
-
-    fleet: Fleet
-    lines: Callable[[], list[GroupLine]]
-    members: Callable[[], Members]
-    lines_version: Callable[[], int]
-    histories: Histories
-    courses: Courses
-    read_age_s: Callable[[], float]
-    service_topics: ServiceTopics | None
-    service_state: StateReader | None
-    connect_to: str
-    deliveries: KeptDeliveries = NO_DELIVERIES
-    log: Source | None = None
-    broker_groups: Callable[[], list[BrokerGroup]] = list
-    remarks: Callable[[], list[str]] = list
-    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
 
 def app(sources: Sources, access: Access) -> Starlette:

@@ -11,7 +11,7 @@ from kafka_why.broker_groups import BrokerGroups
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import Startable
-from kafka_why.page.app import Sources, app
+from kafka_why.page.app import app
 from kafka_why.page.commands import Source
 from kafka_why.page.courses import Courses
 from kafka_why.page.deliveries import NO_DELIVERIES, KeptDeliveries
@@ -22,6 +22,7 @@ from kafka_why.page.offsets_follower import OffsetsFollower
 from kafka_why.page.overview import OverviewThread
 from kafka_why.page.security import Access
 from kafka_why.page.service_topics import ServiceFollower, ServiceTopics
+from kafka_why.page.sources import Sources
 from kafka_why.service_state import StateReader
 from kafka_why.web import Tls, Web, names_of
 from kafka_why.why.deliveries.reading import read_deliveries
@@ -30,7 +31,7 @@ from kafka_why.why.offsets_topic import read_offsets_topic
 
 
 class _Read(NamedTuple):
-    """The source of a page's data: see `kafka_why.page.app.Sources`. `followers` are to be started."""
+    """The source of a page's data: see `kafka_why.page.sources.Sources`. `followers` are to be started."""
 
     fleet: Fleet
     histories: Histories

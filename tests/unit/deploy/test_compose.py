@@ -17,6 +17,7 @@ from deploy.healthcheck import main as healthcheck
 from gateway.metrics.collector import GatewayCollector
 from gateway.metrics.counts import Counts
 from gateway.metrics.numbers import FAMILIES, counted
+from kafka_why import __version__
 from kafka_why.metrics.http import HttpPort
 from tests.harness.scraped import busy
 
@@ -71,7 +72,7 @@ def test_versions_are_those_of_the_project() -> None:
     (broker,) = (a for a in jars["broker"]["artifacts"] if a.startswith("org.apache.kafka:"))
     assert SERVICES["kafka"]["image"] == f"apache/kafka:{broker.rpartition(':')[2]}"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert COORDINATOR["image"] == f"{project['name']}:{project['version']}"
+    assert COORDINATOR["image"] == f"{project['name']}:{__version__}"
 
 
 def test_everything_is_published_to_this_machine_only() -> None:
@@ -174,5 +175,5 @@ def test_the_image_takes_no_package_without_its_hash() -> None:
     installs = re.findall(r"^RUN pip install (.*)$", DOCKERFILE, re.MULTILINE)
     assert installs == [
         "--no-cache-dir --require-hashes --requirement /src/requirements.lock",
-        "--no-cache-dir --no-deps --no-build-isolation /src",
+        "--no-cache-dir --no-deps --no-build-isolation /src/kafka_why /src",
     ]

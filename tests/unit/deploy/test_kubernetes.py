@@ -13,6 +13,7 @@ from cli.gateway import gateway
 from cli.run import run
 from cli.spark_options import SparkOptions
 from gateway import health
+from kafka_why import __version__
 from kafka_why.cli.option_object import pop_fields
 
 ROOT = Path(__file__).parents[3]
@@ -79,9 +80,9 @@ def test_the_kustomization_has_every_file_and_the_projects_version() -> None:
     assert {*kustomization["resources"], "kustomization.yaml"} == files
     assert kustomization["namespace"] in names("Namespace")
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert kustomization["images"] == [{"name": project["name"], "newTag": project["version"]}]
+    assert kustomization["images"] == [{"name": project["name"], "newTag": __version__}]
     images = {c["image"] for w in workloads() for c in w["spec"]["template"]["spec"]["containers"]}
-    assert images == {f"{project['name']}:{project['version']}"}
+    assert images == {f"{project['name']}:{__version__}"}
 
 
 def test_every_workload_selects_its_own_pods_and_names_what_is_there() -> None:

@@ -3,6 +3,7 @@
 import re
 import tomllib
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[3]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, EXPLAINER = (
+    tomllib.loads((ROOT / folder / "pyproject.toml").read_text()) for folder in (".", "kafka_why")
+)
 LOCKS = ("requirements.lock", "requirements-dev.lock")
 ENTRY = re.compile(r"^(\S+==[^\\]+?) \\$((?:\n +--hash=sha256:[0-9a-f]{64}(?: \\)?$)+)", re.MULTILINE)
 
@@ -27,8 +30,10 @@ def locked(name: str) -> dict[str, Requirement]:
 
 
 def wanted(name: str) -> list[Requirement]:
-    """The project's direct requirements, with those of its build."""
-    texts = [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]
+    """Return the direct requirements of both distributions and of their build."""
+    extras = EXPLAINER["project"]["optional-dependencies"].values()
+    texts = [*EXPLAINER["project"]["dependencies"], *chain(*extras), *PROJECT["build-system"]["requires"]]
+    texts += [text for text in PROJECT["project"]["dependencies"] if not text.startswith("kafka-why")]
     if name == "requirements-dev.lock":
         texts += PROJECT["project"]["optional-dependencies"]["dev"]
     return [Requirement(text) for text in texts]
@@ -54,4 +59,4 @@ def test_the_set_up_takes_no_package_without_its_hash() -> None:
     assert setup is not None
     hashes, no_packages = (line.split() for line in setup[1].splitlines() if "pip install" in line)
     assert {"--require-hashes", "--requirement", "requirements-dev.lock"} <= {*hashes}
-    assert "--no-deps --no-build-isolation --editable ." in " ".join(no_packages)
+    assert "--no-deps --no-build-isolation --editable kafka_why --editable ." in " ".join(no_packages)

@@ -19,7 +19,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.credentials import Users
 from kafka_why.page import app as page_app
-from kafka_why.page.app import Sources, app
+from kafka_why.page.app import app
 from kafka_why.page.commands import Source
 from kafka_why.page.courses import Courses
 from kafka_why.page.fleet import Fleet
@@ -28,6 +28,7 @@ from kafka_why.page.members import EMPTY
 from kafka_why.page.security import HEADERS, MAX_CREDENTIAL_CHARS, Access
 from kafka_why.page.server import is_loopback
 from kafka_why.page.service_topics import ServiceTopics
+from kafka_why.page.sources import Sources
 from kafka_why.web import MAX_CONNECTIONS, Web, listening_at, names_of
 from kafka_why.why.history import History, read_history
 

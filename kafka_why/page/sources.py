@@ -1,0 +1,40 @@
+"""The data that the page shows, and where it comes from."""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from kafka_why.broker_groups import BrokerGroup
+from kafka_why.page.commands import Source
+from kafka_why.page.courses import Courses
+from kafka_why.page.deliveries import NO_DELIVERIES, KeptDeliveries
+from kafka_why.page.fleet import Fleet
+from kafka_why.page.histories import Histories
+from kafka_why.page.members import Members
+from kafka_why.page.overview import GroupLine
+from kafka_why.page.service_topics import ServiceTopics
+from kafka_why.service_state import StateReader
+
+
+class Sources(NamedTuple):
+    """What the page reads. `lines` are all groups, `members` their clients and hosts, both of the fleet's
+    `lines_version` at least. `read_age_s` is how long ago the topics were read. `service_topics` is None for
+    the brokers' own topic, and `remarks` say what was read of that. `service_state` and `log` are None if it
+    is not known where the coordinator's are. `broker_groups` are those of the embedded broker's coordinator.
+    """
+
+    fleet: Fleet
+    lines: Callable[[], list[GroupLine]]
+    members: Callable[[], Members]
+    lines_version: Callable[[], int]
+    histories: Histories
+    courses: Courses
+    read_age_s: Callable[[], float]
+    service_topics: ServiceTopics | None
+    service_state: StateReader | None
+    connect_to: str
+    deliveries: KeptDeliveries = NO_DELIVERIES
+    log: Source | None = None
+    broker_groups: Callable[[], list[BrokerGroup]] = list
+    remarks: Callable[[], list[str]] = list
+    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
