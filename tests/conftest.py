@@ -21,31 +21,31 @@ HYPOTHESIS_EXAMPLES = 50
 # Tests with these markers have processes that wait for each other: a machine that pauses may fail them.
 WITH_PROCESSES = ("spark", "e2e")
 SPARK_TESTS = ("tests/spark/", "tests/slow/spark/")
-# A long file that begins last would keep one worker busy alone. Of tests/slow those come first that start
-# coordinators of their own, because the shared one takes a part of the processor as long as it runs.
+# A long file that begins last would keep one worker busy alone. Of tests/slow those come last that use the
+# shared coordinator, because it takes a part of the processor as long as it runs.
 LONGEST_FIRST = (
     "tests/slow/test_demo.py",
     "tests/slow/spark/",
-    "tests/slow/test_observed.py",
+    "tests/slow/test_run.py",
     "tests/slow/test_replay.py",
     "tests/slow/test_secured.py",
-    "tests/slow/test_run.py",
+    "tests/slow/test_observe_kills.py",
     "tests/slow/test_observe.py",
     "tests/slow/test_coordinator_restart.py",
     "tests/slow/test_endurance.py",
-    "tests/slow/test_observe_kills.py",
-    "tests/slow/test_observe_types.py",
-    "tests/slow/test_pace.py",
+    "tests/slow/test_assignors_live.py",
+    "tests/slow/test_worst_records.py",
+    "tests/slow/test_page_drag.py",
+    "tests/slow/test_bench.py",
+    "tests/slow/test_observed.py",
     "tests/slow/test_exactly_once.py",
     "tests/slow/test_gateway_java.py",
     "tests/slow/test_page.py",
     "tests/slow/test_share_groups.py",
     "tests/slow/test_gateway_identity.py",
-    "tests/slow/test_gateway_connect.py",
     "tests/slow/test_lag.py",
     "tests/slow/test_gateway_service.py",
     "tests/slow/test_consumer_protocol.py",
-    "tests/slow/test_assignors_live.py",
     "tests/faults/test_campaign.py",
     "tests/faults/test_exactly_once.py",
     "tests/faults/test_spark_cluster.py",

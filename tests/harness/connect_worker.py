@@ -75,12 +75,6 @@ class Worker:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.loads(answer.read() or b"null")
 
-    def runs(self, connector: str) -> bool:
-        """Whether the connector and its task run, on whatever worker."""
-        status = self.ask("GET", f"/connectors/{connector}/status")
-        states = [status["connector"]["state"], *(task["state"] for task in status["tasks"])]
-        return states == ["RUNNING", "RUNNING"]
-
 
 def is_answered(ask: Callable[[], Any]) -> Callable[[], bool]:
     """Whether a worker gives an answer that is true. An error counts as none: a rebalance goes on."""

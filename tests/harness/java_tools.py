@@ -18,7 +18,6 @@ _ANSWER_TIMEOUT_MS = 60_000
 # Most of a run's time is the start of the JVM.
 _JVM_OPTIONS = ("-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xmx128m")
 _CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
-_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _SHARE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 _SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 _CONFIGS = "org.apache.kafka.tools.ConfigCommand"
@@ -47,18 +46,9 @@ class JavaTools:
         self._folder = folder
         self._numbers = count(1)
 
-    def groups(self, *arguments: str) -> str:
-        """Return the output of `kafka-consumer-groups`, which reports errors only there and not by
-        its exit code.
-        """
-        return self._groups(_GROUPS, *arguments)
-
     def share_groups(self, *arguments: str) -> str:
-        """Return the output of `kafka-share-groups`."""
-        return self._groups(_SHARE_GROUPS, *arguments)
-
-    def _groups(self, tool: str, *arguments: str) -> str:
-        command = self._java(tool, self._new_log("groups"))
+        """Return the output of `kafka-share-groups`. It reports errors only there, not by its exit code."""
+        command = self._java(_SHARE_GROUPS, self._new_log("groups"))
         return _output([*command, "--timeout", str(_ANSWER_TIMEOUT_MS), *arguments])
 
     def configs(self, *arguments: str) -> str:

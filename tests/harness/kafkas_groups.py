@@ -1,6 +1,6 @@
-"""Members of share and streams groups by Kafka's Java clients, and Kafka's description of these groups."""
+"""Groups as Kafka's Java client describes them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,7 +8,6 @@ from embedded.jars import jar_paths
 from embedded.java import find_java
 from tests.harness.java_program import JavaProgram
 from tests.harness.java_tools import java_options, log_options
-from tests.harness.waiting import wait_until
 
 HARNESS = Path(__file__).with_name("kafkas_groups.java")
 
@@ -26,42 +25,11 @@ class KafkasGroup(NamedTuple):
 
 
 class JavaGroups(JavaProgram):
-    """A JVM with members of groups of the cluster at `servers`. Its files are in `folder`."""
+    """A JVM that describes groups of the cluster at `servers`. Its log is in `folder`."""
 
     def __init__(self, servers: str, folder: Path) -> None:
-        self._folder = folder
         options = [*java_options(jar_paths("streams")), *log_options(folder / "groups.log")]
         super().__init__([str(find_java()), *options, str(HARNESS), f"bootstrap.servers={servers}"])
-
-    def join_share(self, name: str, group_id: str, topic: str) -> None:
-        """Start a share consumer with this client id."""
-        self._ask("share", name, group_id, topic)
-
-    def join_streams(self, name: str, group_id: str, topic: str) -> None:
-        """Start an application with one thread, which has this client id and a process of its own."""
-        self._ask("streams", name, group_id, topic, str(self._folder / name))
-
-    def stop(self, name: str) -> None:
-        """Stop a member. It leaves its group."""
-        self._ask("stop", name)
-
-    def delete_share(self, group_id: str) -> None:
-        """Delete a share group, which has to be empty."""
-        self._ask("delete-share", group_id)
-
-    def await_held(self, kind: str, group_id: str, is_right: Callable[[Held], bool]) -> KafkasGroup:
-        """Wait until Kafka says that the members have what they are to have. `kind`: `share` or `streams`."""
-        found: list[KafkasGroup] = []
-
-        def is_there() -> bool:
-            group = self.describe(kind, group_id)
-            if group is None:
-                return False
-            found.append(group)
-            return group.has_target and group.state in ("Stable", "Empty") and is_right(group.held)
-
-        wait_until(is_there, f"{group_id} as it is to be; the last answer was {found[-1:]}")
-        return found[-1]
 
     def describe(self, kind: str, group_id: str) -> KafkasGroup | None:
         """A group as Kafka describes it now, None if there is no such group. `kind` may be `classic`, too:
@@ -73,10 +41,6 @@ class JavaGroups(JavaProgram):
         epoch, target_epoch, *members = others
         held = {name: frozenset(filter(None, has.split(","))) for name, has in map(_halves, members)}
         return KafkasGroup(state, int(epoch), epoch == target_epoch, held)
-
-    def _ask(self, *words: str) -> None:
-        answer = self.answer(" ".join(words))
-        assert answer == "done", answer
 
 
 def _halves(member: str) -> tuple[str, str]:

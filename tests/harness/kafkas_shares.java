@@ -27,6 +27,7 @@ import org.apache.kafka.common.serialization.StringDeserializer;
 public class SharesOfKafka {
     private static final Duration POLL = Duration.ofMillis(100);
     private static final PrintStream OUT = System.out;
+    private static final PrintStream ERR = System.err;
     private static final Properties COMMON = new Properties();
 
     private static final class Member extends Thread {
@@ -87,8 +88,10 @@ public class SharesOfKafka {
     private static void runTool(String tool, String[] arguments) throws Exception {
         var printed = new ByteArrayOutputStream();
         System.setOut(new PrintStream(printed, true));
+        System.setErr(System.out);
         Class.forName(tool).getMethod("main", String[].class).invoke(null, (Object) arguments);
         System.setOut(OUT);
+        System.setErr(ERR);
         printed.toString().lines().forEach(line -> say("tool print " + line));
         say("tool ended");
     }

@@ -1,4 +1,4 @@
-"""Share consumers of Kafka, many in one JVM, and its tools `kafka-share-groups` and `kafka-configs`."""
+"""Share consumers of Kafka, many in one JVM, and its tools for groups and settings in the same JVM."""
 
 import threading
 from collections.abc import Mapping
@@ -13,11 +13,14 @@ from embedded.java import find_java
 from tests.harness.java_program import ReportingProgram
 from tests.harness.java_tools import java_options, java_options_of, log_options
 
+_GROUPS = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
 _SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
 _CONFIGS = "org.apache.kafka.tools.ConfigCommand"
 HARNESS = Path(__file__).with_name("kafkas_shares.java")
 _END_TIMEOUT_S = 60.0
 _TOOL_TIMEOUT_S = 90.0
+# The tool's default of 5 s is too short for a coordinator on a busy machine.
+_ANSWER_TIMEOUT_MS = 60_000
 _numbers = count(1)
 
 
@@ -73,7 +76,6 @@ class JavaShares(ReportingProgram):
         self._members: dict[str, ShareMember] = {}
         self._printed: Queue[str | None] = Queue()
         options = java_options_of(jar_paths("connect")) if is_older else java_options(jar_paths("tools"))
-        # Tools print an exception, with all its calls, where others print a line.
         self._errors = log_path.with_suffix(".err").open("w")
         super().__init__(
             [str(find_java()), *options, *log_options(log_path), str(HARNESS), str(self._file)], self._errors
@@ -90,21 +92,30 @@ class JavaShares(ReportingProgram):
 
     def tool(self, *arguments: str) -> list[list[str]]:
         """The words of each line that `kafka-share-groups` prints."""
-        return self._run(_SHARE_GROUPS, *arguments)
+        return [line.split() for line in self._run(_SHARE_GROUPS, *arguments)]
+
+    def groups(self, *arguments: str) -> str:
+        """What `kafka-consumer-groups` prints. It reports errors only there."""
+        return "\n".join(self._run(_GROUPS, "--timeout", str(_ANSWER_TIMEOUT_MS), *arguments))
+
+    def configs(self, *arguments: str) -> str:
+        """What `kafka-configs` prints. The JVM ends if it fails."""
+        return "\n".join(self._run(_CONFIGS, *arguments))
 
     def configure(self, group_id: str, setting: str) -> None:
         """Set a setting of a group by `kafka-configs`."""
         group = "--entity-type", "groups", "--entity-name", group_id
-        (printed,) = self._run(_CONFIGS, "--alter", *group, "--add-config", setting)
-        assert printed[:2] == ["Completed", "updating"], printed
+        printed = self.configs("--alter", *group, "--add-config", setting)
+        assert printed == f"Completed updating config for group {group_id}."
 
-    def _run(self, tool: str, *arguments: str) -> list[list[str]]:
+    def _run(self, tool: str, *arguments: str) -> list[str]:
+        """The lines that a tool prints, without empty ones."""
         access = ["--bootstrap-server", self._servers, "--command-config", str(self._file)]
         self.command(" ".join(["tool", tool, *access, *arguments]))
-        lines: list[list[str]] = []
+        lines: list[str] = []
         while (line := self._printed.get(timeout=_TOOL_TIMEOUT_S)) is not None:
-            lines.append(line.split())
-        return [line for line in lines if line]
+            lines.append(line)
+        return [line for line in lines if line.strip()]
 
     def close(self) -> None:
         super().close()

@@ -19,7 +19,12 @@ CONNECT = Library("Kafka Connect", lambda _: [], {}, assignor="sessioned")
 DELAY_MS = 3_000
 """How long the work of a worker that is gone waits for its return."""
 PROBING_TIMEOUT_S = 180.0
-_SESSION = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "500"}
+_SESSION = {
+    "session.timeout.ms": "6000",
+    "heartbeat.interval.ms": "500",
+    # Of the tasks of sinks, which are members of a group of their own.
+    "consumer.session.timeout.ms": "6000",
+}
 
 
 class StreamsPlay(Play):
@@ -108,6 +113,16 @@ class ConnectPlay(Play):
         with self.step(f"connector {connector} is made", causes):
             self._tasks[connector] = int(tasks)
             wait_until(is_answered(put), f"{connector} is taken")
+
+    def written(self, records: str) -> None:
+        """Wait until the tasks have written all records, and have committed their offsets."""
+        path = self.folder / "sink"
+
+        def are_there() -> bool:
+            committed = self.stage.committed("connect-sink").values()
+            return len(set(path.read_text().split())) == int(records) == sum(committed)
+
+        wait_until(are_there, f"{records} records in the sink's file", START_TIMEOUT_S)
 
     def alive(self) -> Iterable[str]:
         return self.workers

@@ -1,5 +1,18 @@
 """The fixtures of the tests beside a real broker."""
 
-from tests.e2e.conftest import admin, coordinated, gateway, group, layout, options, topic, wire
+from collections.abc import Iterator
 
-__all__ = ["admin", "coordinated", "gateway", "group", "layout", "options", "topic", "wire"]
+import pytest
+
+from tests.e2e.conftest import admin, coordinated, gateway, group, layout, options, topic, wire
+from tests.harness.shared import QUICK_JAVA
+
+__all__ = ["admin", "coordinated", "gateway", "group", "layout", "options", "quick_java", "topic", "wire"]
+
+
+@pytest.fixture(scope="module")
+def quick_java() -> Iterator[None]:
+    """The JVMs that the commands of a file start do not optimize."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
+        yield

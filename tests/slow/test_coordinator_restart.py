@@ -1,23 +1,31 @@
-"""What a stop, a start and a ticker that stands still mean to groups, with everything real."""
+"""What a stop, a start, a move and a ticker that stands still mean to groups, with everything real."""
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Epoch
+from cli import main
+from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
 from kafka_why.contract.service.status import ServicePhase
 from streaming.service.clock.ticker import Ticker
 from streaming.service.query import coordinating
 from streaming.service.status import read_status
+from streaming.service.topics import prepare_topics
 from tests.e2e.early import answers, markers
 from tests.e2e.harness import (
     Member,
     history_of,
+    new_layout,
+    offset_records,
     pending_of,
     read_topic,
     settle,
@@ -26,14 +34,16 @@ from tests.e2e.harness import (
     starts,
     wait_until,
 )
+from tests.e2e.harness import coordinating as running
+from tests.harness.commands import invoke
 from tests.harness.restartable import Service, restartable
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("quick_java")]
 
 
 @pytest.fixture(scope="module")
 def service(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with restartable(broker, tmp_path_factory.mktemp("coordinator")) as service:
+    with restartable(broker, tmp_path_factory.mktemp("data") / "coordinator") as service:
         yield service
 
 
@@ -46,8 +56,13 @@ def whole(service: Service) -> None:
         service.start()
 
 
-def test_stop_and_start_keep_groups_and_answer_what_was_asked_meanwhile(service: Service) -> None:
+def test_stop_and_start_keep_groups_and_answer_what_was_asked_meanwhile(
+    service: Service, topic: str, tmp_path: Path
+) -> None:
+    """While it is stopped, its state is exported, and goes on at new topics, too."""
     member = stable_member(service.one, "kept", session_timeout_ms=300_000)
+    commit(member, topic)
+    settle(service.client_config, service.layout)
     before = snapshots_of(service.client_config, service.layout, "kept")[-1]
     marked = markers(read_topic(service.client_config, service.layout.responses_topic))
     epochs = epochs_of(service)
@@ -56,6 +71,7 @@ def test_stop_and_start_keep_groups_and_answer_what_was_asked_meanwhile(service:
     service.coordinator.stop()
     assert read_status(service.options.folder / "status.json").phase is ServicePhase.STOPPED
     assert not any(thread.is_alive() for thread in threads)
+    check_move(service, member, tmp_path)
 
     asked = service.one.heartbeat("kept", generation_id=1, member_id=member.member_id)
     service.start(**{"group.max.size": "2"})
@@ -75,6 +91,36 @@ def test_stop_and_start_keep_groups_and_answer_what_was_asked_meanwhile(service:
     assert {join.result().error_code for join in joins} == {ErrorCode.NONE}
     refused = Member(service.one, "full", "").join().result()
     assert refused.error_code is ErrorCode.GROUP_MAX_SIZE_REACHED
+
+
+def commit(member: Member, topic: str) -> None:
+    request = OffsetCommit(
+        **member.client.header(member.group_id, 8),
+        generation_id=1,
+        member_id=member.member_id,
+        topics=[CommittedTopic(topic, [CommittedPartition(0, 42)])],
+    )
+    assert member.client.send(request).result().error_code is ErrorCode.NONE
+
+
+def check_move(service: Service, member: Member, folder: Path) -> None:
+    """With other numbers of partitions and shards, too, members notice nothing."""
+    servers, old, file = service.client_config, service.options.folder, folder / "exported"
+    layout = new_layout(request_partitions=3)
+    prefix = layout.requests_topic.removesuffix("-requests")
+    exported = state("export", file, "--data-dir", old.parent, "--bootstrap-servers", servers)
+    assert "requests that are not handled yet: 0 in partition 0" in exported
+    moved_to = ("--prefix", prefix, "--request-partitions", "3", "--shards", "1")
+    state("import", file, "--data-dir", folder, *moved_to)
+    prepare_topics(servers, layout)
+    options = replace(service.options, folder=folder / "coordinator", layout=layout)
+    with running(options), CoordinatorClient(servers, layout, client_id="moved") as client:
+        assert Member(client, "kept", member.member_id).heartbeat(1) is ErrorCode.NONE
+        (found,) = client.send(OffsetFetch(**client.header("kept", 7))).result().topics
+        assert [partition.committed_offset for partition in found.partitions] == [42]
+        *_, view = snapshots_of(servers, layout, "kept")
+        assert [one.member_id for one in view.members] == [member.member_id]
+        assert [record.offset for record in offset_records(servers, layout, "kept")] == [42]
 
 
 def check_early_answers(service: Service, marked: dict[int, int]) -> None:
@@ -133,3 +179,9 @@ def test_without_clock_records_nobody_expires(service: Service, monkeypatch: pyt
     history = history_of(service.client_config, service.layout, "no-clock")
     (removed,) = (event for event in history if event.type is EntryType.PENDING_MEMBER_REMOVED)
     assert stood_at_ms < removed.at_ms < again.attested_ms
+
+
+def state(*arguments: object) -> str:
+    result = invoke(main, ["state", *map(str, arguments)])
+    assert result.exit_code == 0, result.output
+    return result.output

@@ -1,4 +1,4 @@
-"""Kafka's own exactly-once applications through the gateway, and a planted bug that the checker catches."""
+"""Kafka's own exactly-once applications through the gateway."""
 
 from pathlib import Path
 
@@ -6,11 +6,8 @@ import pytest
 
 from embedded.broker import EmbeddedBroker
 from tests.e2e.harness import wait_until
-from tests.transactions import fleet
 from tests.transactions.applications import APPLICATIONS
-from tests.transactions.checker import Wrong
 from tests.transactions.fleet import Fleet
-from tests.transactions.running import campaign
 
 pytestmark = pytest.mark.e2e
 
@@ -34,13 +31,3 @@ def test_kafkas_own_applications_handle_each_record_once(
         assert [*running.judge(offsets)] == []
     finally:
         running.stop()
-
-
-def test_a_coordinator_that_takes_each_end_for_a_commit_loses_records(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The checker of the campaign can fail: librdkafka's loop aborts some transactions by itself."""
-    monkeypatch.setattr(fleet, "PENDING_TIMEOUT_S", 10.0)  # lost records never come
-    result = campaign(1, 0, ["librdkafka"], step="trusting")
-    assert not result.failure, result.failure
-    assert result.wrongs["librdkafka"][Wrong.LOST] > 0

@@ -31,11 +31,12 @@ from tests.e2e.gateway_clients import (
 from tests.e2e.harness import create_topic, history_of, wait_until
 from tests.harness.java_tools import ConsoleConsumer, JavaTools
 from tests.harness.kafkas_consumers import JavaConsumerEnded, JavaConsumers, JavaMember
+from tests.harness.kafkas_shares import JavaShares
 
 pytestmark = pytest.mark.e2e
 
 EACH = RECORDS // PARTITIONS
-JAVA_SESSION_MS = 15_000
+JAVA_SESSION_MS = 10_000
 
 AnyMember = Member | ConsoleConsumer
 
@@ -47,11 +48,12 @@ class ToolsGroup:
     group_id: str
     topic: str
     tools: JavaTools
+    jvm: JavaShares
     coordinator: GroupRequests
 
     def tool(self, *arguments: str) -> str:
         """What `kafka-consumer-groups` says of this group."""
-        return self.tools.groups(*arguments, "--group", self.group_id)
+        return self.jvm.groups(*arguments, "--group", self.group_id)
 
     def console_consumer(self, **settings: str) -> AbstractContextManager[ConsoleConsumer]:
         return self.tools.console_consumer(self.group_id, self.topic, **settings)
@@ -70,10 +72,6 @@ class ToolsGroup:
         """What `kafka-consumer-groups` says of each member, with epochs and assignments."""
         printed = self.tool("--describe", "--members", "--verbose")
         return rows(printed) if "CONSUMER-ID" in printed else []
-
-    def has_members(self, count: int) -> bool:
-        """Whether the coordinator says so."""
-        return len(self.described().members) == count
 
     def is_shared(self, members: int) -> bool:
         """Whether so many members have as many partitions each, by the same tool."""
@@ -95,6 +93,13 @@ def tools(gateway: str, tmp_path_factory: pytest.TempPathFactory) -> JavaTools:
 
 
 @pytest.fixture(scope="module")
+def jvm(gateway: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaShares]:
+    """Runs the tools that end by themselves: a JVM for each of them would take most of the time."""
+    with JavaShares(gateway, tmp_path_factory.mktemp("jvm")) as jvm:
+        yield jvm
+
+
+@pytest.fixture(scope="module")
 def coordinator(options: GatewayOptions) -> Iterator[GroupRequests]:
     """Asks the coordinator itself, past the gateway."""
     with CoordinatorClient(options.client_config, options.layout, client_id="test") as client:
@@ -102,10 +107,12 @@ def coordinator(options: GatewayOptions) -> Iterator[GroupRequests]:
 
 
 @pytest.fixture
-def group(gateway: str, topic: str, tools: JavaTools, coordinator: GroupRequests) -> ToolsGroup:
+def group(
+    gateway: str, topic: str, tools: JavaTools, jvm: JavaShares, coordinator: GroupRequests
+) -> ToolsGroup:
     """One that is not there yet; its topic has records."""
     produce(gateway, topic, range(RECORDS))
-    return ToolsGroup(new_group(), topic, tools, coordinator)
+    return ToolsGroup(new_group(), topic, tools, jvm, coordinator)
 
 
 @pytest.fixture
@@ -130,7 +137,7 @@ def test_the_groups_tool_describes(
     group_id, topic = group.group_id, group.topic
     (me,) = group.described().members
     who = [me.member_id, me.client_host, me.client_id]
-    assert [group_id, "Stable"] in rows(group.tools.groups("--list", "--state"))
+    assert [group_id, "Stable"] in rows(group.jvm.groups("--list", "--state"))
     produce(gateway, topic, range(PARTITIONS))
     assert rows(group.tool("--describe", "--offsets")) == [
         [group_id, topic, str(p), str(offset), str(EACH + 1), "1", *who]
@@ -243,16 +250,17 @@ def test_three_libraries_in_one_group(options: GatewayOptions, gateway: str, gro
     assert_coordinated(options, group.group_id, joins=3)
 
 
-def test_the_configs_tool_shows_and_changes_the_settings_of_a_group(tools: JavaTools) -> None:
+def test_the_configs_tool_shows_and_changes_the_settings_of_a_group(
+    tools: JavaTools, jvm: JavaShares
+) -> None:
     """Also of a group that is not there yet."""
     group_id = new_group()
     of_group = ["--entity-type", "groups", "--entity-name", group_id]
     setting = "consumer.heartbeat.interval.ms"
-    printed = tools.configs(*of_group, "--alter", "--add-config", f"{setting}=7000")
-    assert printed == f"Completed updating config for group {group_id}.\n"
-    printed = tools.configs(*of_group, "--describe")
+    jvm.configure(group_id, f"{setting}=7000")
+    printed = jvm.configs(*of_group, "--describe")
     assert f"Dynamic configs for group {group_id} are:\n  {setting}=7000 sensitive=false" in printed
-    printed = tools.configs("--entity-type", "groups", "--describe")
+    printed = jvm.configs("--entity-type", "groups", "--describe")
     assert f"Dynamic configs for group {group_id} are:" in printed
     with pytest.raises(subprocess.CalledProcessError) as refused:
         tools.configs(*of_group, "--alter", "--add-config", f"{setting}=1")
@@ -281,11 +289,9 @@ def test_consumers_of_the_consumer_protocol(
         described = group.members()
         assert len({epoch for cells in described for epoch in (cells[5], cells[7])}) == 1
         assert [cells[6] for cells in described] == [cells[8] for cells in described]
-        assert [group_id, "Stable"] in rows(group.tools.groups("--list", "--state"))
+        assert [group_id, "Stable"] in rows(group.jvm.groups("--list", "--state"))
         two.kill()
         static.come_back()
-        # Not by the tool until then, because each of its calls starts a JVM.
-        wait_until(lambda: group.has_members(1), "the end of the killed consumer's session")
         wait_until(lambda: group.is_shared(1), "the partitions of the killed consumer")
         later = range(1_000, 1_000 + RECORDS)
         produce(gateway, topic, later)

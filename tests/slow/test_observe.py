@@ -1,5 +1,5 @@
 """`observe` beside a real broker: consumers join and leave on the broker's own coordinator, and the reports
-say what happened. In the middle the observer is killed and started again.
+say what happened.
 """
 
 import json
@@ -32,20 +32,12 @@ from kafka_why.why.report import report_of
 from streaming.observing.query import ObserverOptions
 from streaming.observing.service import Observer
 from streaming.service.topics import TopicsError
-from tests.e2e.gateway_clients import (
-    PARTITIONS,
-    RECORDS,
-    ConfluentMember,
-    PythonMember,
-    consume,
-    produce,
-    share,
-)
+from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, PythonMember, share
 from tests.e2e.harness import START_TIMEOUT_S, create_topic, history_of, read_topic, wait_until
 from tests.harness.commands import invoke
 from tests.harness.webhook import Webhook
 
-pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form, pytest.mark.usefixtures("quick_java")]
 
 Holdings = dict[str, set[int]]
 """The partitions that members have, by their client ids."""
@@ -60,13 +52,14 @@ JOINED, GONE = CauseKind.MEMBER_JOINED, CauseKind.MEMBER_GONE
 
 @dataclass
 class Observing:
-    """An observer of the broker, which is killed and started again by `restart`."""
+    """An observer of the broker, which can be started again. With `output_dir` it writes files there."""
 
     broker: EmbeddedBroker
     children: Children
     folder: Path
     prefix: str
     poll_interval_ms: int = 1_000
+    output_dir: Path | None = None
     starts: int = 0
     child: Child | None = None
 
@@ -74,8 +67,19 @@ class Observing:
     def layout(self) -> TopicLayout:
         return TopicLayout.observed(self.prefix, 1)
 
+    @property
+    def state(self) -> Path:
+        """The folder with its checkpoint and its status."""
+        return self.folder / "data" / "observer"
+
     def start(self) -> None:
+        self.begin()
+        self.running.wait_for_line(lambda line: line.startswith("ready:"), START_TIMEOUT_S)
+
+    def begin(self) -> None:
+        """Start it, and do not wait until it is ready."""
         self.starts += 1
+        to_files = () if self.output_dir is None else ("--output-dir", str(self.output_dir))
         self.child = self.children.start(
             f"observe-{self.starts}",
             "observe",
@@ -89,17 +93,14 @@ class Observing:
             "200",
             "--poll-interval-ms",
             str(self.poll_interval_ms),
+            *to_files,
         )
-        self.running.wait_for_line(lambda line: line.startswith("ready:"), START_TIMEOUT_S)
 
     @property
     def running(self) -> Child:
         """Its process."""
         assert self.child is not None
         return self.child
-
-    def kill(self) -> None:
-        self.running.kill()
 
     def notify(self, webhook: Webhook) -> Child:
         """Start `notify` about the observed groups."""
@@ -150,7 +151,6 @@ def test_the_reports_say_what_happened(
 ) -> None:
     servers = broker.client_config.bootstrap_servers
     classic, epochs, exact = (f"{kind}-{uuid.uuid4()}" for kind in ("classic", "epochs", "exact"))
-    produce(servers, topic, range(RECORDS))
     commit_in_transactions(servers, exact, topic)
     c1 = PythonMember(servers, classic, topic, settings={"client_id": "c1"})
     with closing(c1):
@@ -163,20 +163,13 @@ def test_the_reports_say_what_happened(
             alone = shared(k1=k1)
             observing.await_holdings(epochs, alone)
             r1 = ConfluentMember(servers, classic, topic, settings={"client.id": "r1"})
-            with closing(r1):
-                both = shared(c1=c1, r1=r1)
-                observing.await_holdings(classic, both)
-                observing.kill()
-                consume(RECORDS, c1, r1)
-                r1.commit()
             k2 = epochs_member(servers, epochs, topic, "k2")
-            with closing(k2):
-                two = shared(k1=k1, k2=k2)
-                after = shared(c1=c1)
-                observing.start()
+            with closing(r1), closing(k2):
+                both, two = shared(c1=c1, r1=r1), shared(k1=k1, k2=k2)
+                observing.await_holdings(classic, both)
                 observing.await_holdings(epochs, two)
-                observing.await_holdings(classic, after)
-            again = shared(k1=k1)
+            after, again = shared(c1=c1), shared(k1=k1)
+            observing.await_holdings(classic, after)
             observing.await_holdings(epochs, again)
             describe_what_is_there(observing, classic, epochs, topic)
             one_is_waited_for(observing, topic)
@@ -269,9 +262,7 @@ def told_of(observing: Observing, group_id: str, happened: list[tuple[CauseKind,
 
 
 def another_observer_is_refused(observing: Observing) -> None:
-    """With another folder it would write everything once more. The one that writes the topics may come again:
-    it was killed and started before.
-    """
+    """With another folder it would write everything once more."""
     another = ObserverOptions(observing.broker.client_config, observing.folder / "other", observing.layout)
     observer = Observer(another)
     with pytest.raises(TopicsError, match=r"another observer writes .*a new folder.* --prefix"):

@@ -6,33 +6,44 @@ import pytest
 
 from tests.harness.shared import Services
 from tests.observed.applications import CONNECT, ConnectPlay, StreamsPlay
+from tests.observed.described import SharePlay, StreamsEpochsPlay
 from tests.observed.lines import Class
-from tests.observed.member import STREAMS
+from tests.observed.member import SHARE, STREAMS, STREAMS_EPOCHS
 from tests.observed.running import Result, campaign
 from tests.observed.stage import OURS, Stage
 from tests.observed.stories import STORIES, Story
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
-SAMPLE = ("mixed", "librdkafka-epochs")
+SHARED = "start a, start b, leave a"
+SAMPLE = (
+    STORIES["mixed"],
+    STORIES["librdkafka-epochs"],
+    Story("share", SHARE, SHARED, kind=SharePlay),
+    Story("streams-protocol", STREAMS_EPOCHS, SHARED, kind=StreamsEpochsPlay),
+)
 
 
 def test_reports_on_observed_groups_say_what_happened(tmp_path: Path) -> None:
-    result = campaign(
-        Stage("Kafka 4.4", tmp_path / "stage"), [STORIES[name] for name in SAMPLE], seed=1, together=2
-    )
+    """Groups of each type, at the broker's own coordinator."""
+    result = campaign(Stage("Kafka 4.4", tmp_path / "stage"), SAMPLE, seed=1, together=2)
     assert_well(result)
     assert len(result.stories) == len(SAMPLE)
-    assert all(any(it.class_ is Class.UNKNOWN for it in told.verdicts) for told in result.stories)
+    of_consumers = [told for told in result.stories if told.story in STORIES]
+    assert any(it.class_ is Class.UNKNOWN for told in of_consumers for it in told.verdicts)
 
 
 def test_reports_name_the_work_of_kafka_streams_and_connect(services: Services, tmp_path: Path) -> None:
-    """Tasks, standbys and follow-up rebalances; connectors, and the delay after a worker was killed."""
+    """Tasks, standbys and follow-up rebalances; connectors, and the delay after a worker was killed. The
+    other worker writes what has come since.
+    """
     stage = Stage(OURS, tmp_path / "stage", services)
     stories = [
         # The first instance gives tasks up, and the second one gets them with the follow-up rebalance.
         Story("tasks-here", STREAMS, "start a, start b", kind=StreamsPlay),
-        Story("workers-here", CONNECT, "start a, sink 2, start b, kill b", kind=ConnectPlay),
+        Story(
+            "workers-here", CONNECT, "start a, sink 2, start b, kill b, produce, written 30", kind=ConnectPlay
+        ),
     ]
     assert_well(campaign(stage, stories, seed=1, together=2))
     tasks = words_of(stage, "tasks-here")

@@ -6,7 +6,6 @@ How long that takes with 500 members is a figure of `python -m bench --only brow
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
@@ -68,9 +67,9 @@ def served() -> Iterator[tuple[Held, str]]:
         web.stop()
 
 
-@pytest.fixture
-def driver(tmp_path: Path) -> Iterator[Chrome]:
-    with browser(tmp_path / "browser") as driver:
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    with browser(tmp_path_factory.mktemp("browser")) as driver:
         yield driver
 
 
