@@ -46,8 +46,6 @@ STORIES = (
     ("static-members", "librdkafka"),
     ("administration", "kafka-python"),
 )
-# The test of secrets reads all pages of Spark's UI.
-KEPT = dict.fromkeys(("ui.retainedJobs", "ui.retainedStages", "sql.ui.retainedExecutions"), "10")
 # What a gateway's clients do with brokers: the gateway of `run` and that of a process of its own.
 OF_CLIENTS = [
     Allowed(user, "TOPIC", "orders-", "PREFIXED", ("DESCRIBE", "READ", "WRITE"))
@@ -81,11 +79,10 @@ class Secured:
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     folder = tmp_path_factory.mktemp("secured")
     (folder / "spark-events").mkdir()
-    settings = {"eventLog.enabled": "true", "eventLog.compress": "false"} | KEPT
-    settings["eventLog.dir"] = str(folder / "spark-events")
-    arguments = [f"--spark-conf=spark.{name}={value}" for name, value in settings.items()]
+    settings = {"enabled": "true", "compress": "false", "dir": str(folder / "spark-events")}
+    logged = [f"--spark-conf=spark.eventLog.{name}={value}" for name, value in settings.items()]
     security = ClusterSecurity(tmp_path_factory.mktemp("security"), authorizes=True)
-    owner = Owner(folder, security, arguments)
+    owner = Owner(folder, security, logged)
     try:
         client_config = owner.broker().handle().client_config
         grant(client_config, [*recommended(PREFIX), *OF_CLIENTS])
