@@ -4,8 +4,6 @@ principal may do, and that no secret is shown.
 `pytest --secured tests/e2e/test_gateway_clients.py` and others plays whole suites on such a cluster.
 """
 
-import json
-import subprocess
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.processes.child import GROUP_COORDINATOR, Children
+from cli import main
 from gateway.net.options import GatewayOptions
+from gateway.service import serving
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
@@ -26,6 +25,7 @@ from tests.e2e.gateway_clients import PARTITIONS, PythonMember, new_group, share
 from tests.e2e.harness import create_topic, settle
 from tests.e2e.test_gateway_clients import Told, tell
 from tests.harness import secrets
+from tests.harness.commands import invoke
 from tests.harness.recommended_acls import recommended
 from tests.harness.secured_broker import (
     COORDINATOR,
@@ -45,7 +45,6 @@ STORIES = (
     ("commits", "kafka-python"),
     ("static-members", "librdkafka"),
     ("administration", "kafka-python"),
-    ("administration", "librdkafka"),
 )
 # What a gateway's clients do with brokers: the gateway of `run` and that of a process of its own.
 OF_CLIENTS = [
@@ -114,26 +113,22 @@ def test_recommended_acls_are_enough_for_a_gateway_and_for_the_tools(
 ) -> None:
     topic, group_id = f"orders-{uuid.uuid4()}", new_group()
     create_topic(secured.client_config, topic, PARTITIONS, {})
-    with Children(tmp_path) as children:
-        arguments = ("gateway", *secured.options_of(GATEWAY, tmp_path), "--listen", "127.0.0.1:0", "--json")
-        child = children.start("gateway", *arguments)
-        ready = json.loads(child.wait_for_line(lambda line: '"gateway"' in line, 60))
-        tools = secured.options_of(TOOLS, tmp_path)
-        with closing(PythonMember(ready["gateway"], group_id, topic)) as member:
-            share(member)
-            member.commit()
-            settle(secured.client_config, secured.layout)
-            assert group_id in output_of("groups", "list", *tools)
-            assert topic in output_of("groups", "describe", "--group", group_id, *tools)
-            assert group_id in output_of("why", group_id, *tools)
-        output_of("groups", "delete", "--group", group_id, *tools)
-        assert group_id not in output_of("groups", "list", *tools)
+    options = GatewayOptions(secured.config_of(GATEWAY), secured.layout, Address("127.0.0.1", 0))
+    tools = secured.options_of(TOOLS, tmp_path)
+    with serving(options) as address, closing(PythonMember(str(address), group_id, topic)) as member:
+        share(member)
+        member.commit()
+        settle(secured.client_config, secured.layout)
+        assert group_id in output_of("groups", "list", *tools)
+        assert topic in output_of("groups", "describe", "--group", group_id, *tools)
+        assert group_id in output_of("why", group_id, *tools)
+    output_of("groups", "delete", "--group", group_id, *tools)
+    assert group_id not in output_of("groups", "list", *tools)
 
 
 def output_of(*arguments: str) -> str:
-    command = [str(GROUP_COORDINATOR), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
+    done = invoke(main, arguments)
+    assert done.exit_code == 0, done.output
     return done.stdout
 
 

@@ -1,4 +1,4 @@
-"""Share groups (KIP-932) with Kafka's own clients and tools through the gateway, in both modes."""
+"""Share groups (KIP-932) with Kafka's own clients and tools through the gateway."""
 
 import json
 from collections.abc import Iterator
@@ -19,7 +19,6 @@ from streaming.service.share_state.broker_coordinators import BrokerCoordinators
 from streaming.service.share_state.carrying_out import Key
 from tests.e2e.gateway_clients import PARTITIONS, new_group, produce
 from tests.e2e.harness import topic_id_of, wait_until
-from tests.harness.java_tools import ConsoleConsumer, JavaTools
 from tests.harness.kafkas_shares import JavaShares, ShareMember
 from tests.harness.ports import free_address
 from tests.harness.transactions import Wire
@@ -39,23 +38,11 @@ LOGIN = {
 }
 
 
-@pytest.fixture(params=[Coordinators.OURS, Coordinators.BROKERS])
-def servers(request: pytest.FixtureRequest, options: GatewayOptions) -> Iterator[str]:
-    """A gateway in each mode that has share groups."""
-    with serving(replace(options, share_groups=request.param)) as address:
+@pytest.fixture
+def servers(options: GatewayOptions) -> Iterator[str]:
+    """A gateway whose share groups are the coordinator's."""
+    with serving(replace(options, share_groups=Coordinators.OURS)) as address:
         yield str(address)
-
-
-def wait_for(values: range, *consumers: ConsoleConsumer) -> None:
-    """Wait until the consumers have printed all of these."""
-    got: set[int] = set()
-
-    def are_there() -> bool:
-        for consumer in consumers:
-            got.update(consumer.poll())
-        return got >= set(values)
-
-    wait_until(are_there, f"the consumers have {values}")
 
 
 def accepted(member: ShareMember) -> set[int]:
@@ -128,24 +115,6 @@ def members(shares: JavaShares, group_id: str) -> list[list[str]]:
     """The members with partitions by `kafka-share-groups`."""
     lines = of_group(group_id, shares.tool("--describe", "--members", "--group", group_id))
     return [line for line in lines if ":" in line[-1]]
-
-
-@pytest.mark.parametrize("servers", [Coordinators.OURS], indirect=True)
-def test_a_console_share_consumer_that_is_killed_loses_nothing(
-    servers: str, topic: str, tmp_path: Path
-) -> None:
-    tools, group = JavaTools(servers, tmp_path), new_group()
-    with ExitStack() as stack:
-        shares = stack.enter_context(JavaShares(servers, tmp_path))
-        shares.configure(group, "share.auto.offset.reset=earliest")
-        first = stack.enter_context(tools.console_share_consumer(group, topic))
-        second = stack.enter_context(tools.console_share_consumer(group, topic))
-        wait_until(lambda: len(members(shares, group)) == 2, "both are members")
-        produce(servers, topic, SECOND)
-        wait_for(SECOND, first, second)
-        first.kill()
-        produce(servers, topic, THIRD)
-        wait_for(THIRD, second)
 
 
 def acl(kind: str, name: str, *operations: str) -> dict[str, object]:
