@@ -51,7 +51,7 @@ pytestmark = [
 
 KILLS = 1
 """Of each kind."""
-AGREE_TIMEOUT_S = 120.0
+AGREE_TIMEOUT_S = START_TIMEOUT_S
 # An observer works so long at the most, once it is ready, before it is killed.
 WORKS_S = 3.0
 MEMBERS_MAX = 3

@@ -61,7 +61,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("quick_java")]
 
 PEM = Path(__file__).parents[1] / "data" / "gateway.pem"
 GROUPS = [f"group-{n}" for n in range(4)]
-SESSION_MS = 30_000
+SESSION_MS = 60_000
 DAMAGED = 5
 """So many of the newest changelogs are damaged."""
 
