@@ -9,7 +9,7 @@ import os
 import sys
 import zlib
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone, tzinfo
@@ -23,7 +23,6 @@ from kafka_why.broker_log.events import LogEvent, events_in
 from kafka_why.broker_log.group import OF_MEMBERS
 from kafka_why.broker_log.lines import MARK, MAX_LINE_BYTES, LogLine, parse_line
 from kafka_why.contract.kafka.history import EntryType
-from kafka_why.stored_log import Progress
 from kafka_why.why.causes import BY_RULE, kind_of
 from kafka_why.why.epoch_causes import kind_of_member
 from kafka_why.why.model import CauseKind
@@ -91,7 +90,10 @@ def parse_zone(text: str) -> tzinfo:
 
 
 def read_broker_logs(
-    files: Sequence[str], group_id: str | None, zone: tzinfo | None, progress: Progress = lambda *_: None
+    files: Sequence[str],
+    group_id: str | None,
+    zone: tzinfo | None,
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> BrokerLogs:
     """Return the events about a group in the order of time, or with None the counts of all groups.
 
@@ -124,7 +126,9 @@ def _lines(stream: io.BufferedReader | gzip.GzipFile) -> Iterator[bytes]:
 
 
 class _Reading:
-    def __init__(self, group_id: str | None, zone: tzinfo | None, progress: Progress) -> None:
+    def __init__(
+        self, group_id: str | None, zone: tzinfo | None, progress: Callable[[int, int], None]
+    ) -> None:
         self._group_id, self._zone, self._progress = group_id, zone, progress
         self._found = BrokerLogs()
         self._events: deque[LogEvent] = deque(maxlen=MAX_EVENTS)
