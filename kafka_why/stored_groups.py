@@ -24,7 +24,7 @@ from kafka_why.observed.observation import At, Observation
 from kafka_why.observed.records import AnyRecord
 from kafka_why.observed.step import observe
 from kafka_why.observed.view import view_of
-from kafka_why.stored_log import Batch, StoredRecord
+from kafka_why.stored_log import Batch, OpenTransactions, StoredRecord
 from kafka_why.topic_ids import NamesById
 from kafka_why.wire.primitives import ProtocolError
 
@@ -84,25 +84,20 @@ class GroupPart:
 
 
 class LogPart:
-    """The records of a partition from the offset `first` on, by group. `pending` are the batches of open
-    transactions by producer.
-    """
+    """The records of a partition from the offset `first` on, by group. `transactions` are under way."""
 
-    def __init__(self, first: int, end: int, pending: dict[int, list[Batch]]) -> None:
+    def __init__(self, first: int, end: int, transactions: OpenTransactions) -> None:
         self.groups: dict[bytes, GroupPart] = {}
         self.first_ms: int | None = None
-        self._first, self._end, self._pending = first, end, pending
+        self._first, self._end, self._transactions = first, end, transactions
 
     def take(self, batch: Batch) -> None:
         """Take the next batch. Commits of a transaction count when it has ended. Raises KafkaError."""
         if self.first_ms is None:
             self.first_ms = batch.timestamp_ms
-        if batch.is_marker:
-            pending = self._pending.pop(batch.producer_id, [])
-            for of_transaction in pending if pending and batch.is_commit else ():
-                self._add(of_transaction)
-        elif batch.is_transactional:
-            self._pending.setdefault(batch.producer_id, []).append(batch)
+        if batch.is_marker or batch.is_transactional:
+            for committed in self._transactions.take(batch):
+                self._add(committed)
         else:
             self._add(batch)
 

@@ -92,6 +92,21 @@ class Batch(NamedTuple):
         return _plain_records(self.data)
 
 
+class OpenTransactions:
+    """Holds back the batches of transactions that have not ended, by producer."""
+
+    def __init__(self) -> None:
+        self._batches: dict[int, list[Batch]] = {}
+
+    def take(self, batch: Batch) -> list[Batch]:
+        """Take a batch of a transaction, or a marker. Return what a marker commits. Raises KafkaError."""
+        if not batch.is_marker:
+            self._batches.setdefault(batch.producer_id, []).append(batch)
+            return []
+        ended = self._batches.pop(batch.producer_id, [])
+        return ended if ended and batch.is_commit else []
+
+
 def _plain_records(data: bytes) -> list[StoredRecord]:
     """Return the records of an uncompressed batch, in a fifth of the time of kafka-python's reader. Headers
     are skipped. Source: DefaultRecord.java.

@@ -10,13 +10,15 @@ import json
 import re
 import sys
 import time
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
 from kafka_why.escaping import visible, visible_lines
+
+if TYPE_CHECKING:  # it imports the clients of brokers, which not every command needs
+    from kafka_why.stored_log import Progress
 
 _NOT_ASCII = re.compile(r"[^\n -~]")
 
@@ -31,7 +33,7 @@ def tell(text: str) -> None:
     click.echo(visible(text), err=True)
 
 
-def reading_progress(unit: str) -> Callable[[int, int], None]:
+def reading_progress(unit: str) -> "Progress":
     """Return what reports long reading on a terminal, each second."""
     if not sys.stderr.isatty():
         return lambda *_: None

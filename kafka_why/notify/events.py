@@ -1,7 +1,6 @@
 """The thread that follows the events topic, from the position that was kept, and puts its rebalances out."""
 
 from collections.abc import Collection, Iterable, Mapping
-from time import time_ns
 
 import structlog
 from kafka import TopicPartition
@@ -15,6 +14,7 @@ from kafka_why.notify.filters import Filter
 from kafka_why.notify.messages import Link, rebalance_message
 from kafka_why.notify.outbox import Outbox, Position
 from kafka_why.notify.rebalances import Rebalances
+from kafka_why.now import now_ms
 from kafka_why.page.fleet import WINDOW_MS
 from kafka_why.topic_follower import FollowerThread
 from kafka_why.topic_reader import Record, TopicReader
@@ -29,7 +29,7 @@ def ends_of(client_config: ClientConfig, layout: TopicLayout) -> dict[int, Posit
     """Return the ends of the events topic. Raises KafkaError."""
     with TopicReader(client_config, timeout_ms=_BROKER_TIMEOUT_MS) as reader:
         ends = reader.ends(reader.partitions_of(layout.events_topic))
-    return {partition.partition: Position(end, _now_ms()) for partition, end in ends.items()}
+    return {partition.partition: Position(end, now_ms()) for partition, end in ends.items()}
 
 
 class EventsFollower(FollowerThread):
@@ -86,7 +86,7 @@ class EventsFollower(FollowerThread):
         at = {}
         for partition in partitions:
             begin, end = beginnings[partition], ends[partition]
-            kept = self._positions.get(partition.partition, Position(begin, _now_ms()))
+            kept = self._positions.get(partition.partition, Position(begin, now_ms()))
             self._positions[partition.partition] = kept = within(partition, kept, begin, end)
             at[partition] = kept.offset
             if not self._has_context:
@@ -106,8 +106,8 @@ class EventsFollower(FollowerThread):
             if not is_told:
                 self._positions[record.partition] = Position(record.offset + 1, record.timestamp)
         made = (rebalance_message(*ended, self._link) for ended in self._rebalances.ended())
-        now_ms = _now_ms()
-        messages = [one for one in made if self._wanted.wants(one, now_ms) and one.id not in self._told]
+        at_ms = now_ms()
+        messages = [one for one in made if self._wanted.wants(one, at_ms) and one.id not in self._told]
         return self._outbox.put(messages, dict(self._positions))
 
 
@@ -136,7 +136,3 @@ def _entry(record: Record) -> HistoryEntry | None:
         log.warning("a history entry cannot be read", offset=record.offset, error=str(error))
         return None
     return entry if isinstance(entry, HistoryEntry) else None
-
-
-def _now_ms() -> int:
-    return time_ns() // 1_000_000

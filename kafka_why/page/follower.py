@@ -14,6 +14,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lag.polls import Looks
+from kafka_why.now import now_ms
 from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.topic_follower import FollowerThread
 from kafka_why.topic_reader import TopicReader
@@ -68,7 +69,7 @@ class Follower(FollowerThread):
         tables = reader.partitions_of(layout.groups_topic, layout.offsets_topic)
         events = reader.partitions_of(layout.events_topic)
         ends = reader.ends([*tables, *events])
-        found = reader.offsets_at(events, _now_ms() - WINDOW_MS)
+        found = reader.offsets_at(events, now_ms() - WINDOW_MS)
         at = {partition: ends[partition] if first is None else first for partition, first in found.items()}
         reader.start(beginning=tables, at=at)
         return ends
@@ -89,15 +90,11 @@ class Follower(FollowerThread):
 
     def _apply(self, topic: str, key: bytes | None, value: bytes | None) -> None:
         try:
-            self._fleet.apply(topic, key, value, _now_ms())
+            self._fleet.apply(topic, key, value, now_ms())
         except UNREADABLE as error:
             log.warning("a record cannot be read", topic=topic, error=str(error))
 
     def _trim(self) -> None:
         if time.monotonic() - self._trimmed_at_s >= TRIM_INTERVAL_S:
-            self._fleet.trim(_now_ms())
+            self._fleet.trim(now_ms())
             self._trimmed_at_s = time.monotonic()
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

@@ -20,10 +20,11 @@ from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.lag.polls import Looks
+from kafka_why.now import now_ms
 from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.page.words import thousands, utc_time
 from kafka_why.stored_groups import MAX_GROUPS, GroupNews, LogPart, StoredGroups
-from kafka_why.stored_log import Batch, LogWalk, StoredLog
+from kafka_why.stored_log import LogWalk, OpenTransactions, StoredLog
 from kafka_why.topic_follower import FollowerThread
 from kafka_why.topic_ids import names_on
 
@@ -53,7 +54,7 @@ class _Partition:
     low: int
     next: int
     low_ms: int
-    pending: dict[int, list[Batch]] = field(default_factory=dict)
+    transactions: OpenTransactions = field(default_factory=OpenTransactions)
 
 
 class OffsetsFollower(FollowerThread):
@@ -136,13 +137,13 @@ class OffsetsFollower(FollowerThread):
         if has_older:
             return
         if time.monotonic() - self._trimmed_at_s >= _TRIM_INTERVAL_S:
-            self._fleet.trim(_now_ms())
+            self._fleet.trim(now_ms())
             self._trimmed_at_s = time.monotonic()
         self._stopped.wait(_POLL_S)
 
     def _find(self, stored: StoredLog) -> None:
         begins, ends = stored.offsets(OffsetSpec.EARLIEST), stored.offsets(OffsetSpec.LATEST)
-        at_ms = _now_ms() - FIRST_MS
+        at_ms = now_ms() - FIRST_MS
         recent = stored.offsets(at_ms)
         for partition, begin in begins.items():
             low = recent[partition] if recent[partition] >= 0 else ends[partition]
@@ -154,7 +155,7 @@ class OffsetsFollower(FollowerThread):
         for partition, at in self._partitions.items():
             while at.next < ends[partition] and not self._stopped.is_set():
                 end = min(ends[partition], at.next + SLICE_RECORDS)
-                part, walk = self._read(stored, partition, LogWalk(at.next, end, b""), at.pending)
+                part, walk = self._read(stored, partition, LogWalk(at.next, end, b""), at.transactions)
                 at.next = walk.next_offset
                 self._take(self._groups.append(partition, part))
 
@@ -169,16 +170,16 @@ class OffsetsFollower(FollowerThread):
         partition = max(left, key=lambda number: self._partitions[number].low_ms)
         at = self._partitions[partition]
         first = max(at.begin, at.low - SLICE_RECORDS)
-        part, _ = self._read(stored, partition, LogWalk(first, at.low, b""), {})
-        self._take(self._groups.prepend(partition, part, _now_ms() - WINDOW_MS))
+        part, _ = self._read(stored, partition, LogWalk(first, at.low, b""), OpenTransactions())
+        self._take(self._groups.prepend(partition, part, now_ms() - WINDOW_MS))
         at.low, at.low_ms = first, at.low_ms if part.first_ms is None else part.first_ms
         self._is_full = self._groups.kept_bytes > MAX_KEPT_BYTES or self._fleet.total_entries() > MAX_ENTRIES
         return True
 
     def _read(
-        self, stored: StoredLog, partition: int, walk: LogWalk, pending: dict[int, list[Batch]]
+        self, stored: StoredLog, partition: int, walk: LogWalk, transactions: OpenTransactions
     ) -> tuple[LogPart, LogWalk]:
-        part = LogPart(walk.first, walk.end, pending)
+        part = LogPart(walk.first, walk.end, transactions)
         for batch in stored.read(partition, walk):
             part.take(batch)
         return part, walk
@@ -188,7 +189,7 @@ class OffsetsFollower(FollowerThread):
             if entries and not anew:
                 self._under_way.pop(group_id, None)
             shown = self._shown(group_id, view)
-            self._fleet.take(group_id, shown, entries, commits, _now_ms(), anew=anew)
+            self._fleet.take(group_id, shown, entries, commits, now_ms(), anew=anew)
 
     def _shown(self, group_id: str, view: GroupSnapshot | None) -> GroupSnapshot | None:
         """Return the view with the state that the brokers list, if it is that of a rebalance under way."""
@@ -209,9 +210,9 @@ class OffsetsFollower(FollowerThread):
             return
         self._lists.worked()
         self._listed = {group["group_id"]: group.get("group_state", "") for group in listed}
-        before, now_ms = self._under_way, _now_ms()
+        before, at_ms = self._under_way, now_ms()
         self._under_way = {
-            group_id: before[group_id] if before.get(group_id, ("",))[0] == state else (state, now_ms)
+            group_id: before[group_id] if before.get(group_id, ("",))[0] == state else (state, at_ms)
             for group_id, state in self._listed.items()
             if state in _UNDER_WAY
         }
@@ -226,7 +227,3 @@ class OffsetsFollower(FollowerThread):
             self._lags.worked()
         except KafkaError as error:  # the right to describe the topics is not needed for the rest
             self._lags.failed(error)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

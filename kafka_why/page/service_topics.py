@@ -15,6 +15,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.claims import Claim, Claims
 from kafka_why.contract.codec import UNREADABLE, PendingTransaction, is_clock_record
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.now import now_ms
 from kafka_why.page.fleet import WINDOW_MS
 from kafka_why.topic_follower import FollowerThread
 from kafka_why.topic_reader import Record, TopicReader
@@ -226,7 +227,7 @@ class ServiceFollower(FollowerThread):
         tables = reader.partitions_of(*names)
         letters = reader.partitions_of(layout.dead_letters_topic)
         ends = reader.ends([*tables, *letters])
-        found = reader.offsets_at(letters, _now_ms() - WINDOW_MS)
+        found = reader.offsets_at(letters, now_ms() - WINDOW_MS)
         at = {}
         self._topics.restart()
         for partition in letters:
@@ -234,7 +235,7 @@ class ServiceFollower(FollowerThread):
             at[partition] = ends[partition] if first is None else first
             if at[partition] < ends[partition] - MAX_DEAD_LETTERS:
                 at[partition] = ends[partition] - MAX_DEAD_LETTERS
-                self._topics.leave_out_dead_letters(_now_ms())
+                self._topics.leave_out_dead_letters(now_ms())
         reader.start(beginning=tables, at=at)
         return ends
 
@@ -262,7 +263,3 @@ class ServiceFollower(FollowerThread):
         if not self._stopped.is_set():
             clock.ends([TopicPartition(self._layout.requests_topic, 0)])  # raises if no broker answers
             self._topics.apply_clock(None)
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

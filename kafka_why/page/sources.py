@@ -1,10 +1,10 @@
 """The data that the page shows, and where it comes from."""
 
-import time
 from collections.abc import Callable
 from typing import NamedTuple
 
 from kafka_why.broker_groups import BrokerGroup
+from kafka_why.now import now_ms
 from kafka_why.page.commands import Source
 from kafka_why.page.courses import Courses
 from kafka_why.page.deliveries import NO_DELIVERIES, KeptDeliveries
@@ -37,4 +37,4 @@ class Sources(NamedTuple):
     log: Source | None = None
     broker_groups: Callable[[], list[BrokerGroup]] = list
     remarks: Callable[[], list[str]] = list
-    now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+    now_ms: Callable[[], int] = now_ms

@@ -9,11 +9,12 @@ import os
 import sys
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone, tzinfo
 from pathlib import Path
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from msgspec import Struct
@@ -27,6 +28,9 @@ from kafka_why.why.causes import BY_RULE, kind_of
 from kafka_why.why.epoch_causes import kind_of_member
 from kafka_why.why.model import CauseKind
 from kafka_why.why.wording import count
+
+if TYPE_CHECKING:  # it imports the clients of brokers, which logs do not need
+    from kafka_why.stored_log import Progress
 
 STANDARD_INPUT = "-"
 MAX_EVENTS = 200_000
@@ -93,7 +97,7 @@ def read_broker_logs(
     files: Sequence[str],
     group_id: str | None,
     zone: tzinfo | None,
-    progress: Callable[[int, int], None] = lambda *_: None,
+    progress: "Progress" = lambda *_: None,
 ) -> BrokerLogs:
     """Return the events about a group in the order of time, or with None the counts of all groups.
 
@@ -126,9 +130,7 @@ def _lines(stream: io.BufferedReader | gzip.GzipFile) -> Iterator[bytes]:
 
 
 class _Reading:
-    def __init__(
-        self, group_id: str | None, zone: tzinfo | None, progress: Callable[[int, int], None]
-    ) -> None:
+    def __init__(self, group_id: str | None, zone: tzinfo | None, progress: "Progress") -> None:
         self._group_id, self._zone, self._progress = group_id, zone, progress
         self._found = BrokerLogs()
         self._events: deque[LogEvent] = deque(maxlen=MAX_EVENTS)

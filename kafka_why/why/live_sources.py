@@ -10,6 +10,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.groups.list_groups import list_broker_groups
+from kafka_why.now import now_ms
 from kafka_why.observed.looks import ClassicLook, Looks
 from kafka_why.observed.polled import PolledGroup
 from kafka_why.partitioner import partition_of
@@ -18,7 +19,7 @@ from kafka_why.topic_reader import TopicReader
 from kafka_why.why.clock import Clock
 from kafka_why.why.history import History, HistoryUnavailable, entry_in, why_nothing
 from kafka_why.why.offsets_topic import OffsetsTopic
-from kafka_why.why.polls import GroupPoller, now_ms
+from kafka_why.why.polls import GroupPoller
 from kafka_why.why.wording import count
 
 _FOREVER_MS = 2**62

@@ -25,7 +25,7 @@ from kafka_why.observed.observation import At
 from kafka_why.observed.records import AnyRecord, ClassicGeneration, ClassicGroupRemoved, OffsetCommitted
 from kafka_why.observed.step import sight
 from kafka_why.stored_groups import observe_stored
-from kafka_why.stored_log import Batch, LogWalk, Progress, StoredLog
+from kafka_why.stored_log import Batch, LogWalk, OpenTransactions, Progress, StoredLog
 from kafka_why.topic_ids import NamesById, names_on
 from kafka_why.why.clock import Clock
 from kafka_why.why.history import History, HistoryUnavailable, why_nothing
@@ -199,7 +199,7 @@ class GroupRecords:
     first_generation_ms: int | None = None
     _group: ObservedGroup | None = None
     _commits: dict[bytes, Batch] = field(default_factory=dict)
-    _pending: dict[int, list[Batch]] = field(default_factory=dict)
+    _transactions: OpenTransactions = field(default_factory=OpenTransactions)
 
     @cached_property
     def key_part(self) -> bytes:
@@ -215,14 +215,12 @@ class GroupRecords:
 
     def take(self, batch: Batch) -> None:
         """Take the next batch of the log. Commits of a transaction count when it has ended."""
-        if batch.is_marker:
-            pending = self._pending.pop(batch.producer_id, [])
-            if pending and batch.is_commit:
+        if batch.is_marker or batch.is_transactional:
+            committed = self._transactions.take(batch)
+            if committed:
                 self._apply_commits()
-                for of_transaction in pending:
-                    self._apply(of_transaction)
-        elif batch.is_transactional:
-            self._pending.setdefault(batch.producer_id, []).append(batch)
+            for of_transaction in committed:
+                self._apply(of_transaction)
         elif not self._are_commits(batch):
             self._apply_commits()
             self._apply(batch)

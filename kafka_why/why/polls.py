@@ -4,7 +4,6 @@ Source: DescribeGroupsResponse.json, ConsumerGroupDescribeResponse.json, ShareGr
 StreamsGroupDescribeResponse.json.
 """
 
-import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -23,6 +22,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.snapshot import Partitions
 from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.now import now_ms
 from kafka_why.observed.group import ACTIVE, CLASSIC, CONSUMER, SHARE, STANDBY, STREAMS, WARM_UP, task_key
 from kafka_why.observed.looks import ClassicLook
 from kafka_why.observed.polled import EpochsLook, PolledMember
@@ -44,11 +44,6 @@ _REQUESTS: dict[str, Callable[[str], Any]] = {
     SHARE: lambda group_id: ShareGroupDescribeRequest(group_ids=[group_id]),
     STREAMS: lambda group_id: _StreamsGroupDescribeRequest(group_ids=[group_id]),
 }
-
-
-def now_ms() -> int:
-    """Return the time of this machine's clock."""
-    return time.time_ns() // 1_000_000
 
 
 class GroupPoller:

@@ -12,7 +12,7 @@ from kafka_why import stored_groups
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.stored_groups import GroupNews, LogPart, StoredGroups
-from kafka_why.stored_log import LogWalk
+from kafka_why.stored_log import LogWalk, OpenTransactions
 from kafka_why.topic_ids import NamesById
 from streaming.query.log_order import LogRow
 from tests.harness.observed_log import REAL, REAL_OF_OTHERS, real_rows
@@ -27,7 +27,7 @@ def log(path: Path) -> list[LogRow]:
 
 
 def part(data: Sequence[bytes], first: int, end: int) -> LogPart:
-    found = LogPart(first, end, {})
+    found = LogPart(first, end, OpenTransactions())
     for one in LogWalk(first, end, b"").batches(b"".join(data)):
         found.take(one)
     return found

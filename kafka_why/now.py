@@ -1,0 +1,8 @@
+"""This machine's clock."""
+
+import time
+
+
+def now_ms() -> int:
+    """Return the time in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
