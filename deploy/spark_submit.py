@@ -1,6 +1,6 @@
 """The `group-coordinator` command as a file, because spark-submit takes one.
 
-docs/running.md, "With spark-submit", has the whole line.
+docs/spark-cluster.md, "With spark-submit", has the whole line.
 """
 
 from cli import main

@@ -1,7 +1,7 @@
 """Spark's settings, with a reason for each that latency or correctness depends on, and who may change them.
 
 A local Spark is the JVM of this process. On a cluster, tasks run in executors on other machines
-(docs/running.md, "On a Spark cluster").
+(docs/spark-cluster.md, "On a Spark cluster").
 """
 
 import os

@@ -25,7 +25,7 @@ DOCUMENTS: list[dict[str, Any]] = [
     for document in yaml.safe_load_all(path.read_text())
 ]
 UNITS_MIB = {"m": 1, "g": 1024, "Mi": 1, "Gi": 1024}
-# What an executor's container has beside the executor's memory, in MiB: see "Sizing" in docs/running.md.
+# What an executor's container has beside the executor's memory, in MiB: see "Sizing" in docs/spark-cluster.md.
 BESIDE_AN_EXECUTOR_MIB = 1_024
 
 
