@@ -1,4 +1,4 @@
-"""`why` and the page at a cluster where nothing of ours was set up, as a user who may read
+"""`why`, the page and `notify` at a cluster where nothing of ours was set up, as a user who may read
 `__consumer_offsets` alone.
 """
 
@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli import main
+from cli.processes.child import Children
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.page import offsets_follower
@@ -31,6 +32,7 @@ from tests.harness.secured_broker import (
     grant,
     write_properties,
 )
+from tests.harness.webhook import Reply, Webhook
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -129,6 +131,41 @@ def test_page_that_keeps_no_older_records_says_since_when_it_is_complete(
         wait_until(lambda: "to bound the memory" in shown(url)["remarks"], "the bound")
         assert "complete since" in shown(url)["remarks"]
         assert "groups that the brokers list no record" in shown(url)["remarks"]
+
+
+def test_notify_tells_each_rebalance_once_although_it_is_killed_before_one_is_told(
+    broker: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    group, properties = new_group(), tmp_path / "reader.properties"
+    write_properties(properties, broker.security.client_properties(READER))
+    with (
+        Webhook() as webhook,
+        Children(tmp_path) as children,
+        closing(member(broker, group, epochs=False)) as stays,
+    ):
+        command = (
+            *("notify", "--bootstrap-servers", broker.bootstrap_servers, "--client-config", str(properties)),
+            *("--url", webhook.url(), "--data-dir", str(tmp_path / "kept"), "--group", group),
+        )
+        share(stays)  # before the first start, so it is not told
+        first = children.start("first", *command)
+        first.wait_for_line(lambda line: line.startswith("ready:"), 120)
+        with closing(member(broker, group, epochs=False)) as leaves:
+            share(stays, leaves)
+            webhook.wait_for(lambda got: len(got.messages()) == 1, "the member that joined")
+            webhook.default = Reply(503)
+        webhook.wait_for(lambda got: got.received[-1].status == 503, "an attempt to tell that it left")
+        first.kill()
+        webhook.default = Reply()
+        children.start("second", *command)
+        webhook.wait_for(lambda got: len(got.messages()) == 2, "what was not told")
+        stays.close()
+        webhook.wait_for(lambda got: len(got.messages()) == 3, "what happened after the restart")
+    told = json.loads(ask(broker, tmp_path, READER, "why", group, "-o", "json").stdout)["rebalances"][1:]
+    assert [(one["began_ms"], one["ended_ms"]) for one in webhook.messages()] == [
+        (one["began_ms"], one["ended_ms"]) for one in told
+    ]
 
 
 @pytest.mark.parametrize("epochs", [False, True], ids=["classic", "consumer protocol"])
