@@ -146,7 +146,7 @@ class OffsetsTopic:
             )
         groups = {row.group for row in list_broker_groups(self._client_config)}
         if group_id in groups:
-            return f"{KAFKAS_OFFSETS_TOPIC} has no record of members of group {group_id}: it only commits offsets"
+            return f"{KAFKAS_OFFSETS_TOPIC} has no members of group {group_id}: it only commits offsets"
         return why_nothing(group_id, groups)
 
     def _bounds(self, partition: int) -> tuple[int, int]:
