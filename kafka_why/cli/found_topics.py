@@ -1,25 +1,36 @@
-"""The topics that a long-running command reads: those of ours, or the cluster's own `__consumer_offsets`."""
+"""What a long-running command reads: topics of ours, the cluster's own `__consumer_offsets`, or polls."""
+
+from contextlib import closing
 
 from kafka_why.cli.output import tell
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
-from kafka_why.topic_layout import TopicsMissing, layout_on
-from kafka_why.why.offsets_topic import OffsetsTopic
+from kafka_why.topic_layout import BrokersOwn, TopicsMissing, layout_on
+from kafka_why.why.history import HistoryUnavailable
+from kafka_why.why.offsets_topic import OffsetsTopic, OffsetsUnreadable
+from kafka_why.why.polls import polling_client
 
 
-def layout_if_any(client_config: ClientConfig, prefix: str) -> TopicLayout | None:
-    """Return the layout of our topics, or None if `__consumer_offsets` is to be read.
+def what_to_read(client_config: ClientConfig, prefix: str) -> TopicLayout | BrokersOwn:
+    """Return the layout of our topics, or what is read in their place, and say which on stderr.
 
-    Raises TopicsMissing if `prefix` was given, HistoryUnavailable if that topic must not be read, KafkaError.
+    Raises TopicsMissing if `prefix` was given, HistoryUnavailable if this principal may neither read
+    `__consumer_offsets` nor describe a group, KafkaError.
     """
     try:
         return layout_on(client_config, prefix)
     except TopicsMissing:
         if prefix != DEFAULT_PREFIX:
             raise
-    with OffsetsTopic(client_config) as topic:
-        tell(
-            f"no topics of a coordinator or an observer: reading the brokers' own {KAFKAS_OFFSETS_TOPIC}, "
-            f"{topic.partitions} partitions"
-        )
-    return None
+    nothing = "no topics of a coordinator or an observer"
+    try:
+        with OffsetsTopic(client_config) as topic:
+            partitions = topic.partitions
+    except OffsetsUnreadable as error:
+        with closing(polling_client(client_config)) as admin:
+            if not admin.list_groups():
+                raise HistoryUnavailable(f"{error}; nor may it describe any group, to poll it") from error
+        tell(f"{nothing}: polling the groups, because {error}")
+        return BrokersOwn.POLLS
+    tell(f"{nothing}: reading the brokers' own {KAFKAS_OFFSETS_TOPIC}, {partitions} partitions")
+    return BrokersOwn.OFFSETS_TOPIC

@@ -11,7 +11,7 @@ import click
 from kafka.errors import KafkaError
 
 from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.found_topics import layout_if_any
+from kafka_why.cli.found_topics import what_to_read
 from kafka_why.cli.logs import configure_logs
 from kafka_why.cli.option_object import as_object
 from kafka_why.cli.output import show
@@ -161,13 +161,13 @@ def notify(options: NotifyOptions) -> None:
     client_config = options.client_config
     sending = options.sending()
     try:
-        layout = layout_if_any(client_config, options.prefix)
+        source = what_to_read(client_config, options.prefix)
         with (
             Folder(options.data_dir, "notifier").locked(),
             watching_threads(stop.fail),
             Notifier(
                 client_config,
-                layout,
+                source,
                 options.data_dir,
                 sending,
                 options.wanted(),

@@ -9,7 +9,7 @@ import click
 from kafka.errors import KafkaError
 
 from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.found_topics import layout_if_any
+from kafka_why.cli.found_topics import what_to_read
 from kafka_why.cli.logs import configure_logs
 from kafka_why.cli.option_object import as_object
 from kafka_why.cli.output import show
@@ -102,12 +102,12 @@ def page(options: PageOptions) -> None:
     stop = threading.Event()
     client_config = options.client_config
     try:
-        layout = layout_if_any(client_config, options.prefix)
+        source = what_to_read(client_config, options.prefix)
         with (
             listening_at(options.host, options.port) as listening,
             Page(
                 client_config,
-                layout,
+                source,
                 listening,
                 connect_to=str(client_config),
                 access=access,

@@ -17,6 +17,7 @@ from kafka_why.notify.rebalances import Rebalances
 from kafka_why.now import now_ms
 from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.page.offsets_follower import OffsetsFollower
+from kafka_why.page.polling_follower import PollingFollower
 from kafka_why.stored_groups import GroupNews
 from kafka_why.stored_log import StoredLog
 from kafka_why.topic_follower import FollowerThread
@@ -172,6 +173,23 @@ class OffsetsEvents(OffsetsFollower):
     def _is_told(self, cause: str) -> bool:
         _, partition, offset = record_of(cause)
         return partition in self._told_to and offset < self._told_to[partition].offset
+
+
+class PolledEvents(PollingFollower):
+    """Polls groups for a fleet, and hands over the entries that polls make, which have no positions."""
+
+    def __init__(self, client_config: ClientConfig, fleet: Fleet, ended: EndedRebalances) -> None:
+        super().__init__(client_config, fleet, "notify")
+        self._ended = ended
+
+    def _take(self, news: Iterable[GroupNews]) -> None:
+        found = list(news)
+        super()._take(found)
+        for group in found:
+            for entry in group.entries:
+                self._ended.add(entry, is_told=False)
+        if not self._ended.put({}):
+            self._stopped.set()  # nothing can be told any more
 
 
 def within(partition: TopicPartition, kept: Position, begin: int, end: int) -> Position:

@@ -12,7 +12,7 @@ from kafka_why.lag.definitions import STUCK_MS, WINDOW_MS
 from kafka_why.lifetimes import Startable
 from kafka_why.notify.courier import Courier, CourierThread
 from kafka_why.notify.episodes import Episodes
-from kafka_why.notify.events import EndedRebalances, EventsFollower, OffsetsEvents, ends_of
+from kafka_why.notify.events import EndedRebalances, EventsFollower, OffsetsEvents, PolledEvents, ends_of
 from kafka_why.notify.filters import Filter
 from kafka_why.notify.messages import Link
 from kafka_why.notify.outbox import Outbox, Taken
@@ -26,6 +26,7 @@ from kafka_why.page.follower import Follower
 from kafka_why.page.service_topics import ServiceFollower, ServiceTopics
 from kafka_why.service_state import StateReader
 from kafka_why.topic_follower import FollowerThread
+from kafka_why.topic_layout import BrokersOwn
 
 SETTLED_MS = max(STUCK_MS, WINDOW_MS) + 60_000
 """So long after its start this process may not see yet what the one before it saw: see `Episodes`."""
@@ -43,8 +44,8 @@ class Sending:
 
 class Notifier(Startable):
     """Tells a receiver what happens until stopped. `folder` has what outlives it: see
-    `kafka_why.notify.state_file`. If `layout` is None, there are no topics of ours, and it reads
-    `__consumer_offsets`.
+    `kafka_why.notify.state_file`. `source` is what it reads. Polls have no position: what happens while it
+    does not run is not told.
 
     At the first start the constructor keeps the ends of the topic that it reads. It raises FolderError if the
     folder is of other topics or cannot be written, and KafkaError.
@@ -53,25 +54,29 @@ class Notifier(Startable):
     def __init__(
         self,
         client_config: ClientConfig,
-        layout: TopicLayout | None,
+        source: TopicLayout | BrokersOwn,
         folder: Path,
         sending: Sending,
         wanted: Filter,
         link: Link,
         metrics_url: str | None = None,
     ) -> None:
+        layout = source if isinstance(source, TopicLayout) else None
         topic = KAFKAS_OFFSETS_TOPIC if layout is None else layout.events_topic
         kept = Kept(folder, topic)
-        if not kept.positions:  # the first start
+        has_positions = source is not BrokersOwn.POLLS
+        if has_positions and not kept.positions:  # the first start
             kept.deliver([], Taken(ends_of(client_config, topic), []))
             kept.save()
         self._outbox = outbox = Outbox()
         now_ms = time.time_ns() // 1_000_000
         fleet = Fleet(layout)
         ended = EndedRebalances(outbox, wanted, link, kept.told)
-        readers: tuple[Follower | OffsetsEvents, *tuple[FollowerThread, ...]]
+        readers: tuple[Follower | OffsetsEvents | PolledEvents, *tuple[FollowerThread, ...]]
         topics = None
-        if layout is None:
+        if source is BrokersOwn.POLLS:
+            readers = (PolledEvents(client_config, fleet, ended),)
+        elif layout is None:
             readers = (OffsetsEvents(client_config, fleet, ended, kept.positions),)
         else:
             topics = ServiceTopics(is_observed=layout.is_observed)

@@ -18,6 +18,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.page import offsets_follower
 from kafka_why.page.server import Page
+from kafka_why.topic_layout import BrokersOwn
 from kafka_why.web import listening_at, url_of
 from kafka_why.why import at_once
 from kafka_why.why.live_sources import LiveOffsetsTopic
@@ -78,7 +79,9 @@ def page_of(broker: SecuredBroker, user: str) -> Iterator[str]:
     """A page of the brokers' own topic, which a user serves. Yield its address."""
     with (
         listening_at("127.0.0.1", 0) as listening,
-        Page(broker.config_of(user), None, listening, connect_to=broker.bootstrap_servers),
+        Page(
+            broker.config_of(user), BrokersOwn.OFFSETS_TOPIC, listening, connect_to=broker.bootstrap_servers
+        ),
     ):
         yield url_of(listening)
 
@@ -131,6 +134,24 @@ def test_page_that_keeps_no_older_records_says_since_when_it_is_complete(
         wait_until(lambda: "to bound the memory" in shown(url)["remarks"], "the bound")
         assert "complete since" in shown(url)["remarks"]
         assert "groups that the brokers list no record" in shown(url)["remarks"]
+
+
+def test_page_polls_groups_where_the_topic_must_not_be_read(broker: SecuredBroker, tmp_path: Path) -> None:
+    group, properties = new_group(), tmp_path / "poller.properties"
+    write_properties(properties, broker.security.client_properties(POLLER))
+    cluster = ("--bootstrap-servers", broker.bootstrap_servers, "--client-config", str(properties))
+    with Children(tmp_path) as children, closing(member(broker, group, epochs=False)) as stays:
+        share(stays)
+        page = children.start("page", "page", *cluster)
+        url = page.wait_for_line(lambda line: line.startswith("ready:"), 120).partition(" ")[2].strip()
+        wait_until(lambda: shown(url).get(group, {}).get("state") == "Stable", "the first poll")
+        with closing(member(broker, group, epochs=False)) as leaves:
+            share(stays, leaves)
+            wait_until(lambda: shown(url)[group]["members"] == 2, "the second member")
+        wait_until(lambda: shown(url)[group]["rebalances"] == 2, "both rebalances")
+        assert "made of polls since" in shown(url)["remarks"]
+        with urlopen(f"{url}group?id={group}", timeout=10) as response:
+            assert "rdkafka" in response.read().decode()
 
 
 def test_notify_tells_each_rebalance_once_although_it_is_killed_before_one_is_told(
