@@ -237,10 +237,10 @@ class StoredGroups:
                 known.group = seen.group
         if has_news:
             known.view = None if known.group is None else view_of(known.group, self._names.known)
-        return GroupNews(known.group_id, known.view, entries, _offsets(known.group), anew)
+        return GroupNews(known.group_id, known.view, entries, committed_offsets(known.group), anew)
 
 
-def _offsets(group: ObservedGroup | None) -> dict[tuple[str, int], tuple[int, int]]:
+def committed_offsets(group: ObservedGroup | None) -> dict[tuple[str, int], tuple[int, int]]:
     """Return each committed offset, and the time of its commit."""
     topics = {} if group is None else group.offsets
     return {

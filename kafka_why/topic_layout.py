@@ -1,5 +1,7 @@
 """The topics of a coordinator or an observer, found by their prefix."""
 
+from enum import Enum
+
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import TopicReader
@@ -11,6 +13,15 @@ class ClientError(RuntimeError):
 
 class TopicsMissing(ClientError):
     """The coordinator's topics do not exist, or their layout is unexpected."""
+
+
+class BrokersOwn(Enum):
+    """What is read where there are no topics of ours: `__consumer_offsets`, or where it must not be read what
+    coordinators answer about their groups.
+    """
+
+    OFFSETS_TOPIC = 1
+    POLLS = 2
 
 
 def layout_on(client_config: ClientConfig, prefix: str) -> TopicLayout:

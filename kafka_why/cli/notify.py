@@ -11,6 +11,7 @@ import click
 from kafka.errors import KafkaError
 
 from kafka_why.cli.cluster_options import cluster_options
+from kafka_why.cli.found_topics import what_to_read
 from kafka_why.cli.logs import configure_logs
 from kafka_why.cli.option_object import as_object
 from kafka_why.cli.output import show
@@ -37,7 +38,8 @@ from kafka_why.notify.receiver import (
 )
 from kafka_why.notify.request_bodies import SHAPES
 from kafka_why.service_folder import Folder
-from kafka_why.topic_layout import ClientError, layout_on
+from kafka_why.topic_layout import ClientError
+from kafka_why.why.history import HistoryUnavailable
 
 T = TypeVar("T")
 
@@ -149,7 +151,9 @@ class NotifyOptions:
 def notify(options: NotifyOptions) -> None:
     """Tell a webhook which groups rebalanced, and what is wrong, until Ctrl-C.
 
-    It tells what happens from its first start on, also the rebalances that ended while it did not run.
+    It tells what happens from its first start on, also the rebalances that ended while it did not run. Where
+    there are no topics of a coordinator or an observer, it reads the cluster's own __consumer_offsets, as
+    `why` does, and of the time without it the last hour.
     """
     configure_logs()
     exit_on_signals()
@@ -157,13 +161,13 @@ def notify(options: NotifyOptions) -> None:
     client_config = options.client_config
     sending = options.sending()
     try:
-        layout = layout_on(client_config, options.prefix)
+        source = what_to_read(client_config, options.prefix)
         with (
             Folder(options.data_dir, "notifier").locked(),
             watching_threads(stop.fail),
             Notifier(
                 client_config,
-                layout,
+                source,
                 options.data_dir,
                 sending,
                 options.wanted(),
@@ -175,7 +179,7 @@ def notify(options: NotifyOptions) -> None:
             show(f"ready: tells what happens on {client_config}")
             stop.wait()
             exit_on_signals()  # a second one ends it at once
-    except (ClientError, FolderError) as error:
+    except (ClientError, FolderError, HistoryUnavailable) as error:
         raise click.ClickException(str(error)) from error
     except KafkaError as error:
         raise click.ClickException(f"cannot read from {client_config}: {error}") from error

@@ -9,21 +9,21 @@ import click
 from kafka.errors import KafkaError
 
 from kafka_why.cli.cluster_options import cluster_options
+from kafka_why.cli.found_topics import what_to_read
 from kafka_why.cli.logs import configure_logs
 from kafka_why.cli.option_object import as_object
-from kafka_why.cli.output import show, tell
+from kafka_why.cli.output import show
 from kafka_why.cli.parameters import HOST, WEB_URL, WholeNumber
 from kafka_why.cli.signals import stop_on_signals
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
+from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.credentials import InvalidEntry, Users
 from kafka_why.page.commands import Source
 from kafka_why.page.security import Access
 from kafka_why.page.server import Page, is_loopback
-from kafka_why.topic_layout import ClientError, TopicsMissing, layout_on
+from kafka_why.topic_layout import ClientError
 from kafka_why.web import Tls, WebUnavailable, listening_at, url_of
 from kafka_why.why.history import HistoryUnavailable
-from kafka_why.why.offsets_topic import OffsetsTopic
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
@@ -102,12 +102,12 @@ def page(options: PageOptions) -> None:
     stop = threading.Event()
     client_config = options.client_config
     try:
-        layout = _layout(client_config, options.prefix)
+        source = what_to_read(client_config, options.prefix)
         with (
             listening_at(options.host, options.port) as listening,
             Page(
                 client_config,
-                layout,
+                source,
                 listening,
                 connect_to=str(client_config),
                 access=access,
@@ -123,24 +123,6 @@ def page(options: PageOptions) -> None:
         raise click.ClickException(str(error)) from error
     except KafkaError as error:
         raise click.ClickException(f"cannot read from {client_config}: {error}") from error
-
-
-def _layout(client_config: ClientConfig, prefix: str) -> TopicLayout | None:
-    """Return the layout of our topics, or None if the page is to be made of `__consumer_offsets`.
-
-    Raises TopicsMissing if `prefix` was given, HistoryUnavailable if that topic must not be read, KafkaError.
-    """
-    try:
-        return layout_on(client_config, prefix)
-    except TopicsMissing:
-        if prefix != DEFAULT_PREFIX:
-            raise
-    with OffsetsTopic(client_config) as topic:
-        tell(
-            f"no topics of a coordinator or an observer: reading the brokers' own {KAFKAS_OFFSETS_TOPIC}, "
-            f"{topic.partitions} partitions"
-        )
-    return None
 
 
 def access_of(users: Path | None, token_file: Path | None) -> Access | None:

@@ -1,12 +1,12 @@
-"""The thread that follows the events topic, from the position that was kept, and puts its rebalances out."""
+"""The threads that follow entries from the position that was kept, and put the rebalances in them out."""
 
 from collections.abc import Collection, Iterable, Mapping
 
 import structlog
-from kafka import TopicPartition
+from kafka import KafkaAdminClient, TopicPartition
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.codec import UNREADABLE, record_of
 from kafka_why.contract.history_reader import decode_entry
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import TopicLayout
@@ -15,7 +15,11 @@ from kafka_why.notify.messages import Link, rebalance_message
 from kafka_why.notify.outbox import Outbox, Position
 from kafka_why.notify.rebalances import Rebalances
 from kafka_why.now import now_ms
-from kafka_why.page.fleet import WINDOW_MS
+from kafka_why.page.fleet import WINDOW_MS, Fleet
+from kafka_why.page.offsets_follower import OffsetsFollower
+from kafka_why.page.polling_follower import PollingFollower
+from kafka_why.stored_groups import GroupNews
+from kafka_why.stored_log import StoredLog
 from kafka_why.topic_follower import FollowerThread
 from kafka_why.topic_reader import Record, TopicReader
 
@@ -25,41 +29,60 @@ _POLL_MS = 500
 log = structlog.get_logger()
 
 
-def ends_of(client_config: ClientConfig, layout: TopicLayout) -> dict[int, Position]:
-    """Return the ends of the events topic. Raises KafkaError."""
+def ends_of(client_config: ClientConfig, topic: str) -> dict[int, Position]:
+    """Return the ends of a topic's partitions. Raises KafkaError."""
     with TopicReader(client_config, timeout_ms=_BROKER_TIMEOUT_MS) as reader:
-        ends = reader.ends(reader.partitions_of(layout.events_topic))
+        ends = reader.ends(reader.partitions_of(topic))
     return {partition.partition: Position(end, now_ms()) for partition, end in ends.items()}
 
 
-class EventsFollower(FollowerThread):
-    """Puts a message into the outbox for each rebalance that ended behind `positions` and is wanted, and the
-    positions that it has reached. A partition without a position is new, and is read from its beginning.
+class EndedRebalances:
+    """Puts a message into the outbox for each rebalance that entries have ended, if it is wanted.
 
-    The entries of an hour before the positions are read too, because they say what led to the rebalances and
-    what members had before. `told` are the ids of messages behind the positions that are not sent again. It
-    reads no further while the outbox is full, and survives that no broker is there.
+    `told` are the ids of messages that are not sent again. For one thread.
+    """
+
+    def __init__(self, outbox: Outbox, wanted: Filter, link: Link, told: Collection[str]) -> None:
+        self._outbox = outbox
+        self._wanted = wanted
+        self._link = link
+        self._told = told
+        self._rebalances = Rebalances()
+
+    def add(self, entry: object, *, is_told: bool) -> None:
+        """Take an entry, if it is of a group of Kafka's. `is_told`: it only says what was before."""
+        if isinstance(entry, HistoryEntry):
+            self._rebalances.add(entry, is_told=is_told)
+
+    def put(self, positions: Mapping[int, Position]) -> bool:
+        """Put out what the entries ended, and the positions that they reach. Return False if the outbox was
+        closed. Waits while it is full.
+        """
+        made = (rebalance_message(*ended, self._link) for ended in self._rebalances.ended())
+        at_ms = now_ms()
+        messages = [one for one in made if self._wanted.wants(one, at_ms) and one.id not in self._told]
+        return self._outbox.put(messages, dict(positions))
+
+
+class EventsFollower(FollowerThread):
+    """Hands the entries of the events topic behind `positions` over, and the positions that it has reached.
+
+    A partition without a position is new, and is read from its beginning. The entries of an hour before the
+    positions are read too, because they say what led to the rebalances and what members had before. It
+    survives that no broker is there.
     """
 
     def __init__(
         self,
         client_config: ClientConfig,
         layout: TopicLayout,
-        outbox: Outbox,
-        wanted: Filter,
-        link: Link,
-        *,
+        ended: EndedRebalances,
         positions: Mapping[int, Position],
-        told: Collection[str],
     ) -> None:
         self._client_config = client_config
         self._layout = layout
-        self._outbox = outbox
-        self._wanted = wanted
-        self._link = link
+        self._ended = ended
         self._positions = dict(positions)
-        self._told = told
-        self._rebalances = Rebalances()
         self._has_context = False
         super().__init__("notify-events", "reading the events topic for notify")
 
@@ -70,7 +93,7 @@ class EventsFollower(FollowerThread):
             timeout_ms=_BROKER_TIMEOUT_MS,
         ) as reader:
             self._start(reader)
-            is_open = self._outbox.put([], dict(self._positions))
+            is_open = self._ended.put(self._positions)
             while is_open and not self._stopped.is_set():
                 records = reader.poll(_POLL_MS)
                 if records:
@@ -100,15 +123,73 @@ class EventsFollower(FollowerThread):
         for record in records:
             position = self._positions[record.partition]
             is_told = record.offset < position.offset
-            entry = _entry(record)
-            if entry is not None:
-                self._rebalances.add(entry, is_told=is_told)
+            self._ended.add(_entry(record), is_told=is_told)
             if not is_told:
                 self._positions[record.partition] = Position(record.offset + 1, record.timestamp)
-        made = (rebalance_message(*ended, self._link) for ended in self._rebalances.ended())
+        return self._ended.put(self._positions)
+
+
+class OffsetsEvents(OffsetsFollower):
+    """Follows `__consumer_offsets` for a fleet, and hands over the entries that its records make.
+
+    What is older than the fleet's window is not told: a warning says so.
+    """
+
+    def __init__(
+        self,
+        client_config: ClientConfig,
+        fleet: Fleet,
+        ended: EndedRebalances,
+        positions: Mapping[int, Position],
+    ) -> None:
+        super().__init__(client_config, fleet, "notify")
+        self._ended = ended
+        self._told_to = dict(positions)
+        kept_ms = min((position.at_ms for position in positions.values()), default=now_ms())
+        if kept_ms < now_ms() - WINDOW_MS:
+            log.warning("rebalances that ended more than an hour ago are not told", last_told_ms=kept_ms)
+
+    def _step(self, stored: StoredLog, admin: KafkaAdminClient) -> None:
+        was_complete = self._fleet.is_complete
+        super()._step(stored, admin)
+        if not self._fleet.is_complete:
+            return
+        if not was_complete:
+            for group in self._fleet.all_facts():
+                for entry in group.entries:
+                    self._ended.add(entry, is_told=self._is_told(entry.cause))
         at_ms = now_ms()
-        messages = [one for one in made if self._wanted.wants(one, at_ms) and one.id not in self._told]
-        return self._outbox.put(messages, dict(self._positions))
+        if not self._ended.put({n: Position(at.next, at_ms) for n, at in self._partitions.items()}):
+            self._stopped.set()  # nothing can be told any more
+
+    def _take(self, news: Iterable[GroupNews]) -> None:
+        found = list(news)
+        super()._take(found)
+        if self._fleet.is_complete:
+            for group in found:
+                for entry in group.entries:
+                    self._ended.add(entry, is_told=False)
+
+    def _is_told(self, cause: str) -> bool:
+        _, partition, offset = record_of(cause)
+        return partition in self._told_to and offset < self._told_to[partition].offset
+
+
+class PolledEvents(PollingFollower):
+    """Polls groups for a fleet, and hands over the entries that polls make, which have no positions."""
+
+    def __init__(self, client_config: ClientConfig, fleet: Fleet, ended: EndedRebalances) -> None:
+        super().__init__(client_config, fleet, "notify")
+        self._ended = ended
+
+    def _take(self, news: Iterable[GroupNews]) -> None:
+        found = list(news)
+        super()._take(found)
+        for group in found:
+            for entry in group.entries:
+                self._ended.add(entry, is_told=False)
+        if not self._ended.put({}):
+            self._stopped.set()  # nothing can be told any more
 
 
 def within(partition: TopicPartition, kept: Position, begin: int, end: int) -> Position:
@@ -128,11 +209,10 @@ def within(partition: TopicPartition, kept: Position, begin: int, end: int) -> P
     return kept
 
 
-def _entry(record: Record) -> HistoryEntry | None:
-    """Return the entry of a group of Kafka's in a record, None if there is none."""
+def _entry(record: Record) -> object:
+    """Return the entry in a record, None if it cannot be read."""
     try:
-        entry = decode_entry(record.value or b"")
+        return decode_entry(record.value or b"")
     except UNREADABLE as error:
         log.warning("a history entry cannot be read", offset=record.offset, error=str(error))
         return None
-    return entry if isinstance(entry, HistoryEntry) else None

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.lag.definitions import STUCK_MS, WINDOW_MS
 from kafka_why.lifetimes import Startable
 from kafka_why.notify.courier import Courier, CourierThread
 from kafka_why.notify.episodes import Episodes
-from kafka_why.notify.events import EventsFollower, ends_of
+from kafka_why.notify.events import EndedRebalances, EventsFollower, OffsetsEvents, PolledEvents, ends_of
 from kafka_why.notify.filters import Filter
 from kafka_why.notify.messages import Link
 from kafka_why.notify.outbox import Outbox, Taken
@@ -25,6 +25,8 @@ from kafka_why.page.fleet import Fleet
 from kafka_why.page.follower import Follower
 from kafka_why.page.service_topics import ServiceFollower, ServiceTopics
 from kafka_why.service_state import StateReader
+from kafka_why.topic_follower import FollowerThread
+from kafka_why.topic_layout import BrokersOwn
 
 SETTLED_MS = max(STUCK_MS, WINDOW_MS) + 60_000
 """So long after its start this process may not see yet what the one before it saw: see `Episodes`."""
@@ -42,32 +44,49 @@ class Sending:
 
 class Notifier(Startable):
     """Tells a receiver what happens until stopped. `folder` has what outlives it: see
-    `kafka_why.notify.state_file`.
+    `kafka_why.notify.state_file`. `source` is what it reads. Polls have no position: what happens while it
+    does not run is not told.
 
-    At the first start the constructor keeps the ends of the events topic. It raises FolderError if the folder
-    is of other topics or cannot be written, and KafkaError.
+    At the first start the constructor keeps the ends of the topic that it reads. It raises FolderError if the
+    folder is of other topics or cannot be written, and KafkaError.
     """
 
     def __init__(
         self,
         client_config: ClientConfig,
-        layout: TopicLayout,
+        source: TopicLayout | BrokersOwn,
         folder: Path,
         sending: Sending,
         wanted: Filter,
         link: Link,
         metrics_url: str | None = None,
     ) -> None:
-        kept = Kept(folder, layout.events_topic)
-        if not kept.positions:  # the first start
-            kept.deliver([], Taken(ends_of(client_config, layout), []))
+        layout = source if isinstance(source, TopicLayout) else None
+        topic = KAFKAS_OFFSETS_TOPIC if layout is None else layout.events_topic
+        kept = Kept(folder, topic)
+        has_positions = source is not BrokersOwn.POLLS
+        if has_positions and not kept.positions:  # the first start
+            kept.deliver([], Taken(ends_of(client_config, topic), []))
             kept.save()
         self._outbox = outbox = Outbox()
         now_ms = time.time_ns() // 1_000_000
-        fleet, topics = Fleet(layout), ServiceTopics(is_observed=layout.is_observed)
-        follower = Follower(client_config, layout, fleet, _READER)
+        fleet = Fleet(layout)
+        ended = EndedRebalances(outbox, wanted, link, kept.told)
+        readers: tuple[Follower | OffsetsEvents | PolledEvents, *tuple[FollowerThread, ...]]
+        topics = None
+        if source is BrokersOwn.POLLS:
+            readers = (PolledEvents(client_config, fleet, ended),)
+        elif layout is None:
+            readers = (OffsetsEvents(client_config, fleet, ended, kept.positions),)
+        else:
+            topics = ServiceTopics(is_observed=layout.is_observed)
+            readers = (
+                Follower(client_config, layout, fleet, _READER),
+                EventsFollower(client_config, layout, ended, kept.positions),
+                ServiceFollower(client_config, layout, topics, _READER),
+            )
         state = None if metrics_url is None else StateReader(metrics_url)
-        sources = Sources(fleet, topics, state, follower.read_age_s)
+        sources = Sources(fleet, topics, state, readers[0].read_age_s)
         episodes = Episodes(
             kept.open,
             settled_ms=now_ms + SETTLED_MS,
@@ -75,15 +94,7 @@ class Notifier(Startable):
             link=link,
             again_ms=sending.shape.again_ms,
         )
-        events = EventsFollower(
-            client_config, layout, outbox, wanted, link, positions=kept.positions, told=kept.told
-        )
-        self._readers = (
-            events,
-            follower,
-            ServiceFollower(client_config, layout, topics, _READER),
-            TroublesThread(sources, episodes, outbox),
-        )
+        self._readers = (*readers, TroublesThread(sources, episodes, outbox))
         courier = Courier(
             outbox,
             sending.post,

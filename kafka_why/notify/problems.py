@@ -22,13 +22,14 @@ _FIGURES = re.compile(r"[:\d]")
 
 class Sources:
     """What the page knows of groups and of the coordinator. `read_age_s` returns how long ago the topics were
-    read. `state` is None if nobody said where the coordinator's metrics are.
+    read. `topics` is None without topics of ours, and `state` if nobody said where the coordinator's metrics
+    are.
     """
 
     def __init__(
         self,
         fleet: Fleet,
-        topics: ServiceTopics,
+        topics: ServiceTopics | None,
         state: StateReader | None,
         read_age_s: Callable[[], float],
     ) -> None:
@@ -53,6 +54,8 @@ class Sources:
             yield Trouble(ALARM, alarm_of(sentence), None, sentence)
 
     def _alarms(self, now_ms: int) -> list[str]:
+        if self._topics is None:
+            return []
         asked = None if self._state is None else self._state.asked()
         facts = self._topics.facts(now_ms)
         return coordinator_page(facts, (), asked, self._read_age_s(), now_ms).findings

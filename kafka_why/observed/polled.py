@@ -61,20 +61,20 @@ class EpochsLook(Struct, frozen=True):
 
 
 class PolledGroup:
-    """What polls show of one group. `entries` are all that followed."""
+    """What polls show of one group. `entries` are all that followed, and `group` is what it is now."""
 
     def __init__(self, group_id: str) -> None:
         self.entries: list[HistoryEntry] = []
         self.polls = 0
         self._group_id = group_id
-        self._group: ObservedGroup | None = None
+        self.group: ObservedGroup | None = None
         self._kind: str | None = None
         self._last: EpochsLook | None = None
         self._looks = Looks()
         self._is_counted = True
         self._committed: dict[TopicPartition, int] = {}
         self._at = At(0, "", "")
-        self._names: Mapping[bytes, str] = {}
+        self.names: Mapping[bytes, str] = {}
 
     def take(
         self,
@@ -101,15 +101,15 @@ class PolledGroup:
         if isinstance(look, ClassicLook):
             self._take_classic(look)
             return
-        self._names = look.names
+        self.names = look.names
         for record in _changes(self._last or _nothing(kind, -1), look):
             self._observe(record)
         self._last = look
 
     def _find(self, look: ClassicLook | EpochsLook) -> None:
         """The group was there before, or was one of another kind: how it came to be is not known."""
-        was = self._group
-        self._group = ObservedGroup(
+        was = self.group
+        self.group = ObservedGroup(
             self._group_id,
             self._at.incarnation if was is None else was.incarnation,
             seq=CREATION + 1 if was is None else was.seq + 1,
@@ -122,7 +122,7 @@ class PolledGroup:
         """The group is gone. Members that were there at the last poll went before."""
         kind, last, self._kind, self._last = self._kind, self._last, None, None
         if kind == CLASSIC:
-            if self._group is not None and self._group.member_ids():
+            if self.group is not None and self.group.member_ids():
                 self._observe(self._generation(()))
             self._observe(ClassicGroupRemoved())
         elif kind is not None and last is not None:
@@ -131,7 +131,7 @@ class PolledGroup:
             self._observe(GroupEpochRemoved())
 
     def _take_classic(self, look: ClassicLook) -> None:
-        group = self._group
+        group = self.group
         has_members = group is not None and group.classic is not None
         was_rebalancing, completing_ms = self._looks.is_rebalancing, self._looks.completing_ms
         seen = self._looks.take(look, group.classic.since_ms if group and group.classic else look.asked_ms)
@@ -144,8 +144,8 @@ class PolledGroup:
             is_same = has_members and _held(was) == _held(look.members)
             if was_rebalancing or is_later or not is_same:
                 self._observe(self._generation(look.members, look, leaked, completing_ms))
-        if seen is not None and self._group is not None:
-            self._add(sight(self._group, seen, self._at))
+        if seen is not None and self.group is not None:
+            self._add(sight(self.group, seen, self._at))
 
     def _generation(
         self,
@@ -155,7 +155,7 @@ class PolledGroup:
         formed_ms: int | None = None,
     ) -> ClassicGeneration:
         """Return the next generation. Its number is in the members' subscriptions, or is counted."""
-        group = self._group
+        group = self.group
         is_first = group is not None and group.classic is None and group.seq > CREATION
         number = (0 if group is None else group.generation) + (not is_first)
         return ClassicGeneration(
@@ -168,9 +168,9 @@ class PolledGroup:
         )
 
     def _observe(self, record: AnyRecord) -> None:
-        seen = observe(self._group, self._group_id, record, self._at, self._names)
+        seen = observe(self.group, self._group_id, record, self._at, self.names)
         self._add(seen)
-        self._group = None if seen.is_over else seen.group
+        self.group = None if seen.is_over else seen.group
 
     def _add(self, seen: Observation) -> None:
         self.entries += seen.history

@@ -20,10 +20,12 @@ from kafka_why.page.follower import Follower
 from kafka_why.page.histories import Histories
 from kafka_why.page.offsets_follower import OffsetsFollower
 from kafka_why.page.overview import OverviewThread
+from kafka_why.page.polling_follower import PollingFollower
 from kafka_why.page.security import Access
 from kafka_why.page.service_topics import ServiceFollower, ServiceTopics
 from kafka_why.page.sources import Sources
 from kafka_why.service_state import StateReader
+from kafka_why.topic_layout import BrokersOwn
 from kafka_why.web import Tls, Web, names_of
 from kafka_why.why.deliveries.reading import read_deliveries
 from kafka_why.why.history import History, read_history
@@ -55,7 +57,14 @@ def _of_our_topics(client_config: ClientConfig, layout: TopicLayout) -> _Read:
     )
 
 
-def _of_brokers(client_config: ClientConfig) -> _Read:
+def _of_polls(client_config: ClientConfig) -> _Read:
+    fleet = Fleet()
+    follower = PollingFollower(client_config, fleet)
+    histories = Histories(follower.history, fleet, continues=False)
+    return _Read(fleet, histories, (follower,), follower.read_age_s, remarks=follower.remarks)
+
+
+def _of_offsets_topic(client_config: ClientConfig) -> _Read:
     fleet = Fleet()
     follower = OffsetsFollower(client_config, fleet)
 
@@ -67,9 +76,11 @@ def _of_brokers(client_config: ClientConfig) -> _Read:
     return _Read(fleet, histories, (follower,), follower.read_age_s, remarks=follower.remarks)
 
 
+_FALLBACKS = {BrokersOwn.OFFSETS_TOPIC: _of_offsets_topic, BrokersOwn.POLLS: _of_polls}
+
+
 class Page(Startable):
-    """Serves the page on a listening socket until stopped. If `layout` is None, there are no topics of ours,
-    and it is made of `__consumer_offsets`.
+    """Serves the page on a listening socket until stopped. `source` is what it is made of.
 
     If `access` is None, only the names of this machine's loopback address are answered. `connect_to` is the
     address that consumers connect to, `metrics_url` that of the coordinator's metrics, and `log` is where its
@@ -80,7 +91,7 @@ class Page(Startable):
     def __init__(
         self,
         client_config: ClientConfig,
-        layout: TopicLayout | None,
+        source: TopicLayout | BrokersOwn,
         listening: socket.socket,
         *,
         connect_to: str,
@@ -90,7 +101,10 @@ class Page(Startable):
         metrics_url: str | None = None,
         watches_broker: bool = False,
     ) -> None:
-        read = _of_brokers(client_config) if layout is None else _of_our_topics(client_config, layout)
+        if isinstance(source, TopicLayout):
+            read = _of_our_topics(client_config, source)
+        else:
+            read = _FALLBACKS[source](client_config)
         fleet, histories = read.fleet, read.histories
         self._followers = read.followers
         self._overview = overview = OverviewThread(fleet)

@@ -1,6 +1,6 @@
 """The sources from which a group's history goes on while it is followed."""
 
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import structlog
 from kafka import TopicPartition
@@ -19,9 +19,14 @@ from kafka_why.topic_reader import TopicReader
 from kafka_why.why.clock import Clock
 from kafka_why.why.history import History, HistoryUnavailable, entry_in, why_nothing
 from kafka_why.why.offsets_topic import OffsetsTopic
-from kafka_why.why.polls import GroupPoller
+from kafka_why.why.polls import GroupPoller, polling_client
 from kafka_why.why.wording import count
 
+NOT_SEEN_BY_POLLS = (
+    "Polls do not show what was before, why a rebalance began, who left and who expired, nor members and "
+    "rebalances between two polls; what was committed before the first counts as committed then, and "
+    "generations that no member names are counted from 0"
+)
 _FOREVER_MS = 2**62
 
 log = structlog.get_logger()
@@ -66,7 +71,8 @@ class LiveOffsetsTopic:
             self._group = self._part.finish()
             if self._group is None and not self.history.entries:
                 raise HistoryUnavailable(self._topic.why_nothing(group_id))
-            self._poller: GroupPoller | None = GroupPoller(client_config, group_id)
+            admin = stack.enter_context(closing(polling_client(client_config)))
+            self._poller: GroupPoller | None = GroupPoller(admin, group_id)
             self._part.entries = []
             self._looks = Looks()
             self._clock = BrokersClock()
@@ -79,7 +85,6 @@ class LiveOffsetsTopic:
                 look = self._poller.describe()
             except GroupAuthorizationFailedError:
                 log.warning("without DESCRIBE on the group, rebalances are shown when they are over")
-                self._poller.close()
                 self._poller = None
         asked_ms, passed = now_ms(), self._walk.next_offset
         group = self._group = self._topic.read_on(self._part, self._walk)
@@ -92,8 +97,6 @@ class LiveOffsetsTopic:
         return [*new]
 
     def close(self) -> None:
-        if self._poller is not None:
-            self._poller.close()
         self._stack.close()
 
 
@@ -132,7 +135,8 @@ class Polling:
     def __init__(self, client_config: ClientConfig, group_id: str) -> None:
         self._client_config = client_config
         self._group_id = group_id
-        self._poller = GroupPoller(client_config, group_id)
+        self._admin = polling_client(client_config)
+        self._poller = GroupPoller(self._admin, group_id)
         self._polled = PolledGroup(group_id)
         self._since_ms = now_ms()
         self._state: str | None = None
@@ -155,11 +159,7 @@ class Polling:
     def notes(self) -> list[str]:
         """What polling does and does not see."""
         polls, since = count(self._polled.polls, "poll"), Clock().time(self._since_ms)
-        return [
-            f"known by {polls} since {since}. Polls do not show what was before, why a rebalance began, who "
-            "left and who expired, nor members and rebalances between two polls; what was committed before "
-            "the first counts as committed then, and generations that no member names are counted from 0"
-        ]
+        return [f"known by {polls} since {since}. {NOT_SEEN_BY_POLLS}"]
 
     def more(self) -> list[AnyHistoryEntry]:
         self._poll()
@@ -180,4 +180,4 @@ class Polling:
         return f"group {self._group_id} is {self._state}, and nothing else was seen of it by polling"
 
     def close(self) -> None:
-        self._poller.close()
+        self._admin.close()

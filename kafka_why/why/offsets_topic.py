@@ -16,6 +16,7 @@ from kafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionE
 
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.wording import counted
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.contract.sightings import RebalanceSeen
 from kafka_why.groups.list_groups import list_broker_groups
@@ -136,7 +137,17 @@ class OffsetsTopic:
 
     def why_nothing(self, group_id: str) -> str:
         """Return why there is no entry of a group."""
-        return _why_nothing(self._client_config, group_id)
+        group = self.group(group_id)
+        if group is not None and group.epochs is not None:
+            members = len(group.epochs.subscriptions)
+            return (
+                f"compaction has left no change of group {group_id}, only what it is like now: "
+                f"{group.state_now()}, epoch {group.generation}, {counted(members, 'member')}"
+            )
+        groups = {row.group for row in list_broker_groups(self._client_config)}
+        if group_id in groups:
+            return f"{KAFKAS_OFFSETS_TOPIC} has no members of group {group_id}: it only commits offsets"
+        return why_nothing(group_id, groups)
 
     def _bounds(self, partition: int) -> tuple[int, int]:
         """Return the first offset, and the one after the last."""
@@ -285,11 +296,3 @@ def _offset_key(data: bytes, found: int, length: int) -> bytes | None:
         return None
     (topic_bytes,) = unpack_from(">h", data, found + length)
     return data[found - 2 : found + length + 2 + max(topic_bytes, 0) + 4]
-
-
-def _why_nothing(client_config: ClientConfig, group_id: str) -> str:
-    """Return why there is no entry of a group."""
-    groups = {row.group for row in list_broker_groups(client_config)}
-    if group_id in groups:
-        return f"{KAFKAS_OFFSETS_TOPIC} has no record of members of group {group_id}: it only commits offsets"
-    return why_nothing(group_id, groups)

@@ -7,6 +7,7 @@ StreamsGroupDescribeResponse.json.
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from kafka import KafkaAdminClient
 from kafka.errors import (
     GroupIdNotFoundError,
     IncompatibleBrokerVersion,
@@ -46,15 +47,20 @@ _REQUESTS: dict[str, Callable[[str], Any]] = {
 }
 
 
+def polling_client(client_config: ClientConfig) -> KafkaAdminClient:
+    """Return a client for `GroupPoller`. Raises KafkaError."""
+    return kafka_clients.admin(client_config, request_timeout_ms=_TIMEOUT_MS)
+
+
 class GroupPoller:
-    """Describes one group. For one thread. All methods raise KafkaError, GroupAuthorizationFailedError among
-    them if the principal has no DESCRIBE on the group.
+    """Describes one group, probably of this kind. For one thread. All methods raise KafkaError,
+    GroupAuthorizationFailedError among them if the principal has no DESCRIBE on the group.
     """
 
-    def __init__(self, client_config: ClientConfig, group_id: str) -> None:
-        self._admin = kafka_clients.admin(client_config, request_timeout_ms=_TIMEOUT_MS)
+    def __init__(self, admin: KafkaAdminClient, group_id: str, kind: str = CLASSIC) -> None:
+        self._admin = admin
         self._group_id = group_id
-        self._kind = CLASSIC
+        self._kind = kind
 
     def describe(self) -> ClassicLook | EpochsLook | None:
         """Return the group as its coordinator has it, None if there is none. Kinds that the brokers do not
@@ -77,10 +83,6 @@ class GroupPoller:
             return {}
         found = self._admin.list_group_offsets({self._group_id: None})[self._group_id]
         return {TopicPartition(p.topic, p.partition): at.offset for p, at in found.items()}
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._admin.close()
 
     def _ask(self, request: Any) -> Any:
         """Send the request to the group's coordinator. A new one is looked up after an error."""

@@ -1,4 +1,4 @@
-"""`why` and the page at a cluster where nothing of ours was set up, as a user who may read
+"""`why`, the page and `notify` at a cluster where nothing of ours was set up, as a user who may read
 `__consumer_offsets` alone.
 """
 
@@ -13,10 +13,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from cli import main
+from cli.processes.child import Children
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.page import offsets_follower
 from kafka_why.page.server import Page
+from kafka_why.topic_layout import BrokersOwn
 from kafka_why.web import listening_at, url_of
 from kafka_why.why import at_once
 from kafka_why.why.live_sources import LiveOffsetsTopic
@@ -31,6 +33,7 @@ from tests.harness.secured_broker import (
     grant,
     write_properties,
 )
+from tests.harness.webhook import Reply, Webhook
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -76,7 +79,9 @@ def page_of(broker: SecuredBroker, user: str) -> Iterator[str]:
     """A page of the brokers' own topic, which a user serves. Yield its address."""
     with (
         listening_at("127.0.0.1", 0) as listening,
-        Page(broker.config_of(user), None, listening, connect_to=broker.bootstrap_servers),
+        Page(
+            broker.config_of(user), BrokersOwn.OFFSETS_TOPIC, listening, connect_to=broker.bootstrap_servers
+        ),
     ):
         yield url_of(listening)
 
@@ -129,6 +134,59 @@ def test_page_that_keeps_no_older_records_says_since_when_it_is_complete(
         wait_until(lambda: "to bound the memory" in shown(url)["remarks"], "the bound")
         assert "complete since" in shown(url)["remarks"]
         assert "groups that the brokers list no record" in shown(url)["remarks"]
+
+
+def test_page_polls_groups_where_the_topic_must_not_be_read(broker: SecuredBroker, tmp_path: Path) -> None:
+    group, properties = new_group(), tmp_path / "poller.properties"
+    write_properties(properties, broker.security.client_properties(POLLER))
+    cluster = ("--bootstrap-servers", broker.bootstrap_servers, "--client-config", str(properties))
+    with Children(tmp_path) as children, closing(member(broker, group, epochs=False)) as stays:
+        share(stays)
+        page = children.start("page", "page", *cluster)
+        url = page.wait_for_line(lambda line: line.startswith("ready:"), 120).partition(" ")[2].strip()
+        wait_until(lambda: shown(url).get(group, {}).get("state") == "Stable", "the first poll")
+        with closing(member(broker, group, epochs=False)) as leaves:
+            share(stays, leaves)
+            wait_until(lambda: shown(url)[group]["members"] == 2, "the second member")
+        wait_until(lambda: shown(url)[group]["rebalances"] == 2, "both rebalances")
+        assert "made of polls since" in shown(url)["remarks"]
+        with urlopen(f"{url}group?id={group}", timeout=10) as response:
+            assert "rdkafka" in response.read().decode()
+
+
+def test_notify_tells_each_rebalance_once_although_it_is_killed_before_one_is_told(
+    broker: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    group, properties = new_group(), tmp_path / "reader.properties"
+    write_properties(properties, broker.security.client_properties(READER))
+    with (
+        Webhook() as webhook,
+        Children(tmp_path) as children,
+        closing(member(broker, group, epochs=False)) as stays,
+    ):
+        command = (
+            *("notify", "--bootstrap-servers", broker.bootstrap_servers, "--client-config", str(properties)),
+            *("--url", webhook.url(), "--data-dir", str(tmp_path / "kept"), "--group", group),
+        )
+        share(stays)  # before the first start, so it is not told
+        first = children.start("first", *command)
+        first.wait_for_line(lambda line: line.startswith("ready:"), 120)
+        with closing(member(broker, group, epochs=False)) as leaves:
+            share(stays, leaves)
+            webhook.wait_for(lambda got: len(got.messages()) == 1, "the member that joined")
+            webhook.default = Reply(503)
+        webhook.wait_for(lambda got: got.received[-1].status == 503, "an attempt to tell that it left")
+        first.kill()
+        webhook.default = Reply()
+        children.start("second", *command)
+        webhook.wait_for(lambda got: len(got.messages()) == 2, "what was not told")
+        stays.close()
+        webhook.wait_for(lambda got: len(got.messages()) == 3, "what happened after the restart")
+    told = json.loads(ask(broker, tmp_path, READER, "why", group, "-o", "json").stdout)["rebalances"][1:]
+    assert [(one["began_ms"], one["ended_ms"]) for one in webhook.messages()] == [
+        (one["began_ms"], one["ended_ms"]) for one in told
+    ]
 
 
 @pytest.mark.parametrize("epochs", [False, True], ids=["classic", "consumer protocol"])

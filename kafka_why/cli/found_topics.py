@@ -1,0 +1,36 @@
+"""What a long-running command reads: topics of ours, the cluster's own `__consumer_offsets`, or polls."""
+
+from contextlib import closing
+
+from kafka_why.cli.output import tell
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
+from kafka_why.topic_layout import BrokersOwn, TopicsMissing, layout_on
+from kafka_why.why.history import HistoryUnavailable
+from kafka_why.why.offsets_topic import OffsetsTopic, OffsetsUnreadable
+from kafka_why.why.polls import polling_client
+
+
+def what_to_read(client_config: ClientConfig, prefix: str) -> TopicLayout | BrokersOwn:
+    """Return the layout of our topics, or what is read in their place, and say which on stderr.
+
+    Raises TopicsMissing if `prefix` was given, HistoryUnavailable if this principal may neither read
+    `__consumer_offsets` nor describe a group, KafkaError.
+    """
+    try:
+        return layout_on(client_config, prefix)
+    except TopicsMissing:
+        if prefix != DEFAULT_PREFIX:
+            raise
+    nothing = "no topics of a coordinator or an observer"
+    try:
+        with OffsetsTopic(client_config) as topic:
+            partitions = topic.partitions
+    except OffsetsUnreadable as error:
+        with closing(polling_client(client_config)) as admin:
+            if not admin.list_groups():
+                raise HistoryUnavailable(f"{error}; nor may it describe any group, to poll it") from error
+        tell(f"{nothing}: polling the groups, because {error}")
+        return BrokersOwn.POLLS
+    tell(f"{nothing}: reading the brokers' own {KAFKAS_OFFSETS_TOPIC}, {partitions} partitions")
+    return BrokersOwn.OFFSETS_TOPIC

@@ -1,0 +1,114 @@
+"""The thread that polls all groups for the page, where `__consumer_offsets` must not be read."""
+
+import time
+from collections.abc import Iterable
+from contextlib import closing
+from itertools import islice
+
+from kafka import KafkaAdminClient
+from kafka.errors import GroupAuthorizationFailedError, KafkaError
+
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.outage_warning import OutageWarning
+from kafka_why.lag.polls import Looks
+from kafka_why.now import now_ms
+from kafka_why.observed.polled import PolledGroup
+from kafka_why.observed.view import view_of
+from kafka_why.page.fleet import Fleet
+from kafka_why.page.words import thousands, utc_time
+from kafka_why.stored_groups import GroupNews, committed_offsets
+from kafka_why.topic_follower import FollowerThread
+from kafka_why.why.history import History
+from kafka_why.why.live_sources import NOT_SEEN_BY_POLLS
+from kafka_why.why.polls import GroupPoller, polling_client
+
+MAX_GROUPS = 2_000
+"""Groups that are polled, the first ones of the brokers' list."""
+_PAUSE_S = 0.02
+"""Between two groups, each of which takes two requests."""
+_ROUND_S = 1.0
+
+
+class PollingFollower(FollowerThread):
+    """Feeds a fleet until stopped, with what the groups' coordinators say of each of them, round by round."""
+
+    def __init__(self, client_config: ClientConfig, fleet: Fleet, reader: str = "page") -> None:
+        self._client_config = client_config
+        self._fleet = fleet
+        super().__init__(f"{reader}-polling-follower", f"polling the groups for the {reader}")
+        self._looks = Looks(fleet)
+        self._lags = OutageWarning("reading the ends of topics")
+        self._polled: dict[str, PolledGroup] = {}
+        self._listed = 0
+        self._refused = set[str]()
+        self._since_ms = now_ms()
+        self._read_at_s = time.monotonic()
+
+    def read_age_s(self) -> float:
+        """The seconds since a group was last polled, or since the follower was made."""
+        return time.monotonic() - self._read_at_s
+
+    def remarks(self) -> list[str]:
+        """Return what the page is made of, and what is missing."""
+        found = [f"made of polls since {utc_time(self._since_ms)} UTC. {NOT_SEEN_BY_POLLS}"]
+        if self._listed > MAX_GROUPS:
+            found.append(f"more than {thousands(MAX_GROUPS)} groups: the others are left out")
+        if self._refused:
+            found.append(f"{len(self._refused)} groups that this principal may not describe are left out")
+        return found
+
+    def history(self, group_id: str, since_ms: int) -> History:
+        """Return what the fleet has of a group, the entries of the last hour."""
+        facts = self._fleet.facts(group_id)
+        entries = [] if facts is None else [*facts.entries]
+        return History(entries, frozenset(), from_start=False, records_read=0)
+
+    def _connect_and_follow(self) -> None:
+        with closing(polling_client(self._client_config)) as admin:
+            while not self._stopped.is_set():
+                self._round(admin)
+                self._warning.worked()
+                self._fleet.complete()
+                self._fleet.trim(now_ms())
+                self._stopped.wait(_ROUND_S)
+
+    def _round(self, admin: KafkaAdminClient) -> None:
+        groups = admin.list_groups()
+        self._listed = len(groups)
+        types = {
+            group["group_id"]: group.get("group_type", "").lower() for group in islice(groups, MAX_GROUPS)
+        }
+        for group_id in [*types, *(self._polled.keys() - types.keys())]:
+            if self._stopped.wait(_PAUSE_S):
+                return
+            self._poll(admin, group_id, types.get(group_id, ""))
+            self._look(admin)
+
+    def _poll(self, admin: KafkaAdminClient, group_id: str, kind: str) -> None:
+        poller = GroupPoller(admin, group_id, kind)
+        try:
+            look = poller.describe()
+            committed = {} if look is None else poller.committed()
+        except GroupAuthorizationFailedError:
+            self._refused.add(group_id)
+            return
+        self._refused.discard(group_id)
+        polled = self._polled.setdefault(group_id, PolledGroup(group_id))
+        polled.take(look, committed, now_ms())
+        entries, polled.entries = polled.entries, []
+        view = None if polled.group is None else view_of(polled.group, polled.names)
+        if look is None:
+            del self._polled[group_id]
+        self._read_at_s = time.monotonic()
+        self._take([GroupNews(group_id, view, entries, committed_offsets(polled.group), anew=False)])
+
+    def _take(self, news: Iterable[GroupNews]) -> None:
+        for group_id, view, entries, commits, anew in news:
+            self._fleet.take(group_id, view, entries, commits, now_ms(), anew=anew)
+
+    def _look(self, admin: KafkaAdminClient) -> None:
+        try:
+            self._looks.look(admin)
+            self._lags.worked()
+        except KafkaError as error:  # the right to describe the topics is not needed for the rest
+            self._lags.failed(error)
