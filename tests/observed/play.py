@@ -34,6 +34,8 @@ class Play:
 
     described_as: ClassVar[str | None] = None
     """The kind of group as Kafka's own client describes it, if librdkafka cannot."""
+    also_at_start: ClassVar[tuple[CauseKind, ...]] = ()
+    """Causes of rebalances that may follow on that of a new member."""
 
     def __init__(self, stage: Stage, story: str, library: Library, *, clients: str | None = None) -> None:
         self.stage, self.library = stage, library
@@ -82,7 +84,8 @@ class Play:
         self, client_id: str, library: Library | None = None, *, instance_id: str | None = None
     ) -> None:
         """A member starts and joins."""
-        with self.step(f"{client_id} starts", {JOINED: {client_id}}):
+        causes = {JOINED: {client_id}, **{kind: set[str]() for kind in self.also_at_start}}
+        with self.step(f"{client_id} starts", causes):
             self.begin(client_id, library, instance_id=instance_id)
 
     def begin(
