@@ -294,5 +294,6 @@ def _why_nothing(client_config: ClientConfig, group_id: str) -> str:
     """Return why there is no entry of a group."""
     groups = {row.group for row in list_broker_groups(client_config)}
     if group_id in groups:
-        return f"{KAFKAS_OFFSETS_TOPIC} has no record of members of group {group_id}: it only commits offsets"
+        why = "it had none, or compaction has removed what was before the last one went"
+        return f"{KAFKAS_OFFSETS_TOPIC} has no record of members of group {group_id}: {why}"
     return why_nothing(group_id, groups)
