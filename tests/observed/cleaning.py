@@ -19,7 +19,7 @@ _NEVER_MS = 2**62
 _LAG = "min.compaction.lag.ms"
 _OF_TOPIC = {
     # A segment is cleaned as a whole, so they are short.
-    "segment.ms": "1000",
+    "segment.ms": "2000",
     "min.cleanable.dirty.ratio": "0",
     "delete.retention.ms": "0",
     _LAG: str(_NEVER_MS),

@@ -55,7 +55,8 @@ class Holdings(Comparison):
             default=None,
         )
         if last_came_ms is not None and ended_ms is not None and self.truth.protocol == "classic":
-            is_right = step.began_ms <= ended_ms <= last_came_ms + 50 + self.source.late_ms
+            latest_ms = step.ended_ms if self.source is Source.POLLING else last_came_ms + 50
+            is_right = step.began_ms <= ended_ms <= latest_ms
             yield self.verdict(step, Line.ASSIGNED, is_right, ended_ms, last_came_ms)
 
     def _apply(self, found: Sequence[Rebalance]) -> list[str]:

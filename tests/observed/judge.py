@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from types import MappingProxyType
 
 from msgspec.structs import replace
@@ -25,6 +26,7 @@ _FOLLOW_UPS = {CauseKind.JOINED_AGAIN}
 # Our own coordinator, and a broker's log, say which member joined again, and with what.
 _FOLLOW_UPS_WITH_REASONS = {CauseKind.METADATA_CHANGED, CauseKind.LEADER_REJOINED}
 _COMMIT = re.compile(r"the last commit of its partitions was ([\d.]+) s before")
+_EVERY_RECORD = re.compile(r"has every record since ([^;]+)")
 _NO_COMMIT = "none of its partitions had a commit since it got them"
 # A session begins anew with each heartbeat, and the broker looks at sessions when it has the time.
 _SILENT_MS = 3_000
@@ -32,7 +34,7 @@ _SILENT_MS = 3_000
 
 class Judge(Comparison):
     """Compares one report with one truth, line by line. Of steps that began before `whole_from_ms` the source
-    has no records any more.
+    may lack records, unless the report says that it has them.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class Judge(Comparison):
         clients: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         super().__init__(truth, report, source, clients)
-        self._whole_from_ms = whole_from_ms
+        self._whole_from_ms = min(whole_from_ms, _claimed_ms(report))
         self._holdings = Holdings(truth, report, source, clients)
 
     def verdicts(self) -> Iterator[Verdict]:
@@ -84,7 +86,7 @@ class Judge(Comparison):
         return replace(step, causes=causes, gone_how="expired")
 
     def _of_step(self, step: Step, before: Step | None, found: Sequence[Rebalance]) -> Iterator[Verdict]:
-        is_in_time = all(step.began_ms <= r.began_ms <= step.ended_ms + self.source.late_ms for r in found)
+        is_in_time = all(step.began_ms <= r.began_ms <= step.ended_ms for r in found)
         times = [(r.began_ms, r.ended_ms) for r in found]
         yield self.verdict(
             step,
@@ -138,7 +140,8 @@ class Judge(Comparison):
                 is_right = meant in step.causes and names <= step.causes[meant]
             if kind is CauseKind.MEMBER_GONE and is_right and how is None:
                 yield self.verdict(step, Line.HOW_GONE, None, r.cause.kind, step.gone_how)
-            is_open = kind is CauseKind.UNKNOWN
+            # Who began a rebalance that was seen before it was over may not be known.
+            is_open = kind is CauseKind.UNKNOWN or (kind in _FOLLOW_UPS and r.began_within_ms is not None)
             hits += is_right or is_open
             is_right = is_right or is_open or kind in follow_ups
             class_ = self._class_of_cause(kind, r)
@@ -191,13 +194,19 @@ class Judge(Comparison):
         if committed_ms is not None and committed_ms < last_came_ms:
             committed_ms = None
         if (match := _COMMIT.search(reason)) is not None:
-            is_right: bool | None = (
-                committed_ms is not None
-                and abs(float(match[1]) * 1_000 - (r.began_ms - committed_ms)) < NEAR_MS + self.source.late_ms
+            said_ms = r.began_ms - float(match[1]) * 1_000
+            is_right: bool | None = committed_ms is not None and (
+                committed_ms - NEAR_MS < said_ms < self._known_ms(committed_ms) + NEAR_MS
             )
         else:
             is_right = None if _NO_COMMIT not in reason else committed_ms is None
         return self.verdict(step, Line.LAST_COMMIT, is_right, reason, committed_ms)
+
+    def _known_ms(self, committed_ms: int) -> int:
+        """When a source has a commit: polls have it before the next step."""
+        if self.source is not Source.POLLING:
+            return committed_ms
+        return min(step.began_ms for step in self.truth.steps if step.began_ms >= committed_ms)
 
     def _is_generation_right(self, step: Step, last: Rebalance) -> bool | None:
         """By what the members know, as far as they say it. A member of whose partitions none changed may
@@ -237,6 +246,12 @@ class Judge(Comparison):
         is_right = report.state == expected or (is_at_once and report.state == "Dead")
         is_right = is_right and members == sorted(last.held)
         return self.verdict(last, Line.END, is_right, (report.state, members), (expected, sorted(last.held)))
+
+
+def _claimed_ms(report: Report) -> int:
+    """Since when a report says that it has every record."""
+    found = next(filter(None, map(_EVERY_RECORD.search, report.notes)), None)
+    return 0 if found is None else int(datetime.fromisoformat(found[1]).timestamp() * 1_000)
 
 
 def offsets_verdict(truth: Truth, written: Mapping[str, Sequence[int | None]]) -> Iterator[Verdict]:

@@ -36,11 +36,6 @@ class Source(StrEnum):
         """Return True if it has the reasons that the coordinator had."""
         return self.reads_log or not self.is_observed
 
-    @property
-    def late_ms(self) -> int:
-        """The time by which its own times may be late: the interval of polls, and a slow one's time."""
-        return 1_500 if self is Source.POLLING else 0
-
 
 class Class(StrEnum):
     """How far a line can be trusted."""

@@ -56,11 +56,13 @@ class Play:
 
     def __enter__(self) -> Self:
         self._create_topic(self.topic)
+        self.stage.begin_polls(self.group_id)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.stage.end_polls(self.group_id)
         if error is None and not self.truth.offsets and not self.truth.is_deleted:
             self.truth.offsets = self.stage.committed(self.group_id)
         for member in self._all:
@@ -172,6 +174,7 @@ class Play:
         """Records come, and a member commits what it has read."""
         self.produce()
         self.members[client_id].commit()
+        self.stage.catch_up(self.group_id)
 
     def produce(self, keys: int = 30) -> None:
         """A record for each key, spread over the partitions."""
@@ -227,6 +230,7 @@ class Play:
         step.began_ms = now_ms()
         yield
         self._settle(action, step.began_ms)
+        self.stage.catch_up(self.group_id)
         step.ended_ms = now_ms()
         step.held = self.held()
         step.generations = {

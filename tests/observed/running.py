@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 import click
 import msgspec
@@ -31,7 +30,7 @@ _REPORT_TIMEOUT_S = 30.0
 _LOOK_S = 1.0
 
 
-class Told(Struct, kw_only=True):
+class Told(Struct):
     """A report on a story that was played, made from one source: how many steps the story had, and the
     verdicts. `failure` is why the story ended early.
     """
@@ -42,18 +41,6 @@ class Told(Struct, kw_only=True):
     steps: int = 0
     verdicts: list[Verdict] = []
     failure: str = ""
-
-
-class Played(NamedTuple):
-    """What happened in a story, and the report that polls gave of it meanwhile."""
-
-    truth: Truth
-    polled: Report | None
-
-    @property
-    def middle_ms(self) -> int:
-        steps = self.truth.steps
-        return (steps[0].began_ms + steps[-1].ended_ms) // 2
 
 
 @dataclass(kw_only=True)
@@ -76,10 +63,8 @@ def campaign(stage: Stage, stories: Sequence[Story], *, seed: int, together: int
         in_order = Random(seed).sample(chosen, len(chosen))
         with ThreadPoolExecutor(together) as pool:
             playing = {it.name: pool.submit(_play, stage, it) for it in in_order}
-        judging = _Judging(stage, result)
-        for story in chosen:
-            judging.take(story, playing[story.name].result())
-        judging.take_compacted()
+        truths = [(story, playing[story.name].result()) for story in chosen]
+        result.stories += _told_of(stage, truths, time.monotonic() + _REPORT_TIMEOUT_S)
     for told in result.stories:
         result.sentences += [
             f"{told.story}: {told.source}: {it.action}: {it.line}: said {it.said}, not {it.happened}"
@@ -91,89 +76,60 @@ def campaign(stage: Stage, stories: Sequence[Story], *, seed: int, together: int
     return result
 
 
-def _play(stage: Stage, story: Story) -> Played | str:
-    """Play a story. Returns why it failed, if it did."""
+def _play(stage: Stage, story: Story) -> Truth | str:
+    """The truth, or why the story failed."""
     began_s = time.monotonic()
     try:
-        if Source.POLLING in stage.sources:
-            with stage.polls(story.name) as polls:
-                truth = story.play(stage)
-            played = Played(truth, polls.report())
-        else:
-            played = Played(story.play(stage), None)
+        truth = story.play(stage)
     except Exception as error:  # noqa: BLE001 - the other stories go on, and the result says it
         traceback.print_exc()
         return f"{type(error).__name__}: {error}"
     seconds = time.monotonic() - began_s
-    _keep(stage, f"{story.name}.truth.json", played.truth)
-    click.echo(f"{story.name}: {len(played.truth.steps)} steps, {seconds:.0f} s", err=True)
-    return played
+    _keep(stage, f"{story.name}.truth.json", truth)
+    click.echo(f"{story.name}: {len(truth.steps)} steps, {seconds:.0f} s", err=True)
+    return truth
 
 
-class _Judging:
-    """Judges the reports on the groups of a stage, and adds the verdicts to its result."""
-
-    def __init__(self, stage: Stage, result: Result) -> None:
-        self._stage, self._result = stage, result
-        self._give_up_s = time.monotonic() + _REPORT_TIMEOUT_S
-        self._played: list[tuple[Story, Played, dict[str, str]]] = []
-
-    def take(self, story: Story, played: Played | str) -> None:
-        """Judge the reports of each source on a story."""
-        stage = self._stage
-        first, *others = stage.sources
-        if isinstance(played, str):
-            self._add(story, first).failure = played
-            return
-        told = self._add(story, first)
-        while True:
-            report = stage.report(story.name, first)
-            told.verdicts = self._verdicts(played, report, first, report.clients)
-            told.verdicts += offsets_verdict(played.truth, stage.offsets(story.name))
-            # What is wrong may only be late.
-            if time.monotonic() > self._give_up_s or not any(it.class_ == "wrong" for it in told.verdicts):
-                break
-            time.sleep(_LOOK_S)
+def _told_of(stage: Stage, truths: Sequence[tuple[Story, Truth | str]], give_up_s: float) -> Iterator[Told]:
+    """Judge the reports of each source on these stories."""
+    played: list[tuple[Story, Truth, dict[str, str]]] = []
+    for story, truth in truths:
+        if isinstance(truth, str):
+            yield Told(story.name, story.names, stage.sources[0], failure=truth)
+            continue
+        played.append((story, truth, {}))
+        for source in stage.sources:
+            yield _told(stage, *played[-1], source, give_up_s)
         (stage.folder / f"{story.name}.why.txt").write_text(stage.text(story.name))
-        told.steps = len(played.truth.steps)
-        self._played.append((story, played, report.clients))
-        for source in others:
-            self._judge(*self._played[-1], source)
+    if stage.cleaned:
+        for story, truth, clients in sorted(played, key=lambda it: it[1].middle_ms):
+            whole_from_ms = stage.clean_before(truth.middle_ms)
+            for source in stage.cleaned:
+                yield _told(stage, story, truth, clients, source, give_up_s, whole_from_ms)
 
-    def take_compacted(self) -> None:
-        """Judge what is left to say of each story after its first half has been compacted."""
-        if not self._stage.cleaned:
-            return
-        for story, played, clients in sorted(self._played, key=lambda it: it[1].middle_ms):
-            whole_from_ms = self._stage.clean_before(played.middle_ms)
-            for source in self._stage.cleaned:
-                self._judge(story, played, clients, source, whole_from_ms)
 
-    def _judge(
-        self, story: Story, played: Played, clients: dict[str, str], source: Source, whole_from_ms: int = 0
-    ) -> None:
-        told = self._add(story, source)
-        told.steps = len(played.truth.steps)
-        report = played.polled if source is Source.POLLING else self._stage.report(story.name, source)
-        assert report is not None, "a stage with polls has their report"
-        told.verdicts = self._verdicts(played, report, source, clients, whole_from_ms)
-
-    def _verdicts(
-        self,
-        played: Played,
-        report: Report,
-        source: Source,
-        clients: dict[str, str],
-        whole_from_ms: int = 0,
-    ) -> list[Verdict]:
-        _keep(self._stage, f"{played.truth.story}.{source.name.lower()}.why.json", report)
-        judge = Judge(played.truth, report, source, whole_from_ms=whole_from_ms, clients=clients)
-        return [*judge.verdicts()]
-
-    def _add(self, story: Story, source: Source) -> Told:
-        told = Told(story=story.name, clients=story.clients or story.library.name, source=source)
-        self._result.stories.append(told)
-        return told
+def _told(
+    stage: Stage,
+    story: Story,
+    truth: Truth,
+    clients: dict[str, str],
+    source: Source,
+    give_up_s: float,
+    whole_from_ms: int = 0,
+) -> Told:
+    """`clients` get those that the report names."""
+    while True:
+        report = stage.report(story.name, source)
+        clients |= report.clients
+        _keep(stage, f"{story.name}.{source.name.lower()}.why.json", report)
+        judge = Judge(truth, report, source, whole_from_ms=whole_from_ms, clients=clients)
+        verdicts = [*judge.verdicts()]
+        if source is stage.sources[0]:
+            verdicts += offsets_verdict(truth, stage.offsets(story.name))
+        # What is wrong may only be late.
+        if time.monotonic() > give_up_s or not any(it.class_ is Class.WRONG for it in verdicts):
+            return Told(story.name, story.names, source, len(truth.steps), verdicts)
+        time.sleep(_LOOK_S)
 
 
 def _keep(stage: Stage, name: str, what: Truth | Report) -> None:

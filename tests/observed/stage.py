@@ -87,6 +87,7 @@ class Stage:
         self.servers = ""
         self.sources: tuple[Source, ...] = (Source.OURS,)
         self.cleaned: tuple[Source, ...] = ()
+        self._polls: dict[str, Polls] = {}
         self._stack = ExitStack()
         self._prefix = OBSERVER
         self._java_lock = threading.Lock()
@@ -194,9 +195,20 @@ class Stage:
         with self._java_lock:
             return self._java.describe(kind, group_id)
 
-    def polls(self, group_id: str) -> Polls:
-        """Polls of a group by the coordinator of the stage."""
-        return Polls(self._brokers, group_id)
+    def begin_polls(self, group_id: str) -> None:
+        """Poll a group, if that is one of the sources."""
+        if Source.POLLING in self.sources:
+            self._polls[group_id] = Polls(self._brokers, group_id)
+
+    def catch_up(self, group_id: str) -> None:
+        """Wait until the polls have all that there is by now."""
+        if group_id in self._polls:
+            self._polls[group_id].catch_up()
+
+    def end_polls(self, group_id: str) -> None:
+        """Poll once more."""
+        if group_id in self._polls:
+            self._polls[group_id].close()
 
     def clean_before(self, at_ms: int) -> int:
         """See `Cleaner.clean_before`."""
@@ -204,6 +216,8 @@ class Stage:
 
     def report(self, group_id: str, source: Source) -> Report:
         """What `why -o json` says from this source, once the group is known."""
+        if source is Source.POLLING:
+            return self._polls[group_id].report()
         answers: list[Result] = []
 
         def is_known() -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
+from kafka_why.why.clock import Clock
 from kafka_why.why.model import CauseKind
 from kafka_why.why.report import Report, report
 from tests.harness.observed_log import Watched, real_records
@@ -85,6 +86,7 @@ def test_only_what_compaction_took_may_be_missing(source: Source, is_compacted: 
     happened, told = truth(), observed()
     told = structs.replace(told, rebalances=[told.rebalances[0], *told.rebalances[2:]])
     whole_from_ms = happened.steps[2].began_ms if is_compacted else 0
+    told.notes.append(f"has every record since {Clock().time(happened.steps[2].began_ms)}; of what is older")
     verdicts = Judge(happened, told, source, whole_from_ms=whole_from_ms).verdicts()
     found = [it.class_ for it in verdicts if it.action == "c2 starts"]
     assert found == [Class.UNKNOWN if is_compacted else Class.WRONG]
