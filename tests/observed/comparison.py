@@ -38,7 +38,7 @@ class Comparison:
         return Verdict(step.action, line, class_, str(said), str(happened))
 
     def _class(self, line: Line) -> Class:
-        is_late = self.source is Source.POLLING and line in (Line.LAST_COMMIT, Line.ASSIGNED)
+        is_late = self.source is Source.POLLING and line in (Line.LAST_COMMIT, Line.ASSIGNED, Line.IDLE)
         is_inferred = self.source.is_observed and line is Line.ASSIGNOR and self.truth.protocol in EPOCHS
         return Class.INFERRED if is_inferred or is_late else Class.EXACT
 
