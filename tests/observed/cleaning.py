@@ -13,8 +13,6 @@ from kafka_why.now import now_ms
 from kafka_why.stored_log import StoredLog
 from tests.harness.waiting import wait_until
 
-SETTINGS = {"log.cleaner.backoff.ms": "200"}
-"""What the broker needs."""
 _NEVER_MS = 2**62
 _LAG = "min.compaction.lag.ms"
 _OF_TOPIC = {

@@ -33,7 +33,6 @@ from tests.harness.commands import invoke
 from tests.harness.kafkas_groups import JavaGroups, KafkasGroup
 from tests.harness.shared import PREFIX, QUICK_JAVA, SETTINGS, Owner, Services
 from tests.harness.waiting import wait_until
-from tests.observed.cleaning import SETTINGS as CLEANER
 from tests.observed.cleaning import Cleaner
 from tests.observed.lines import Source
 from tests.observed.member import CLIENTS
@@ -127,7 +126,7 @@ class Stage:
     def _start_broker(self, stack: ExitStack) -> None:
         broker = EmbeddedBroker(
             self.folder / "broker",
-            overrides={**BROKERS[self.name], **CLEANER},
+            overrides={**BROKERS[self.name], "log.cleaner.backoff.ms": "200"},
             classpath=jar_paths("broker_3_9") if "3.9" in self.name else None,
         )
         stack.enter_context(broker)
