@@ -8,7 +8,7 @@ from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.states import ConsumerGroupState, GroupState
 from kafka_why.contract.protocols.subscriptions import by_topic
 from kafka_why.observed.classic import store
-from kafka_why.observed.group import CONSUMER, Epochs
+from kafka_why.observed.group import CONSUMER, CREATION, Epochs
 from kafka_why.observed.observation import Observation
 from kafka_why.observed.records import ClassicGeneration
 
@@ -22,6 +22,9 @@ _ENDED = (
 def remove_classic(seen: Observation) -> None:
     """The record of a classic group was removed."""
     group = seen.group
+    if group.classic is None and group.seq == CREATION:  # it may have been converted
+        seen.is_over = True
+        return
     if group.classic is None or not group.classic.members:
         seen.delete("OB12", _ENDED)
         return

@@ -162,8 +162,10 @@ def _remove_those_away(seen: Observation, news: News) -> None:
 
 
 def _is_seen_from_here(epochs: Epochs, before: int, epoch: int) -> bool:
-    """Whether this epoch is a change that was seen, and not the first that was read of an older group."""
-    is_first = epoch <= _FIRST_EPOCH_MAX and len(epochs.news.joined) == len(epochs.subscriptions)
+    """Whether this epoch is a change that was seen, and not the first that was read of an older group. Of its
+    first members more than one come at a time only if they were those of a classic group.
+    """
+    is_first = epoch <= _FIRST_EPOCH_MAX and len(epochs.news.joined) == len(epochs.subscriptions) <= 1
     return before > 0 or is_first
 
 

@@ -234,6 +234,8 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
             return text
         offsets = (self.offsets.get(p.topic, {}).get(p.partition) for p in partitions)
         last_ms = max((offset.committed_at_ms for offset in offsets if offset is not None), default=0)
+        if last_ms == since_ms:  # of one poll: which of both came first is not known
+            return text
         if last_ms < since_ms:
             return f"{text}: none of its partitions had a commit since it got them"
         return f"{text}: the last commit of its partitions was {max(at_ms - last_ms, 0) / 1000:.1f} s before"

@@ -15,7 +15,7 @@ from kafka.admin import OffsetSpec
 from kafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.wording import counted
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.contract.sightings import RebalanceSeen
@@ -126,7 +126,7 @@ class OffsetsTopic:
                 break
             first = begin if part.has_increments else max(begin, end - (end - first) * _GROWTH)
         history = History(list(part.entries), frozenset(), from_start=False, records_read=end - first)
-        return OffsetsTopicHistory(history, [_coverage(partition, walk, begin)]), part, walk
+        return OffsetsTopicHistory(history, [_coverage(part, walk, begin)]), part, walk
 
     def read_on(self, part: "GroupRecords", walk: LogWalk) -> ObservedGroup | None:
         """Read what was appended since. Return the group as it is now, or None if there is none."""
@@ -146,7 +146,8 @@ class OffsetsTopic:
             )
         groups = {row.group for row in list_broker_groups(self._client_config)}
         if group_id in groups:
-            return f"{KAFKAS_OFFSETS_TOPIC} has no members of group {group_id}: it only commits offsets"
+            why = "it had none, or compaction has removed what was before the last one went"
+            return f"{KAFKAS_OFFSETS_TOPIC} has no record of members of group {group_id}: {why}"
         return why_nothing(group_id, groups)
 
     def _bounds(self, partition: int) -> tuple[int, int]:
@@ -183,13 +184,16 @@ class OffsetsTopic:
             ) from error
 
 
-def _coverage(partition: int, walk: LogWalk, begin: int) -> str:
-    """Return from when on no record is missing."""
-    name = f"{KAFKAS_OFFSETS_TOPIC}-{partition}"
+def _coverage(part: "GroupRecords", walk: LogWalk, begin: int) -> str:
+    """Return from when on nothing is missing. Of a group that was there before, that is from its first entry:
+    what led to it needs older records.
+    """
+    name = f"{KAFKAS_OFFSETS_TOPIC}-{part.partition}"
     if walk.whole_from_ms is None or (walk.is_whole and walk.first == begin == 0):
         return f"read from {name}, which has all its records"
     earlier = "compaction kept the last of each key" if walk.first == begin else "nothing was read (--since)"
-    whole = Clock().time(walk.whole_from_ms)
+    found_ms = [entry.at_ms for entry in part.entries[:1] if entry.type is not EntryType.GROUP_CREATED]
+    whole = Clock().time(max([walk.whole_from_ms, *found_ms]))
     return f"read from {name}, which has every record since {whole}; of what is older {earlier}"
 
 

@@ -3,22 +3,15 @@
 from kafka_why.why.model import CauseKind
 from tests.harness.kafkas_groups import KafkasGroup
 from tests.observed.applications import StreamsPlay
-from tests.observed.member import Library
-from tests.observed.play import JOINED, PARTITIONS, QUIET_S, Play, now_ms
+from tests.observed.play import PARTITIONS, QUIET_S, Play, now_ms
 
 
 class SharePlay(Play):
     """Share consumers. No listener tells them of partitions, so the coordinator's own answer counts."""
 
     described_as = "share"
-
-    def start(
-        self, client_id: str, library: Library | None = None, *, instance_id: str | None = None
-    ) -> None:
-        """The partitions of a topic that is new to the group are initialized first, and then assigned."""
-        causes: dict[CauseKind, set[str]] = {JOINED: {client_id}, CauseKind.PARTITIONS_INITIALIZED: set()}
-        with self.step(f"{client_id} starts", causes):
-            self.begin(client_id, library, instance_id=instance_id)
+    # The partitions of a topic that is new to the group are initialized first, and then assigned.
+    also_at_start = (CauseKind.PARTITIONS_INITIALIZED,)
 
     def grow(self, partitions: int = PARTITIONS + 2) -> None:
         causes: dict[CauseKind, set[str]] = {
@@ -51,6 +44,8 @@ class StreamsEpochsPlay(StreamsPlay):
     """Instances of Kafka Streams by the streams protocol."""
 
     described_as = "streams"
+    # The first instance has no tasks before the broker has made the internal topics.
+    also_at_start = (CauseKind.TOPICS_CHANGED,)
 
     def held(self) -> dict[str, list[str]]:
         """Tasks as reports name them: `active 0:2`."""

@@ -9,6 +9,34 @@ from enum import StrEnum
 from msgspec import Struct
 
 
+class Source(StrEnum):
+    """The evidence from which a report is made."""
+
+    OBSERVE = "topics of `observe`"
+    TOPIC = "topic"
+    LOG = "log"
+    BOTH = "topic and log"
+    POLLING = "polling"
+    COMPACTED = "compacted topic"
+    COMPACTED_AND_LOG = "compacted topic and log"
+    OURS = "our coordinator"
+
+    @property
+    def is_observed(self) -> bool:
+        """Return True if the group is one of the cluster's own coordinator."""
+        return self is not Source.OURS
+
+    @property
+    def reads_log(self) -> bool:
+        """Return True if the broker's log is read."""
+        return self in (Source.LOG, Source.BOTH, Source.COMPACTED_AND_LOG)
+
+    @property
+    def has_reasons(self) -> bool:
+        """Return True if it has the reasons that the coordinator had."""
+        return self.reads_log or not self.is_observed
+
+
 class Class(StrEnum):
     """How far a line can be trusted."""
 

@@ -34,6 +34,8 @@ class Play:
 
     described_as: ClassVar[str | None] = None
     """The kind of group as Kafka's own client describes it, if librdkafka cannot."""
+    also_at_start: ClassVar[tuple[CauseKind, ...]] = ()
+    """Causes of rebalances that may follow on that of a new member."""
 
     def __init__(self, stage: Stage, story: str, library: Library, *, clients: str | None = None) -> None:
         self.stage, self.library = stage, library
@@ -54,11 +56,13 @@ class Play:
 
     def __enter__(self) -> Self:
         self._create_topic(self.topic)
+        self.stage.begin_polls(self.group_id)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.stage.end_polls(self.group_id)
         if error is None and not self.truth.offsets and not self.truth.is_deleted:
             self.truth.offsets = self.stage.committed(self.group_id)
         for member in self._all:
@@ -82,7 +86,8 @@ class Play:
         self, client_id: str, library: Library | None = None, *, instance_id: str | None = None
     ) -> None:
         """A member starts and joins."""
-        with self.step(f"{client_id} starts", {JOINED: {client_id}}):
+        causes = {JOINED: {client_id}, **{kind: set[str]() for kind in self.also_at_start}}
+        with self.step(f"{client_id} starts", causes):
             self.begin(client_id, library, instance_id=instance_id)
 
     def begin(
@@ -169,6 +174,7 @@ class Play:
         """Records come, and a member commits what it has read."""
         self.produce()
         self.members[client_id].commit()
+        self.stage.catch_up(self.group_id)
 
     def produce(self, keys: int = 30) -> None:
         """A record for each key, spread over the partitions."""
@@ -224,6 +230,7 @@ class Play:
         step.began_ms = now_ms()
         yield
         self._settle(action, step.began_ms)
+        self.stage.catch_up(self.group_id)
         step.ended_ms = now_ms()
         step.held = self.held()
         step.generations = {

@@ -3,7 +3,7 @@
 import tempfile
 import time
 import traceback
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -14,13 +14,14 @@ import click
 import msgspec
 from msgspec import Struct
 
+from kafka_why.why.model import CauseKind
 from kafka_why.why.report import Report
 from tests.campaigns import results as frame
 from tests.campaigns.playing import command
 from tests.campaigns.results import markdown
 from tests.observed.judge import Judge, offsets_verdict
-from tests.observed.lines import Class, Line, Verdict
-from tests.observed.stage import OURS, STAGES, Stage
+from tests.observed.lines import Class, Line, Source, Verdict
+from tests.observed.stage import STAGES, Stage
 from tests.observed.stories import STORIES, Story
 from tests.observed.truth import Truth
 
@@ -29,11 +30,14 @@ _REPORT_TIMEOUT_S = 30.0
 _LOOK_S = 1.0
 
 
-class Told(Struct, kw_only=True):
-    """A story that was played: how many steps it had, and the verdicts. `failure` is why it ended early."""
+class Told(Struct):
+    """A report on a story that was played, made from one source: how many steps the story had, and the
+    verdicts. `failure` is why the story ended early.
+    """
 
     story: str
     clients: str
+    source: Source
     steps: int = 0
     verdicts: list[Verdict] = []
     failure: str = ""
@@ -48,27 +52,26 @@ class Result(frame.Result):
 
 
 def campaign(stage: Stage, stories: Sequence[Story], *, seed: int, together: int) -> Result:
-    """Play the stories in an order that follows from the seed, so many at a time, and judge the reports."""
+    """Play the stories in an order that follows from the seed, so many at a time, and judge the reports of
+    each source. The first half of each story is compacted last.
+    """
     began_s = time.monotonic()
     result = Result(seed=seed, side=stage.name, folder=str(stage.folder))
     with stage:
         result.skipped = {story.name: reason for story in stories if (reason := story.why_not(stage))}
-        played = [story for story in stories if story.name not in result.skipped]
-        Random(seed).shuffle(played)
+        chosen = [story for story in stories if story.name not in result.skipped]
+        in_order = Random(seed).sample(chosen, len(chosen))
         with ThreadPoolExecutor(together) as pool:
-            truths = {it.name: pool.submit(_play, stage, it) for it in played}
-        give_up_s = time.monotonic() + _REPORT_TIMEOUT_S
-        for story in stories:
-            if story.name in truths:
-                result.stories.append(_judged(stage, story, truths[story.name].result(), give_up_s))
+            playing = {it.name: pool.submit(_play, stage, it) for it in in_order}
+        truths = [(story, playing[story.name].result()) for story in chosen]
+        result.stories += _told_of(stage, truths, time.monotonic() + _REPORT_TIMEOUT_S)
     for told in result.stories:
-        wrong = [
-            f"{told.story}: {it.action}: {it.line}: said {it.said}, not {it.happened}"
+        result.sentences += [
+            f"{told.story}: {told.source}: {it.action}: {it.line}: said {it.said}, not {it.happened}"
             for it in told.verdicts
             if it.class_ is Class.WRONG
-        ]
-        result.sentences += wrong + ([f"{told.story} failed: {told.failure}"] if told.failure else [])
-    result.numbers["groups"] = len(result.stories)
+        ] + ([f"{told.story} failed: {told.failure}"] if told.failure else [])
+    result.numbers["reports"] = len(result.stories)
     result.seconds = time.monotonic() - began_s
     return result
 
@@ -87,23 +90,46 @@ def _play(stage: Stage, story: Story) -> Truth | str:
     return truth
 
 
-def _judged(stage: Stage, story: Story, truth: Truth | str, give_up_s: float) -> Told:
-    told = Told(story=story.name, clients=story.clients or story.library.name)
-    if isinstance(truth, str):
-        told.failure = truth
-        return told
-    told.steps = len(truth.steps)
+def _told_of(stage: Stage, truths: Sequence[tuple[Story, Truth | str]], give_up_s: float) -> Iterator[Told]:
+    """Judge the reports of each source on these stories."""
+    played: list[tuple[Story, Truth, dict[str, str]]] = []
+    for story, truth in truths:
+        if isinstance(truth, str):
+            yield Told(story.name, story.names, stage.sources[0], failure=truth)
+            continue
+        played.append((story, truth, {}))
+        for source in stage.sources:
+            yield _told(stage, *played[-1], source, give_up_s)
+        (stage.folder / f"{story.name}.why.txt").write_text(stage.text(story.name))
+    if stage.cleaned:
+        for story, truth, clients in sorted(played, key=lambda it: it[1].middle_ms):
+            whole_from_ms = stage.clean_before(truth.middle_ms)
+            for source in stage.cleaned:
+                yield _told(stage, story, truth, clients, source, give_up_s, whole_from_ms)
+
+
+def _told(
+    stage: Stage,
+    story: Story,
+    truth: Truth,
+    clients: dict[str, str],
+    source: Source,
+    give_up_s: float,
+    whole_from_ms: int = 0,
+) -> Told:
+    """`clients` get those that the report names."""
     while True:
-        report = stage.report(story.name)
-        _keep(stage, f"{story.name}.why.json", report)
-        judge = Judge(truth, report, is_observed=stage.name != OURS)
-        told.verdicts = [*judge.verdicts(), *offsets_verdict(truth, stage.offsets(story.name))]
+        report = stage.report(story.name, source)
+        clients |= report.clients
+        _keep(stage, f"{story.name}.{source.name.lower()}.why.json", report)
+        judge = Judge(truth, report, source, whole_from_ms=whole_from_ms, clients=clients)
+        verdicts = [*judge.verdicts()]
+        if source is stage.sources[0]:
+            verdicts += offsets_verdict(truth, stage.offsets(story.name))
         # What is wrong may only be late.
-        if time.monotonic() > give_up_s or not any(it.class_ == "wrong" for it in told.verdicts):
-            break
+        if time.monotonic() > give_up_s or not any(it.class_ is Class.WRONG for it in verdicts):
+            return Told(story.name, story.names, source, len(truth.steps), verdicts)
         time.sleep(_LOOK_S)
-    (stage.folder / f"{story.name}.why.txt").write_text(stage.text(story.name))
-    return told
 
 
 def _keep(stage: Stage, name: str, what: Truth | Report) -> None:
@@ -112,8 +138,8 @@ def _keep(stage: Stage, name: str, what: Truth | Report) -> None:
 
 
 def table(results: Sequence[Result]) -> str:
-    """What was said in each campaign: by story, then by line."""
-    parts = [_by_stage(results), _by_line(results)]
+    """What was said: by coordinator and source, by line and source, and by story."""
+    parts = [_by_source(results), _by_line(results), _by_story(results)]
     for result in results:
         if result.skipped:
             names = ", ".join(f"{name} ({reason})" for name, reason in result.skipped.items())
@@ -121,29 +147,54 @@ def table(results: Sequence[Result]) -> str:
     return "\n\n".join(parts)
 
 
-def _by_stage(results: Sequence[Result]) -> str:
-    head = ("coordinator", "group", "clients", "steps", *Class)
-    rows = [
-        (result.side, told.story, told.clients, str(told.steps), *_counts(told.verdicts))
-        for result in results
-        for told in result.stories
-    ]
+def _by_source(results: Sequence[Result]) -> str:
+    found: dict[tuple[str, Source], list[Told]] = defaultdict(list)
     for result in results:
-        verdicts = [it for told in result.stories for it in told.verdicts]
-        steps = sum(told.steps for told in result.stories)
-        rows.append((f"**{result.side}**", "all", "", str(steps), *_counts(verdicts)))
-    return markdown(head, rows, texts=3)
+        for told in result.stories:
+            found[result.side, told.source].append(told)
+            if told.source is not Source.OURS:
+                found["**all of Kafka**", told.source].append(told)
+    rows = [
+        (
+            side,
+            source.value,
+            str(len(of)),
+            str(sum(told.steps for told in of)),
+            *_counts(of),
+            "{} of {}".format(*exact_reasons(of)),
+        )
+        for (side, source), of in found.items()
+    ]
+    return markdown(("coordinator", "source", "groups", "steps", *Class, "exact reason"), rows, texts=2)
+
+
+def exact_reasons(told: Sequence[Told]) -> tuple[int, int]:
+    """Return the number of rebalances of which a report says exactly why they began, and that of all."""
+    causes = [it for it in _verdicts(told) if it.line is Line.CAUSE]
+    exact = [
+        it for it in causes if it.class_ is Class.EXACT and not it.said.startswith(CauseKind.MEMBER_GONE)
+    ]
+    return len(exact), len(causes)
 
 
 def _by_line(results: Sequence[Result]) -> str:
-    """What each coordinator's reports have of a line."""
-    stages = list(dict.fromkeys(result.side for result in results))
-    by_stage = {
-        stage: [v for it in results if it.side == stage for told in it.stories for v in told.verdicts]
-        for stage in stages
-    }
-    rows = [(line.value, *(_said(line, by_stage[stage]) for stage in stages)) for line in Line]
-    return markdown(("line", *stages), rows, texts=1 + len(stages))
+    """What the reports from each source have of a line."""
+    told = [told for result in results for told in result.stories]
+    sources = [source for source in Source if any(it.source is source for it in told)]
+    of = {source: _verdicts(it for it in told if it.source is source) for source in sources}
+    rows = [(line.value, *(_said(line, of[source]) for source in sources)) for line in Line]
+    return markdown(("line", *sources), rows, texts=1 + len(sources))
+
+
+def _by_story(results: Sequence[Result]) -> str:
+    of: dict[tuple[str, str], list[Told]] = defaultdict(list)
+    for told in (told for result in results for told in result.stories):
+        of[told.story, told.clients].append(told)
+    rows = [
+        (*names, str(max(it.steps for it in told)), str(len(told)), *_counts(told))
+        for names, told in of.items()
+    ]
+    return markdown(("group", "clients", "steps", "reports", *Class), rows, texts=2)
 
 
 def _said(line: Line, verdicts: Iterable[Verdict]) -> str:
@@ -152,9 +203,13 @@ def _said(line: Line, verdicts: Iterable[Verdict]) -> str:
     return ", ".join(f"{found[class_]} {class_}" for class_ in Class if found[class_]) or "-"
 
 
-def _counts(verdicts: Iterable[Verdict]) -> tuple[str, ...]:
-    found = Counter(it.class_ for it in verdicts)
+def _counts(told: Iterable[Told]) -> tuple[str, ...]:
+    found = Counter(it.class_ for it in _verdicts(told))
     return tuple(str(found[class_]) for class_ in Class)
+
+
+def _verdicts(told: Iterable[Told]) -> list[Verdict]:
+    return [verdict for it in told for verdict in it.verdicts]
 
 
 def _campaigns(

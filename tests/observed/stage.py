@@ -33,7 +33,10 @@ from tests.harness.commands import invoke
 from tests.harness.kafkas_groups import JavaGroups, KafkasGroup
 from tests.harness.shared import PREFIX, QUICK_JAVA, SETTINGS, Owner, Services
 from tests.harness.waiting import wait_until
+from tests.observed.cleaning import Cleaner
+from tests.observed.lines import Source
 from tests.observed.member import CLIENTS
+from tests.observed.polls import Polls
 
 OBSERVER = "observed"
 _TIMES = {
@@ -65,6 +68,8 @@ BROKERS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 OURS = "our coordinator"
 STAGES = (*BROKERS, OURS)
+_OF_BROKERS = (Source.OBSERVE, Source.TOPIC, Source.LOG, Source.BOTH, Source.POLLING)
+_OF_CLEANED = (Source.COMPACTED, Source.COMPACTED_AND_LOG)
 _START_TIMEOUT_S = 240.0
 _REPORT_TIMEOUT_S = 120.0
 _BATCH_MS = 200
@@ -72,12 +77,16 @@ _BATCH_MS = 200
 
 class Stage:
     """A broker, and what explains its groups. `servers` is where members connect, `name` one of STAGES. Our
-    own coordinator may be that of `services`.
+    own coordinator may be that of `services`. `sources` are those of reports on its groups; `cleaned` are
+    those once `clean_before` has been called.
     """
 
     def __init__(self, name: str, folder: Path, services: Services | None = None) -> None:
         self.name, self.folder, self._services = name, folder, services
         self.servers = ""
+        self.sources: tuple[Source, ...] = (Source.OURS,)
+        self.cleaned: tuple[Source, ...] = ()
+        self._polls: dict[str, Polls] = {}
         self._stack = ExitStack()
         self._prefix = OBSERVER
         self._java_lock = threading.Lock()
@@ -117,12 +126,15 @@ class Stage:
     def _start_broker(self, stack: ExitStack) -> None:
         broker = EmbeddedBroker(
             self.folder / "broker",
-            overrides=BROKERS[self.name],
+            overrides={**BROKERS[self.name], "log.cleaner.backoff.ms": "200"},
             classpath=jar_paths("broker_3_9") if "3.9" in self.name else None,
         )
         stack.enter_context(broker)
         self.servers, self._brokers = broker.bootstrap_servers, broker.client_config
+        self.sources, self.cleaned = _OF_BROKERS, _OF_CLEANED
+        self._log = broker.log_path
         self._begin_offsets_topic()
+        self._cleaner = Cleaner(self._brokers, broker.data_dir / "log")
         children = stack.enter_context(Children(self.folder))
         os.environ["JAVA_TOOL_OPTIONS"] = QUICK_JAVA
         child = children.start(
@@ -182,12 +194,33 @@ class Stage:
         with self._java_lock:
             return self._java.describe(kind, group_id)
 
-    def report(self, group_id: str) -> Report:
-        """What `why -o json` says, once the group is known."""
+    def begin_polls(self, group_id: str) -> None:
+        """Poll a group, if that is one of the sources."""
+        if Source.POLLING in self.sources:
+            self._polls[group_id] = Polls(self._brokers, group_id)
+
+    def catch_up(self, group_id: str) -> None:
+        """Wait until the polls have all that there is by now."""
+        if group_id in self._polls:
+            self._polls[group_id].catch_up()
+
+    def end_polls(self, group_id: str) -> None:
+        """Poll once more."""
+        if group_id in self._polls:
+            self._polls[group_id].close()
+
+    def clean_before(self, at_ms: int) -> int:
+        """See `Cleaner.clean_before`."""
+        return self._cleaner.clean_before(at_ms)
+
+    def report(self, group_id: str, source: Source) -> Report:
+        """What `why -o json` says from this source, once the group is known."""
+        if source is Source.POLLING:
+            return self._polls[group_id].report()
         answers: list[Result] = []
 
         def is_known() -> bool:
-            answers.append(self._why(group_id, "-o", "json"))
+            answers.append(self._why(group_id, source, "-o", "json"))
             return answers[-1].exit_code == 0
 
         wait_until(is_known, f"a report on {group_id}")
@@ -195,7 +228,7 @@ class Stage:
 
     def text(self, group_id: str) -> str:
         """What `why` says."""
-        return self._why(group_id).stdout
+        return self._why(group_id, self.sources[0]).stdout
 
     def offsets(self, group_id: str) -> dict[str, list[int | None]]:
         """All values that were written of each offset, by TOPIC:NUMBER, None for a tombstone."""
@@ -213,6 +246,12 @@ class Stage:
         found = asked[group_id].result(60).topic_partitions
         return {f"{it.topic}:{it.partition}": it.offset for it in found if it.offset >= 0}
 
-    def _why(self, *arguments: str) -> Result:
-        servers = ["--bootstrap-servers", self._brokers.bootstrap_servers, "--prefix", self._prefix]
-        return invoke(why, [*arguments, *servers])
+    def _why(self, group_id: str, source: Source, *arguments: str) -> Result:
+        command = [group_id, *arguments]
+        if source is not Source.LOG:
+            command += ["--bootstrap-servers", self._brokers.bootstrap_servers]
+            has_topics = source is self.sources[0]
+            command += ["--prefix", self._prefix] if has_topics else ["--source", "offsets"]
+        if source.reads_log:
+            command += ["--broker-log", str(self._log)]
+        return invoke(why, command)

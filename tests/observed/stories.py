@@ -37,6 +37,11 @@ class Story:
     of_epochs: bool = False
     kind: type[Play] = Play
 
+    @property
+    def names(self) -> str:
+        """The clients' names."""
+        return self.clients or self.library.name
+
     def why_not(self, stage: Stage) -> str:
         """Why the story cannot be played there, "" if it can."""
         if self.library.protocol not in stage.protocols or (

@@ -52,3 +52,8 @@ class Truth(Struct, kw_only=True):
     offsets: dict[str, int] = field(default_factory=dict)
     never_committed: dict[str, int] = field(default_factory=dict)
     is_deleted: bool = False
+
+    @property
+    def middle_ms(self) -> int:
+        """The middle of the time that was played."""
+        return (self.steps[0].began_ms + self.steps[-1].ended_ms) // 2

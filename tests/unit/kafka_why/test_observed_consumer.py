@@ -221,3 +221,9 @@ def test_what_compaction_left_of_a_group_is_no_history() -> None:
     watched.take(joins("c", 10, 8_000))
     assert told(watched.history) == [("MemberAdded", "c", "OB21"), ("GroupEpochBumped", "c", "OB23")]
     assert watched.history[0].seq == 2
+
+
+def test_what_compaction_left_of_a_converted_group_is_no_history() -> None:
+    members = [Said(1_000, G, MemberSubscribed(name, subscription(name))) for name in ("a", "b")]
+    first_epoch = (Said(1_000, G, GroupEpoch(2, 7)), *settles(2, 1_000, a=(0,), b=(1,)))
+    assert watch(Said(1_000, G, ClassicGroupRemoved()), *members, *first_epoch) == []

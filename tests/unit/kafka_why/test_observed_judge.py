@@ -5,11 +5,12 @@ from collections.abc import Callable
 import pytest
 from msgspec import structs
 
+from kafka_why.why.clock import Clock
 from kafka_why.why.model import CauseKind
 from kafka_why.why.report import Report, report
 from tests.harness.observed_log import Watched, real_records
 from tests.observed.judge import Judge, offsets_verdict
-from tests.observed.lines import Class, Line
+from tests.observed.lines import Class, Line, Source
 from tests.observed.truth import Seen, Step, Truth
 
 GROUP = "classic"
@@ -37,7 +38,7 @@ def truth() -> Truth:
 
 
 def wrong(happened: Truth) -> list[tuple[str, Line]]:
-    verdicts = Judge(happened, observed(), is_observed=True).verdicts()
+    verdicts = Judge(happened, observed(), Source.OBSERVE).verdicts()
     return [(it.action, it.line) for it in verdicts if it.class_ is Class.WRONG]
 
 
@@ -49,7 +50,7 @@ def observed() -> Report:
 def test_a_report_that_says_what_happened_has_nothing_wrong() -> None:
     happened = truth()
     assert wrong(happened) == []
-    verdicts = list(Judge(happened, observed(), is_observed=True).verdicts())
+    verdicts = list(Judge(happened, observed(), Source.OBSERVE).verdicts())
     classes = {line: {it.class_ for it in verdicts if it.line is line} for line in Line}
     assert classes[Line.MOVED] == classes[Line.TIME] == classes[Line.MEMBERS] == {Class.EXACT}
     assert classes[Line.CAUSE] == {Class.INFERRED}
@@ -72,9 +73,23 @@ def test_a_beginning_that_was_seen_is_right_within_the_interval_of_the_looks(
         preparing_ms=0,
     )
     rebalances = [seen if number == place else one for number, one in enumerate(told.rebalances)]
-    verdicts = Judge(happened, structs.replace(told, rebalances=rebalances), is_observed=True).verdicts()
+    verdicts = Judge(happened, structs.replace(told, rebalances=rebalances), Source.OBSERVE).verdicts()
     (found,) = [it.class_ for it in verdicts if it.line is Line.BEGINNING and it.action == step.action]
     assert found is class_
+
+
+@pytest.mark.parametrize(
+    ("source", "is_compacted"), [(Source.COMPACTED, True), (Source.TOPIC, False), (Source.POLLING, False)]
+)
+def test_only_what_compaction_took_may_be_missing(source: Source, is_compacted: bool) -> None:
+    """Polls miss a rebalance whose members are those of before, and no other."""
+    happened, told = truth(), observed()
+    told = structs.replace(told, rebalances=[told.rebalances[0], *told.rebalances[2:]])
+    whole_from_ms = happened.steps[2].began_ms if is_compacted else 0
+    told.notes.append(f"has every record since {Clock().time(happened.steps[2].began_ms)}; of what is older")
+    verdicts = Judge(happened, told, source, whole_from_ms=whole_from_ms).verdicts()
+    found = [it.class_ for it in verdicts if it.action == "c2 starts"]
+    assert found == [Class.UNKNOWN if is_compacted else Class.WRONG]
 
 
 def another_client(happened: Truth) -> None:

@@ -87,9 +87,14 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
+	polled := make(chan struct{}, 1)
 	go func() {
 		for {
 			client.PollFetches(context.Background())
+			select {
+			case polled <- struct{}{}:
+			default:
+			}
 		}
 	}()
 	in := bufio.NewScanner(os.Stdin)
@@ -99,6 +104,9 @@ func main() {
 		case "subscribe":
 			client.AddConsumeTopics(strings.Split(words, ",")...)
 		case "commit":
+			for len(client.UncommittedOffsets()) == 0 {
+				<-polled
+			}
 			if err := client.CommitUncommittedOffsets(context.Background()); err != nil {
 				log.Fatal(err)
 			}
