@@ -1,14 +1,14 @@
 """A program of subcommands: it imports a subcommand's module when the subcommand is called."""
 
-from collections.abc import Callable
+from pkgutil import resolve_name
 from typing import Any
 
 import click
 
 from kafka_why.cli.commands import Commands
 
-Loaders = dict[str, Callable[[], click.Command]]
-"""What imports a subcommand, by its name."""
+CommandsAt = dict[str, str]
+"""Where each subcommand is, by its name: MODULE:ATTRIBUTE."""
 
 
 class Program(Commands):
@@ -18,9 +18,9 @@ class Program(Commands):
     is logged with its traceback first. A message may quote clients' strings, so it is escaped.
     """
 
-    def __init__(self, *args: Any, loaders: Loaders, **given: Any) -> None:
+    def __init__(self, *args: Any, commands_at: CommandsAt, **given: Any) -> None:
         super().__init__(*args, **given)
-        self._loaders = loaders
+        self._commands_at = commands_at
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -45,11 +45,11 @@ class Program(Commands):
             raise _in_a_sentence(error) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(self._loaders)
+        return sorted(self._commands_at)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        load = self._loaders.get(cmd_name)
-        return load() if load is not None else None
+        at = self._commands_at.get(cmd_name)
+        return None if at is None else resolve_name(at)
 
 
 def _in_a_sentence(error: Exception) -> click.ClickException:
