@@ -16,7 +16,7 @@ from prometheus_client.core import (
 from kafka_why.contract.kafka.history import NOT_READY, EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.kafka.states import DEAD, ConsumerGroupState, MemberState
-from kafka_why.metrics.series import Selection, add_others
+from kafka_why.metrics.series import Selection, add_others, filled
 from kafka_why.metrics.share_groups import SHARE, ShareCounts, is_rebalance, share_counts, share_gauges
 from kafka_why.metrics.times import Times
 
@@ -53,15 +53,6 @@ class EpochCounts:
             case EntryType.STABLE if event.took_ms is not None:
                 self.settling.add(event.took_ms)
 
-    def copy(self) -> "EpochCounts":
-        return EpochCounts(
-            Counter(self.epochs),
-            self.settling.copy(),
-            Counter(self.computed),
-            self.moved_partitions,
-            self.shares.copy(),
-        )
-
 
 def epoch_counts(counts: EpochCounts) -> Iterator[Metric]:
     """Yield the counters from the history."""
@@ -71,12 +62,12 @@ def epoch_counts(counts: EpochCounts) -> Iterator[Metric]:
     yield counts.settling.metric(
         f"{OWN}_settling_seconds", "Time from a new group epoch until every member has its target assignment."
     )
-    computed = CounterMetricFamily(
-        f"{OWN}_target_assignments", "Target assignments computed.", labels=("assignor",)
+    yield filled(
+        CounterMetricFamily(
+            f"{OWN}_target_assignments", "Target assignments computed.", labels=("assignor",)
+        ),
+        (((assignor,), number) for assignor, number in sorted(counts.computed.items())),
     )
-    for assignor, number in sorted(counts.computed.items()):
-        computed.add_metric((assignor,), number)
-    yield computed
     yield CounterMetricFamily(
         f"{OWN}_moved_partitions",
         "Partitions that target assignments gave to another member.",
@@ -94,12 +85,12 @@ def consumer_group_gauges(views: Mapping[str, GroupSnapshot], selection: Selecti
     for group in groups.values():
         states.setdefault(group.group_type, Counter())[group.state] += 1
     for type_, counts in sorted(states.items()):
-        by_state = GaugeMetricFamily(
-            f"{COORDINATOR}_{type_}_group_count", f"{type_.capitalize()} groups by state.", labels=("state",)
+        name, meaning = f"{COORDINATOR}_{type_}_group_count", f"{type_.capitalize()} groups by state."
+        shown = (*_STATES.get(type_, tuple(ConsumerGroupState)), DEAD)
+        yield filled(
+            GaugeMetricFamily(name, meaning, labels=("state",)),
+            (((state.lower(),), counts[state]) for state in shown),
         )
-        for state in (*_STATES.get(type_, tuple(ConsumerGroupState)), DEAD):
-            by_state.add_metric((state.lower(),), counts[state])
-        yield by_state
     own = selection.own(groups)
     yield _by_group("epoch", "Group epoch.", {g: group.generation for g, group in own})
     yield _by_group(
@@ -112,8 +103,7 @@ def consumer_group_gauges(views: Mapping[str, GroupSnapshot], selection: Selecti
         "Members that are not at the target assignment.",
         {g: _unsettled(group) for g, group in own},
     )
-    add_others(unsettled, map(_unsettled, selection.rest(groups)))
-    yield unsettled
+    yield add_others(unsettled, map(_unsettled, selection.rest(groups)))
     shares = {g: view.consumer.share for g, view in groups.items() if view.consumer and view.consumer.share}
     yield from share_gauges(shares, selection)
 
@@ -129,8 +119,5 @@ def _unsettled(group: GroupSnapshot) -> int | None:
 
 
 def _by_group(name: str, meaning: str, values: Mapping[str, int | None]) -> GaugeMetricFamily:
-    gauge = GaugeMetricFamily(f"{OWN}_{name}", meaning, labels=("consumergroup",))
-    for group_id, value in values.items():
-        if value is not None:
-            gauge.add_metric((group_id,), value)
-    return gauge
+    known = (((group_id,), value) for group_id, value in values.items() if value is not None)
+    return filled(GaugeMetricFamily(f"{OWN}_{name}", meaning, labels=("consumergroup",)), known)

@@ -4,12 +4,12 @@ Clients make groups, members and committed offsets, and the names of most of the
 that makes groups makes series without end.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 DEFAULT_GROUPS = 1_000
 ROWS_PER_GROUP = 20
@@ -21,6 +21,7 @@ _OTHERS = ""
 """The label value of what has no series of its own. Prometheus takes it for a label that is absent."""
 
 T = TypeVar("T")
+F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +119,23 @@ def without_series(name: str, meaning: str, number: int) -> Metric:
     )
 
 
+def filled(family: F, series: Iterable[tuple[Sequence[str], float]]) -> F:
+    """Return the family with these series: the values of the labels, and the number of each."""
+    for labels, number in series:
+        family.add_metric(labels, number)
+    return family
+
+
 def add_others(
     family: GaugeMetricFamily,
     values: Iterable[float | None],
     *labels: str,
     of_all: Callable[[list[float]], float] = sum,
-) -> None:
-    """Add one series for the groups that have none: the sum of their values, or what `of_all` makes of them.
+) -> GaugeMetricFamily:
+    """Return the family with one series for the groups that have none: the sum of their values, or what
+    `of_all` makes of them.
 
     `labels` are those after the group's. Values that are not known are left out.
     """
     known = [value for value in values if value is not None]
-    if known:
-        family.add_metric((_OTHERS, *labels), of_all(known))
+    return filled(family, [((_OTHERS, *labels), of_all(known))] if known else ())

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from kafka_why.contract.errors import name_of
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import ShareSnapshot
-from kafka_why.metrics.series import Selection, add_others
+from kafka_why.metrics.series import Selection, add_others, filled
 from kafka_why.metrics.times import Times
 
 SHARE = "share"
@@ -40,9 +40,6 @@ class ShareCounts:
             name = name_of(event.error_code) or str(event.error_code)
             self.failures[name] += sum(map(len, (event.partitions or {}).values()))
 
-    def copy(self) -> "ShareCounts":
-        return ShareCounts(self.is_seen, self.initializing.copy(), Counter(self.failures))
-
 
 def is_rebalance(event: HistoryEntry) -> bool:
     """Whether Kafka counts this new epoch of a share group as a rebalance, as far as it is known."""
@@ -57,14 +54,14 @@ def share_counts(counts: ShareCounts) -> Iterator[Metric]:
         f"{OWN}_initializing_seconds",
         "Time from asking the share coordinator to initialize partitions until it had.",
     )
-    failures = CounterMetricFamily(
-        f"{OWN}_initialization_failures",
-        "Partitions that the share coordinator answered with an error, once for each answer.",
-        labels=("error_code",),
+    yield filled(
+        CounterMetricFamily(
+            f"{OWN}_initialization_failures",
+            "Partitions that the share coordinator answered with an error, once for each answer.",
+            labels=("error_code",),
+        ),
+        (((code,), number) for code, number in sorted(counts.failures.items())),
     )
-    for code, number in sorted(counts.failures.items()):
-        failures.add_metric((code,), number)
-    yield failures
 
 
 def share_gauges(groups: Mapping[str, ShareSnapshot], selection: Selection) -> Iterator[Metric]:

@@ -20,9 +20,6 @@ class Times:
         self.whole_ms += took_ms
         self.within[next((b for b in BOUNDS_S if took_ms <= b * 1000), float("inf"))] += 1
 
-    def copy(self) -> "Times":
-        return Times(self.whole_ms, Counter(self.within))
-
     def metric(self, name: str, meaning: str) -> Metric:
         """Return the histogram, in seconds."""
         buckets: list[tuple[str, float]] = []

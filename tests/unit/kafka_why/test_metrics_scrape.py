@@ -106,7 +106,7 @@ def test_an_answer_counts_when_the_query_writes_it() -> None:
         (None, marker_headers(replica)),
     ):
         scraped.metrics_state.apply(LAYOUT.responses_topic, None, value, headers)
-    assert scraped.metrics_state.numbers().answers == {("Heartbeat", "NONE"): 4}
+    assert scraped.metrics_state.numbers().counts.answers == {("Heartbeat", "NONE"): 4}
 
 
 @pytest.mark.parametrize(
