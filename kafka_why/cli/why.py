@@ -46,8 +46,6 @@ from kafka_why.why.text import report_text
 class _Found(NamedTuple):
     """The history of a group, None of a share group of the brokers. Of a share group what gateways delivered,
     the members that it has now, and what else there is to say. `live` is set if the group is followed.
-    `unnamed` is the number of members whose ids brokers' logs lack. `is_log_alone`: these are the only
-    evidence.
     """
 
     history: History | None
@@ -55,8 +53,6 @@ class _Found(NamedTuple):
     members: Collection[str] = ()
     notes: Sequence[str] = ()
     live: LiveSource | None = None
-    unnamed: int = 0
-    is_log_alone: bool = False
 
 
 class _Cluster(NamedTuple):
@@ -194,14 +190,10 @@ def _with_logs(found: _Found, logs: BrokerLogOptions, group_id: str) -> _Found:
     """Add what brokers' logs say of a group. Raises HistoryUnavailable if nothing says anything."""
     read, notes = read_logs(logs, group_id)
     if found.history is None and (read.events or found.deliveries is None):
-        history, said, unnamed = alone(read, group_id, notes)
-        return found._replace(
-            history=history, notes=[*found.notes, *said], unnamed=unnamed, is_log_alone=True
-        )
+        return found._replace(history=alone(read, group_id, notes))
     if found.history is None:
         return found
-    history, said, _ = with_records(found.history, read, notes)
-    return found._replace(history=history, notes=[*found.notes, *said])
+    return found._replace(history=with_records(found.history, read, notes))
 
 
 def _show_found(group_id: str, found: _Found, now_ms: int, since_ms: int | None, output: str) -> None:
@@ -263,7 +255,7 @@ def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) 
 
     polls = None if source is None else source == POLLING
     try:
-        found = read_at_once(
+        history, live = read_at_once(
             client_config,
             group_id,
             since_ms,
@@ -276,7 +268,7 @@ def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) 
         if unknown is not None:  # that names groups with a similar id
             raise unknown from None
         raise
-    return _Found(found.history, notes=found.notes, live=found.live)
+    return _Found(history, live=live)
 
 
 def _in_history(
@@ -339,9 +331,9 @@ def _show_kafka(
         ours, unread=history.unread, from_start=history.from_start, telemetry=history.telemetry
     )
     report = report_of(group_id, course, now_ms, since_ms)
-    if found.is_log_alone:
-        report = of_logs(report, found.unnamed)
-    notes = [*report.notes, *found.notes]
+    if history.unnamed is not None:
+        report = of_logs(report, history.unnamed)
+    notes = [*report.notes, *found.notes, *history.notes]
     if found.deliveries is not None:
         known = {*found.members, *(entry.member_id for entry in ours if entry.member_id is not None)}
         notes += strangers(found.deliveries, known)

@@ -60,7 +60,7 @@ def _of_brokers(client_config: ClientConfig) -> _Read:
     follower = OffsetsFollower(client_config, fleet)
 
     def history(group_id: str, since_ms: int) -> History:
-        return read_offsets_topic(client_config, group_id, since_ms).history
+        return read_offsets_topic(client_config, group_id, since_ms)
 
     # What is read for one group begins earlier, so its entries have other numbers than those of the fleet.
     histories = Histories(history, fleet, continues=False)

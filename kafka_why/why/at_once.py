@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import closing
-from typing import NamedTuple
+from dataclasses import replace
 
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.stored_log import Progress
@@ -15,14 +15,6 @@ WATCH_S = 10
 """The time for which a group is polled if it is not followed."""
 
 
-class AtOnce(NamedTuple):
-    """A history, what to say about its source, and where it goes on if it is followed."""
-
-    history: History
-    notes: list[str]
-    live: LiveSource | None = None
-
-
 def read_at_once(
     client_config: ClientConfig,
     group_id: str,
@@ -32,35 +24,35 @@ def read_at_once(
     polls: bool | None,
     follows: bool,
     tell: Callable[[str], None],
-) -> AtOnce:
-    """Return the history of a group. With `polls` True it is polled, with None only if `__consumer_offsets`
-    is not readable. `tell` reports what takes time.
+) -> tuple[History, LiveSource | None]:
+    """Return the history of a group, and where it goes on if it is followed. With `polls` True it is polled,
+    with None only if `__consumer_offsets` is not readable. `tell` reports what takes time.
 
     Raises HistoryUnavailable, which names the right that is missing, and KafkaError.
     """
-    unreadable: OffsetsUnreadable | None = None
+    because: list[str] = []
     if not polls:
         try:
-            if follows:
-                topic = LiveOffsetsTopic(client_config, group_id, since_ms, progress)
-                return AtOnce(topic.history, topic.notes, topic)
-            return AtOnce(*read_offsets_topic(client_config, group_id, since_ms, progress))
+            if not follows:
+                return read_offsets_topic(client_config, group_id, since_ms, progress), None
+            topic = LiveOffsetsTopic(client_config, group_id, since_ms, progress)
+            return topic.history, topic
         except OffsetsUnreadable as error:
             if polls is False:
                 raise
-            unreadable = error
-    because = [] if unreadable is None else [str(unreadable)]
+            because.append(str(error))
     try:
         polling = Polling(client_config, group_id)
     except HistoryUnavailable as error:
         raise HistoryUnavailable("; ".join([*because, str(error)])) from error
-    if follows:
-        return AtOnce(polling.history, [*polling.notes, *because], polling)
-    tell(f"Polling the group for {WATCH_S} s; --follow goes on until Ctrl-C.")
-    return _watched(polling, because)
+    if not follows:
+        tell(f"Polling the group for {WATCH_S} s; --follow goes on until Ctrl-C.")
+        _watch(polling, because)
+    return replace(polling.history, notes=[*polling.notes, *because]), polling if follows else None
 
 
-def _watched(polling: Polling, because: list[str]) -> AtOnce:
+def _watch(polling: Polling, because: list[str]) -> None:
+    """Poll for some time. Raises HistoryUnavailable if nothing was seen."""
     end_s = time.monotonic() + WATCH_S
     entries = polling.history.entries
     with closing(polling):
@@ -69,4 +61,3 @@ def _watched(polling: Polling, because: list[str]) -> AtOnce:
             entries += polling.more()
         if not entries:
             raise HistoryUnavailable("; ".join([*because, polling.why_empty()]))
-        return AtOnce(polling.history, [*polling.notes, *because])

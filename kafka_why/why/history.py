@@ -1,7 +1,7 @@
 """A group's history from the events topic, as of now."""
 
 import difflib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -38,11 +38,12 @@ class HistoryUnavailable(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A group's entries from the topic; some may be duplicates.
+    """A group's entries; some may be duplicates.
 
     `unread` and `from_start` are those of `kafka_why.why.recent_history.RecentHistory`. `records_read` counts
     all records that were read to find the entries, including other groups' records. `telemetry` is what the
-    members' clients said as of the call.
+    members' clients said as of the call. `notes` say what there is to say of the source. `unnamed` is the
+    number of members that no line names if brokers' logs are the only source, else None.
     """
 
     entries: list[AnyHistoryEntry]
@@ -50,6 +51,8 @@ class History:
     from_start: bool
     records_read: int
     telemetry: Telemetry = NOTHING_SAID
+    notes: Sequence[str] = ()
+    unnamed: int | None = None
 
 
 class LiveSource(Protocol):

@@ -50,7 +50,7 @@ class LiveHistory:
 class LiveOffsetsTopic:
     """The group's partition of `__consumer_offsets`. Between records DescribeGroups shows a classic group.
 
-    `history` and `notes` are as of the start. Raises HistoryUnavailable and KafkaError.
+    `history` is as of the start. Raises HistoryUnavailable and KafkaError.
     """
 
     interval_s = 0.5
@@ -60,11 +60,9 @@ class LiveOffsetsTopic:
     ) -> None:
         with ExitStack() as stack:
             self._topic = stack.enter_context(OffsetsTopic(client_config))
-            (self.history, self.notes), self._part, self._walk = self._topic.recent(
-                group_id, since_ms, progress
-            )
-            self._group = self._part.finish()
-            if self._group is None and not self.history.entries:
+            self._part = self._topic.recent(group_id, since_ms, progress)
+            self.history = self._part.history
+            if self._part.group is None and not self.history.entries:
                 raise HistoryUnavailable(self._topic.why_nothing(group_id))
             self._poller: GroupPoller | None = GroupPoller(client_config, group_id)
             self._part.entries = []
@@ -73,22 +71,22 @@ class LiveOffsetsTopic:
             self._stack = stack.pop_all()
 
     def more(self) -> list[AnyHistoryEntry]:
-        look = None
-        if self._poller is not None and (self._group is None or self._group.epochs is None):
+        look, part, walk = None, self._part, self._part.walk
+        if self._poller is not None and (part.group is None or part.group.epochs is None):
             try:
                 look = self._poller.describe()
             except GroupAuthorizationFailedError:
                 log.warning("without DESCRIBE on the group, rebalances are shown when they are over")
                 self._poller.close()
                 self._poller = None
-        asked_ms, passed = now_ms(), self._walk.next_offset
-        group = self._group = self._topic.read_on(self._part, self._walk)
-        self._clock.read(self._walk.last_ms if self._walk.next_offset > passed else None, asked_ms, now_ms())
-        if isinstance(look, ClassicLook) and group is not None and group.classic is not None:
-            seen = self._looks.take(look.moved(-self._clock.ahead_ms), group.classic.since_ms)
+        asked_ms, passed = now_ms(), walk.next_offset
+        self._topic.read_on(part)
+        self._clock.read(walk.last_ms if walk.next_offset > passed else None, asked_ms, now_ms())
+        if isinstance(look, ClassicLook) and part.group is not None and part.group.classic is not None:
+            seen = self._looks.take(look.moved(-self._clock.ahead_ms), part.group.classic.since_ms)
             if seen is not None:
-                self._part.sight(seen)
-        new, self._part.entries = self._part.entries, []
+                part.sight(seen)
+        new, part.entries = part.entries, []
         return [*new]
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """A group's history from brokers' logs, alone or with the records of the group."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from kafka_why.broker_log.group import entries_of
 from kafka_why.broker_log.merge import merge
@@ -27,15 +27,7 @@ _NO_ENDS = (
 _COLUMNS = (Column("GROUP", 30), Column("REBALANCES", 10), Column("LAST", 23), Column("CAUSES", 0))
 
 
-class LoggedReport(NamedTuple):
-    """A history, what to say of its evidence, and the number of members that no line names."""
-
-    history: History
-    notes: list[str]
-    unnamed: int = 0
-
-
-def alone(logs: BrokerLogs, group_id: str, notes: Sequence[str]) -> LoggedReport:
+def alone(logs: BrokerLogs, group_id: str, notes: Sequence[str]) -> History:
     """Return what the logs say of a group. `notes` are those of the files.
 
     Raises HistoryUnavailable if they say nothing of it.
@@ -48,11 +40,12 @@ def alone(logs: BrokerLogs, group_id: str, notes: Sequence[str]) -> LoggedReport
     said = [_ALONE, *notes]
     if any(gap.missing for gap in by_incarnation(entries)) and entries[-1].group_type in BY_EPOCHS:
         said.insert(1, _NO_ENDS)
-    history = History(list(entries), frozenset(), from_start=False, records_read=logs.lines)
-    return LoggedReport(history, said, unnamed or 0)
+    return History(
+        [*entries], frozenset(), from_start=False, records_read=logs.lines, notes=said, unnamed=unnamed or 0
+    )
 
 
-def with_records(history: History, logs: BrokerLogs, notes: Sequence[str]) -> LoggedReport:
+def with_records(history: History, logs: BrokerLogs, notes: Sequence[str]) -> History:
     """Return what the records of a group and the logs say together. `notes` are those of the files."""
     recorded = [entry for life in by_incarnation(history.entries) for entry in life.entries]
     kafkas = [entry for entry in recorded if isinstance(entry, HistoryEntry) and entry.observed]
@@ -60,21 +53,18 @@ def with_records(history: History, logs: BrokerLogs, notes: Sequence[str]) -> Lo
         ours = (
             "the broker log is left out: the group has a coordinator of this project, whose history has all"
         )
-        return LoggedReport(history, [ours])
+        return replace(history, notes=[*history.notes, ours])
     logged, _ = entries_of(logs.events)
     merged = merge(kafkas, logged)
     said = [*notes, *(merged.notes if logged else ["the broker log has no line about the group"])]
-    whole = History(
-        list(merged.entries), frozenset(), history.from_start, history.records_read, history.telemetry
-    )
-    return LoggedReport(whole, said)
+    return replace(history, entries=[*merged.entries], unread=frozenset(), notes=[*history.notes, *said])
 
 
 def of_logs(report: Report, unnamed: int) -> Report:
     """Return the report on a history from logs alone, in which assignments and some lines are missing."""
-    found = [replace(rebalance, moves=None, idle=None) for rebalance in report.rebalances]
+    found = [structs.replace(rebalance, moves=None, idle=None) for rebalance in report.rebalances]
     notes = [note for note in report.notes if not note.startswith((MISSING, OBSERVED))]
-    return replace(report, rebalances=found, notes=notes, unnamed=unnamed)
+    return structs.replace(report, rebalances=found, notes=notes, unnamed=unnamed)
 
 
 def listed_groups(logs: BrokerLogs, since_ms: int | None) -> list[LoggedGroup]:
