@@ -10,10 +10,11 @@ from cli.groups.coordinator import Coordinator
 from kafka_why.assign.model import GroupSpec, InputError
 from kafka_why.assign.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
 from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.groups.common import connected, output_option, parsed_by, timeout_option
+from kafka_why.cli.groups.common import connected, output_option, timeout_option
 from kafka_why.cli.logs import configure_logs
 from kafka_why.cli.option_object import as_object
 from kafka_why.cli.output import show, show_json
+from kafka_why.cli.parameters import ParsedOption
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.protocols.subscriptions import MemberId
@@ -56,7 +57,7 @@ class AssignOptions:
 @click.option(
     "--topics",
     metavar="TOPIC:N,...|@FILE",
-    callback=parsed_by(parse_topics),
+    type=ParsedOption("TOPICS", parse_topics),
     help="Topics with their numbers of partitions, or a file with a JSON object of them.",
 )
 @click.option(
@@ -80,7 +81,7 @@ class AssignOptions:
     "strategies",
     multiple=True,
     default=CLIENT_STRATEGIES,
-    callback=parsed_by(check_strategy),
+    type=ParsedOption("NAME", check_strategy),
     metavar="NAME",
     help=f"A strategy; repeatable; default: the strategies of Kafka's clients. Known: {', '.join(KNOWN)}.",
 )

@@ -9,11 +9,11 @@ from kafka_why.cli.groups.common import (
     connection_options,
     group_options,
     output_option,
-    parsed_by,
     show_table,
     tell_errors,
 )
 from kafka_why.cli.output import show, show_json, tell
+from kafka_why.cli.parameters import ParsedOption
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import LeavingMember
 from kafka_why.contract.protocols.subscriptions import TopicPartition
@@ -58,7 +58,7 @@ def delete(cluster: Coordinator, named: Sequence[str], all_groups: bool, output:
     required=True,
     multiple=True,
     metavar="TOPIC[:P,P]",
-    callback=parsed_by(parse_topic),
+    type=ParsedOption("TOPIC", parse_topic),
     help="A topic, or partitions of it; repeatable.",
 )
 @output_option

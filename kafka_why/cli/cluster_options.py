@@ -8,6 +8,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.option_object import with_options
 from kafka_why.cli.parameters import SERVERS
 from kafka_why.connections.address import check_plaintext, parse_servers
 from kafka_why.connections.client_config import ClientConfig, ClientConfigError
@@ -41,10 +42,7 @@ def cluster_options(
                 raise click.UsageError("Missing option '--bootstrap-servers'.")
             command(client_config=client_config, **given)
 
-        wrapped: Any = run
-        for option in reversed(options):
-            wrapped = option(wrapped)
-        return cast(Command, wrapped)
+        return cast(Command, with_options(run, *options))
 
     return decorated
 

@@ -1,14 +1,45 @@
 """Option types that several commands share. An address is checked when the option is parsed."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
-from kafka_why.cli.parsed_option import ParsedOption, parsed_or_default
 from kafka_why.connections.address import Address, parse_host, parse_servers
 from kafka_why.numbers import INT32_MAX, INT64_MAX, parse_decimal, parse_whole_number
+
+
+class ParsedOption(click.ParamType[Any]):
+    """An option type from a parser. What that refuses by a ValueError ends the command. `expected`, if given,
+    describes a valid value by example.
+    """
+
+    def __init__(self, name: str, parse: Callable[[str], Any], expected: str = "") -> None:
+        self.name = name
+        self._parse = parse
+        self._hint = expected and f"; expected is {expected}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return parsed_or_default(self._parse, value, self, param, ctx, self._hint)
+
+
+def parsed_or_default(
+    parse: Callable[[str], Any],
+    value: Any,
+    kind: click.ParamType[Any],
+    param: click.Parameter | None,
+    ctx: click.Context | None,
+    hint: str = "",
+) -> Any:
+    """Return the parsed text, or a default that was parsed before. A ValueError ends the command."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse(value)
+    except ValueError as error:
+        kind.fail(f"{error}{hint}", param, ctx)
 
 
 class WholeNumber(click.IntRange):

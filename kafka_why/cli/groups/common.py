@@ -12,6 +12,7 @@ from kafka.errors import KafkaError
 from kafka_why.cli.cluster_options import cluster_options
 from kafka_why.cli.groups.brokers import BrokersGroups
 from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.option_object import with_options
 from kafka_why.cli.output import show, tell
 from kafka_why.cli.parameters import WholeNumber
 from kafka_why.connections.client_config import ClientConfig
@@ -37,7 +38,6 @@ from kafka_why.why.offsets_topic import OffsetsTopic
 DEFAULT_TIMEOUT_MS = 30_000
 
 Command = Callable[..., Any]
-T = TypeVar("T")
 
 
 class Cluster:
@@ -174,7 +174,7 @@ def connection_options(command: Command) -> Command:
         ),
         timeout_option,
     )
-    return _decorated(run, options)
+    return with_options(run, *options)
 
 
 def group_options(command: Command) -> Command:
@@ -200,7 +200,7 @@ def group_options(command: Command) -> Command:
         ),
         click.option("--all-groups", is_flag=True, help="All consumer groups, empty ones too."),
     )
-    return _decorated(run, options)
+    return with_options(run, *options)
 
 
 output_option = click.option(
@@ -213,23 +213,6 @@ output_option = click.option(
 )
 
 
-def parsed_by(parse: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return a click callback that parses each value of an option. None stays None.
-
-    A ValueError of the parser becomes a usage error.
-    """
-
-    def callback(_context: click.Context, _option: click.Parameter, value: Any) -> Any:
-        try:
-            if isinstance(value, tuple):
-                return tuple(parse(each) for each in value)
-            return None if value is None else parse(value)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
-
-    return callback
-
-
 def tell_errors(errors: Sequence[str]) -> None:
     """Print the errors of single groups to stderr."""
     for error in errors:
@@ -239,9 +222,3 @@ def tell_errors(errors: Sequence[str]) -> None:
 def show_table(table: VisibleText) -> None:
     """Print a table after an empty line, as Kafka's tool does."""
     show(visible_text(["", table]))
-
-
-def _decorated(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
-    for option in reversed(options):
-        command = option(command)
-    return command
