@@ -33,7 +33,6 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import unpack
 from kafka_why.contract.rocketmq.history import EntryType as RocketMqEntryType
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
-from kafka_why.contract.rocketmq.history_codec import is_expiry
 from kafka_why.contract.rocketmq.responses import AnyToConnection, ResponseCode
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from kafka_why.lag.definitions import troubles
@@ -265,7 +264,7 @@ class MetricsState:
         counts = self._counts
         if isinstance(event, RocketMqHistoryEntry):
             counts.entries[GroupType.ROCKETMQ, event.type] += 1
-            counts.expired_connections += is_expiry(event)
+            counts.expired_connections += event.is_expiry
             return None
         counts.entries[GroupType.KAFKA, event.type] += 1
         count = sum(map(len, (event.partitions or {}).values()))

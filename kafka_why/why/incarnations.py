@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from kafka_why.contract.history_reader import HistoryReader, Numbered
+from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.history_reader import HistoryReader
 
-E = TypeVar("E", bound=Numbered)
+E = TypeVar("E", bound=AnyHistoryEntry)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kafka_why.contract.history_reader import Numbered
+from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.partition_text import number_list
 from kafka_why.why.incarnations import E, IncarnationHistory
@@ -35,6 +35,6 @@ def notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: bool = Tr
     return found
 
 
-def _why_later(first: Numbered) -> str:
+def _why_later(first: AnyHistoryEntry) -> str:
     is_found = isinstance(first, HistoryEntry) and first.observed
     return "the group was there before it was observed" if is_found else "retention deleted the earlier ones"

@@ -6,7 +6,6 @@ from itertools import groupby, pairwise
 from msgspec.structs import replace
 
 from kafka_why.contract.rocketmq.history import EntryType, HistoryEntry
-from kafka_why.contract.rocketmq.history_codec import is_expiry
 from kafka_why.contract.rocketmq.requests import MessageModel
 from kafka_why.why.incarnations import IncarnationHistory
 from kafka_why.why.rocketmq.model import Change, ChangeKind, Concerned, Consumer, Trap
@@ -54,7 +53,7 @@ def _follow(clients: dict[str, str], step: Iterable[HistoryEntry]) -> None:
 
 def _kinds(step: Sequence[HistoryEntry]) -> list[ChangeKind]:
     """Return the kinds of a step, the main kind first; empty if the step does not concern consumers."""
-    there = {ChangeKind.EXPIRED if is_expiry(event) else _KINDS.get(event.type) for event in step}
+    there = {ChangeKind.EXPIRED if event.is_expiry else _KINDS.get(event.type) for event in step}
     return [kind for kind in ChangeKind if kind in there]
 
 
