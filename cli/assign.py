@@ -12,9 +12,8 @@ from kafka_why.assign.parsing import parse_members, parse_topics, read_assignmen
 from kafka_why.cli.cluster_options import cluster_options
 from kafka_why.cli.groups.common import connected, output_option, timeout_option
 from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.option_object import as_object
 from kafka_why.cli.output import show, show_json
-from kafka_why.cli.parameters import ParsedOption
+from kafka_why.cli.parameters import ParsedOption, as_object
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.protocols.subscriptions import MemberId

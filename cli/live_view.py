@@ -35,7 +35,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from kafka_why.escaping import visible, visible_text
-from kafka_why.holdings import holdings, progress
+from kafka_why.partition_text import holdings, progress
 from kafka_why.rocketmq_group import client_version, group_state
 from kafka_why.topic_reader import TopicReader
 from kafka_why.why.entry_text import clock, entry_line

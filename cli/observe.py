@@ -16,9 +16,8 @@ from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from kafka_why.cli.cluster_options import cluster_options
 from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.option_object import as_object
 from kafka_why.cli.output import failure_in_lines, show, tell
-from kafka_why.cli.parameters import HOST, WholeNumber
+from kafka_why.cli.parameters import HOST, WholeNumber, as_object
 from kafka_why.cli.signals import exit_on_signals, stop_on_signals
 from kafka_why.cli.thread_deaths import Stop, watching_threads
 from kafka_why.connections.client_config import ClientConfig

@@ -12,10 +12,10 @@ from kafka import KafkaAdminClient
 from kafka.admin import GroupState
 from msgspec import Struct
 
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
+from kafka_why.lifetimes import BackgroundThread
 
 INTERVAL_S = 3.0
 GROUPS_MAX = 100

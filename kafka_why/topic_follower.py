@@ -4,8 +4,8 @@ from abc import abstractmethod
 
 from kafka.errors import KafkaError
 
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections.outage_warning import OutageWarning
+from kafka_why.lifetimes import BackgroundThread
 
 _RETRY_PAUSE_S = 1.0
 

@@ -18,9 +18,8 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import LeavingMember
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.escaping import visible_text
-from kafka_why.groups.describing import KnownTypes
 from kafka_why.groups.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
-from kafka_why.groups.gather import describe_groups
+from kafka_why.groups.gather import KnownTypes, describe_groups
 from kafka_why.groups.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
 from kafka_why.groups.selection import Chosen, TopicChoice, choose_partitions, parse_topic
 from operations.admin.requests import GroupRequests, PartitionErrors, Removed

@@ -7,9 +7,8 @@ from typing import Any
 
 import click
 
-from kafka_why.cli.option_object import with_options
 from kafka_why.cli.output import reading_progress, show, show_json, tell
-from kafka_why.cli.parameters import ParsedOption
+from kafka_why.cli.parameters import ParsedOption, with_options
 from kafka_why.why.broker_logs import BrokerLogs, parse_zone, read_broker_logs
 from kafka_why.why.clock import Clock
 from kafka_why.why.logged import groups_text, listed_groups

@@ -8,8 +8,7 @@ from typing import Any, TypeVar, cast
 import click
 
 from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.option_object import with_options
-from kafka_why.cli.parameters import SERVERS
+from kafka_why.cli.parameters import SERVERS, with_options
 from kafka_why.connections.address import check_plaintext, parse_servers
 from kafka_why.connections.client_config import ClientConfig, ClientConfigError
 

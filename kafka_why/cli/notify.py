@@ -12,10 +12,9 @@ from kafka.errors import KafkaError
 
 from kafka_why.cli.cluster_options import cluster_options
 from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.option_object import as_object
 from kafka_why.cli.output import show
 from kafka_why.cli.page_link import link, page_url_option
-from kafka_why.cli.parameters import WEB_URL, WholeNumber
+from kafka_why.cli.parameters import WEB_URL, WholeNumber, as_object
 from kafka_why.cli.signals import exit_on_signals, stop_on_signals
 from kafka_why.cli.thread_deaths import Stop, watching_threads
 from kafka_why.connections.client_config import ClientConfig

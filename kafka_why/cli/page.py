@@ -10,9 +10,8 @@ from kafka.errors import KafkaError
 
 from kafka_why.cli.cluster_options import cluster_options
 from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.option_object import as_object
 from kafka_why.cli.output import show, tell
-from kafka_why.cli.parameters import HOST, WEB_URL, WholeNumber
+from kafka_why.cli.parameters import HOST, WEB_URL, WholeNumber, as_object
 from kafka_why.cli.signals import stop_on_signals
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from kafka_why.cli.broker_logs import BrokerLogOptions, broker_log_options, list_groups, read_logs
 from kafka_why.cli.cluster_options import cluster_options
 from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.option_object import as_object
 from kafka_why.cli.output import reading_progress, show, show_encoded, show_json, tell
 from kafka_why.cli.page_link import link, page_url_option
+from kafka_why.cli.parameters import as_object
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import DEFAULT_PREFIX

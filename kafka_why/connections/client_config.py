@@ -7,8 +7,14 @@ from typing import Any, Self
 
 from kafka_why.connections.address import parse_servers
 from kafka_why.connections.client_login import JAAS, PASSWORD, USER
-from kafka_why.connections.client_security import Security, read_security, security_of
-from kafka_why.connections.client_settings import java_settings, kafka_python_settings, librdkafka_settings
+from kafka_why.connections.client_settings import (
+    Security,
+    java_settings,
+    kafka_python_settings,
+    librdkafka_settings,
+    read_security,
+    security_of,
+)
 from kafka_why.connections.known_settings import intended_name
 from kafka_why.connections.properties import PropertiesError, load_properties
 from kafka_why.connections.used_settings import ClientConfigError as ClientConfigError
@@ -21,7 +27,7 @@ _BROKER_LIST = "metadata.broker.list"  # librdkafka's name
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     """`bootstrap_servers` is HOST:PORT,... . `properties` are Kafka's client settings by their names in Java,
-    such as security.protocol (`kafka_why.connections.client_security`). They may be secret, so only the
+    such as security.protocol (`kafka_why.connections.client_settings`). They may be secret, so only the
     servers are in the text of a ClientConfig.
     """
 

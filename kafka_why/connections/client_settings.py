@@ -1,9 +1,12 @@
-"""The settings with which each kind of client reaches a cluster: Java's (Spark's source and sink),
-kafka-python's and librdkafka's.
+"""Kafka's client settings: what they mean, and those with which each kind of client reaches a cluster: Java's
+(Spark's source and sink), kafka-python's and librdkafka's.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from kafka_why.connections import client_login, client_tls
 from kafka_why.connections.client_login import (
     CLIENT_HANDLER,
     ENDPOINT,
@@ -19,9 +22,12 @@ from kafka_why.connections.client_login import (
     PASSWORD,
     UNSECURED_SUBJECT,
     USER,
+    Login,
+    LoginModule,
     PasswordLogin,
+    format_jaas,
+    read_login,
 )
-from kafka_why.connections.client_security import PROTOCOL, Security
 from kafka_why.connections.client_tls import (
     CA_TEXT,
     CHAIN,
@@ -35,10 +41,49 @@ from kafka_why.connections.client_tls import (
     TRUSTSTORE_TYPE,
     Tls,
     context_of,
+    read_tls,
 )
-from kafka_why.connections.jaas import LoginModule, format_jaas
 from kafka_why.connections.msk_iam import IamLogin
 from kafka_why.connections.oauth_tokens import TokenCallback, TokenLogin, TokenProvider
+from kafka_why.connections.used_settings import ClientConfigError, UsedSettings
+
+# What Kafka's client settings mean. What one of the clients below cannot do is refused for all.
+
+
+PROTOCOL = "security.protocol"
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SETTINGS = client_tls.SETTINGS | client_login.SETTINGS | {PROTOCOL}
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The meaning of the settings. `mechanism` and `login` are None without SASL, `tls` without TLS."""
+
+    protocol: str
+    tls: Tls | None = field(default=None, repr=False)
+    mechanism: str | None = None
+    login: Login | None = None
+
+
+def security_of(properties: Mapping[str, str], servers: str = "") -> Security:
+    """Return the meaning of these settings (`read_security`)."""
+    return read_security(UsedSettings(properties), servers)
+
+
+def read_security(settings: UsedSettings, servers: str = "") -> Security:
+    """Return the meaning of the settings. Files that they name are read now. The settings that have no
+    meaning for this protocol stay unread. Raises ClientConfigError.
+    """
+    text = settings.get(PROTOCOL) or PROTOCOLS[0]
+    protocol = text.upper()
+    if protocol not in PROTOCOLS:
+        raise ClientConfigError(
+            f"{PROTOCOL}: {settings.shown(PROTOCOL)} is not one of {', '.join(PROTOCOLS)}"
+        )
+    # A login that cannot work is found before the files are read.
+    mechanism, login = read_login(settings, servers) if protocol.startswith("SASL") else (None, None)
+    tls = read_tls(settings) if protocol.endswith("SSL") else None
+    return Security(protocol, tls, mechanism, login)
 
 
 def java_settings(security: Security) -> dict[str, str]:

@@ -147,11 +147,8 @@ def _content(
         return value
     if "-----BEGIN" in value:
         raise ClientConfigError(f"{where}{name} is the path of a file, and its value is the text of one")
-    # Executors are given texts, and need no library that reads stores.
-    from kafka_why.connections.stores import read_store
-
     try:
-        return read_store(Path(value), lambda: settings.get(password_name) if password_name else None)
+        return pem.read_store(Path(value), lambda: settings.get(password_name) if password_name else None)
     except (OSError, PemError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     hint = f" ({where}{password_name})" if password_name and reason.endswith("password") else ""

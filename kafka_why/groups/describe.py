@@ -26,8 +26,7 @@ from kafka_why.contract.protocols.consumer_protocol import ProtocolError
 from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
 from kafka_why.groups.committed import Committed, GroupOffsets
 from kafka_why.groups.list_groups import TYPES
-from kafka_why.lag.definitions import lag_records
-from kafka_why.lag.log import LogBounds
+from kafka_why.lag.definitions import LogBounds, lag_records
 from kafka_why.partition_text import partition_list
 
 _ACTIVE = "active "

@@ -9,10 +9,8 @@ from dataclasses import dataclass
 
 from kafka_why.contract.codec import decode_offset, decode_offset_key
 from kafka_why.lag.brokers import INTERVAL_S
-from kafka_why.lag.definitions import PartitionLag, lag_ms, lag_records, next_offset
-from kafka_why.lag.log import LogBounds, Partition
-from kafka_why.lag.log_history import LogHistory, Seen
-from kafka_why.lag.trend import Trend
+from kafka_why.lag.definitions import LogBounds, Partition, PartitionLag, lag_ms, lag_records, next_offset
+from kafka_why.lag.log_history import LogHistory, Seen, Trend
 
 SHARP_MS = int(INTERVAL_S * 1500)
 """A record that came between two looks at the brokers so far apart has a time that is exact enough."""

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from kafka_why.contract.kafka.snapshot import MemberSnapshot
-from kafka_why.lag.definitions import PartitionLag, Troubles
-from kafka_why.lag.log import Partition
-from kafka_why.lag.owners import Ownership
+from kafka_why.lag.definitions import Ownership, Partition, PartitionLag, Troubles
 from kafka_why.metrics.series import SeriesBounds, add_others, filled, first_rows, fits, without_series
 
 EXPORTER = "kafka_consumergroup"

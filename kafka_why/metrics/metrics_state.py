@@ -35,10 +35,8 @@ from kafka_why.contract.rocketmq.history import EntryType as RocketMqEntryType
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.contract.rocketmq.responses import AnyToConnection, ResponseCode
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
-from kafka_why.lag.definitions import troubles
+from kafka_why.lag.definitions import UNKNOWN, LogBounds, Ownership, Partition, ownership, troubles
 from kafka_why.lag.lag_book import LagBook
-from kafka_why.lag.log import LogBounds, Partition
-from kafka_why.lag.owners import UNKNOWN, Ownership, ownership
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.metrics.consumer_groups import EpochCounts
 from kafka_why.metrics.lags import GroupLags, LagTotals

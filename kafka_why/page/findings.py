@@ -12,8 +12,7 @@ from msgspec import Struct, UnsetType
 
 from kafka_why.contract.kafka.history import NOT_READY
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.lag.definitions import WINDOW_MS, PartitionLag, troubles
-from kafka_why.lag.log import Partition
+from kafka_why.lag.definitions import WINDOW_MS, Partition, PartitionLag, troubles
 from kafka_why.page.fleet import GroupFacts
 from kafka_why.page.shares import overdue
 from kafka_why.page.words import thousands

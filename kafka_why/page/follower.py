@@ -13,7 +13,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.lag.polls import Looks
+from kafka_why.lag.brokers import Looks
 from kafka_why.now import now_ms
 from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.topic_follower import FollowerThread

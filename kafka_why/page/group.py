@@ -7,13 +7,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
-from kafka_why.holdings import holdings, progress
-from kafka_why.lag.definitions import PartitionLag
-from kafka_why.lag.log import Partition
+from kafka_why.lag.definitions import Partition, PartitionLag
 from kafka_why.page.findings import Finding, awaited_members, findings
 from kafka_why.page.fleet import WINDOW_MS, GroupFacts
 from kafka_why.page.shares import lines_of
 from kafka_why.page.timeline import Timeline, end_ms, timeline
+from kafka_why.partition_text import holdings, progress
 from kafka_why.why.clock import duration_text
 from kafka_why.why.course import Course
 from kafka_why.why.model import Rebalance, RebalanceOutcome

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.kafka.states import DEAD, GroupState
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.lifetimes import BackgroundThread
 from kafka_why.page.findings import Finding, findings
 from kafka_why.page.fleet import WINDOW_MS, Fleet, GroupFacts
 from kafka_why.page.members import EMPTY, Members, MembersSum, OfView, of_view

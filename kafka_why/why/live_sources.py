@@ -11,8 +11,7 @@ from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.groups.list_groups import list_broker_groups
 from kafka_why.now import now_ms
-from kafka_why.observed.looks import ClassicLook, Looks
-from kafka_why.observed.polled import PolledGroup
+from kafka_why.observed.polled import ClassicLook, Looks, PolledGroup
 from kafka_why.partitioner import partition_of
 from kafka_why.stored_log import Progress
 from kafka_why.topic_reader import TopicReader

@@ -24,8 +24,7 @@ from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.now import now_ms
 from kafka_why.observed.group import ACTIVE, CLASSIC, CONSUMER, SHARE, STANDBY, STREAMS, WARM_UP, task_key
-from kafka_why.observed.looks import ClassicLook
-from kafka_why.observed.polled import EpochsLook, PolledMember
+from kafka_why.observed.polled import ClassicLook, EpochsLook, PolledMember
 from kafka_why.observed.records import ClassicMember, MemberSubscription, StreamsMember, TopologySent
 from kafka_why.wire.group_descriptions import (
     ConsumerGroupDescribeRequest,

@@ -25,7 +25,7 @@ from kafka_why.contract.kafka.snapshot import (
 from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.committed import Committed, GroupOffsets
-from kafka_why.groups.describing import snapshot_without_times
+from kafka_why.groups.gather import snapshot_without_times
 
 AnyDescription = DescribeGroupResponse | ConsumerGroupDescribeResponse | ShareGroupDescribeResponse
 _CLASSIC_MEMBER = 0

@@ -38,7 +38,7 @@ from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.messages import ReleaseGroup
 from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
 from kafka_why.groups.committed import GroupOffsets
-from kafka_why.groups.describing import Answers, KnownTypes, TopicsGroups
+from kafka_why.groups.gather import Answers, KnownTypes, TopicsGroups
 from kafka_why.topic_layout import ClientError
 from operations.admin.answers import AnyDescription, offsets_of, snapshot_of
 

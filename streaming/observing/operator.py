@@ -243,7 +243,7 @@ class ObservingCall:
         self._output.dead_letter(letter)
 
     def finish(self) -> Iterator[pd.DataFrame]:
-        """Write the views and offsets that changed, and the state."""
+        """Write the views and offsets that _changed_by_consumer, and the state."""
         for group_id, group in self._awake.items():
             self._output.offsets(group_id)
             if group is not None:

@@ -17,7 +17,6 @@ from kafka.admin import GroupState, OffsetSpec
 from kafka.errors import IncompatibleBrokerVersion, KafkaError, UnsupportedVersionError
 from msgspec import Struct, field
 
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
@@ -28,6 +27,7 @@ from kafka_why.contract.sightings import (
     SightingRecord,
     sighting_key,
 )
+from kafka_why.lifetimes import BackgroundThread
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
 from streaming.observing.operator import SOURCE
 

@@ -27,7 +27,7 @@ from kafka_why.contract.service.replica import ReplicaState
 from kafka_why.contract.service.share_state import ShareStateSummary
 from kafka_why.contract.service.status import ServicePhase, ServiceStatus
 from kafka_why.contract.service.transactions import TransactionsSummary
-from kafka_why.lag.log import LogBounds, Partition
+from kafka_why.lag.definitions import LogBounds, Partition
 from kafka_why.metrics.batch_progress import BatchProgress, Source, StateOperator
 from kafka_why.metrics.collector import MetricsStateCollector
 from kafka_why.metrics.metrics_state import MetricsState

@@ -17,7 +17,7 @@ import yaml
 from click.testing import CliRunner
 
 from cli import main
-from kafka_why.connections.client_security import SETTINGS
+from kafka_why.connections.client_settings import SETTINGS
 from kafka_why.why.clock import Clock
 from kafka_why.why.report import report
 from kafka_why.why.rocketmq.report import report as rocketmq_report

@@ -10,17 +10,17 @@ import click
 from kafka.errors import KafkaError
 
 from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.groups.brokers import BrokersGroups
 from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.option_object import with_options
 from kafka_why.cli.output import show, tell
-from kafka_why.cli.parameters import WholeNumber
+from kafka_why.cli.parameters import WholeNumber, with_options
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.any_group import AnyView
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.groups.describing import Describing, KnownTypes, TopicsGroups
+from kafka_why.groups.committed import Committed, GroupOffsets
+from kafka_why.groups.gather import Answers, Describing, KnownTypes, TopicsGroups, dead
 from kafka_why.groups.list_groups import (
     ListedGroup,
     consumer_groups,
@@ -30,10 +30,46 @@ from kafka_why.groups.list_groups import (
 )
 from kafka_why.groups.log_offsets import LogOffsets
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
+from kafka_why.observed.view import view_of
 from kafka_why.partitioner import partition_of
+from kafka_why.topic_ids import names_on
 from kafka_why.topic_layout import ClientError, TopicsMissing, layout_on
 from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.offsets_topic import OffsetsTopic
+
+# Descriptions of groups from the brokers' own `__consumer_offsets`.
+
+
+class BrokersGroups(Describing):
+    """Describes groups of the cluster's own coordinator from its `__consumer_offsets`, where nothing was set
+    up before.
+    """
+
+    def __init__(self, client_config: ClientConfig) -> None:
+        self._client_config = client_config
+
+    def describe(
+        self, groups: KnownTypes, *, with_offsets: bool = False
+    ) -> tuple[Answers, dict[str, GroupOffsets]]:
+        """Describe the groups. Raises HistoryUnavailable, KafkaError."""
+        with OffsetsTopic(self._client_config) as topic:
+            found = {group_id: topic.group(group_id) for group_id in groups}
+        names = names_on(self._client_config).known
+        answers: Answers = {
+            group_id: dead(group_id) if group is None else view_of(group, names)
+            for group_id, group in found.items()
+        }
+        return answers, {
+            group_id: GroupOffsets(
+                {
+                    TopicPartition(topic, number): Committed(offset.offset, offset.leader_epoch)
+                    for topic, partitions in ({} if group is None else group.offsets).items()
+                    for number, offset in partitions.items()
+                }
+            )
+            for group_id, group in found.items()
+        }
+
 
 DEFAULT_TIMEOUT_MS = 30_000
 

@@ -10,8 +10,7 @@ only append fields. A negative version is an error.
 from collections.abc import Iterable
 from itertools import repeat
 
-from kafka_why.contract.protocols.java_order import java_order
-from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
+from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition, java_order
 from kafka_why.contract.protocols.wire import ProtocolError, Reader, Writer
 
 __all__ = [

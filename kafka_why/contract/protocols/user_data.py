@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kafka_why.contract.protocols.java_order import java_order
-from kafka_why.contract.protocols.subscriptions import Subscription, TopicPartition
+from kafka_why.contract.protocols.subscriptions import Subscription, TopicPartition, java_order
 from kafka_why.contract.protocols.wire import ProtocolError, Reader, Writer
 
 NO_GENERATION: Final = -1

@@ -18,8 +18,7 @@ from kafka_why.contract.protocols.consumer_protocol import (
     encode_assignment,
     encode_subscription,
 )
-from kafka_why.contract.protocols.java_order import java_order
-from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
+from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition, java_order
 
 VERSIONS = range(HIGHEST_VERSION + 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -14,7 +14,7 @@ from cli.run import run
 from cli.spark_options import SparkOptions
 from gateway import health
 from kafka_why import __version__
-from kafka_why.cli.option_object import pop_fields
+from kafka_why.cli.parameters import pop_fields
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "kubernetes"

@@ -28,7 +28,7 @@ from structlog.testing import capture_logs
 
 from kafka_why.cli.cluster_options import cluster_options
 from kafka_why.connections.client_config import ClientConfig, ClientConfigError
-from kafka_why.connections.jaas import parse_jaas
+from kafka_why.connections.client_login import parse_jaas
 from kafka_why.connections.oauth_tokens import TokenProvider
 from tests.harness.certificates import Authority
 from tests.unit.kafka_why.client_files import ACCEPTED, PACKAGE, PASSWORD, SECRETS, STORE, Accepted

@@ -26,7 +26,7 @@ from kafka_why.groups.describe import (
 from kafka_why.groups.list_groups import listed, select_groups
 from kafka_why.groups.render import member_table, partition_table, state_table
 from kafka_why.groups.selection import parse_states, parse_types
-from kafka_why.lag.log import LogBounds
+from kafka_why.lag.definitions import LogBounds
 from kafka_why.observed.view import view_of
 from operations.admin.answers import snapshot_of
 from operations.assign.live import live_group, subscribed_topics

@@ -34,7 +34,7 @@ from kafka_why.groups.render import (
     state_table,
 )
 from kafka_why.groups.selection import parse_protocols, parse_states, parse_types
-from kafka_why.lag.log import LogBounds
+from kafka_why.lag.definitions import LogBounds
 from operations.admin.answers import snapshot_of
 from tests.unit.kafka_why.page_facts import view
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why.lag import log_history
-from kafka_why.lag.log import LogBounds
+from kafka_why.lag.definitions import LogBounds
 from kafka_why.lag.log_history import COARSENESS, FORGET_MS, MAX_SAMPLES, LogHistory
 from tests.harness.examples import examples
 

@@ -11,8 +11,7 @@ from kafka_why.contract.protocols.consumer_protocol import encode_assignment, en
 from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
 from kafka_why.escaping import VisibleText
 from kafka_why.observed.group import CONSUMER, SHARE
-from kafka_why.observed.looks import ClassicLook
-from kafka_why.observed.polled import EpochsLook, PolledGroup, PolledMember
+from kafka_why.observed.polled import ClassicLook, EpochsLook, PolledGroup, PolledMember
 from kafka_why.observed.records import ClassicMember, MemberSubscription
 from kafka_why.why import follow
 from kafka_why.why.follow import Follower

@@ -7,7 +7,7 @@ import pytest
 
 from embedded.jars import spark_jars
 from kafka_why.connections.client_login import JAAS
-from kafka_why.connections.client_security import SETTINGS
+from kafka_why.connections.client_settings import SETTINGS
 from kafka_why.connections.client_tls import KEY
 from streaming.query.spark_settings import (
     CHECKPOINT_FILE_MANAGER,
