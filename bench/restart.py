@@ -129,7 +129,7 @@ def _serve(
     from gateway.net.options import GatewayOptions
     from gateway.service import serving
     from gateway.upstream.connections import Address
-    from kafka_why.contract.service.status import ServicePhase
+    from kafka_why.contract.service import ServicePhase
     from streaming.service.coordinator import Coordinator
     from streaming.service.options import Options
 

@@ -22,9 +22,8 @@ from kafka_why.cli.signals import exit_on_signals, stop_on_signals
 from kafka_why.cli.thread_deaths import Stop, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
-from kafka_why.contract.service.status import ServicePhase
-from kafka_why.folders import DEFAULT_DATA_DIR
-from kafka_why.local_files import FolderError
+from kafka_why.contract.service import ServicePhase
+from kafka_why.local_files import DEFAULT_DATA_DIR, FolderError
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.metrics.series import SeriesBounds
 from kafka_why.metrics.service import Metrics

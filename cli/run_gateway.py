@@ -16,8 +16,7 @@ from gateway.metrics.counts import BUCKETS_S
 from gateway.metrics.numbers import Numbers
 from gateway.net.options import GatewayOptions
 from gateway.service import STARTUP_ERRORS, RunningGateway, running
-from kafka_why.contract.service.replica import ReplicaState
-from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from kafka_why.contract.service import ReplicaState, ServicePhase, ServiceStatus
 from kafka_why.metrics.http import Checks, Note
 from kafka_why.metrics.series import SeriesBounds
 from kafka_why.metrics.service import Metrics

@@ -27,7 +27,7 @@ from kafka_why.contract.sizes import (
     MOST_TOPIC_BYTES,
     size_limits,
 )
-from kafka_why.folders import DEFAULT_DATA_DIR
+from kafka_why.local_files import DEFAULT_DATA_DIR
 from kafka_why.metrics.series import SeriesBounds
 from streaming.query.admission import DEFAULT_SHARDS
 from streaming.query.session import LOOPBACK

@@ -13,9 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from kafka_why.connections.http_exchange import exchange
-from kafka_why.contract.service.replica import ReplicaState
-from kafka_why.contract.service.status import ServiceStatus
-from kafka_why.contract.service.transactions import TransactionsSummary
+from kafka_why.contract.service import ReplicaState, ServiceStatus, TransactionsSummary
 from kafka_why.why.clock import duration_text
 
 PATH = "/status"

@@ -21,7 +21,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.states import GroupState
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.folders import make_private_folder
+from kafka_why.local_files import make_private_folder
 from kafka_why.partition_text import number_list
 from kafka_why.service_folder import Folder
 

@@ -16,7 +16,7 @@ from kafka_why.cli.logs import configure_logs
 from kafka_why.cli.output import show, show_encoded, show_json, tell
 from kafka_why.cli.parameters import WholeNumber
 from kafka_why.escaping import visible_text
-from kafka_why.folders import make_private_folder
+from kafka_why.local_files import make_private_folder
 from operations.stored.frames import write_parquet
 from operations.stored.rows import GroupRows, Table, rows_of
 from operations.stored.sql import answer_json, answer_text, create_views

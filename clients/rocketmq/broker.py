@@ -30,8 +30,7 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.kafka.responses import OffsetCommitResponse
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.contract.rocketmq.offset_groups import OFFSET_GROUP_PREFIX
-from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.queues import OFFSET_GROUP_PREFIX, MessageQueue
 from kafka_why.contract.rocketmq.requests import (
     ConsumeFromWhere,
     GetConsumerListByGroup,

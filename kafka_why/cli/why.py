@@ -26,20 +26,25 @@ from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.topic_layout import ClientError, TopicsMissing, layout_on
-from kafka_why.why.clock import Clock
+from kafka_why.why.clock import Clock, parse_since
 from kafka_why.why.course import course_of
 from kafka_why.why.deliveries.model import DeliveryReport, LoneDeliveries
 from kafka_why.why.deliveries.reading import read_since
 from kafka_why.why.deliveries.text import alone_text, strangers
-from kafka_why.why.folder_history import read_folder
-from kafka_why.why.history import History, HistoryUnavailable, LiveSource, latest_view, read_history
+from kafka_why.why.history import (
+    History,
+    HistoryUnavailable,
+    LiveSource,
+    latest_view,
+    read_folder,
+    read_history,
+)
 from kafka_why.why.logged import alone, of_logs, with_records
 from kafka_why.why.report import Report, report_of
+from kafka_why.why.rocketmq.changes import report as rocketmq_report
 from kafka_why.why.rocketmq.model import Report as RocketMqReport
-from kafka_why.why.rocketmq.report import report as rocketmq_report
 from kafka_why.why.rocketmq.text import report_text as rocketmq_text
 from kafka_why.why.share_settings import settings_notes
-from kafka_why.why.since import parse_since
 from kafka_why.why.text import report_text
 
 
@@ -251,7 +256,7 @@ def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) 
             if source == HISTORY:
                 raise
             unknown = error
-    from kafka_why.why.at_once import read_at_once  # as many modules as the rest of a report
+    from kafka_why.why.live_sources import read_at_once  # as many modules as the rest of a report
 
     polls = None if source is None else source == POLLING
     try:

@@ -13,12 +13,11 @@ import msgspec
 from msgspec import Struct
 
 from kafka_why.contract.any_group import AnyHistoryEntry, AnyView
-from kafka_why.contract.group_type import GroupType
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import CONFIGS, GroupSnapshot
+from kafka_why.contract.messages import GroupType, SettingValue
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
-from kafka_why.contract.settings import SettingValue
 
 # What a reader of the running history remembers: some 30 MiB.
 INCARNATIONS_REMEMBERED = 100_000

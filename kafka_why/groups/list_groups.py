@@ -16,9 +16,9 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.any_group import AnyView
 from kafka_why.contract.codec import UNREADABLE
-from kafka_why.contract.group_type import GroupType
 from kafka_why.contract.history_reader import GroupTable, decode_any_snapshot
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import GroupType
 from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from kafka_why.rocketmq_group import client_version, group_state

@@ -18,7 +18,6 @@ from msgspec import Struct
 from kafka_why.contract.codec import Reason
 from kafka_why.contract.early_answers import Headers, is_by_query
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.group_type import GroupType
 from kafka_why.contract.history_reader import (
     INCARNATIONS_REMEMBERED,
     CoordinatorStarted,
@@ -30,6 +29,7 @@ from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
 from kafka_why.contract.kafka.responses import OffsetCommitResponse
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import GroupType
 from kafka_why.contract.pack import unpack
 from kafka_why.contract.rocketmq.history import EntryType as RocketMqEntryType
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry

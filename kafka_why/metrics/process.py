@@ -6,11 +6,15 @@ from dataclasses import dataclass
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from kafka_why.contract.kafka.transactions import MarkerOutcome
-from kafka_why.contract.service.replica import PHASES, ReplicaState
-from kafka_why.contract.service.share_state import ShareStateSummary
-from kafka_why.contract.service.status import ServicePhase, ServiceStatus
-from kafka_why.contract.service.transactions import TransactionsSummary
+from kafka_why.contract.kafka.offsets import MarkerOutcome
+from kafka_why.contract.service import (
+    PHASES,
+    ReplicaState,
+    ServicePhase,
+    ServiceStatus,
+    ShareStateSummary,
+    TransactionsSummary,
+)
 from kafka_why.metrics.lags import OWN
 from kafka_why.metrics.series import filled
 from kafka_why.service_state import GatewayState

@@ -7,8 +7,7 @@ from kafka_why.contract.protocols.subscriptions import by_topic
 from kafka_why.why.clock import duration_text
 from kafka_why.why.epoch_text import partitions_text
 from kafka_why.why.reconciling import flat
-from kafka_why.why.share_state import asked_of
-from kafka_why.why.share_text import asked_text, error_text
+from kafka_why.why.share_state import asked_of, asked_text, error_text
 from kafka_why.why.wording import count
 
 LONG_MS = 60_000

@@ -24,8 +24,7 @@ from kafka_why.broker_log.events import LogEvent, events_in
 from kafka_why.broker_log.group import OF_MEMBERS
 from kafka_why.broker_log.lines import MARK, MAX_LINE_BYTES, LogLine, parse_line
 from kafka_why.contract.kafka.history import EntryType
-from kafka_why.why.causes import BY_RULE, kind_of
-from kafka_why.why.epoch_causes import kind_of_member
+from kafka_why.why.causes import BY_RULE, kind_of, kind_of_member
 from kafka_why.why.model import CauseKind
 from kafka_why.why.wording import count
 

@@ -2,25 +2,22 @@
 its target assignment.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.states import ConsumerGroupState
-from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.why.assignments import Holdings
-from kafka_why.why.causes import LOST, conversion
-from kafka_why.why.epoch_causes import cause_of_epoch
-from kafka_why.why.incarnations import IncarnationHistory
+from kafka_why.why.causes import LOST, cause_of_epoch, conversion
+from kafka_why.why.incarnations import IncarnationHistory, TopicNames
 from kafka_why.why.known_state import KnownState
-from kafka_why.why.model import EpochChange, Joined, Moves, Rebalance, RebalanceOutcome, Removed
+from kafka_why.why.model import EpochChange, Moves, Rebalance, RebalanceOutcome
 from kafka_why.why.moves import compare, compare_shared
 from kafka_why.why.reconciling import Reconciling
-from kafka_why.why.topic_names import TopicNames
+from kafka_why.why.segments import joined_in, removed_in
 
-_JOINS = (EntryType.MEMBER_ADDED, EntryType.MEMBER_REPLACED, EntryType.MEMBER_REJOINED)
 _NOT_SETTLED = (ConsumerGroupState.ASSIGNING, ConsumerGroupState.RECONCILING)
 _ENDS = {
     EntryType.STABLE: RebalanceOutcome.STABLE,
@@ -235,8 +232,8 @@ def _rebalance(
         extensions=0,
         waited_for=[],
         last=max(settled, key=lambda p: p.settled_after_ms or 0).member_id if settled else None,
-        joined=_joined(segment.entries, began_ms),
-        removed=_removed(segment.entries, began_ms),
+        joined=joined_in(segment.entries, began_ms),
+        removed=removed_in(segment.entries, began_ms),
         members=last.members or sorted(following.assigned),
         unsynced=[],
         leader_id=None,
@@ -289,27 +286,6 @@ def _since_last_target(segment: _Segment, place: int) -> int | None:
     if bump.group_type != _SHARE or segment.last_target_ms is None:
         return None
     return bump.at_ms - segment.last_target_ms
-
-
-def _first_of_each(
-    entries: Sequence[HistoryEntry], types: Sequence[EntryType]
-) -> list[tuple[MemberId, HistoryEntry]]:
-    found: dict[MemberId, HistoryEntry] = {}
-    for event in entries:
-        if event.type in types and event.member_id is not None:
-            found.setdefault(event.member_id, event)
-    return list(found.items())
-
-
-def _joined(entries: Sequence[HistoryEntry], began_ms: int) -> list[Joined]:
-    return [Joined(m, max(0, event.at_ms - began_ms)) for m, event in _first_of_each(entries, _JOINS)]
-
-
-def _removed(entries: Sequence[HistoryEntry], began_ms: int) -> list[Removed]:
-    return [
-        Removed(m, max(0, event.at_ms - began_ms), event.reason, event.client_reason)
-        for m, event in _first_of_each(entries, (EntryType.MEMBER_REMOVED,))
-    ]
 
 
 def _moves(before: Holdings | None, after: Holdings | None, group_type: str) -> Moves | None:

@@ -27,8 +27,7 @@ from kafka_why.groups.tables import Column, render_table
 from kafka_why.partition_text import number_list
 from kafka_why.why.clock import Clock, duration_text
 from kafka_why.why.names import Names, clients_of, is_bare
-from kafka_why.why.share_state import asked_of
-from kafka_why.why.share_text import asked_text
+from kafka_why.why.share_state import asked_of, asked_text
 from kafka_why.why.wording import INDENT, count
 from operations.replay.group_run import Entry
 from operations.replay.replay import Replayed

@@ -18,7 +18,7 @@ from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.page import offsets_follower
 from kafka_why.page.server import Page
 from kafka_why.web import listening_at, url_of
-from kafka_why.why import at_once
+from kafka_why.why import live_sources
 from kafka_why.why.live_sources import LiveOffsetsTopic
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, share
 from tests.e2e.harness import create_topic, wait_until
@@ -135,7 +135,7 @@ def test_page_that_keeps_no_older_records_says_since_when_it_is_complete(
 def test_group_is_explained_after_the_fact(
     broker: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, epochs: bool
 ) -> None:
-    monkeypatch.setattr(at_once, "WATCH_S", 1)
+    monkeypatch.setattr(live_sources, "WATCH_S", 1)
     group = new_group()
     with closing(member(broker, group, epochs=epochs)) as stays:
         share(stays)

@@ -23,10 +23,13 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.protocols.consumer_protocol import encode_assignment
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
 from kafka_why.contract.rocketmq.requests import MessageModel, RegisterProducer
-from kafka_why.contract.service.replica import ReplicaState
-from kafka_why.contract.service.share_state import ShareStateSummary
-from kafka_why.contract.service.status import ServicePhase, ServiceStatus
-from kafka_why.contract.service.transactions import TransactionsSummary
+from kafka_why.contract.service import (
+    ReplicaState,
+    ServicePhase,
+    ServiceStatus,
+    ShareStateSummary,
+    TransactionsSummary,
+)
 from kafka_why.lag.definitions import LogBounds, Partition
 from kafka_why.metrics.batch_progress import BatchProgress, Source, StateOperator
 from kafka_why.metrics.collector import MetricsStateCollector

@@ -30,7 +30,7 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.pack import unpack
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import FolderError
 from kafka_why.topic_layout import layout_on
 from state.kafka.classic_group import ClassicGroup

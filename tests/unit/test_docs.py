@@ -20,7 +20,7 @@ from cli import main
 from kafka_why.connections.client_settings import SETTINGS
 from kafka_why.why.clock import Clock
 from kafka_why.why.report import report
-from kafka_why.why.rocketmq.report import report as rocketmq_report
+from kafka_why.why.rocketmq.changes import report as rocketmq_report
 from kafka_why.why.rocketmq.text import report_text as rocketmq_report_text
 from kafka_why.why.text import report_text
 from operations.replay.recording_file import RecordingFile

@@ -17,7 +17,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.codec import UNREADABLE, encode
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.service.share_state import ShareStateSummary
+from kafka_why.contract.service import ShareStateSummary
 from kafka_why.lifetimes import BackgroundThread
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader
