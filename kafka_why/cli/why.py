@@ -22,7 +22,7 @@ from kafka_why.cli.page_link import link, page_url_option
 from kafka_why.cli.parameters import as_object
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.contract.layout import DEFAULT_PREFIX
+from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.topic_layout import ClientError, TopicsMissing, layout_on
@@ -246,9 +246,8 @@ def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) 
     unknown: HistoryUnavailable | None = None
     if source not in (OFFSETS, POLLING):
         try:
-            read = _in_live_history if cluster.follows else _in_history
             # Brokers' logs are merged with records without gaps.
-            return read(client_config, prefix, group_id, None if cluster.has_logs else since_ms, now_ms)
+            return _in_history(cluster, group_id, None if cluster.has_logs else since_ms, now_ms)
         except TopicsMissing:
             if source == HISTORY or prefix != DEFAULT_PREFIX:  # who gives a prefix has topics with it
                 raise
@@ -276,11 +275,25 @@ def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) 
     return _Found(history, live=live)
 
 
-def _in_history(
-    client_config: ClientConfig, prefix: str, group_id: str, since_ms: int | None, now_ms: int
+def _in_history(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) -> _Found:
+    """Read the topics of a coordinator or an observer. If they are followed, what is written while they are
+    read is not left out. Raises TopicsMissing, and HistoryUnavailable.
+    """
+    layout = layout_on(cluster.client_config, cluster.prefix)
+    if not cluster.follows:
+        return _in_topics(cluster.client_config, layout, group_id, since_ms, now_ms)
+    from kafka_why.why.live_sources import LiveHistory
+
+    with ExitStack() as stack:
+        live = stack.enter_context(closing(LiveHistory(cluster.client_config, layout, group_id)))
+        found = _in_topics(cluster.client_config, layout, group_id, since_ms, now_ms)
+        stack.pop_all()
+    return found._replace(live=live)
+
+
+def _in_topics(
+    client_config: ClientConfig, layout: TopicLayout, group_id: str, since_ms: int | None, now_ms: int
 ) -> _Found:
-    """Read the topics of a coordinator or an observer. Raises TopicsMissing, and HistoryUnavailable."""
-    layout = layout_on(client_config, prefix)
     deliveries = partial(read_since, client_config, layout, group_id, since_ms, now_ms)
     try:
         history = read_history(client_config, layout, group_id, since_ms)
@@ -296,21 +309,6 @@ def _in_history(
     members = () if view is None else [member.member_id for member in view.members]
     notes = [] if last.observed else settings_notes(client_config, group_id, view)
     return _Found(history, deliveries(), members, notes)
-
-
-def _in_live_history(
-    client_config: ClientConfig, prefix: str, group_id: str, since_ms: int | None, now_ms: int
-) -> _Found:
-    """As `_in_history`, to be followed: what is written while it is read is not left out."""
-    from kafka_why.why.live_sources import LiveHistory
-
-    with ExitStack() as stack:
-        live = stack.enter_context(
-            closing(LiveHistory(client_config, layout_on(client_config, prefix), group_id))
-        )
-        found = _in_history(client_config, prefix, group_id, since_ms, now_ms)
-        stack.pop_all()
-    return found._replace(live=live)
 
 
 def _parse_since(text: str | None, now_ms: int) -> int | None:

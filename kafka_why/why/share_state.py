@@ -12,7 +12,7 @@ from kafka_why.why.clock import duration_text
 from kafka_why.why.epoch_text import partitions_text
 from kafka_why.why.model import AskedOfShares, SharesNow
 from kafka_why.why.reconciling import flat
-from kafka_why.why.wording import Lines, count
+from kafka_why.why.wording import Lines, count, listing
 
 _NOTHING: Partitions = frozenset()
 # Rows of errors after which the partition is still asked for, and after which it is what it was before.
@@ -142,10 +142,8 @@ MAX_ASKED = 8
 
 def share_lines(shares: SharesNow, now_ms: int) -> Lines:
     """Yield what the share coordinator has not done yet, the oldest first, and what no member has."""
-    for place, asked in enumerate(shares.asked[:MAX_ASKED]):
-        yield "" if place else "Waiting", asked_text(asked, now_ms)
-    if len(shares.asked) > MAX_ASKED:
-        yield "", f"and {len(shares.asked) - MAX_ASKED} more"
+    asked = [asked_text(one, now_ms) for one in shares.asked[:MAX_ASKED]]
+    yield from listing("Waiting", asked, len(shares.asked) - MAX_ASKED)
     if shares.idle:
         number = count(sum(map(len, shares.idle.values())), "partition")
         yield "Idle", f"{number} initialized, and no member has them: {partitions_text(shares.idle)}"

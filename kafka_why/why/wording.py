@@ -1,9 +1,10 @@
 """Lines of a report: labels in a column, long lists shortened."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 MAX_LISTED = 6
+MAX_MEMBERS = 8
 INDENT = "    "
 _MAX_CLIENTS = 3
 
@@ -22,17 +23,33 @@ def tally(label: str, counts: Sequence[tuple[int, str, Mapping[str, int]]]) -> L
     """Yield counts, kinds and counts by client: `12 x member joined  worker-1 9, worker-2 3`."""
     digits = max((len(str(number)) for number, _, _ in counts), default=0)
     width = max((len(kind) for _, kind, _ in counts), default=0)
-    for place, (number, kind, by_client) in enumerate(counts):
+    texts = []
+    for number, kind, by_client in counts:
         clients = [f"{name} {times}" if times > 1 else name for name, times in by_client.items()]
-        more = f", {len(clients) - _MAX_CLIENTS} more" if len(clients) > _MAX_CLIENTS else ""
-        listed = f"{', '.join(clients[:_MAX_CLIENTS])}{more}"
-        yield "" if place else label, f"{number:>{digits}} x {kind:<{width}}  {listed}"
+        texts.append(f"{number:>{digits}} x {kind:<{width}}  {shortened(clients, _MAX_CLIENTS)}")
+    return listing(label, texts)
 
 
-def shortened(words: Sequence[str]) -> str:
-    """Return a list of at most MAX_LISTED words, and how many more there are."""
-    more = f", {len(words) - MAX_LISTED} more" if len(words) > MAX_LISTED else ""
-    return ", ".join(words[:MAX_LISTED]) + more
+def listing(label: str, texts: Iterable[str], left_out: int = 0, noun: str = "") -> Lines:
+    """Yield each text, the label before the first one, and how many are left out, if any."""
+    for place, text in enumerate(texts):
+        yield "" if place else label, text
+    if left_out > 0:
+        yield "", f"and {count(left_out, noun) if noun else left_out} more"
+
+
+def member_listing(label: str, texts: Sequence[tuple[str, str]]) -> Lines:
+    """Yield the names of members with a text for each, of the first MAX_MEMBERS."""
+    shown = texts[:MAX_MEMBERS]
+    width = max((len(name) for name, _ in shown), default=0)
+    rows = (f"{name:<{width}}  {text}" for name, text in shown)
+    return listing(label, rows, len(texts) - MAX_MEMBERS, "member")
+
+
+def shortened(words: Sequence[str], most: int = MAX_LISTED) -> str:
+    """Return a list of at most so many words, and how many more there are."""
+    more = f", {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
 
 
 def count(number: int, noun: str) -> str:

@@ -1,6 +1,6 @@
 """What Kafka Connect and Kafka Streams assign besides, or instead of, partitions: read for a report."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from kafka_why.contract.protocols import connect_protocol, streams_protocol
 from kafka_why.contract.protocols.connect_protocol import CONFIG_MISMATCH, ConnectAssignment
@@ -12,7 +12,7 @@ from kafka_why.why.clock import duration_text
 from kafka_why.why.epoch_text import partitions_text
 from kafka_why.why.model import ConnectWork, Rebalance, StreamsTasks
 from kafka_why.why.names import Names
-from kafka_why.why.wording import Lines, count, shortened
+from kafka_why.why.wording import Lines, member_listing, shortened
 
 
 def connect_work(
@@ -78,9 +78,6 @@ def _error(code: int) -> str | None:
 
 
 # The lines about what Kafka Connect and Kafka Streams assigned, and about the rebalance that follows.
-
-
-MAX_MEMBERS = 8
 
 
 def work_lines(r: Rebalance, names: Names) -> Lines:
@@ -154,12 +151,5 @@ def _errors(threads: Mapping[str, StreamsTasks], names: Names) -> dict[str, list
     return found
 
 
-def _by_member(label: str, texts: Mapping[str, str], names: Names) -> Iterator[tuple[str, str]]:
-    """Yield a line for each member with a text, and the label before the first one."""
-    told = [(names.of(member_id), text) for member_id, text in texts.items() if text]
-    shown = told[:MAX_MEMBERS]
-    width = max((len(name) for name, _ in shown), default=0)
-    for place, (name, text) in enumerate(shown):
-        yield "" if place else label, f"{name:<{width}}  {text}"
-    if len(told) > MAX_MEMBERS:
-        yield "", f"and {count(len(told) - MAX_MEMBERS, 'member')} more"
+def _by_member(label: str, texts: Mapping[str, str], names: Names) -> Lines:
+    return member_listing(label, [(names.of(member_id), text) for member_id, text in texts.items() if text])
