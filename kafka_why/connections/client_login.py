@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from kafka_why.connections.client_tls import TRUSTED, TRUSTSTORE, read_tls, read_trusted
+from kafka_why.connections.client_tls import TRUSTED, read_tls, read_trusted
 from kafka_why.connections.msk_iam import IamLogin, region_of
 from kafka_why.connections.oauth_tokens import TokenLogin
 from kafka_why.connections.used_settings import JAVA_CLASS, ClientConfigError, UsedSettings
@@ -97,27 +97,35 @@ def _quoted(value: str) -> str:
     return f'"{text}"'
 
 
-MECHANISM = "sasl.mechanism"
-MECHANISMS = "sasl.mechanisms"
-USER, PASSWORD = "sasl.username", "sasl.password"  # names
 JAAS = "sasl.jaas.config"
 HANDLER = "sasl.login.callback.handler.class"
 CLIENT_HANDLER = "sasl.client.callback.handler.class"
-LOGIN_CLASS = "sasl.login.class"
 ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
 # Kafka 4.1 has these as settings. Older clients have them as options of the login module.
 CLIENT_ID = "sasl.oauthbearer.client.credentials.client.id"
 CLIENT_SECRET = "sasl.oauthbearer.client.credentials.client.secret"  # noqa: S105 - a name
-SCOPE = "sasl.oauthbearer.scope"
 # librdkafka's.
-OWN_CLIENT_ID, OWN_CLIENT_SECRET = "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"
-EXTENSIONS = "sasl.oauthbearer.extensions"
-METHOD = "sasl.oauthbearer.method"
-HTTPS_CA_FILE, HTTPS_CA_TEXT = "https.ca.location", "https.ca.pem"
 
 SETTINGS = frozenset(
-    {MECHANISM, MECHANISMS, JAAS, USER, PASSWORD, HANDLER, ENDPOINT, CLIENT_ID, CLIENT_SECRET, SCOPE}
-    | {OWN_CLIENT_ID, OWN_CLIENT_SECRET, EXTENSIONS, HTTPS_CA_FILE, HTTPS_CA_TEXT}
+    {
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        JAAS,
+        "sasl.username",
+        "sasl.password",
+        HANDLER,
+        ENDPOINT,
+        CLIENT_ID,
+        CLIENT_SECRET,
+        "sasl.oauthbearer.scope",
+    }
+    | {
+        "sasl.oauthbearer.client.id",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.extensions",
+        "https.ca.location",
+        "https.ca.pem",
+    }
 )
 _PACKAGE = "org.apache.kafka.common.security"
 _PLAIN_MODULE = f"{_PACKAGE}.plain.PlainLoginModule"
@@ -167,7 +175,7 @@ def read_login(settings: UsedSettings, servers: str) -> tuple[str, Login]:
     """Return the mechanism and the login of the `sasl.` settings. `servers` may tell the region of a cluster.
     Raises ClientConfigError.
     """
-    name, mechanism = settings.first(MECHANISM, MECHANISMS)
+    name, mechanism = settings.first("sasl.mechanism", "sasl.mechanisms")
     if mechanism is None or mechanism == "GSSAPI":
         default = "" if mechanism else ", Kafka's default,"
         raise ClientConfigError(
@@ -187,7 +195,7 @@ def read_login(settings: UsedSettings, servers: str) -> tuple[str, Login]:
 
 def _check_classes(settings: UsedSettings) -> None:
     """Raise ClientConfigError for classes of Java that would take part in the login."""
-    for name in (CLIENT_HANDLER, LOGIN_CLASS):
+    for name in (CLIENT_HANDLER, "sasl.login.class"):
         value = settings.get(name)
         if value is not None and not value.startswith("org.apache.kafka."):
             raise ClientConfigError(
@@ -214,9 +222,11 @@ def _module(settings: UsedSettings, expected: str, mechanism: str) -> LoginModul
 def _password_login(settings: UsedSettings, mechanism: str) -> PasswordLogin:
     module = _module(settings, MODULES[mechanism], mechanism)
     if module is None:
-        user, password = settings.get(USER), settings.get(PASSWORD)
+        user, password = settings.get("sasl.username"), settings.get("sasl.password")
         if user is None or password is None:
-            raise ClientConfigError(f"{MECHANISM}={mechanism} needs {JAAS}, or {USER} and {PASSWORD}")
+            raise ClientConfigError(
+                f"sasl.mechanism={mechanism} needs {JAAS}, or sasl.username and sasl.password"
+            )
         return PasswordLogin(user, password)
     if module.options.get("tokenauth", "").lower() == "true":
         raise ClientConfigError(
@@ -234,7 +244,7 @@ def _token_login(settings: UsedSettings, handler: str | None) -> TokenLogin:
             f"out, and set {ENDPOINT} with a client's id and secret, or file:///PATH of a token that another "
             "program renews"
         )
-    settings.text(METHOD)
+    settings.text("sasl.oauthbearer.method")
     module = _module(settings, _OAUTH_MODULE, "OAUTHBEARER")
     options = dict(module.options) if module is not None else {}
     if handler == _STRIMZI_HANDLER:
@@ -243,20 +253,20 @@ def _token_login(settings: UsedSettings, handler: str | None) -> TokenLogin:
     extensions = tuple(_extensions(settings, options).items())
     if endpoint is None:
         if handler is not None or UNSECURED_SUBJECT not in options:
-            raise ClientConfigError(f"{MECHANISM}=OAUTHBEARER needs {ENDPOINT}")
+            raise ClientConfigError(f"sasl.mechanism=OAUTHBEARER needs {ENDPOINT}")
         return TokenLogin(None, subject=options[UNSECURED_SUBJECT], extensions=extensions)
     url = urlsplit(endpoint)
     if url.scheme not in ("http", "https", "file") or url.username is not None:
         raise ClientConfigError(f"{ENDPOINT} is not a URL with http, https or file, and without a user")
     if url.scheme == "file":
         return TokenLogin(endpoint, extensions=extensions)
-    client = options.get("clientId") or settings.first(CLIENT_ID, OWN_CLIENT_ID)[1]
-    secret = options.get("clientSecret") or settings.first(CLIENT_SECRET, OWN_CLIENT_SECRET)[1]
+    client = options.get("clientId") or settings.first(CLIENT_ID, "sasl.oauthbearer.client.id")[1]
+    secret = options.get("clientSecret") or settings.first(CLIENT_SECRET, "sasl.oauthbearer.client.secret")[1]
     if client is None or secret is None:
         raise ClientConfigError(
             f"{ENDPOINT} needs clientId and clientSecret in {JAAS}, or {CLIENT_ID} and {CLIENT_SECRET}"
         )
-    scope = options.get("scope") or settings.get(SCOPE)
+    scope = options.get("scope") or settings.get("sasl.oauthbearer.scope")
     trusted = _trusted_by_endpoint(settings, options)
     return TokenLogin(endpoint, client, secret, scope, trusted, extensions=extensions)
 
@@ -265,7 +275,7 @@ def _extensions(settings: UsedSettings, options: Mapping[str, str]) -> dict[str,
     found = {
         name.removeprefix(EXTENSION): value for name, value in options.items() if name.startswith(EXTENSION)
     }
-    for item in (settings.get(EXTENSIONS) or "").split(","):
+    for item in (settings.get("sasl.oauthbearer.extensions") or "").split(","):
         name, sign, value = item.strip().partition("=")
         if sign:
             found.setdefault(name, value)
@@ -275,9 +285,9 @@ def _extensions(settings: UsedSettings, options: Mapping[str, str]) -> dict[str,
 def _trusted_by_endpoint(settings: UsedSettings, options: Mapping[str, str]) -> str | None:
     """Return the certificates that the token endpoint's is checked by, None for the machine's."""
     ssl_options = {name: value for name, value in options.items() if name.startswith("ssl.")}
-    if TRUSTSTORE in ssl_options or TRUSTED in ssl_options:
+    if "ssl.truststore.location" in ssl_options or TRUSTED in ssl_options:
         return read_tls(UsedSettings(ssl_options), f"{JAAS}: ").trusted
-    return read_trusted(settings, (HTTPS_CA_FILE, HTTPS_CA_TEXT))[1]
+    return read_trusted(settings, ("https.ca.location", "https.ca.pem"))[1]
 
 
 def _of_strimzi(options: Mapping[str, str]) -> dict[str, str]:
@@ -300,7 +310,7 @@ def _of_strimzi(options: Mapping[str, str]) -> dict[str, str]:
 def _iam_login(settings: UsedSettings, servers: str) -> IamLogin:
     settings.text(HANDLER)
     settings.text(CLIENT_HANDLER)
-    name, mechanism = settings.first(MECHANISM, MECHANISMS)
+    name, mechanism = settings.first("sasl.mechanism", "sasl.mechanisms")
     assert mechanism is not None
     module = _module(settings, MODULES[mechanism], mechanism)
     options = module.options if module is not None else {}
