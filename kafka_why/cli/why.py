@@ -21,7 +21,7 @@ from kafka_why.cli.output import reading_progress, show, show_encoded, show_json
 from kafka_why.cli.page_link import link, page_url_option
 from kafka_why.cli.parameters import as_object
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import SHARE, HistoryEntry
 from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.escaping import VisibleText, visible_text
@@ -73,7 +73,6 @@ class _Cluster(NamedTuple):
 
 
 R = TypeVar("R", Report, RocketMqReport, LoneDeliveries)
-_SHARE = "share"
 _NO_HISTORY = History([], frozenset(), from_start=True, records_read=0)
 HISTORY, OFFSETS, POLLING = "history", "offsets", "polling"
 _LINES = "lines"  # of JSON
@@ -303,7 +302,7 @@ def _in_topics(
             raise
         return _Found(None, found)
     last = history.entries[-1]
-    if not isinstance(last, HistoryEntry) or last.group_type != _SHARE:
+    if not isinstance(last, HistoryEntry) or last.group_type != SHARE:
         return _Found(history)
     view = latest_view(client_config, layout, group_id)
     members = () if view is None else [member.member_id for member in view.members]

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from kafka_why.contract.kafka.history import NOT_READY
+from kafka_why.contract.kafka.history import CLASSIC, NOT_READY
 from kafka_why.contract.kafka.snapshot import (
     ConsumerGroupSnapshot,
     ConsumerMemberSnapshot,
@@ -30,7 +30,6 @@ from kafka_why.lag.definitions import LogBounds, lag_records
 from kafka_why.partition_text import partition_list
 
 _ACTIVE = "active "
-_CLASSIC = "classic"
 Partitions = dict[str, list[int]]
 LagsMs: TypeAlias = Mapping[tuple[TopicPartition, int], int]
 """Lags in ms by partition and committed offset."""
@@ -273,7 +272,7 @@ def _consumer_row(member: ConsumerMemberSnapshot, group: ConsumerGroupSnapshot) 
         subscribed_topics=member.subscribed_topic_names,
         subscribed_pattern=member.subscribed_topic_regex or None,
         rack_id=member.rack_id,
-        upgraded=member.member_type != _CLASSIC,
+        upgraded=member.member_type != CLASSIC,
     )
 
 
@@ -297,7 +296,7 @@ def state_row(group: GroupSnapshot, requests_topic: str, partition: int) -> Stat
         target_assignment_epoch=group.consumer.assignment_epoch,
         unsettled=_unsettled_members(group, group.consumer),
         classic_members=[
-            m.member_id for m in group.members if m.consumer and m.consumer.member_type == _CLASSIC
+            m.member_id for m in group.members if m.consumer and m.consumer.member_type == CLASSIC
         ],
     )
 

@@ -17,6 +17,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.any_group import AnyView
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.history_reader import GroupTable, decode_any_snapshot
+from kafka_why.contract.kafka.history import CLASSIC, CONSUMER, SHARE, STREAMS
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import GroupType
 from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
@@ -25,16 +26,7 @@ from kafka_why.rocketmq_group import client_version, group_state
 from kafka_why.topic_reader import TopicReader
 
 # The types as Kafka's tool prints them. Source: GroupType.java.
-CLASSIC_TYPE = "Classic"
-CONSUMER_TYPE = "Consumer"
-SHARE_TYPE = "Share"
-STREAMS_TYPE = "Streams"
-TYPES = {
-    "classic": CLASSIC_TYPE,
-    "consumer": CONSUMER_TYPE,
-    "share": SHARE_TYPE,
-    "streams": STREAMS_TYPE,
-}
+TYPES = {kind: kind.capitalize() for kind in (CLASSIC, CONSUMER, SHARE, STREAMS)}
 """The types by their names in the history."""
 ROCKETMQ_TYPE = GroupType.ROCKETMQ.value
 
@@ -58,7 +50,7 @@ class ListedGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """True for a group of Kafka's consumers or of members with epochs, and for one that never had any
         members.
         """
-        of_epochs = self.type in (SHARE_TYPE, STREAMS_TYPE)
+        of_epochs = self.type in (TYPES[SHARE], TYPES[STREAMS])
         return self.type != ROCKETMQ_TYPE and (of_epochs or self.protocol_type in ("", PROTOCOL_TYPE))
 
 
@@ -121,7 +113,7 @@ def list_broker_groups(client_config: ClientConfig) -> list[ListedGroup]:
     rows = [
         ListedGroup(
             group=group["group_id"],
-            type=TYPES.get(group.get("group_type", "").lower(), CLASSIC_TYPE),
+            type=TYPES.get(group.get("group_type", "").lower(), TYPES[CLASSIC]),
             state=group.get("group_state", ""),
             protocol_type=group["protocol_type"],
         )

@@ -15,7 +15,7 @@ from prometheus_client.core import (
 )
 
 from kafka_why.contract.errors import name_of
-from kafka_why.contract.kafka.history import NOT_READY, EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import CONSUMER, NOT_READY, SHARE, EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, ShareSnapshot
 from kafka_why.contract.kafka.states import DEAD, ConsumerGroupState, MemberState
 from kafka_why.metrics.series import Selection, Times, add_others, filled
@@ -24,7 +24,6 @@ from kafka_why.metrics.series import Selection, Times, add_others, filled
 # are the coordinator's own: Kafka has none. Rows SM1, SM4.
 
 
-SHARE = "share"
 OWN_SHARES = "group_coordinator_share_group"
 _INITIALIZE, _DELETE = "initialize", "delete"
 _SHARE_STATES = ("initializing", "initialized", "deleting")
@@ -130,7 +129,6 @@ def _oldest_initializing_s(share: ShareSnapshot) -> float | None:
 COORDINATOR = "kafka_server_group_coordinator_metrics"
 OWN = "group_coordinator_consumer_group"
 
-CONSUMER = "consumer"
 _STATES = {
     SHARE: (ConsumerGroupState.EMPTY, ConsumerGroupState.STABLE),
     "streams": (*ConsumerGroupState, NOT_READY),

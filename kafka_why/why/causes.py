@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from kafka_why.broker_log.events import NOT_STORED, OVER_SIZE
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import STREAMS, EntryType, HistoryEntry
 from kafka_why.why.clock import duration_text
 from kafka_why.why.epoch_text import partitions_text
 from kafka_why.why.model import Cause, CauseKind
@@ -99,7 +99,6 @@ _OF_EPOCHS_BY_RULE = {
     "OB43": CauseKind.PARTITIONS_INITIALIZED,
     "OB52": CauseKind.SETTINGS_CHANGED,
 }
-_STREAMS = "streams"
 
 
 def cause_of_epoch(bump: HistoryEntry, before: Sequence[HistoryEntry], news: Sequence[HistoryEntry]) -> Cause:
@@ -154,7 +153,7 @@ def _epoch_kind(bump: HistoryEntry, about: Sequence[HistoryEntry], led: Sequence
     if bump.rule in _OF_EPOCHS_BY_RULE:
         return _OF_EPOCHS_BY_RULE[bump.rule]
     if bump.member_id is not None:
-        is_streams = bump.group_type == _STREAMS
+        is_streams = bump.group_type == STREAMS
         return CauseKind.MEMBER_CHANGED if is_streams else CauseKind.SUBSCRIPTION_CHANGED
     is_resolved = any(event.type is EntryType.REGEX_RESOLVED for event in led)
     return CauseKind.PATTERN_RESOLVED if is_resolved else CauseKind.UNKNOWN

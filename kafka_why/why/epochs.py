@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import SHARE, STREAMS, EntryType, HistoryEntry
 from kafka_why.contract.kafka.states import ConsumerGroupState
 from kafka_why.why.assignments import Holdings
 from kafka_why.why.causes import LOST, cause_of_epoch, conversion
@@ -24,7 +24,6 @@ _ENDS = {
     EntryType.EMPTY: RebalanceOutcome.EMPTY,
     EntryType.GROUP_DELETED: RebalanceOutcome.UNKNOWN,
 }
-_SHARE, _STREAMS = "share", "streams"
 _NEWS = (EntryType.TOPICS_CHANGED, EntryType.SHARE_PARTITIONS_INITIALIZED)
 _OF_A_TARGET = (
     EntryType.GROUP_EPOCH_BUMPED,
@@ -111,13 +110,13 @@ class _Cutter:
 
     def _can_begin(self, event: HistoryEntry) -> bool:
         """Whether the next epoch begins a rebalance. That of a share group has one target assignment."""
-        return self._segment is None or (event.group_type == _SHARE and self._segment.has_target)
+        return self._segment is None or (event.group_type == SHARE and self._segment.has_target)
 
     def _note_target(self, event: HistoryEntry) -> None:
         self._last_target_ms = event.at_ms
         if self._segment is not None:
             self._segment.has_target = True
-        if event.group_type == _SHARE:
+        if event.group_type == SHARE:
             self._news = []
 
     def _supersede(self, event: HistoryEntry, incarnation: str) -> Iterator[Rebalance]:
@@ -145,7 +144,7 @@ class _Cutter:
         last = None if self._segment is None else self._segment.entries[-1]
         if last is None or last.observed or self._is_amid_a_removal(last):
             return
-        if last.group_type == _SHARE:
+        if last.group_type == SHARE:
             if last.to_state == ConsumerGroupState.EMPTY:  # an administrator altered offsets
                 yield self._end(incarnation, RebalanceOutcome.EMPTY, last.at_ms)
             return
@@ -156,7 +155,7 @@ class _Cutter:
         """Return True if the entry that ends the removal is still to come: the next epoch, or a share group's
         Empty. A reader of the topic may have only some of a request's entries.
         """
-        if last.group_type == _SHARE:
+        if last.group_type == SHARE:
             return any(event.type is EntryType.MEMBER_REMOVED for event in self._lead)
         return bool(self._lead) and last.type is EntryType.MEMBER_REMOVED
 
@@ -242,8 +241,8 @@ def _rebalance(
         idle=following.idle() if ended and segment.before is not None else None,
         assignment_bytes=None,
         converted=conversion(segment.entries),
-        has_tasks=last.group_type == _STREAMS,
-        is_shared=last.group_type == _SHARE,
+        has_tasks=last.group_type == STREAMS,
+        is_shared=last.group_type == SHARE,
         epochs=epochs,
         progress=progress,
         observed=first.observed,
@@ -283,7 +282,7 @@ def _epochs(segment: _Segment, began_ms: int) -> list[EpochChange]:
 def _since_last_target(segment: _Segment, place: int) -> int | None:
     """The time from the target before to a new epoch of a share group, None if it is not known."""
     bump = segment.entries[place]
-    if bump.group_type != _SHARE or segment.last_target_ms is None:
+    if bump.group_type != SHARE or segment.last_target_ms is None:
         return None
     return bump.at_ms - segment.last_target_ms
 
@@ -291,6 +290,6 @@ def _since_last_target(segment: _Segment, place: int) -> int | None:
 def _moves(before: Holdings | None, after: Holdings | None, group_type: str) -> Moves | None:
     if before is None or after is None:
         return None
-    if group_type == _SHARE:
+    if group_type == SHARE:
         return compare_shared(before, after)
     return replace(compare(before, after), needless=None)

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.broker_requests import send
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.kafka.history import CLASSIC, CONSUMER, SHARE, STREAMS
 from kafka_why.contract.kafka.snapshot import Partitions
 from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.protocols.subscriptions import TopicPartition
@@ -30,7 +31,6 @@ from kafka_why.observed.consumer_offsets.decode import (
     tasks_of,
     topology_of,
 )
-from kafka_why.observed.group import CLASSIC, CONSUMER, SHARE, STREAMS
 from kafka_why.observed.polled import ClassicLook, EpochsLook, PolledMember
 from kafka_why.observed.records import ClassicMember
 from kafka_why.wire.group_descriptions import (

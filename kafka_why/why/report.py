@@ -12,6 +12,15 @@ from kafka_why.why.deliveries.model import DeliveryReport
 from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome, SharesNow
 from kafka_why.why.names import lasting_name
 
+_NO_CLIENTS = {
+    CauseKind.TOPICS_CHANGED: "the cluster",
+    CauseKind.PATTERN_RESOLVED: "the cluster",
+    CauseKind.PARTITIONS_INITIALIZED: "the share coordinator",
+    CauseKind.COORDINATED_ELSEWHERE: "the share coordinator",
+    CauseKind.OFFSETS_ALTERED: "an administrator",
+    CauseKind.CONVERTED: "the group",
+}
+
 
 class CauseCount(Struct, frozen=True):
     """How often one kind of cause opened a rebalance, and how often for each client.
@@ -126,15 +135,7 @@ def client_of(rebalance: Rebalance) -> str:
     the share coordinator, if it has initialized partitions.
     """
     cause = rebalance.cause
-    if cause.kind in (CauseKind.TOPICS_CHANGED, CauseKind.PATTERN_RESOLVED):
-        return "the cluster"
-    if cause.kind in (CauseKind.PARTITIONS_INITIALIZED, CauseKind.COORDINATED_ELSEWHERE):
-        return "the share coordinator"
-    if cause.kind is CauseKind.OFFSETS_ALTERED:
-        return "an administrator"
-    if cause.kind is CauseKind.CONVERTED:
-        return "the group"
-    lasting = cause.group_instance_id or cause.client_id
+    lasting = _NO_CLIENTS.get(cause.kind) or cause.group_instance_id or cause.client_id
     return lasting or next((lasting_name(m, {}) for m in cause.member_ids), "unknown")
 
 

@@ -61,7 +61,9 @@ class EntryType(StrEnum):
 
 NOT_READY = "NotReady"
 """The state of a streams group whose topology was not found right: StreamsGroupState.java."""
-BY_EPOCHS = frozenset(("consumer", "share", "streams"))
+CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
+"""The values of `group_type`."""
+BY_EPOCHS = frozenset((CONSUMER, SHARE, STREAMS))
 """The `group_type` of groups whose coordinator keeps epochs: the entries of a rebalance are the same."""
 
 

@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
+from kafka_why.contract.kafka.history import CONSUMER, SHARE, STREAMS
 from kafka_why.contract.kafka.offsets import Offset
 from kafka_why.contract.kafka.snapshot import Partitions
 from kafka_why.observed import records
 from kafka_why.observed.consumer_offsets.schemas import RawRecord, read
-from kafka_why.observed.group import ACTIVE, CONSUMER, SHARE, STANDBY, STREAMS, WARM_UP, task_key
+from kafka_why.observed.group import ACTIVE, STANDBY, WARM_UP, task_key
 from kafka_why.observed.records import AnyRecord
 
 _UNKNOWN = -1
