@@ -47,8 +47,7 @@ from kafka_why.page.security import Access
 from kafka_why.page.service_topics import ServiceTopics
 from kafka_why.page.sources import Sources
 from kafka_why.sticky.assignor import StickyAssignor
-from kafka_why.why.history import History
-from kafka_why.why.recent_history import entries_since
+from kafka_why.why.history import History, entries_since
 
 BEGIN_MS = 1_700_000_000_000
 HOST = "localhost"
@@ -68,7 +67,7 @@ class Answer:
 
 
 class MemoryLog:
-    """A group's records on the events topic: a `kafka_why.why.recent_history.GroupLog`, with offsets from
+    """A group's records on the events topic: a `kafka_why.why.history.GroupLog`, with offsets from
     0.
     """
 
@@ -127,7 +126,7 @@ class Bench:
 
     def _read(self, _: str, since_ms: int) -> History:
         part = entries_since(self._log, since_ms)
-        return History(*part, records_read=len(part.entries))
+        return part
 
     def get(self, path: str, **query: object) -> Answer:
         """Ask the application once."""

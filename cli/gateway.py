@@ -18,12 +18,11 @@ from kafka_why.cli.cluster_options import cluster_options
 from kafka_why.cli.logs import configure_logs
 from kafka_why.cli.output import show, show_encoded
 from kafka_why.cli.parameters import HOST, WholeNumber
-from kafka_why.cli.signals import exit_on_signals, stop_on_signals
-from kafka_why.cli.thread_deaths import Stop, watching_threads
+from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.metrics.http import HttpPort
-from kafka_why.topic_layout import ClientError, layout_on
+from kafka_why.topic_reader import ClientError, layout_on
 from kafka_why.web import WebUnavailable
 from streaming.query.session import LOOPBACK
 

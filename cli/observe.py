@@ -18,8 +18,7 @@ from kafka_why.cli.cluster_options import cluster_options
 from kafka_why.cli.logs import configure_logs
 from kafka_why.cli.output import failure_in_lines, show, tell
 from kafka_why.cli.parameters import HOST, WholeNumber, as_object
-from kafka_why.cli.signals import exit_on_signals, stop_on_signals
-from kafka_why.cli.thread_deaths import Stop, watching_threads
+from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from kafka_why.contract.service import ServicePhase

@@ -21,7 +21,7 @@ from kafka_why.metrics.http import Checks, Note
 from kafka_why.metrics.series import SeriesBounds
 from kafka_why.metrics.service import Metrics
 from kafka_why.service_state import Durations, GatewayState, durations
-from kafka_why.topic_layout import ClientError
+from kafka_why.topic_reader import ClientError
 from operations.service_metrics import metrics_of
 from state.config import CoordinatorConfig
 from streaming.service.coordinator import Coordinator

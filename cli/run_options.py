@@ -16,15 +16,13 @@ from kafka_why.cli.cluster_options import cluster_options
 from kafka_why.cli.parameters import HOST, Command, WholeNumber, as_object, with_options
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import (
+    CREATED_TOPIC_BYTES,
     DEFAULT_PREFIX,
     DEFAULT_REPLY_PARTITIONS,
     DEFAULT_REQUEST_PARTITIONS,
-    TopicLayout,
-)
-from kafka_why.contract.sizes import (
-    CREATED_TOPIC_BYTES,
     LEAST_RESPONSES_TOPIC_BYTES,
     MOST_TOPIC_BYTES,
+    TopicLayout,
     size_limits,
 )
 from kafka_why.local_files import DEFAULT_DATA_DIR

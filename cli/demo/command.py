@@ -20,7 +20,7 @@ from kafka_why.cli.logs import configure_logs
 from kafka_why.cli.output import show, tell
 from kafka_why.escaping import visible_lines, visible_text
 from kafka_why.local_files import FolderError
-from kafka_why.topic_layout import ClientError
+from kafka_why.topic_reader import ClientError
 
 FAILURES = (
     BrokerFailed,

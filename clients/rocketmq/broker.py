@@ -42,7 +42,7 @@ from kafka_why.contract.rocketmq.requests import (
     UnregisterConsumer,
 )
 from kafka_why.contract.rocketmq.responses import ResponseCode
-from kafka_why.topic_layout import ClientError
+from kafka_why.topic_reader import ClientError
 from state.rocketmq.split import HeartbeatData, Origin, split_heartbeat
 
 # A consumer's committed offsets: fetched when it gets queues, committed while it consumes.

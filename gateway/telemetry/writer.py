@@ -15,8 +15,7 @@ from kafka_why.contract.deliveries import GroupDeliveries, deliveries_key
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.telemetry import MemberTelemetry, telemetry_key
 from kafka_why.partitioner import partition_of
-from kafka_why.topic_layout import TopicsMissing
-from kafka_why.topic_reader import TopicReader
+from kafka_why.topic_reader import TopicReader, TopicsMissing
 
 _CLOSE_TIMEOUT_S = 2.0
 

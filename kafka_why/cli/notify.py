@@ -15,8 +15,7 @@ from kafka_why.cli.logs import configure_logs
 from kafka_why.cli.output import show
 from kafka_why.cli.page_link import link, page_url_option
 from kafka_why.cli.parameters import WEB_URL, WholeNumber, as_object
-from kafka_why.cli.signals import exit_on_signals, stop_on_signals
-from kafka_why.cli.thread_deaths import Stop, watching_threads
+from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.pem import PemError, certificates, client_context
 from kafka_why.contract.layout import DEFAULT_PREFIX
@@ -35,7 +34,7 @@ from kafka_why.notify.receiver import (
 )
 from kafka_why.notify.request_bodies import SHAPES
 from kafka_why.service_folder import Folder
-from kafka_why.topic_layout import ClientError, layout_on
+from kafka_why.topic_reader import ClientError, layout_on
 
 T = TypeVar("T")
 

@@ -18,7 +18,7 @@ from kafka_why.credentials import InvalidEntry, Users
 from kafka_why.page.commands import Source
 from kafka_why.page.security import Access
 from kafka_why.page.server import Page, is_loopback
-from kafka_why.topic_layout import ClientError, TopicsMissing, layout_on
+from kafka_why.topic_reader import ClientError, TopicsMissing, layout_on
 from kafka_why.web import Tls, WebUnavailable, listening_at, url_of
 from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.offsets_topic import OffsetsTopic

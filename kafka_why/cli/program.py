@@ -114,7 +114,7 @@ def _in_a_sentence(error: Exception) -> click.ClickException:
 
     from kafka_why.cli.logs import configure_logs
     from kafka_why.escaping import visible
-    from kafka_why.topic_layout import ClientError
+    from kafka_why.topic_reader import ClientError
 
     if isinstance(error, (ClientError, KafkaError, OSError)):
         return click.ClickException(visible(str(error) or type(error).__name__))

@@ -25,7 +25,7 @@ from kafka_why.contract.kafka.history import SHARE, HistoryEntry
 from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.topic_layout import ClientError, TopicsMissing, layout_on
+from kafka_why.topic_reader import ClientError, TopicsMissing, layout_on
 from kafka_why.why.clock import Clock, parse_since
 from kafka_why.why.course import course_of
 from kafka_why.why.deliveries.model import DeliveryReport, LoneDeliveries

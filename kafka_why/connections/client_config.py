@@ -15,10 +15,9 @@ from kafka_why.connections.client_settings import (
     read_security,
     security_of,
 )
-from kafka_why.connections.known_settings import intended_name
 from kafka_why.connections.properties import PropertiesError, load_properties
 from kafka_why.connections.used_settings import ClientConfigError as ClientConfigError
-from kafka_why.connections.used_settings import UsedSettings
+from kafka_why.connections.used_settings import UsedSettings, intended_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,7 +98,7 @@ def describe_groups(requests: Describing, groups: KnownTypes, *, with_offsets: b
     """Send the requests that describe groups and, in the same round trip, OffsetFetch. A group that does not
     exist is Dead.
 
-    Raises `kafka_why.topic_layout.ClientError` if a response is missing.
+    Raises `kafka_why.topic_reader.ClientError` if a response is missing.
     """
     answers, fetched = requests.describe(groups, with_offsets=with_offsets)
     found = Described(rocketmq=sorted(groups.keys() - answers.keys()))

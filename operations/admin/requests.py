@@ -39,7 +39,7 @@ from kafka_why.contract.messages import ReleaseGroup
 from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
 from kafka_why.groups.committed import GroupOffsets
 from kafka_why.groups.gather import Answers, KnownTypes, TopicsGroups
-from kafka_why.topic_layout import ClientError
+from kafka_why.topic_reader import ClientError
 from operations.admin.answers import AnyDescription, offsets_of, snapshot_of
 
 K = TypeVar("K")

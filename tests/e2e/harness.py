@@ -28,8 +28,7 @@ from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupRespo
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import ServicePhase
-from kafka_why.topic_layout import layout_on
-from kafka_why.topic_reader import TopicReader
+from kafka_why.topic_reader import TopicReader, layout_on
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.status import read_status

@@ -34,7 +34,7 @@ from kafka_why.contract.messages import ErrorResponse
 from kafka_why.contract.pack import pack, pack_key, slot_of, unpack
 from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from kafka_why.partitioner import partition_of
-from kafka_why.topic_layout import layout_on
+from kafka_why.topic_reader import layout_on
 from operations.replay.judge import judge
 from operations.replay.live import recorded
 from operations.replay.read_topics import Part
