@@ -32,9 +32,8 @@ from bench.page_records import (
     small_group,
     view_record,
 )
-from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.codec import encode
-from kafka_why.contract.history_reader import decode_any_entry
+from kafka_why.contract.history_reader import AnyHistoryEntry, decode_any_entry
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout

@@ -14,10 +14,8 @@ from cli.gateway_processes import Plan, ProcessFailed, Served, serving_processes
 from gateway.health import CHECKS, LISTENING, Checks
 from gateway.metrics.collector import GatewayCollector
 from gateway.service import STARTUP_ERRORS, running
-from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show, show_encoded
-from kafka_why.cli.parameters import HOST, WholeNumber
+from kafka_why.cli.output import configure_logs, show, show_encoded
+from kafka_why.cli.parameters import HOST, WholeNumber, cluster_options
 from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX

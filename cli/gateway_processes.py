@@ -25,7 +25,7 @@ from gateway.health import Checks
 from gateway.metrics.numbers import Numbers, added, without_gauges
 from gateway.net.server import CannotListen
 from gateway.service import LOOP_TIMEOUT_S, STARTUP_ERRORS, RunningGateway, running
-from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.output import configure_logs
 from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig

@@ -19,8 +19,7 @@ from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.broker_supervision import SupervisedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import failure_in_lines, show, show_encoded, tell
+from kafka_why.cli.output import configure_logs, failure_in_lines, show, show_encoded, tell
 from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import FolderError

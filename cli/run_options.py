@@ -12,8 +12,7 @@ from cli.gateway_options import Listening, gateway_options
 from cli.series_options import series_options
 from cli.settings import parse_broker_settings, parse_settings
 from cli.spark_options import SparkOptions, spark_options
-from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.parameters import HOST, Command, WholeNumber, as_object, with_options
+from kafka_why.cli.parameters import HOST, Command, WholeNumber, as_object, cluster_options, with_options
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import (
     CREATED_TOPIC_BYTES,

@@ -18,13 +18,13 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 from assignors.kafka.server_side import PREFIX
 from assignors.kafka.uniform import UniformAssignor
 from assignors.lag_aware import LagAwareAssignor
-from kafka_why.contract.protocols.consumer_protocol import encode_subscription
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,
     PartitionRacks,
     Subscription,
     TopicPartition,
+    encode_subscription,
 )
 from kafka_why.contract.protocols.user_data import (
     Claim,

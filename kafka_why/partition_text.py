@@ -3,8 +3,13 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from kafka_why.contract.kafka.snapshot import ConsumerMemberSnapshot
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
-from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
+from kafka_why.contract.protocols.subscriptions import (
+    PROTOCOL_TYPE,
+    ProtocolError,
+    TopicPartition,
+    by_topic,
+    decode_assignment,
+)
 
 
 def partition_list(partitions: Iterable[TopicPartition]) -> str:

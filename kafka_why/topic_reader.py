@@ -4,16 +4,18 @@ It begins at the topics' beginnings, at their ends, at given offsets, or at a ti
 """
 
 import time
+from abc import abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, TypeAlias
 
 from kafka import TopicPartition
-from kafka.errors import KafkaTimeoutError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.lifetimes import Closeable
+from kafka_why.lifetimes import BackgroundThread, Closeable
 
 # kafka-python's ConsumerRecord, which has no types: topic, partition, offset, timestamp (ms), key, value.
 Record: TypeAlias = Any
@@ -199,3 +201,34 @@ def layout_on(client_config: ClientConfig, prefix: str) -> TopicLayout:
             "give the brokers' address"
         )
     return TopicLayout.named(prefix, request_partitions=requests, reply_partitions=responses)
+
+
+# A thread that follows topics, and begins again when no broker answers.
+
+
+_RETRY_PAUSE_S = 1.0
+
+
+class FollowerThread(BackgroundThread):
+    """Calls `_connect_and_follow` until stopped. `purpose` is what its warnings say, such as `reading for the
+    page`; the subclass tells `_warning` when it has worked.
+    """
+
+    def __init__(self, name: str, purpose: str) -> None:
+        self._warning = OutageWarning(purpose)
+        super().__init__(name)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._connect_and_follow()
+            except KafkaError as error:
+                self._retry_later(error)
+
+    def _retry_later(self, error: KafkaError) -> None:
+        self._warning.failed(error)
+        self._stopped.wait(_RETRY_PAUSE_S)
+
+    @abstractmethod
+    def _connect_and_follow(self) -> None:
+        """Follow until stopped. May raise KafkaError."""

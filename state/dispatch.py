@@ -7,8 +7,9 @@ request of another type is refused and leaves the group unchanged.
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
-from kafka_why.contract.any_group import AnyRequest, StoredView
+from kafka_why.contract.codec import AnyRequest
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.history_reader import StoredView
 from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
 from kafka_why.contract.kafka.requests import Unanswered
 from kafka_why.contract.messages import ErrorResponse, GroupType, ReleaseGroup

@@ -12,7 +12,7 @@ from kafka_why.contract.protocols.subscriptions import (
     TopicPartition,
 )
 from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
-from kafka_why.why.assignments import Holdings
+from kafka_why.why.moves import Holdings
 
 MAX_PARTITIONS = 1_000_000
 """Of a topic. Each of them is an object of the simulation."""

@@ -6,8 +6,17 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from kafka_why.broker_log.events import LogEvent
-from kafka_why.contract.kafka.history import BY_EPOCHS, CLASSIC, CONSUMER, SHARE, EntryType, HistoryEntry
-from kafka_why.contract.kafka.states import DEAD, ConsumerGroupState, GroupState
+from kafka_why.contract.kafka.history import (
+    BY_EPOCHS,
+    CLASSIC,
+    CONSUMER,
+    DEAD,
+    SHARE,
+    ConsumerGroupState,
+    EntryType,
+    GroupState,
+    HistoryEntry,
+)
 from kafka_why.contract.messages import RECORD_VERSION
 
 OF_MEMBERS = (

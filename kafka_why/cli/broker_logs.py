@@ -10,8 +10,8 @@ import click
 from kafka_why.cli.output import reading_progress, show, show_json, tell
 from kafka_why.cli.parameters import ParsedOption, with_options
 from kafka_why.why.broker_logs import BrokerLogs, parse_zone, read_broker_logs
-from kafka_why.why.clock import Clock
 from kafka_why.why.logged import groups_text, listed_groups
+from kafka_why.why.wording import Clock
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,8 @@ from typing import TypeVar
 import click
 from kafka.errors import KafkaError
 
-from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show
-from kafka_why.cli.page_link import link, page_url_option
-from kafka_why.cli.parameters import WEB_URL, WholeNumber, as_object
+from kafka_why.cli.output import configure_logs, show
+from kafka_why.cli.parameters import WEB_URL, WholeNumber, as_object, cluster_options, link, page_url_option
 from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.pem import PemError, certificates, client_context

@@ -7,10 +7,8 @@ from pathlib import Path
 import click
 from kafka.errors import KafkaError
 
-from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show, tell
-from kafka_why.cli.parameters import HOST, WEB_URL, WholeNumber
+from kafka_why.cli.output import configure_logs, show, tell
+from kafka_why.cli.parameters import HOST, WEB_URL, WholeNumber, cluster_options
 from kafka_why.cli.signals import stop_on_signals
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout

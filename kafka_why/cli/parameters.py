@@ -4,12 +4,15 @@ import functools
 from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import click
 
-from kafka_why.connections.address import Address, parse_host, parse_servers
+from kafka_why.cli.output import configure_logs
+from kafka_why.connections.address import Address, check_plaintext, parse_host, parse_servers
+from kafka_why.connections.client_config import ClientConfig, ClientConfigError
 from kafka_why.numbers import INT32_MAX, INT64_MAX, parse_decimal, parse_whole_number
 
 if TYPE_CHECKING:
@@ -79,7 +82,7 @@ SERVERS = ParsedOption(
     "HOST:PORT,...", _servers, "a list with a port for each server, such as kafka-1:9092,kafka-2:9092"
 )
 """Checks a list in the format of `bootstrap.servers` of Kafka's clients, and keeps its text: a name such as
-`SSL://` before an address is compared with the client settings (`kafka_why.cli.cluster_options`).
+`SSL://` before an address is compared with the client settings (`kafka_why.cli.parameters`).
 """
 
 INT64 = ParsedOption("INTEGER", parse_whole_number, "a whole number of 64 bits such as 12")
@@ -128,3 +131,84 @@ def with_options(command: Command, *options: Callable[[Command], Command]) -> Co
     for option in reversed(options):
         command = option(command)
     return command
+
+
+# `--page-url`: where the page is, so that a command's output ends with a link to it.
+
+
+VARIABLE = "GROUP_COORDINATOR_PAGE_URL"
+
+
+def page_url_option(command: Command) -> Command:
+    """Add `--page-url`; the command gets it as `page_url`, None if neither it nor VARIABLE is set."""
+    return click.option(
+        "--page-url",
+        type=WEB_URL,
+        envvar=VARIABLE,
+        show_envvar=True,
+        help="Where the page is, as http://HOST:PORT/, for the link to the group.",
+    )(command)
+
+
+def link(page_url: str, group_id: str | None = None) -> str:
+    """The address of a group on the page, of all groups without one."""
+    base = f"{page_url.rstrip('/')}/"
+    return base if group_id is None else f"{base}group?{urlencode({'id': group_id})}"
+
+
+# The options that name the Kafka cluster: its servers, and the client settings for them.
+
+
+_NAMES = ("--bootstrap-servers", "--client-config")
+
+
+def cluster_options(
+    purpose: str = "The cluster with the coordinator's topics.", *, required: bool = True
+) -> Callable[[Command], Command]:
+    """Add `--bootstrap-servers` and `--client-config`; the command gets them as `client_config`, a
+    ClientConfig. It is None if neither is given, which `required` refuses. `purpose` is the help text.
+    """
+    options = (
+        click.option(_NAMES[0], type=SERVERS, help=purpose),
+        click.option(
+            _NAMES[1],
+            "properties",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="Properties file with Kafka's client settings for these servers, as security.protocol.",
+        ),
+    )
+
+    def decorated(command: Command) -> Command:
+        @functools.wraps(command)
+        def run(*, bootstrap_servers: str | None, properties: Path | None, **given: Any) -> None:
+            client_config = client_config_of(bootstrap_servers, properties)
+            if client_config is None and required:
+                raise click.UsageError("Missing option '--bootstrap-servers'.")
+            command(client_config=client_config, **given)
+
+        return with_options(run, *options)
+
+    return decorated
+
+
+def client_config_of(
+    bootstrap_servers: str | None, properties: Path | None, options: tuple[str, str] = _NAMES
+) -> ClientConfig | None:
+    """How to reach the cluster that two `options` name, None if neither is given. Raises BadParameter."""
+    if properties is None:
+        return None if bootstrap_servers is None else _plaintext(bootstrap_servers, options[0])
+    configure_logs()  # settings without a use are logged
+    servers = None if bootstrap_servers is None else parse_servers(bootstrap_servers)
+    try:
+        return ClientConfig.read(properties, servers)
+    except ClientConfigError as error:
+        raise click.BadParameter(str(error), param_hint=options[1]) from None
+
+
+def _plaintext(bootstrap_servers: str, option: str) -> ClientConfig:
+    try:
+        check_plaintext(bootstrap_servers)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
+    return ClientConfig(parse_servers(bootstrap_servers))

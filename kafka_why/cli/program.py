@@ -112,7 +112,7 @@ def _in_a_sentence(error: Exception) -> click.ClickException:
     import structlog
     from kafka.errors import KafkaError  # these take a tenth of a second to import
 
-    from kafka_why.cli.logs import configure_logs
+    from kafka_why.cli.output import configure_logs
     from kafka_why.escaping import visible
     from kafka_why.topic_reader import ClientError
 

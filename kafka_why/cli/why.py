@@ -15,19 +15,14 @@ from kafka.errors import KafkaError
 from msgspec.structs import replace
 
 from kafka_why.cli.broker_logs import BrokerLogOptions, broker_log_options, list_groups, read_logs
-from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import reading_progress, show, show_encoded, show_json, tell
-from kafka_why.cli.page_link import link, page_url_option
-from kafka_why.cli.parameters import as_object
+from kafka_why.cli.output import configure_logs, reading_progress, show, show_encoded, show_json, tell
+from kafka_why.cli.parameters import as_object, cluster_options, link, page_url_option
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.history import SHARE, HistoryEntry
 from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.topic_reader import ClientError, TopicsMissing, layout_on
-from kafka_why.why.clock import Clock, parse_since
-from kafka_why.why.course import course_of
 from kafka_why.why.deliveries.model import DeliveryReport, LoneDeliveries
 from kafka_why.why.deliveries.reading import read_since
 from kafka_why.why.deliveries.text import alone_text, strangers
@@ -40,12 +35,13 @@ from kafka_why.why.history import (
     read_history,
 )
 from kafka_why.why.logged import alone, of_logs, with_records
-from kafka_why.why.report import Report, report_of
+from kafka_why.why.report import Report, course_of, report_of
 from kafka_why.why.rocketmq.changes import report as rocketmq_report
 from kafka_why.why.rocketmq.model import Report as RocketMqReport
 from kafka_why.why.rocketmq.text import report_text as rocketmq_text
 from kafka_why.why.share_settings import settings_notes
 from kafka_why.why.text import report_text
+from kafka_why.why.wording import Clock, parse_since
 
 
 class _Found(NamedTuple):

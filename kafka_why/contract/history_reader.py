@@ -12,12 +12,21 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from kafka_why.contract.any_group import AnyHistoryEntry, AnyView
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.kafka.snapshot import CONFIGS, GroupSnapshot
+from kafka_why.contract.kafka.snapshot import CONFIGS, ConfigsView, GroupSnapshot
 from kafka_why.contract.messages import GroupType, SettingValue
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+
+AnyView = GroupSnapshot | RocketMqSnapshot
+
+
+StoredView = AnyView | ConfigsView
+"""A record of the groups topic: a group, or the settings of a group id that has no group."""
+
+
+AnyHistoryEntry = HistoryEntry | RocketMqHistoryEntry
+
 
 # What a reader of the running history remembers: some 30 MiB.
 INCARNATIONS_REMEMBERED = 100_000

@@ -8,7 +8,14 @@ from typing import TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from kafka_why.contract.kafka.history import CLASSIC, NOT_READY
+from kafka_why.contract.kafka.history import (
+    CLASSIC,
+    DEAD,
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+    NOT_READY,
+    ConsumerGroupState,
+    GroupState,
+)
 from kafka_why.contract.kafka.snapshot import (
     ConsumerGroupSnapshot,
     ConsumerMemberSnapshot,
@@ -16,16 +23,8 @@ from kafka_why.contract.kafka.snapshot import (
     MemberSnapshot,
     flat,
 )
-from kafka_why.contract.kafka.states import (
-    DEAD,
-    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
-    ConsumerGroupState,
-    GroupState,
-)
-from kafka_why.contract.protocols.consumer_protocol import ProtocolError
-from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
-from kafka_why.groups.committed import Committed, GroupOffsets
-from kafka_why.groups.list_groups import TYPES
+from kafka_why.contract.protocols.subscriptions import ProtocolError, TopicPartition, by_topic
+from kafka_why.groups.list_groups import TYPES, Committed, GroupOffsets
 from kafka_why.lag.definitions import LogBounds, lag_records
 from kafka_why.partition_text import partition_list
 

@@ -6,14 +6,13 @@ from typing import Any, Protocol
 
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.committed import GroupOffsets, committed_offsets
 from kafka_why.groups.describe import LagsMs, PartitionRow, mentioned_partitions, partition_rows
 from kafka_why.groups.error_text import error_text
-from kafka_why.groups.list_groups import list_groups, listed
+from kafka_why.groups.list_groups import GroupOffsets, committed_offsets, list_groups, listed
 from kafka_why.groups.log_offsets import LogOffsets
 from kafka_why.groups.rocketmq import offsets_remark
 from kafka_why.lag.definitions import LogBounds, lag_records, next_offset

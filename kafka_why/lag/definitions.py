@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from kafka_why.contract.kafka.history import GroupState
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
-from kafka_why.contract.kafka.states import GroupState
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError
+from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, ProtocolError
 
 # A partition's name, and the bounds of its log.
 

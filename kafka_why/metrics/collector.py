@@ -13,9 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
-from kafka_why.contract.kafka.history import CONSUMER
+from kafka_why.contract.kafka.history import CONSUMER, DEAD, GroupState
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.kafka.states import DEAD, GroupState
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from kafka_why.metrics.consumer_groups import consumer_group_gauges, epoch_counts
 from kafka_why.metrics.lags import EXPORTER, OWN, lag_gauges

@@ -15,9 +15,17 @@ from prometheus_client.core import (
 )
 
 from kafka_why.contract.errors import name_of
-from kafka_why.contract.kafka.history import CONSUMER, NOT_READY, SHARE, EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import (
+    CONSUMER,
+    DEAD,
+    NOT_READY,
+    SHARE,
+    ConsumerGroupState,
+    EntryType,
+    HistoryEntry,
+    MemberState,
+)
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, ShareSnapshot
-from kafka_why.contract.kafka.states import DEAD, ConsumerGroupState, MemberState
 from kafka_why.metrics.series import Selection, Times, add_others, filled
 
 # The metrics that only share groups have: how far their partitions are at the share coordinator. All of them

@@ -16,8 +16,7 @@ from kafka_why.notify.outbox import Outbox, Position
 from kafka_why.notify.rebalances import Rebalances
 from kafka_why.now import now_ms
 from kafka_why.page.fleet import WINDOW_MS
-from kafka_why.topic_follower import FollowerThread
-from kafka_why.topic_reader import Record, TopicReader
+from kafka_why.topic_reader import FollowerThread, Record, TopicReader
 
 _BROKER_TIMEOUT_MS = 5_000
 _POLL_MS = 500

@@ -7,8 +7,7 @@ not in the log: the differences are all there is.
 
 from collections.abc import Sequence
 
-from kafka_why.contract.kafka.history import CONSUMER, EntryType
-from kafka_why.contract.kafka.states import ConsumerGroupState, GroupState
+from kafka_why.contract.kafka.history import CONSUMER, ConsumerGroupState, EntryType, GroupState
 from kafka_why.contract.protocols.subscriptions import by_topic
 from kafka_why.observed.changes import Change, difference, open_rebalance, record_back, topics_of
 from kafka_why.observed.group import CREATION, Classic, Epochs

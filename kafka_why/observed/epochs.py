@@ -9,9 +9,16 @@ does not say whether a member that went had left or had expired.
 from collections.abc import Iterable
 from typing import Any
 
-from kafka_why.contract.kafka.history import CONSUMER, SHARE, STREAMS, EntryType
+from kafka_why.contract.kafka.history import (
+    CONSUMER,
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+    SHARE,
+    STREAMS,
+    ConsumerGroupState,
+    EntryType,
+    MemberState,
+)
 from kafka_why.contract.kafka.snapshot import Partitions
-from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroupState, MemberState
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.observed import share, streams
 from kafka_why.observed.group import CREATION, Assigned, Epochs, News, ObservedGroup

@@ -10,12 +10,15 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kafka_why.contract.kafka.history import CLASSIC, NOT_READY, SHARE, STREAMS, HistoryEntry
+from kafka_why.contract.kafka.history import CLASSIC, NOT_READY, SHARE, STREAMS, GroupState, HistoryEntry
 from kafka_why.contract.kafka.offsets import Offset
 from kafka_why.contract.kafka.snapshot import Partitions
-from kafka_why.contract.kafka.states import GroupState
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_subscription
-from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.contract.protocols.subscriptions import (
+    PROTOCOL_TYPE,
+    ProtocolError,
+    TopicPartition,
+    decode_subscription,
+)
 from kafka_why.contract.sightings import RebalanceSeen, SeenMember
 from kafka_why.observed.group import CREATION, ObservedGroup
 from kafka_why.observed.observation import At, Observation

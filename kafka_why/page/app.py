@@ -45,8 +45,8 @@ from kafka_why.page.rocketmq import RocketMqPage, rocketmq_page
 from kafka_why.page.security import Access, Guard
 from kafka_why.page.sources import Sources
 from kafka_why.web import ClientSlots
-from kafka_why.why.clock import duration_text
 from kafka_why.why.history import HistoryUnavailable
+from kafka_why.why.wording import duration_text
 
 MAX_LIVE = 200
 """Pages that are live at the same time. One beyond takes the place of another, which asks again after some

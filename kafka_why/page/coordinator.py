@@ -20,8 +20,7 @@ from kafka_why.contract.service import (
 from kafka_why.page.service_topics import DeadLetterLine, Pending, ServiceFacts
 from kafka_why.page.words import thousands
 from kafka_why.service_state import Durations, ServiceState, Unreadable
-from kafka_why.why.clock import duration_text
-from kafka_why.why.wording import count
+from kafka_why.why.wording import count, duration_text
 
 MAX_SHOWN = 50
 """Dead letters that the page has."""

@@ -16,11 +16,10 @@ from kafka_why.lag.definitions import WINDOW_MS, Partition, PartitionLag, troubl
 from kafka_why.page.fleet import GroupFacts
 from kafka_why.page.shares import overdue
 from kafka_why.page.words import thousands
-from kafka_why.why.clock import duration_text
 from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome
 from kafka_why.why.report import Report, client_of
 from kafka_why.why.text import names_of
-from kafka_why.why.wording import count, shortened
+from kafka_why.why.wording import count, duration_text, shortened
 
 OFTEN = 5
 """So many rebalances in the last hour are often."""

@@ -9,8 +9,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kafka_why.contract.any_group import AnyHistoryEntry, AnyView
-from kafka_why.contract.history_reader import CoordinatorStarted, decode_any_entry, decode_any_snapshot
+from kafka_why.contract.history_reader import (
+    AnyHistoryEntry,
+    AnyView,
+    CoordinatorStarted,
+    decode_any_entry,
+    decode_any_snapshot,
+)
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lag.definitions import UNKNOWN, LogBounds, Ownership, Partition, PartitionLag, ownership

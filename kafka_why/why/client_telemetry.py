@@ -14,10 +14,8 @@ from msgspec.structs import replace
 
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.contract.telemetry import LAST_HEARTBEAT, LAST_POLL, POLL_IDLE_RATIO
-from kafka_why.why.clock import duration_text
 from kafka_why.why.model import About, CauseKind, ClientSaid, Rebalance
-from kafka_why.why.names import Names
-from kafka_why.why.wording import Lines
+from kafka_why.why.wording import Lines, Names, duration_text
 
 SLOWEST = 3
 """So many members that were waited for are asked about, the slowest."""

@@ -5,10 +5,17 @@ way to its target assignment.
 from collections.abc import Mapping, Sequence
 
 from kafka_why.partition_text import number_list
-from kafka_why.why.clock import duration_text
 from kafka_why.why.model import CauseKind, EpochChange, HandedOver, Progress, Rebalance, RebalanceOutcome
-from kafka_why.why.names import Names
-from kafka_why.why.wording import MAX_MEMBERS, Lines, count, listing, member_listing, shortened
+from kafka_why.why.wording import (
+    MAX_MEMBERS,
+    Lines,
+    Names,
+    count,
+    duration_text,
+    listing,
+    member_listing,
+    shortened,
+)
 
 _WITHOUT_MEMBER = (
     CauseKind.TOPICS_CHANGED,

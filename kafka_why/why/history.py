@@ -11,9 +11,9 @@ import structlog
 from kafka import TopicPartition
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.history_reader import (
+    AnyHistoryEntry,
     CoordinatorStarted,
     GroupTable,
     decode_any_entry,

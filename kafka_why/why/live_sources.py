@@ -10,7 +10,7 @@ from kafka import TopicPartition
 from kafka.errors import GroupAuthorizationFailedError
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.groups.list_groups import list_broker_groups
 from kafka_why.now import now_ms
@@ -18,11 +18,10 @@ from kafka_why.observed.polled import ClassicLook, Looks, PolledGroup
 from kafka_why.partitioner import partition_of
 from kafka_why.stored_log import Progress
 from kafka_why.topic_reader import TopicReader
-from kafka_why.why.clock import Clock
 from kafka_why.why.history import History, HistoryUnavailable, LiveSource, entry_in, why_nothing
 from kafka_why.why.offsets_topic import OffsetsTopic, OffsetsUnreadable, read_offsets_topic
 from kafka_why.why.polls import GroupPoller
-from kafka_why.why.wording import count
+from kafka_why.why.wording import Clock, count
 
 _FOREVER_MS = 2**62
 

@@ -11,12 +11,10 @@ from kafka_why.contract.kafka.history import BY_EPOCHS, HistoryEntry
 from kafka_why.escaping import VisibleText
 from kafka_why.groups.tables import Column, render_table
 from kafka_why.why.broker_logs import BrokerLogs, LoggedGroup
-from kafka_why.why.clock import Clock
-from kafka_why.why.course import OBSERVED
 from kafka_why.why.history import History, HistoryUnavailable, near_names
-from kafka_why.why.incarnations import by_incarnation
-from kafka_why.why.notes import MISSING
-from kafka_why.why.report import Report
+from kafka_why.why.incarnations import MISSING, by_incarnation
+from kafka_why.why.report import OBSERVED, Report
+from kafka_why.why.wording import Clock
 
 MAX_CAUSES = 3
 _ALONE = "the broker log has reasons, times and generations, but not who holds which partition"

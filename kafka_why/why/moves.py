@@ -19,6 +19,7 @@ number that `sticky` moves from the stayers, because `sticky` is exact there.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -26,14 +27,82 @@ from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,
+    ProtocolError,
     Subscription,
     TopicPartition,
     by_topic,
+    decode_assignment,
 )
 from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
 from kafka_why.sticky.assignor import StickyAssignor
-from kafka_why.why.assignments import Holdings, Numbers, Partitions
 from kafka_why.why.model import Idle, MemberMoves, Moves
+
+# The assignments in a group's history, each decoded once.
+
+
+Partitions: TypeAlias = frozenset[TopicPartition]
+Holdings: TypeAlias = Mapping[MemberId, Partitions]
+Numbers: TypeAlias = Mapping[MemberId, int]
+
+
+def read_holdings(assignments: Mapping[MemberId, bytes]) -> Holdings | None:
+    """Return one assignment; None if one member's bytes are not of Kafka's consumer."""
+    try:
+        return {member_id: _decoded(data) for member_id, data in assignments.items()}
+    except ProtocolError:
+        return None
+
+
+def _decoded(data: bytes) -> Partitions:
+    """Empty bytes are no partitions. Raises ProtocolError."""
+    return frozenset(decode_assignment(data).partitions if data else ())
+
+
+class Assignments:
+    """Reads what leaders assigned, in the order of the history.
+
+    Bytes that are in the assignment before too are not decoded again: they give the same object. What stays
+    in memory are the partitions of one assignment, and the numbers of all.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[bytes, Partitions] = {}
+        self._numbers: dict[tuple[str, int], Numbers | None] = {}
+
+    def holdings(self, entry: HistoryEntry) -> Holdings | None:
+        """Return the assignment of an entry; None if one member's bytes are not of Kafka's consumer, or the
+        entry has no assignment. Empty bytes are no partitions.
+        """
+        if entry.assignments is None:
+            return None
+        try:
+            found = self._read(entry.assignments)
+        except ProtocolError:
+            found = None
+        numbers = None if found is None else {member_id: len(held) for member_id, held in found.items()}
+        self._numbers[entry.incarnation, entry.seq] = numbers
+        return found
+
+    def numbers(self, entry: HistoryEntry) -> Numbers | None:
+        """Return how many partitions of an entry each member has; None where `holdings` returns None."""
+        name = entry.incarnation, entry.seq
+        if name not in self._numbers:
+            self.holdings(entry)
+        return self._numbers.get(name)
+
+    def _read(self, assignments: Mapping[MemberId, bytes]) -> Holdings:
+        """Raises ProtocolError."""
+        before, self._last = self._last, {}
+        found: dict[MemberId, Partitions] = {}
+        for member_id, data in assignments.items():
+            held = self._last.get(data)
+            if held is None:
+                held = before.get(data)
+            if held is None:
+                held = _decoded(data)
+            self._last[data] = found[member_id] = held
+        return found
+
 
 Subscriptions: TypeAlias = Mapping[MemberId, Collection[str]]
 _NOTHING: Final[Partitions] = frozenset()
@@ -231,3 +300,52 @@ def idle(
         sum(number * ms for number, ms in times),
         max((ms for _, ms in times), default=0),
     )
+
+
+# The group's known state when a rebalance begins: the assignment, and the current member ids.
+
+
+@dataclass(slots=True)
+class KnownState:
+    """The state that one segment of a life hands to the next.
+
+    `holdings` is None if the assignment is unknown. `released` has the last owners of partitions that the
+    last rebalance revoked and did not assign. `settled`: the last rebalance was completed.
+    """
+
+    holdings: Holdings | None = field(default_factory=dict)
+    released: dict[TopicPartition, MemberId] = field(default_factory=dict)
+    settled: bool = True
+    _instances: dict[str, MemberId] = field(default_factory=dict)
+
+    def lose_track(self) -> None:
+        """Forget the assignment, because entries are missing and it may have changed."""
+        self.holdings, self.released = None, {}
+
+    def follow_static_members(self, entries: Iterable[HistoryEntry]) -> dict[MemberId, MemberId]:
+        """Follow static members to their new ids. Return the new id for each old one."""
+        renamed: dict[MemberId, MemberId] = {}
+        for event in entries:
+            if event.group_instance_id is None or event.member_id is None:
+                continue
+            if event.type is EntryType.MEMBER_REPLACED:
+                old = event.replaced_member_id or self._instances.get(event.group_instance_id)
+                if old is not None:
+                    renamed = {was: event.member_id if now == old else now for was, now in renamed.items()}
+                    renamed[old] = event.member_id
+            self._instances[event.group_instance_id] = event.member_id
+        if self.holdings is not None and renamed:
+            self.holdings = {renamed.get(m, m): held for m, held in self.holdings.items()}
+        self.released = {p: renamed.get(m, m) for p, m in self.released.items()}
+        return renamed
+
+    def set_holdings(self, holdings: Holdings | None) -> None:
+        """Set the new assignment."""
+        if self.holdings is not None and holdings is not None:
+            now: frozenset[TopicPartition] = frozenset().union(*holdings.values())
+            before = self.holdings.items()
+            left = {m: had - now for m, had in before if holdings.get(m) is not had}
+            self.released = owners(left)
+        else:
+            self.released = {}
+        self.holdings = holdings

@@ -25,8 +25,8 @@ from kafka_why.observed.step import sight
 from kafka_why.stored_groups import GroupPart, LogPart, observe_stored
 from kafka_why.stored_log import LogWalk, OpenTransactions, Progress, StoredLog
 from kafka_why.topic_ids import NamesById, names_on
-from kafka_why.why.clock import Clock
 from kafka_why.why.history import History, HistoryUnavailable, why_nothing
+from kafka_why.why.wording import Clock
 
 SLICE_RECORDS = 200_000
 """The newest records that are read first. If they do not have enough, four times as many are read."""

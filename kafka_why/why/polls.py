@@ -20,9 +20,8 @@ from msgspec.structs import replace
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.broker_requests import send
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.kafka.history import CLASSIC, CONSUMER, SHARE, STREAMS
+from kafka_why.contract.kafka.history import CLASSIC, CONSUMER, DEAD, SHARE, STREAMS
 from kafka_why.contract.kafka.snapshot import Partitions
-from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.now import now_ms
 from kafka_why.observed.consumer_offsets.decode import (

@@ -5,16 +5,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.kafka.history import EntryType, GroupState, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId
-from kafka_why.why.assignments import Assignments, Holdings
 from kafka_why.why.causes import LOST, cause_of, conversion
 from kafka_why.why.epochs import rebalances_by_epochs
 from kafka_why.why.incarnations import IncarnationHistory, by_incarnation, phases
-from kafka_why.why.known_state import KnownState
 from kafka_why.why.model import Idle, Moves, Rebalance, RebalanceOutcome
-from kafka_why.why.moves import compare, idle
+from kafka_why.why.moves import Assignments, Holdings, KnownState, compare, idle
 from kafka_why.why.segments import (
     JOINS,
     REMOVALS,

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kafka import TopicPartition
 
-from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.codec import decode_request, number_in_pack, record_of
+from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, JoinGroup
 from kafka_why.contract.layout import TopicLayout

@@ -4,15 +4,12 @@ from collections.abc import Mapping, Sequence
 
 from kafka_why.contract.protocols import connect_protocol, streams_protocol
 from kafka_why.contract.protocols.connect_protocol import CONFIG_MISMATCH, ConnectAssignment
-from kafka_why.contract.protocols.consumer_protocol import decode_assignment
 from kafka_why.contract.protocols.streams_protocol import AT_ONCE, NEVER, AssignmentInfo, AssignorError
-from kafka_why.contract.protocols.subscriptions import MemberId
+from kafka_why.contract.protocols.subscriptions import MemberId, decode_assignment
 from kafka_why.contract.protocols.wire import ProtocolError
-from kafka_why.why.clock import duration_text
 from kafka_why.why.epoch_text import partitions_text
 from kafka_why.why.model import ConnectWork, Rebalance, StreamsTasks
-from kafka_why.why.names import Names
-from kafka_why.why.wording import Lines, member_listing, shortened
+from kafka_why.why.wording import Lines, Names, duration_text, member_listing, shortened
 
 
 def connect_work(

@@ -5,8 +5,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from zlib import crc32
 
-from kafka_why.contract.any_group import AnyRequest
-from kafka_why.contract.codec import Reason, Refusal, decode_request, refuse, refuse_unread, request_id
+from kafka_why.contract.codec import (
+    AnyRequest,
+    Reason,
+    Refusal,
+    decode_request,
+    refuse,
+    refuse_unread,
+    request_id,
+)
 from kafka_why.contract.kafka.requests import Unanswered
 from kafka_why.contract.layout import TopicLayout, excess
 from kafka_why.contract.pack import NO_PACKS, PACK_SLOTS, is_pack, pack_key, slot_of, unpack

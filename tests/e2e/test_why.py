@@ -16,8 +16,8 @@ from cli import main
 from clients.coordinator_client import Header
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
-from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.codec import encode
+from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.requests import JoinGroup, Protocol
 from kafka_why.contract.layout import TopicLayout

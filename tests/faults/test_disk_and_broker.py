@@ -20,8 +20,7 @@ import pytest
 
 from cli.demo.load import Load, consumed
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.kafka.history import EntryType, GroupState
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import ServicePhase, ServiceStatus
 from streaming.service.status import read_status

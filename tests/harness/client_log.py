@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from kafka_why.contract.any_group import AnyRequest
-from kafka_why.contract.codec import encode, is_packed, request_id
+from kafka_why.contract.codec import AnyRequest, encode, is_packed, request_id
 from kafka_why.contract.kafka.requests import Unanswered
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import SettingValue

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from kafka_why.contract.protocols.streams_protocol import AT_ONCE
 from kafka_why.why.model import Cause, CauseKind, Rebalance, RebalanceOutcome
-from kafka_why.why.names import lasting_name
 from kafka_why.why.report import Report
+from kafka_why.why.wording import lasting_name
 from tests.observed.lines import Class, Line, Verdict
 from tests.observed.member import HEARTBEAT_MS, SESSION_MS
 from tests.observed.truth import Step, Truth

@@ -25,8 +25,7 @@ from clients.answers import AnswerReader
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.any_group import AnyRequest
-from kafka_why.contract.codec import UNREADABLE, encode
+from kafka_why.contract.codec import UNREADABLE, AnyRequest, encode
 from kafka_why.contract.kafka.requests import ANSWERS, JoinGroup, Unanswered
 from kafka_why.contract.kafka.responses import AnyResponse
 from kafka_why.contract.layout import TopicLayout

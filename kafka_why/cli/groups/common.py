@@ -9,19 +9,18 @@ from typing import Any, TypeVar
 import click
 from kafka.errors import KafkaError
 
-from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show, tell
-from kafka_why.cli.parameters import WholeNumber, with_options
+from kafka_why.cli.output import configure_logs, show, tell
+from kafka_why.cli.parameters import WholeNumber, cluster_options, with_options
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.any_group import AnyView
+from kafka_why.contract.history_reader import AnyView
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.groups.committed import Committed, GroupOffsets
 from kafka_why.groups.gather import Answers, Describing, KnownTypes, TopicsGroups, dead
 from kafka_why.groups.list_groups import (
+    Committed,
+    GroupOffsets,
     ListedGroup,
     consumer_groups,
     list_broker_groups,

@@ -15,10 +15,9 @@ from kafka_why.cli.groups.common import (
     tell_errors,
 )
 from kafka_why.cli.output import show, show_json, tell
-from kafka_why.cli.page_link import link, page_url_option
-from kafka_why.cli.parameters import ParsedOption
+from kafka_why.cli.parameters import ParsedOption, link, page_url_option
+from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from kafka_why.escaping import VisibleText
 from kafka_why.groups.describe import PartitionRow, behind, member_rows, remark, state_row, with_lags

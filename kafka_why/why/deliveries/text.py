@@ -4,10 +4,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from kafka_why.contract.deliveries import ACCEPTED, GONE, REJECTED, Counted
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.why.clock import Clock, duration_text
 from kafka_why.why.deliveries.model import DeliveryReport, LoneDeliveries, MemberSum, SuspectLine, Verdict
-from kafka_why.why.names import Names
-from kafka_why.why.wording import columns, count, listing, shortened
+from kafka_why.why.wording import Clock, Names, columns, count, duration_text, listing, shortened
 
 MAX_ROWS, MAX_SUSPECTS = 20, 20
 _SLOW = 0.8

@@ -4,9 +4,19 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.why.clock import Clock, duration_text
 from kafka_why.why.rocketmq.model import Change, ChangeKind, Consumer, Report, Trap
-from kafka_why.why.wording import INDENT, Lines, columns, count, listing, shortened, tally, trigger_text
+from kafka_why.why.wording import (
+    INDENT,
+    Clock,
+    Lines,
+    columns,
+    count,
+    duration_text,
+    listing,
+    shortened,
+    tally,
+    trigger_text,
+)
 
 MAX_CHANGES = 20
 

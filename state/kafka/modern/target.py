@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import Struct
 
 from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.share_requests import TopicImages
 from kafka_why.contract.kafka.snapshot import Partitions, named
-from kafka_why.contract.kafka.topic_images import TopicImages
 from kafka_why.contract.kafka.wording import counted, listed
 from kafka_why.contract.messages import SettingValue
 from kafka_why.contract.protocols.subscriptions import TopicPartition

@@ -8,8 +8,7 @@ from kafka_why.contract.codec import CommittedOffset, encode, offset_key
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment
-from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.lag.definitions import UNKNOWN, LogBounds, Partition, PartitionLag, ownership
 from kafka_why.page.fleet import Fleet, GroupFacts
 from kafka_why.why.report import Report, report

@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from structlog.testing import capture_logs
 
-from kafka_why.cli.cluster_options import cluster_options
+from kafka_why.cli.parameters import cluster_options
 from kafka_why.connections.client_config import ClientConfig, ClientConfigError
 from kafka_why.connections.client_login import parse_jaas
 from kafka_why.connections.oauth_tokens import TokenProvider

@@ -19,10 +19,10 @@ from kafka_why.contract.deliveries import (
     is_of_deliveries,
 )
 from kafka_why.contract.telemetry import is_of_group, telemetry_key
-from kafka_why.why.clock import Clock
 from kafka_why.why.deliveries.model import DeliveryReport, Verdict
 from kafka_why.why.deliveries.report import ROWS_MAX, SUSPECTS_MAX, Sums
 from kafka_why.why.deliveries.text import MAX_ROWS, deliveries_text, names_of, strangers
+from kafka_why.why.wording import Clock
 
 MINUTE_MS = 60_000
 

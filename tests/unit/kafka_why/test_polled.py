@@ -5,10 +5,15 @@ from struct import pack
 
 import pytest
 
-from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.contract.kafka.history import CONSUMER, SHARE, HistoryEntry
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
-from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
+from kafka_why.contract.protocols.subscriptions import (
+    Assignment,
+    Subscription,
+    TopicPartition,
+    encode_assignment,
+    encode_subscription,
+)
 from kafka_why.escaping import VisibleText
 from kafka_why.observed.polled import ClassicLook, EpochsLook, PolledGroup, PolledMember
 from kafka_why.observed.records import ClassicMember, MemberSubscription

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from kafka_why.contract.codec import encode
 from kafka_why.contract.history_reader import HistoryReader
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.kafka.history import EntryType, GroupState, HistoryEntry
 from kafka_why.contract.sightings import RebalanceSeen, SeenMember, decode_sighting
 from streaming.observing.operator import SIGHTINGS, by_time
 from streaming.observing.rebalance_poller import RebalanceRuns, Seen
