@@ -47,25 +47,15 @@ class LogHistory:
         samples = self._samples.get(partition)
         return None if samples is None else LogBounds(samples.earliest, samples.ends[-1])
 
-    def came_ms(self, partition: Partition, offset: int) -> tuple[int | None, int] | None:
-        """When the record at `offset` came: after the first time, and not after the second. None if it is not
+    def came(self, partition: Partition, offset: int) -> tuple[Seen | None, Seen] | None:
+        """The record at `offset` came after the first of these and not after the second. None if it is not
         known to be there. The first is None if it was there at the first sample.
         """
         samples = self._samples.get(partition)
         place = 0 if samples is None else bisect_right(samples.ends, offset)
         if samples is None or place == len(samples.ends):
             return None
-        return samples.last_ms[place - 1] if place else None, samples.first_ms[place]
-
-    def between(self, partition: Partition, offset: int) -> tuple[Seen, Seen] | None:
-        """The record at `offset` came after the first of these and not after the second. None if it is not
-        known to be there, or was there at the first sample.
-        """
-        samples = self._samples.get(partition)
-        place = 0 if samples is None else bisect_right(samples.ends, offset)
-        if samples is None or not 0 < place < len(samples.ends):
-            return None
-        before = Seen(samples.ends[place - 1] - 1, samples.last_ms[place - 1])
+        before = Seen(samples.ends[place - 1] - 1, samples.last_ms[place - 1]) if place else None
         return before, Seen(samples.ends[place] - 1, samples.first_ms[place])
 
     def newest_ms(self, partition: Partition) -> int | None:
