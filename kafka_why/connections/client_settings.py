@@ -34,7 +34,7 @@ from kafka_why.connections.client_tls import (
     read_tls,
 )
 from kafka_why.connections.msk_iam import IamLogin
-from kafka_why.connections.oauth_tokens import TokenCallback, TokenLogin, TokenProvider
+from kafka_why.connections.oauth_tokens import LoginTokens, TokenLogin
 from kafka_why.connections.used_settings import ClientConfigError, UsedSettings
 
 # What Kafka's client settings mean. What one of the clients below cannot do is refused for all.
@@ -136,7 +136,7 @@ def kafka_python_settings(security: Security) -> dict[str, Any]:
             user = user.replace("=", "=3D").replace(",", "=2C")
         settings |= {"sasl_plain_username": user, "sasl_plain_password": security.login.password}
     elif security.login is not None:
-        settings["sasl_oauth_token_provider"] = TokenProvider(security.login)
+        settings["sasl_oauth_token_provider"] = LoginTokens(security.login)
     return settings
 
 
@@ -158,7 +158,7 @@ def librdkafka_settings(security: Security) -> dict[str, Any]:
     if isinstance(security.login, PasswordLogin):
         settings |= {"sasl.username": security.login.user, "sasl.password": security.login.password}
     elif security.login is not None:
-        settings["oauth_cb"] = TokenCallback(security.login)
+        settings["oauth_cb"] = LoginTokens(security.login)
     return settings
 
 
