@@ -344,15 +344,11 @@ def _unsettled(
 def remark(group_id: str, state: str, type_: str = "consumer") -> str | None:
     """Return the remark for the user about a group in this state, None if there is none."""
     kind = type_.capitalize() if type_ in ("share", "streams") else "Consumer"
-    if state == DEAD:
-        return f"Error: {kind} group '{group_id}' does not exist."
-    if state == GroupState.EMPTY:
-        return f"{kind} group '{group_id}' has no active members."
-    if state in _REBALANCING:
-        return f"Warning: {kind} group '{group_id}' is rebalancing."
-    if state == NOT_READY:
-        return (
-            f"Warning: {kind} group '{group_id}' is not ready: topics of its topology are missing, or have "
-            "wrong numbers of partitions."
-        )
-    return None
+    remarks = {
+        DEAD: f"Error: {kind} group '{group_id}' does not exist.",
+        GroupState.EMPTY.value: f"{kind} group '{group_id}' has no active members.",
+        NOT_READY: f"Warning: {kind} group '{group_id}' is not ready: topics of its topology are missing, or "
+        "have wrong numbers of partitions.",
+    }
+    is_moving = state in _REBALANCING
+    return f"Warning: {kind} group '{group_id}' is rebalancing." if is_moving else remarks.get(state)
