@@ -9,8 +9,7 @@ import click
 
 from kafka_why.cli.output import reading_progress, show, show_json, tell
 from kafka_why.cli.parameters import ParsedOption, with_options
-from kafka_why.why.broker_logs import BrokerLogs, parse_zone, read_broker_logs
-from kafka_why.why.logged import groups_text, listed_groups
+from kafka_why.why.broker_logs import BrokerLogs, groups_text, listed_groups, parse_zone, read_broker_logs
 from kafka_why.why.wording import Clock
 
 

@@ -23,6 +23,7 @@ from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.topic_reader import ClientError, TopicsMissing, layout_on
+from kafka_why.why.broker_logs import alone, of_logs, with_records
 from kafka_why.why.deliveries.model import DeliveryReport, LoneDeliveries
 from kafka_why.why.deliveries.reading import read_since
 from kafka_why.why.deliveries.text import alone_text, strangers
@@ -34,7 +35,6 @@ from kafka_why.why.history import (
     read_folder,
     read_history,
 )
-from kafka_why.why.logged import alone, of_logs, with_records
 from kafka_why.why.report import Report, course_of, report_of
 from kafka_why.why.rocketmq.changes import report as rocketmq_report
 from kafka_why.why.rocketmq.model import Report as RocketMqReport

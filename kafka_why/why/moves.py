@@ -25,6 +25,7 @@ from typing import Final, TypeAlias
 
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import (
+    Claim,
     MemberId,
     MemberSubscription,
     ProtocolError,
@@ -32,8 +33,8 @@ from kafka_why.contract.protocols.subscriptions import (
     TopicPartition,
     by_topic,
     decode_assignment,
+    encode_sticky_user_data,
 )
-from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
 from kafka_why.sticky.assignor import StickyAssignor
 from kafka_why.why.model import Idle, MemberMoves, Moves
 
