@@ -33,9 +33,9 @@ from kafka_why.contract.protocols.subscriptions import (
     decode_assignment,
     decode_subscription,
     encode_assignment,
+    encode_cooperative_user_data,
     encode_subscription,
 )
-from kafka_why.contract.protocols.user_data import encode_cooperative_user_data
 
 RANGE, COOPERATIVE = "range", "cooperative-sticky"
 TOPICS = 50

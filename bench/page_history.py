@@ -16,13 +16,14 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.protocols.subscriptions import (
     Assignment,
+    Claim,
     MemberSubscription,
     Subscription,
     TopicPartition,
     encode_assignment,
+    encode_sticky_user_data,
     encode_subscription,
 )
-from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
 from kafka_why.sticky.api import Assignor
 from state.kafka.classic_group import ClassicGroup, Member
 from state.timeline import Row, Timeline

@@ -5,13 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_why.contract.protocols.subscriptions import (
+    Claim,
     MemberId,
     MemberSubscription,
     PartitionRacks,
     Subscription,
     TopicPartition,
+    encode_sticky_user_data,
 )
-from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
 from kafka_why.why.moves import Holdings
 
 MAX_PARTITIONS = 1_000_000

@@ -14,6 +14,7 @@ from kafka_why.contract.protocols.subscriptions import (
     HIGHEST_VERSION,
     PROTOCOL_TYPE,
     Assignment,
+    Claim,
     MemberSubscription,
     ProtocolError,
     Subscription,
@@ -21,12 +22,9 @@ from kafka_why.contract.protocols.subscriptions import (
     decode_subscription,
     decode_version,
     encode_assignment,
-    encode_subscription,
-)
-from kafka_why.contract.protocols.user_data import (
-    Claim,
     encode_cooperative_user_data,
     encode_sticky_user_data,
+    encode_subscription,
 )
 from kafka_why.sticky.api import Assignor
 from kafka_why.sticky.assignor import CooperativeStickyAssignor, StickyAssignor
