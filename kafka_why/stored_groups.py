@@ -25,7 +25,7 @@ from kafka_why.observed.records import AnyRecord
 from kafka_why.observed.step import observe
 from kafka_why.observed.view import view_of
 from kafka_why.stored_log import Batch, OpenTransactions, StoredRecord
-from kafka_why.topic_ids import NamesById
+from kafka_why.topic_reader import NamesById
 from kafka_why.wire.primitives import ProtocolError
 
 MAX_GROUPS = 20_000

@@ -25,8 +25,7 @@ from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.page.words import thousands, utc_time
 from kafka_why.stored_groups import MAX_GROUPS, GroupNews, LogPart, StoredGroups
 from kafka_why.stored_log import LogWalk, OpenTransactions, StoredLog
-from kafka_why.topic_ids import names_on
-from kafka_why.topic_reader import FollowerThread
+from kafka_why.topic_reader import FollowerThread, names_on
 
 FIRST_MS = 600_000
 """The last minutes, which are read first."""

@@ -24,7 +24,7 @@ from kafka_why.observed.records import AnyRecord, ClassicGeneration, ClassicGrou
 from kafka_why.observed.step import sight
 from kafka_why.stored_groups import GroupPart, LogPart, observe_stored
 from kafka_why.stored_log import LogWalk, OpenTransactions, Progress, StoredLog
-from kafka_why.topic_ids import NamesById, names_on
+from kafka_why.topic_reader import NamesById, names_on
 from kafka_why.why.history import History, HistoryUnavailable, why_nothing
 from kafka_why.why.wording import Clock
 

@@ -40,7 +40,7 @@ from kafka_why.observed.observation import At, Observation
 from kafka_why.observed.step import observe, sight
 from kafka_why.observed.view import view_of
 from kafka_why.partitioner import partition_of
-from kafka_why.topic_ids import NamesById, names_on
+from kafka_why.topic_reader import NamesById, names_on
 from kafka_why.wire.primitives import ProtocolError
 from records.truncation import encode_event, encode_view
 from streaming.observing.one_observer import incarnation

@@ -31,8 +31,7 @@ from kafka_why.groups.log_offsets import LogOffsets
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
 from kafka_why.observed.view import view_of
 from kafka_why.partitioner import partition_of
-from kafka_why.topic_ids import names_on
-from kafka_why.topic_reader import ClientError, TopicsMissing, layout_on
+from kafka_why.topic_reader import ClientError, TopicsMissing, layout_on, names_on
 from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.offsets_topic import OffsetsTopic
 

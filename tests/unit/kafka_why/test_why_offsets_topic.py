@@ -17,7 +17,7 @@ from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.observation import At
 from kafka_why.observed.step import observe
 from kafka_why.stored_log import Batch, LogWalk, Progress, StoredLog
-from kafka_why.topic_ids import NamesById
+from kafka_why.topic_reader import NamesById
 from kafka_why.why.offsets_topic import GroupRecords
 from streaming.query.log_order import LogRow
 from tests.harness.observed_log import REAL, REAL_OF_OTHERS, real_rows
