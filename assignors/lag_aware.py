@@ -25,13 +25,15 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from kafka_why.contract.protocols.subscriptions import (
+    Claim,
     MemberId,
     MemberSubscription,
     PartitionRacks,
     Subscription,
     TopicPartition,
+    cooperative_claim,
+    sticky_claim,
 )
-from kafka_why.contract.protocols.user_data import Claim, cooperative_claim, sticky_claim
 from kafka_why.sticky.api import NO_RACKS
 from kafka_why.sticky.group import NOBODY, StickyGroup, number_group
 

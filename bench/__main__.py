@@ -16,7 +16,7 @@ from bench.rows import ROWS
 from bench.rows.bench import Bench, Plan
 from cli.processes.child import ChildFailed
 from embedded.broker import BrokerFailed
-from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.output import configure_logs
 
 FAILURES = (BrokerFailed, ChildFailed, LoadFailed)
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from bench.core import BEGIN_MS, CONFIG, GROUP_ID, QUICK_ROUNDS, ROUNDS, decode, encode
+from kafka_why.contract.kafka.history import LEAVE_GROUP_MEMBER_EPOCH
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, TopicIdPartitions
 from kafka_why.contract.kafka.responses import AssignedTopicPartitions, ConsumerGroupHeartbeatResponse
-from kafka_why.contract.kafka.states import LEAVE_GROUP_MEMBER_EPOCH
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import TopicImage
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.effects import Effects
 from state.timeline import Row, Timeline

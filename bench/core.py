@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from checkpoints import codec
-from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.codec import AnyRequest
+from kafka_why.contract.kafka.history import GroupState
 from kafka_why.contract.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
@@ -22,9 +23,7 @@ from kafka_why.contract.kafka.requests import (
     Protocol,
     SyncGroup,
 )
-from kafka_why.contract.kafka.states import GroupState
-from kafka_why.contract.protocols.consumer_protocol import encode_subscription
-from kafka_why.contract.protocols.subscriptions import Subscription
+from kafka_why.contract.protocols.subscriptions import Subscription, encode_subscription
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup

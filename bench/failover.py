@@ -26,7 +26,7 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.claims import Claims
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import ServicePhase
 from kafka_why.topic_reader import TopicReader
 from streaming.query.owner_guard import OwnerGuard
 from streaming.service.status import read_status

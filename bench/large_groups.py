@@ -26,14 +26,16 @@ from cli.processes.child import Child
 from gateway.wire import codec
 from gateway.wire.framing import framed
 from kafka_why.connections.address import Address
-from kafka_why.contract.protocols.consumer_protocol import (
+from kafka_why.contract.protocols.subscriptions import (
+    Assignment,
+    MemberSubscription,
+    Subscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
+    encode_cooperative_user_data,
     encode_subscription,
 )
-from kafka_why.contract.protocols.subscriptions import Assignment, MemberSubscription, Subscription
-from kafka_why.contract.protocols.user_data import encode_cooperative_user_data
 
 RANGE, COOPERATIVE = "range", "cooperative-sticky"
 TOPICS = 50

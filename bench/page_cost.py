@@ -32,9 +32,8 @@ from bench.page_records import (
     small_group,
     view_record,
 )
-from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.codec import encode
-from kafka_why.contract.history_reader import decode_any_entry
+from kafka_why.contract.history_reader import AnyHistoryEntry, decode_any_entry
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
@@ -47,8 +46,7 @@ from kafka_why.page.security import Access
 from kafka_why.page.service_topics import ServiceTopics
 from kafka_why.page.sources import Sources
 from kafka_why.sticky.assignor import StickyAssignor
-from kafka_why.why.history import History
-from kafka_why.why.recent_history import entries_since
+from kafka_why.why.history import History, entries_since
 
 BEGIN_MS = 1_700_000_000_000
 HOST = "localhost"
@@ -68,7 +66,7 @@ class Answer:
 
 
 class MemoryLog:
-    """A group's records on the events topic: a `kafka_why.why.recent_history.GroupLog`, with offsets from
+    """A group's records on the events topic: a `kafka_why.why.history.GroupLog`, with offsets from
     0.
     """
 
@@ -127,7 +125,7 @@ class Bench:
 
     def _read(self, _: str, since_ms: int) -> History:
         part = entries_since(self._log, since_ms)
-        return History(*part, records_read=len(part.entries))
+        return part
 
     def get(self, path: str, **query: object) -> Answer:
         """Ask the application once."""

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from bench.core import CONFIG
-from kafka_why.contract.any_group import AnyRequest
-from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.codec import AnyRequest
+from kafka_why.contract.kafka.history import GroupState, HistoryEntry
 from kafka_why.contract.kafka.requests import (
     JoinGroup,
     LeaveGroup,
@@ -14,15 +14,16 @@ from kafka_why.contract.kafka.requests import (
     Protocol,
     SyncGroup,
 )
-from kafka_why.contract.kafka.states import GroupState
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
 from kafka_why.contract.protocols.subscriptions import (
     Assignment,
+    Claim,
     MemberSubscription,
     Subscription,
     TopicPartition,
+    encode_assignment,
+    encode_sticky_user_data,
+    encode_subscription,
 )
-from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
 from kafka_why.sticky.api import Assignor
 from state.kafka.classic_group import ClassicGroup, Member
 from state.timeline import Row, Timeline

@@ -22,7 +22,7 @@ from bench.stats import percentile
 from bench.systems import cpu_s
 from embedded.broker import EmbeddedBroker
 from embedded.java import QUICK_COMPILER
-from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.output import configure_logs
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from streaming.query.spark_settings import DEFAULT_JAVA_OPTIONS
@@ -129,7 +129,7 @@ def _serve(
     from gateway.net.options import GatewayOptions
     from gateway.service import serving
     from gateway.upstream.connections import Address
-    from kafka_why.contract.service.status import ServicePhase
+    from kafka_why.contract.service import ServicePhase
     from streaming.service.coordinator import Coordinator
     from streaming.service.options import Options
 

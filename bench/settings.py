@@ -24,7 +24,7 @@ from bench.stats import percentile
 from bench.systems import cores_of
 from bench.variants import INITIAL_DELAY_MS, Running, Variant
 from embedded.broker import EmbeddedBroker
-from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.output import configure_logs
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.metrics.batch_progress import BatchProgress
 

@@ -26,7 +26,7 @@ from bench.rows.bench import AT_ONCE_MS
 from bench.stats import percentile
 from bench.systems import BEHIND_GATEWAY, COORDINATOR, GATEWAY, PREFIX, Running, RunningSystems
 from cli.processes.family import family
-from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.output import configure_logs
 
 STAGES = (
     ("gateway: read the request, until its record is sent", 0, 1),

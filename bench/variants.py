@@ -16,7 +16,7 @@ from bench.floor import start_floor
 from cli.processes.family import family
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import ServicePhase
 from kafka_why.metrics.batch_progress import BatchProgress
 from state.dispatch import step
 from streaming.query.session import Session

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from checkpoints.files import Files
 from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
 from checkpoints.spark_logs import last_batch, planned_ends
-from kafka_why.contract.settings import SettingValue
+from kafka_why.contract.messages import SettingValue
 from kafka_why.local_files import FolderError, LocalFiles
 from state.inputs import Outage
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-from kafka_why.contract.settings import SettingValue
+from kafka_why.contract.messages import SettingValue
 from state.config import ConfigChange, Configs, CoordinatorConfig
 from state.inputs import Outage
 

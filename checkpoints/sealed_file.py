@@ -19,7 +19,7 @@ import msgspec
 import pyarrow as pa
 from msgspec import Struct
 
-from kafka_why.folders import sync
+from kafka_why.local_files import sync
 
 COMPRESSED = ".zst"
 

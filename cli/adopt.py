@@ -6,11 +6,9 @@ from pathlib import Path
 
 import click
 
-from kafka_why.cli.cluster_options import client_config_of
 from kafka_why.cli.groups.common import output_option
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show, show_json, tell
-from kafka_why.cli.parameters import SERVERS, WholeNumber
+from kafka_why.cli.output import configure_logs, show, show_json, tell
+from kafka_why.cli.parameters import SERVERS, WholeNumber, client_config_of
 from kafka_why.groups.tables import Column, render_table
 from operations.adopt.groups_at import AdoptError, GroupsAt
 from operations.adopt.plan import AdoptDecision, Plan, plan

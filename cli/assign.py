@@ -9,17 +9,15 @@ import click
 from cli.groups.coordinator import Coordinator
 from kafka_why.assign.model import GroupSpec, InputError
 from kafka_why.assign.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
-from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.groups.common import connected, output_option, parsed_by, timeout_option
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.option_object import as_object
-from kafka_why.cli.output import show, show_json
+from kafka_why.cli.groups.common import connected, output_option, timeout_option
+from kafka_why.cli.output import configure_logs, show, show_json
+from kafka_why.cli.parameters import ParsedOption, as_object, cluster_options
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.escaping import visible_text
 from kafka_why.groups.gather import describe_groups, describe_partitions
-from kafka_why.why.names import Names
+from kafka_why.why.wording import Names
 from operations.assign.compare import StrategyResult, outcomes, standing
 from operations.assign.live import live_group, subscribed_topics
 from operations.assign.strategies import CLIENT_STRATEGIES, KNOWN, check_strategy, rounds
@@ -56,7 +54,7 @@ class AssignOptions:
 @click.option(
     "--topics",
     metavar="TOPIC:N,...|@FILE",
-    callback=parsed_by(parse_topics),
+    type=ParsedOption("TOPICS", parse_topics),
     help="Topics with their numbers of partitions, or a file with a JSON object of them.",
 )
 @click.option(
@@ -80,7 +78,7 @@ class AssignOptions:
     "strategies",
     multiple=True,
     default=CLIENT_STRATEGIES,
-    callback=parsed_by(check_strategy),
+    type=ParsedOption("NAME", check_strategy),
     metavar="NAME",
     help=f"A strategy; repeatable; default: the strategies of Kafka's clients. Known: {', '.join(KNOWN)}.",
 )

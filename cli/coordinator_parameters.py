@@ -5,7 +5,7 @@ from typing import Any
 import re2
 
 from gateway.net.advertised import parse_templates
-from kafka_why.cli.parsed_option import ParsedOption
+from kafka_why.cli.parameters import ParsedOption
 from records.topic_patterns import compiled, error_text
 from streaming.query.admission import parse_shards
 from streaming.query.storage import storage_at

@@ -14,8 +14,7 @@ from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.folders import DEFAULT_DATA_DIR
-from kafka_why.local_files import FolderError
+from kafka_why.local_files import DEFAULT_DATA_DIR, FolderError
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

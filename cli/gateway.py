@@ -14,16 +14,13 @@ from cli.gateway_processes import Plan, ProcessFailed, Served, serving_processes
 from gateway.health import CHECKS, LISTENING, Checks
 from gateway.metrics.collector import GatewayCollector
 from gateway.service import STARTUP_ERRORS, running
-from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show, show_encoded
-from kafka_why.cli.parameters import HOST, WholeNumber
-from kafka_why.cli.signals import exit_on_signals, stop_on_signals
-from kafka_why.cli.thread_deaths import Stop, watching_threads
+from kafka_why.cli.output import configure_logs, show, show_encoded
+from kafka_why.cli.parameters import HOST, WholeNumber, cluster_options
+from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.metrics.http import HttpPort
-from kafka_why.topic_layout import ClientError, layout_on
+from kafka_why.topic_reader import ClientError, layout_on
 from kafka_why.web import WebUnavailable
 from streaming.query.session import LOOPBACK
 

@@ -16,8 +16,15 @@ from gateway.quotas.rules import read_quotas
 from gateway.security.authentication import Security
 from gateway.telemetry.service import INTERVAL_MAX_MS, INTERVAL_MIN_MS, INTERVAL_MS
 from gateway.upstream.share_groups import Coordinators
-from kafka_why.cli.option_object import Command, as_object, with_options
-from kafka_why.cli.parameters import ADDRESS, HOST, DecimalNumber, WholeNumber
+from kafka_why.cli.parameters import (
+    ADDRESS,
+    HOST,
+    Command,
+    DecimalNumber,
+    WholeNumber,
+    as_object,
+    with_options,
+)
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout

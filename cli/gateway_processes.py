@@ -25,12 +25,11 @@ from gateway.health import Checks
 from gateway.metrics.numbers import Numbers, added, without_gauges
 from gateway.net.server import CannotListen
 from gateway.service import LOOP_TIMEOUT_S, STARTUP_ERRORS, RunningGateway, running
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.signals import exit_on_signals, stop_on_signals
-from kafka_why.cli.thread_deaths import Stop, watching_threads
+from kafka_why.cli.output import configure_logs
+from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.topic_layout import ClientError, layout_on
+from kafka_why.topic_reader import ClientError, layout_on
 
 # How long a process may take to end after the drain timeout.
 _END_TIMEOUT_S = 40.0

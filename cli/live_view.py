@@ -19,27 +19,27 @@ from rich.text import Text
 from cli.console import EscapingConsole
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
-from kafka_why.contract.any_group import AnyView
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.history_reader import (
     INCARNATIONS_REMEMBERED,
+    AnyView,
     CoordinatorStarted,
     GroupTable,
     HistoryReader,
     decode_any_entry,
     decode_any_snapshot,
 )
+from kafka_why.contract.kafka.history import GroupState
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
-from kafka_why.contract.kafka.states import GroupState
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from kafka_why.escaping import visible, visible_text
-from kafka_why.holdings import holdings, progress
+from kafka_why.partition_text import holdings, progress
 from kafka_why.rocketmq_group import client_version, group_state
 from kafka_why.topic_reader import TopicReader
 from kafka_why.why.entry_text import clock, entry_line
-from kafka_why.why.names import is_bare
+from kafka_why.why.wording import is_bare
 
 _POLL_MS = 200
 _LAST_ENTRIES = 8

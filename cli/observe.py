@@ -14,18 +14,13 @@ from cli.series_options import series_options
 from cli.spark_options import SPARK_CONF
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
-from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.option_object import as_object
-from kafka_why.cli.output import failure_in_lines, show, tell
-from kafka_why.cli.parameters import HOST, WholeNumber
-from kafka_why.cli.signals import exit_on_signals, stop_on_signals
-from kafka_why.cli.thread_deaths import Stop, watching_threads
+from kafka_why.cli.output import configure_logs, failure_in_lines, show, tell
+from kafka_why.cli.parameters import HOST, WholeNumber, as_object, cluster_options
+from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
-from kafka_why.contract.service.status import ServicePhase
-from kafka_why.folders import DEFAULT_DATA_DIR
-from kafka_why.local_files import FolderError
+from kafka_why.contract.service import ServicePhase
+from kafka_why.local_files import DEFAULT_DATA_DIR, FolderError
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.metrics.series import SeriesBounds
 from kafka_why.metrics.service import Metrics

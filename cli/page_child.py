@@ -6,7 +6,7 @@ import sys
 import msgspec
 from msgspec import Struct
 
-from kafka_why.cli.logs import configure_logs
+from kafka_why.cli.output import configure_logs
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.page.commands import Source

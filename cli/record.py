@@ -7,8 +7,7 @@ import click
 
 from checkpoints.upgrades import code_version
 from cli.replay_source import Source, parse_time, reported, source_options
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show
+from kafka_why.cli.output import configure_logs, show
 from operations.replay import read_topics
 from operations.replay.read_topics import Part
 

@@ -6,11 +6,10 @@ import time
 import click
 
 from cli.replay_source import Source, parse_time, recording_options, reported
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show, show_json, tell
+from kafka_why.cli.output import configure_logs, show, show_json, tell
 from kafka_why.escaping import visible_text
 from kafka_why.numbers import is_whole_number, parse_whole_number
-from kafka_why.why.clock import Clock
+from kafka_why.why.wording import Clock
 from operations.replay.judge import judge
 from operations.replay.moment import moment_text
 from operations.replay.read_topics import Part

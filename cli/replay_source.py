@@ -14,11 +14,11 @@ from checkpoints.export_file import ExportFile
 from checkpoints.upgrades import code_version
 from cli.coordinator_parameters import PLACE
 from cli.data_folder import cluster, data_dir_option, reported_as
-from kafka_why.cli.cluster_options import cluster_options
+from kafka_why.cli.parameters import cluster_options
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.topic_layout import ClientError, layout_on
-from kafka_why.why.since import parse_since
+from kafka_why.topic_reader import ClientError, layout_on
+from kafka_why.why.wording import parse_since
 from operations.replay.live import recorded
 from operations.replay.read_topics import CannotRecord, Part
 from operations.replay.recording import Recording

@@ -18,15 +18,13 @@ from clients.coordinator_client import CoordinatorClient
 from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.consumer import Inbox, PushConsumer
 from clients.rocketmq.instance import Intervals
-from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show
-from kafka_why.cli.parameters import WholeNumber
+from kafka_why.cli.output import configure_logs, show
+from kafka_why.cli.parameters import WholeNumber, cluster_options
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.rocketmq.requests import ConsumeFromWhere, MessageModel
-from kafka_why.topic_layout import ClientError, layout_on
+from kafka_why.topic_reader import ClientError, layout_on
 
 FROM_WHERE = {
     "first": ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET,

@@ -19,11 +19,9 @@ from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.broker_supervision import SupervisedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import failure_in_lines, show, show_encoded, tell
-from kafka_why.cli.signals import exit_on_signals, stop_on_signals
-from kafka_why.cli.thread_deaths import Stop, watching_threads
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.cli.output import configure_logs, failure_in_lines, show, show_encoded, tell
+from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
+from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import FolderError
 from kafka_why.page.commands import Source
 from kafka_why.service_folder import Folder

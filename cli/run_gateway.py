@@ -16,13 +16,12 @@ from gateway.metrics.counts import BUCKETS_S
 from gateway.metrics.numbers import Numbers
 from gateway.net.options import GatewayOptions
 from gateway.service import STARTUP_ERRORS, RunningGateway, running
-from kafka_why.contract.service.replica import ReplicaState
-from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from kafka_why.contract.service import ReplicaState, ServicePhase, ServiceStatus
 from kafka_why.metrics.http import Checks, Note
 from kafka_why.metrics.series import SeriesBounds
 from kafka_why.metrics.service import Metrics
 from kafka_why.service_state import Durations, GatewayState, durations
-from kafka_why.topic_layout import ClientError
+from kafka_why.topic_reader import ClientError
 from operations.service_metrics import metrics_of
 from state.config import CoordinatorConfig
 from streaming.service.coordinator import Coordinator

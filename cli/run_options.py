@@ -12,23 +12,19 @@ from cli.gateway_options import Listening, gateway_options
 from cli.series_options import series_options
 from cli.settings import parse_broker_settings, parse_settings
 from cli.spark_options import SparkOptions, spark_options
-from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.option_object import Command, as_object, with_options
-from kafka_why.cli.parameters import HOST, WholeNumber
+from kafka_why.cli.parameters import HOST, Command, WholeNumber, as_object, cluster_options, with_options
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import (
+    CREATED_TOPIC_BYTES,
     DEFAULT_PREFIX,
     DEFAULT_REPLY_PARTITIONS,
     DEFAULT_REQUEST_PARTITIONS,
-    TopicLayout,
-)
-from kafka_why.contract.sizes import (
-    CREATED_TOPIC_BYTES,
     LEAST_RESPONSES_TOPIC_BYTES,
     MOST_TOPIC_BYTES,
+    TopicLayout,
     size_limits,
 )
-from kafka_why.folders import DEFAULT_DATA_DIR
+from kafka_why.local_files import DEFAULT_DATA_DIR
 from kafka_why.metrics.series import SeriesBounds
 from streaming.query.admission import DEFAULT_SHARDS
 from streaming.query.session import LOOPBACK

@@ -3,8 +3,7 @@
 import click
 
 from cli.coordinator_parameters import PATTERN
-from kafka_why.cli.option_object import Command, as_object, with_options
-from kafka_why.cli.parameters import WholeNumber
+from kafka_why.cli.parameters import Command, WholeNumber, as_object, with_options
 from kafka_why.metrics.series import DEFAULT_GROUPS, SeriesBounds
 
 _OPTIONS = (

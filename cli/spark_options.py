@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import click
 
 from cli.settings import name_value_pairs
-from kafka_why.cli.option_object import Command, as_object, with_options
-from kafka_why.cli.parameters import HOST, WholeNumber
+from kafka_why.cli.parameters import HOST, Command, WholeNumber, as_object, with_options
 from streaming.query.spark_settings import (
     DEFAULT_STATE_PARTITIONS,
     SettingRefused,

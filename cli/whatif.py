@@ -5,9 +5,8 @@ import sys
 import click
 
 from cli.replay_source import Source, recording_options, reported
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show, show_json
-from kafka_why.why.clock import Clock
+from kafka_why.cli.output import configure_logs, show, show_json
+from kafka_why.why.wording import Clock
 from operations.replay.read_topics import Part
 from operations.whatif.answer import Answer, answer
 from operations.whatif.changes import ASSIGNORS, Changes, parse_changes

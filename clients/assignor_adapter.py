@@ -18,18 +18,16 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 from assignors.kafka.server_side import PREFIX
 from assignors.kafka.uniform import UniformAssignor
 from assignors.lag_aware import LagAwareAssignor
-from kafka_why.contract.protocols.consumer_protocol import encode_subscription
 from kafka_why.contract.protocols.subscriptions import (
+    Claim,
     MemberId,
     MemberSubscription,
     PartitionRacks,
     Subscription,
     TopicPartition,
-)
-from kafka_why.contract.protocols.user_data import (
-    Claim,
     encode_cooperative_user_data,
     encode_sticky_user_data,
+    encode_subscription,
 )
 from kafka_why.sticky.api import NO_RACKS, Assignor
 from kafka_why.sticky.assignor import CooperativeStickyAssignor, StickyAssignor

@@ -40,8 +40,7 @@ from kafka_why.contract.kafka.responses import (
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import Closeable
 from kafka_why.partitioner import partition_of
-from kafka_why.topic_layout import TopicsMissing
-from kafka_why.topic_reader import TopicReader
+from kafka_why.topic_reader import TopicReader, TopicsMissing
 
 DEFAULT_REQUEST_TIMEOUT_MS = 30_000
 # A JoinGroup is parked until the other members have joined. Kafka's consumer allows five seconds more.

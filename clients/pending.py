@@ -19,7 +19,7 @@ from kafka_why.contract.messages import Request as KafkaRequest
 from kafka_why.contract.rocketmq.requests import Request as RocketMqRequest
 from kafka_why.contract.rocketmq.responses import AnyResponse as RocketMqResponse
 from kafka_why.contract.rocketmq.responses import Response as RocketMqResponseBase
-from kafka_why.topic_layout import ClientError
+from kafka_why.topic_reader import ClientError
 
 # In an encoded answer. Quotes are escaped within the strings of JSON, so no string has these bytes, and no
 # field in front of the correlation id is an object with such a field.

@@ -17,8 +17,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from clients.pending import Pending, PendingRequest, RequestTooLarge
 from kafka_why.contract.codec import encode
+from kafka_why.contract.layout import excess
 from kafka_why.contract.pack import PACK_MAX_BYTES, PACK_MAX_REQUESTS, pack, pack_key, slot_of
-from kafka_why.contract.sizes import excess
 from kafka_why.partitioner import REMEMBERED_MAX_CHARACTERS, partition_of
 
 # Which requests go into which record: the requests of a slot that wait while the partition's last

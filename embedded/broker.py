@@ -26,8 +26,8 @@ from embedded.java import QUICK_COMPILER, find_java
 from embedded.paths import broker_archive
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.folders import PRIVATE_UMASK, make_private_folder, warn_if_open
 from kafka_why.lifetimes import Startable
+from kafka_why.local_files import PRIVATE_UMASK, make_private_folder, warn_if_open
 
 HOST = "127.0.0.1"
 START_TIMEOUT_S = 60

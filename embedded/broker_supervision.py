@@ -6,8 +6,8 @@ from collections.abc import Callable
 import structlog
 
 from embedded.broker import BrokerFailed, EmbeddedBroker
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.lifetimes import BackgroundThread
 from kafka_why.service_folder import describe_full_disk
 
 # The pauses before the starts, in seconds. After the last start fails too, the broker is given up.

@@ -12,10 +12,11 @@ from kafka import KafkaAdminClient
 from kafka.admin import GroupState
 from msgspec import Struct
 
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
+from kafka_why.contract.kafka.history import SHARE
+from kafka_why.lifetimes import BackgroundThread
 
 INTERVAL_S = 3.0
 GROUPS_MAX = 100
@@ -23,8 +24,6 @@ GROUPS_MAX = 100
 _CLIENTS_MAX = 3
 _RETRY_S = 1.0
 _BROKER_TIMEOUT_MS = 5_000
-# The brokers' own coordinator has the share groups of clients of the gateway, too.
-_SHARE = "share"
 # Those of groups that have members.
 _STATES = (
     GroupState.PREPARING_REBALANCE,
@@ -89,7 +88,8 @@ class BrokerGroups(BackgroundThread):
                 self._stopped.wait(_RETRY_S)
 
     def _look(self, admin: KafkaAdminClient) -> None:
-        found = [group for group in admin.list_groups(states_filter=_STATES) if group["group_type"] != _SHARE]
+        # The brokers' own coordinator has the share groups of clients of the gateway, too.
+        found = [group for group in admin.list_groups(states_filter=_STATES) if group["group_type"] != SHARE]
         listed = sorted(found, key=lambda group: str(group["group_id"]))[:GROUPS_MAX]
         classic = [group["group_id"] for group in listed if group["group_type"] == "classic"]
         described = admin.describe_groups(classic) if classic else {}

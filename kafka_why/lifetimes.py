@@ -1,5 +1,6 @@
 """What a `with` block ends."""
 
+import threading
 from abc import ABC, abstractmethod
 from typing import Self
 
@@ -32,3 +33,27 @@ class Startable(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+# A thread of the coordinator's process that works until it is stopped.
+
+
+class BackgroundThread(Startable):
+    """`_run` works in the thread, and returns soon after `_stopped` is set. One that was not started may be
+    stopped, too.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    @abstractmethod
+    def _run(self) -> None: ...

@@ -23,8 +23,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from kafka_why.folders import make_private_folder, warn_if_open
-from kafka_why.local_files import FolderError, FolderNotWritable
+from kafka_why.local_files import FolderError, FolderNotWritable, make_private_folder, warn_if_open
 
 LINGERING_JVM_TIMEOUT_S = 60.0
 

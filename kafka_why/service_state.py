@@ -13,10 +13,8 @@ import msgspec
 from msgspec import Struct
 
 from kafka_why.connections.http_exchange import exchange
-from kafka_why.contract.service.replica import ReplicaState
-from kafka_why.contract.service.status import ServiceStatus
-from kafka_why.contract.service.transactions import TransactionsSummary
-from kafka_why.why.clock import duration_text
+from kafka_why.contract.service import ReplicaState, ServiceStatus, TransactionsSummary
+from kafka_why.why.wording import duration_text
 
 PATH = "/status"
 FRESH_S = 2.0

@@ -4,15 +4,22 @@ It begins at the topics' beginnings, at their ends, at given offsets, or at a ti
 """
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from enum import Enum
+from functools import cache
 from typing import Any, TypeAlias
+from uuid import UUID
 
+import structlog
 from kafka import TopicPartition
-from kafka.errors import KafkaTimeoutError
+from kafka.errors import KafkaError, KafkaTimeoutError
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.lifetimes import Closeable
+from kafka_why.connections.outage_warning import OutageWarning
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.lifetimes import BackgroundThread, Closeable
 
 # kafka-python's ConsumerRecord, which has no types: topic, partition, offset, timestamp (ms), key, value.
 Record: TypeAlias = Any
@@ -162,3 +169,144 @@ class TopicReader(Closeable):
         """The reader's offset in a partition, -1 if the brokers do not answer in time."""
         position: int | None = self._consumer.position(partition, timeout_ms=self._timeout_ms)
         return -1 if position is None else position
+
+
+# The topics of a coordinator or an observer, found by their prefix.
+
+
+class ClientError(RuntimeError):
+    """A request got no answer of its type. Each subclass is one reason."""
+
+
+class TopicsMissing(ClientError):
+    """The coordinator's topics do not exist, or their layout is unexpected."""
+
+
+class BrokersOwn(Enum):
+    """What is read where there are no topics of ours: `__consumer_offsets`, or where it must not be read what
+    coordinators answer about their groups.
+    """
+
+    OFFSETS_TOPIC = 1
+    POLLS = 2
+
+
+def layout_on(client_config: ClientConfig, prefix: str) -> TopicLayout:
+    """Return the layout of the coordinator, or the observer, whose topics have this prefix, with their actual
+    partitions.
+
+    Raises TopicsMissing if neither has created them, or if a gateway does not expose them.
+    """
+    names = TopicLayout.named(prefix)
+    with TopicReader(client_config) as reader:
+        requests = len(reader.partitions_of(names.requests_topic))
+        observed = 0 if requests else len(reader.partitions_of(names.groups_topic))
+        responses = len(reader.partitions_of(names.responses_topic))
+        is_internal = bool(requests) and reader.is_internal(names.requests_topic)
+    if observed:
+        return TopicLayout.observed(prefix, observed)
+    if not requests or not responses:
+        missing = names.responses_topic if requests else names.requests_topic
+        raise TopicsMissing(f"no topic {missing} on {client_config}: has the coordinator been started?")
+    if is_internal:
+        raise TopicsMissing(
+            f"{client_config} is a gateway, whose clients may not write to {names.requests_topic}: "
+            "give the brokers' address"
+        )
+    return TopicLayout.named(prefix, request_partitions=requests, reply_partitions=responses)
+
+
+# A thread that follows topics, and begins again when no broker answers.
+
+
+_RETRY_PAUSE_S = 1.0
+
+
+class FollowerThread(BackgroundThread):
+    """Calls `_connect_and_follow` until stopped. `purpose` is what its warnings say, such as `reading for the
+    page`; the subclass tells `_warning` when it has worked.
+    """
+
+    def __init__(self, name: str, purpose: str) -> None:
+        self._warning = OutageWarning(purpose)
+        super().__init__(name)
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._connect_and_follow()
+            except KafkaError as error:
+                self._retry_later(error)
+
+    def _retry_later(self, error: KafkaError) -> None:
+        self._warning.failed(error)
+        self._stopped.wait(_RETRY_PAUSE_S)
+
+    @abstractmethod
+    def _connect_and_follow(self) -> None:
+        """Follow until stopped. May raise KafkaError."""
+
+
+# Names of topics by their ids, which records of groups of the consumer protocol have instead.
+#
+# A topic's id never gets another name. So it does not matter to the outcome of a batch when its name is
+# looked up, as long as the topic exists: a batch that runs again writes the same entries, at most with more
+# names.
+
+
+# After a look, an id that no topic has is looked for again when so much time has passed.
+_AGAIN_S = 60.0
+# After a look that found nothing new the next one waits so long: a long log has ids of many deleted topics.
+_PAUSE_S = 1.0
+_TIMEOUT_MS = 10_000
+
+log = structlog.get_logger()
+
+Look = Callable[[], dict[bytes, str]]
+
+
+class NamesById:
+    """The names that are known. `look` returns those of all topics; it may raise KafkaError."""
+
+    def __init__(self, look: Look, now_s: Callable[[], float] = time.monotonic) -> None:
+        self.known: dict[bytes, str] = {}
+        self._look = look
+        self._now_s = now_s
+        self._missed: dict[bytes, float] = {}
+        self._next_look_s = float("-inf")
+
+    def find(self, ids: Iterable[bytes]) -> None:
+        """Look these ids up, unless they are known or were not found a moment ago."""
+        now_s = self._now_s()
+        new = [
+            topic_id
+            for topic_id in ids
+            if topic_id not in self.known and now_s - self._missed.get(topic_id, -_AGAIN_S) >= _AGAIN_S
+        ]
+        if not new or now_s < self._next_look_s:
+            return
+        try:
+            self.known.update(self._look())
+        except KafkaError as error:
+            log.warning("names of topics cannot be read, so their ids are shown", error=str(error))
+        missed = [topic_id for topic_id in new if topic_id not in self.known]
+        self._missed.update(dict.fromkeys(missed, now_s))
+        if len(missed) == len(new):
+            self._next_look_s = now_s + _PAUSE_S
+
+
+@cache
+def names_on(client_config: ClientConfig) -> NamesById:
+    """This process's names of the cluster's topics. A Python worker serves many tasks."""
+    return NamesById(lambda: _names(client_config))
+
+
+def _names(client_config: ClientConfig) -> dict[bytes, str]:
+    admin = kafka_clients.admin(
+        client_config, bootstrap_timeout_ms=_TIMEOUT_MS, request_timeout_ms=_TIMEOUT_MS
+    )
+    try:
+        topics: list[dict[str, Any]] = admin.describe_topics()
+    finally:
+        admin.close()
+    return {UUID(str(topic["topic_id"])).bytes: topic["name"] for topic in topics}

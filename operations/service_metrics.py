@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from prometheus_client.registry import Collector
 
 from kafka_why.metrics.http import Check
+from kafka_why.metrics.process import Readings
 from kafka_why.metrics.series import SeriesBounds
-from kafka_why.metrics.service import Metrics, Readings
+from kafka_why.metrics.service import Metrics
 from kafka_why.service_state import GatewayState
 from streaming.observing.service import Observer
 from streaming.service.coordinator import Coordinator

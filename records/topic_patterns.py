@@ -14,7 +14,7 @@ from typing import Any
 import re2
 
 from kafka_why.contract.kafka.requests import RegexResolution
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import TopicImage
 
 KAFKAS_INTERNAL_TOPICS = frozenset(("__consumer_offsets", "__transaction_state", "__share_group_state"))
 

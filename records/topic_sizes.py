@@ -12,12 +12,12 @@ from kafka.admin import ConfigResource, ConfigResourceType
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.sizes import (
+from kafka_why.contract.layout import (
     CREATED,
     LEAST_REQUESTS_TOPIC_BYTES,
     LEAST_RESPONSES_TOPIC_BYTES,
     SizeLimits,
+    TopicLayout,
     size_limits,
 )
 

@@ -7,9 +7,9 @@ from typing import TypeVar
 
 from msgspec import UNSET, Struct, structs
 
-from kafka_why.contract.any_group import AnyHistoryEntry, StoredView
 from kafka_why.contract.codec import encode
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.history_reader import AnyHistoryEntry, StoredView
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.responses import AnyResponse
 from kafka_why.contract.kafka.snapshot import (

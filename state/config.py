@@ -15,8 +15,8 @@ from typing import Any
 from msgspec import Struct
 
 from assignors.kafka import BROKER_ASSIGNORS
+from kafka_why.contract.messages import SettingValue
 from kafka_why.contract.rocketmq.queues import MessageRequestMode
-from kafka_why.contract.settings import SettingValue
 from kafka_why.numbers import INT32_MAX, OutOfRange, parse_whole_number, shortened
 
 # Internal in Kafka: a new member is removed when its first JoinGroup was parked for this time.

@@ -7,12 +7,12 @@ request of another type is refused and leaves the group unchanged.
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
-from kafka_why.contract.any_group import AnyRequest, StoredView
+from kafka_why.contract.codec import AnyRequest
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.group_type import GroupType
+from kafka_why.contract.history_reader import StoredView
 from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
 from kafka_why.contract.kafka.requests import Unanswered
-from kafka_why.contract.messages import ErrorResponse, ReleaseGroup
+from kafka_why.contract.messages import ErrorResponse, GroupType, ReleaseGroup
 from kafka_why.contract.rocketmq.requests import AnyRequest as RocketMqRequest
 from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from state.config import CoordinatorConfig

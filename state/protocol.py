@@ -10,8 +10,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from msgspec import Struct
 
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.group_type import GroupType
-from kafka_why.contract.messages import ErrorResponse
+from kafka_why.contract.messages import ErrorResponse, GroupType
 from state.config import CoordinatorConfig
 from state.inputs import Outage
 

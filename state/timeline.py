@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct, msgpack
 
-from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.codec import AnyRequest
 from state.config import ConfigChange, Configs, CoordinatorConfig
 from state.dispatch import (
     AnyDeadline,

@@ -191,7 +191,7 @@ def test_folders_for_data_are_private() -> None:
         if isinstance(node, ast.Call) and ast.unparse(node.func).endswith((".mkdir", ".makedirs"))
     }
     assert makers == {
-        "kafka_why/folders.py",
+        "kafka_why/local_files.py",
         "embedded/ivy.py",
         "embedded/jars.py",
         "streaming/observing/output_folder.py",

@@ -13,8 +13,12 @@ from typing import Final
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
 from assignors.kafka.uniform import UniformAssignor
-from kafka_why.contract.protocols.subscriptions import Subscription, TopicPartition
-from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
+from kafka_why.contract.protocols.subscriptions import (
+    Claim,
+    Subscription,
+    TopicPartition,
+    encode_sticky_user_data,
+)
 from kafka_why.sticky.api import Assignor
 from kafka_why.sticky.assignor import StickyAssignor
 

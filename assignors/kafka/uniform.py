@@ -8,8 +8,8 @@ from kafka_why.contract.protocols.subscriptions import (
     MemberSubscription,
     PartitionRacks,
     TopicPartition,
+    cooperative_claim,
 )
-from kafka_why.contract.protocols.user_data import cooperative_claim
 from kafka_why.sticky.api import NO_RACKS
 from kafka_why.sticky.group import NOBODY, StickyGroup, number_group
 

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from kafka_why.contract.protocols.java_order import java_order
+from kafka_why.contract.protocols.subscriptions import java_order
 from kafka_why.contract.rocketmq.queues import MessageQueue
 
 # A RocketMQ queue, and the orders in which clients sort queues and client ids before they allocate.

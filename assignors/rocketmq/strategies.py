@@ -15,7 +15,7 @@ from assignors.rocketmq.api import (
     NullPointerException,
     check,
 )
-from kafka_why.contract.protocols.java_order import java_order
+from kafka_why.contract.protocols.subscriptions import java_order
 from kafka_why.contract.rocketmq.queues import MessageQueue
 
 # AVG and AVG_BY_CIRCLE: shares whose sizes differ by at most one.

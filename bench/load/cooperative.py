@@ -7,13 +7,15 @@ from typing import Any, ClassVar
 from bench.load.connection import Connection
 from bench.load.member import LoadGroup, Member
 from kafka_why.connections.address import Address
-from kafka_why.contract.protocols.consumer_protocol import (
+from kafka_why.contract.protocols.subscriptions import (
+    Assignment,
+    Subscription,
+    TopicPartition,
     decode_assignment,
     decode_subscription,
     encode_assignment,
     encode_subscription,
 )
-from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
 
 _VERSION = 1  # the first one with owned partitions
 

@@ -15,12 +15,14 @@ from bench.load.connection import (
 from bench.load.frames import HEARTBEAT, JOIN, LEAVE, SYNC
 from bench.load.load_result import WrongAnswer
 from kafka_why.connections.address import Address
-from kafka_why.contract.protocols.consumer_protocol import (
+from kafka_why.contract.protocols.subscriptions import (
     PROTOCOL_TYPE,
+    Assignment,
+    Subscription,
+    TopicPartition,
     encode_assignment,
     encode_subscription,
 )
-from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
 
 SESSION_TIMEOUT_MS = 600_000  # long, so that no member expires during another measurement
 REBALANCE_TIMEOUT_MS = 300_000  # max.poll.interval.ms of Kafka's clients

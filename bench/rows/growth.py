@@ -17,8 +17,7 @@ from bench.rows.bench import KAFKAS_DELAY_MS, Bench, Found, Plan
 from bench.stats import percentile
 from bench.systems import ON_TOPICS, PREFIX, RunningSystems
 from kafka_why.contract.kafka.requests import AnyAnswered, Protocol
-from kafka_why.contract.protocols.consumer_protocol import encode_subscription
-from kafka_why.contract.protocols.subscriptions import Subscription
+from kafka_why.contract.protocols.subscriptions import Subscription, encode_subscription
 
 GROUPS, MEMBERS, PARTITIONS, OFFSETS = "groups", "members", "partitions", "offsets"
 _FIRST = {GROUPS: 1_000, MEMBERS: 50, PARTITIONS: 500, OFFSETS: 500}

@@ -16,11 +16,10 @@ from cli.processes.child import ChildFailed
 from embedded.broker import BrokerFailed
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show, tell
+from kafka_why.cli.output import configure_logs, show, tell
 from kafka_why.escaping import visible_lines, visible_text
 from kafka_why.local_files import FolderError
-from kafka_why.topic_layout import ClientError
+from kafka_why.topic_reader import ClientError
 
 FAILURES = (
     BrokerFailed,

@@ -18,10 +18,9 @@ from cli.processes.child import Child, Children
 from embedded.broker import EmbeddedBroker
 from kafka_why.cli.output import show
 from kafka_why.connections import kafka_clients
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.kafka.history import EntryType, GroupState, HistoryEntry
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.folders import make_private_folder
+from kafka_why.local_files import make_private_folder
 from kafka_why.partition_text import number_list
 from kafka_why.service_folder import Folder
 

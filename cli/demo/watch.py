@@ -7,7 +7,7 @@ from typing import Self, TypeVar
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.history_reader import decode_entry
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.protocols.consumer_protocol import decode_assignment
+from kafka_why.contract.protocols.subscriptions import decode_assignment
 from kafka_why.topic_reader import Record, TopicReader
 
 T = TypeVar("T")

@@ -9,18 +9,17 @@ from kafka_why.cli.groups.common import (
     connection_options,
     group_options,
     output_option,
-    parsed_by,
     show_table,
     tell_errors,
 )
 from kafka_why.cli.output import show, show_json, tell
+from kafka_why.cli.parameters import ParsedOption
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import LeavingMember
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.escaping import visible_text
-from kafka_why.groups.describing import KnownTypes
 from kafka_why.groups.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
-from kafka_why.groups.gather import describe_groups
+from kafka_why.groups.gather import KnownTypes, describe_groups
 from kafka_why.groups.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
 from kafka_why.groups.selection import Chosen, TopicChoice, choose_partitions, parse_topic
 from operations.admin.requests import GroupRequests, PartitionErrors, Removed
@@ -58,7 +57,7 @@ def delete(cluster: Coordinator, named: Sequence[str], all_groups: bool, output:
     required=True,
     multiple=True,
     metavar="TOPIC[:P,P]",
-    callback=parsed_by(parse_topic),
+    type=ParsedOption("TOPIC", parse_topic),
     help="A topic, or partitions of it; repeatable.",
 )
 @output_option

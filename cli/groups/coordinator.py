@@ -6,10 +6,10 @@ from functools import cached_property
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import RequestTimedOut
 from kafka_why.cli.groups.common import Cluster
-from kafka_why.contract.any_group import AnyView
 from kafka_why.contract.codec import PendingTransaction
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.groups.describing import Describing
+from kafka_why.contract.history_reader import AnyView
+from kafka_why.groups.gather import Describing
 from kafka_why.groups.transactions import pending_transactions
 from operations.admin.requests import GroupRequests, ObservedGroups
 from operations.admin.transactions import abort_pending

@@ -13,12 +13,11 @@ from kafka_why.cli.groups.common import (
     failure,
     group_options,
     output_option,
-    parsed_by,
     show_table,
     tell_errors,
 )
 from kafka_why.cli.output import show_data, show_json, tell
-from kafka_why.cli.parameters import INT64
+from kafka_why.cli.parameters import INT64, ParsedOption
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.error_text import error_text
@@ -57,7 +56,7 @@ _SCENARIOS = (
     "topics",
     multiple=True,
     metavar="TOPIC[:P,P]",
-    callback=parsed_by(parse_topic),
+    type=ParsedOption("TOPIC", parse_topic),
     help="A topic, or partitions of it; repeatable.",
 )
 @click.option("--all-topics", is_flag=True, help="All partitions that the group has offsets for.")
@@ -72,14 +71,14 @@ _SCENARIOS = (
     "--to-datetime",
     "to_datetime_ms",
     metavar="YYYY-MM-DDTHH:mm:SS.sss",
-    callback=parsed_by(parse_datetime_ms),
+    type=ParsedOption("TIME", parse_datetime_ms),
     help="To the first record since this time; UTC unless an offset follows.",
 )
 @click.option(
     "--by-duration",
     "by_duration_ms",
     metavar="PnDTnHnMnS",
-    callback=parsed_by(parse_duration_ms),
+    type=ParsedOption("DURATION", parse_duration_ms),
     help="To the first record since this long ago.",
 )
 @click.option(

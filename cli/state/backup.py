@@ -7,8 +7,7 @@ import click
 
 from cli.data_folder import data_dir_option
 from cli.state.common import opened, place_options, reported
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show
+from kafka_why.cli.output import configure_logs, show
 from streaming.service.stored_state.backup import back_up
 
 

@@ -12,7 +12,8 @@ from checkpoints.checkpoint import Checkpoint
 from cli.coordinator_parameters import PLACE
 from cli.data_folder import Command, reported_as
 from cli.spark_options import SPARK_CONF
-from kafka_why.cli.cluster_options import cluster_options
+from kafka_why.cli.parameters import Command as AnyCommand
+from kafka_why.cli.parameters import cluster_options
 from streaming.query.jvm import SparkFailed
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session
 from streaming.query.storage import storage_at
@@ -37,7 +38,7 @@ PLACE_OPTION = click.option(
 )
 
 
-def servers_option(purpose: str) -> Callable[[Command], Command]:
+def servers_option(purpose: str) -> Callable[[AnyCommand], AnyCommand]:
     """`--bootstrap-servers` of the coordinator's cluster."""
     return cluster_options(
         f"The cluster with the coordinator's topics, {purpose}. "

@@ -14,8 +14,7 @@ from checkpoints.codec import Entry, decode_group
 from checkpoints.export_file import ExportedGroup, ExportFile
 from cli.data_folder import data_dir_option
 from cli.state.common import coordinator_folder, reported, spark_session
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show, show_json
+from kafka_why.cli.output import configure_logs, show, show_json
 from kafka_why.escaping import visible_text
 from kafka_why.numbers import is_whole_number, parse_whole_number
 from operations.stored.changes import GroupChange, change_text, compare_groups

@@ -7,8 +7,7 @@ import click
 from checkpoints.checkpoint import Checkpoint
 from cli.data_folder import cluster, data_dir_option
 from cli.state.common import coordinator_folder, reported, servers_option, spark_session
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show
+from kafka_why.cli.output import configure_logs, show
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.service_folder import Folder
 from streaming.service.stored_state import moving

@@ -13,8 +13,7 @@ from cli.coordinator_parameters import SHARDS
 from cli.data_folder import cluster
 from cli.spark_options import STATE_PARTITIONS
 from cli.state.common import coordinator_folder, reported, servers_option, spark_session
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show
+from kafka_why.cli.output import configure_logs, show
 from kafka_why.cli.parameters import WholeNumber
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.service_folder import Folder

@@ -12,11 +12,10 @@ from pyspark.sql import SparkSession
 from checkpoints.codec import Entry, decode_group
 from cli.data_folder import data_dir_option
 from cli.state.common import opened, place_options, reported
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show, show_encoded, show_json, tell
+from kafka_why.cli.output import configure_logs, show, show_encoded, show_json, tell
 from kafka_why.cli.parameters import WholeNumber
 from kafka_why.escaping import visible_text
-from kafka_why.folders import make_private_folder
+from kafka_why.local_files import make_private_folder
 from operations.stored.frames import write_parquet
 from operations.stored.rows import GroupRows, Table, rows_of
 from operations.stored.sql import answer_json, answer_text, create_views

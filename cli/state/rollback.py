@@ -9,8 +9,7 @@ import click
 from checkpoints.checkpoint import Checkpoint
 from cli.data_folder import cluster, data_dir_option
 from cli.state.common import PLACE_OPTION, coordinator_folder, reported, servers_option, spark_session
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show
+from kafka_why.cli.output import configure_logs, show
 from kafka_why.cli.parameters import WholeNumber
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.service_folder import Folder

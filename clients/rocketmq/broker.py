@@ -30,8 +30,7 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.kafka.responses import OffsetCommitResponse
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.contract.rocketmq.offset_groups import OFFSET_GROUP_PREFIX
-from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.queues import OFFSET_GROUP_PREFIX, MessageQueue
 from kafka_why.contract.rocketmq.requests import (
     ConsumeFromWhere,
     GetConsumerListByGroup,
@@ -43,7 +42,7 @@ from kafka_why.contract.rocketmq.requests import (
     UnregisterConsumer,
 )
 from kafka_why.contract.rocketmq.responses import ResponseCode
-from kafka_why.topic_layout import ClientError
+from kafka_why.topic_reader import ClientError
 from state.rocketmq.split import HeartbeatData, Origin, split_heartbeat
 
 # A consumer's committed offsets: fetched when it gets queues, committed while it consumes.

@@ -19,7 +19,7 @@ from gateway.wire.keep_alive import decode_keep_alive
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, TopicIdPartitions
 from kafka_why.contract.kafka.responses import ConsumerGroupHeartbeatResponse
-from kafka_why.contract.kafka.topic_images import TopicImages
+from kafka_why.contract.kafka.share_requests import TopicImages
 from kafka_why.wire.schema_reader import Pause
 
 OFF = {"error_code": ErrorCode.UNSUPPORTED_VERSION}

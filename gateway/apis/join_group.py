@@ -20,8 +20,8 @@ from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from kafka_why.contract.kafka.requests import JoinGroup, Protocol
 from kafka_why.contract.kafka.responses import JoinGroupResponse
-from kafka_why.contract.kafka.topic_images import TopicImages
-from kafka_why.contract.protocols.consumer_protocol import (
+from kafka_why.contract.kafka.share_requests import TopicImages
+from kafka_why.contract.protocols.subscriptions import (
     PROTOCOL_TYPE,
     ProtocolError,
     decode_subscribed_topics,

@@ -23,8 +23,7 @@ from gateway.wire.framing import RequestHeader
 from gateway.wire.keep_alive import decode_share_keep_alive
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.responses import ShareGroupMemberDescription
-from kafka_why.contract.kafka.share_requests import ShareGroupDescribe, ShareGroupHeartbeat
-from kafka_why.contract.kafka.topic_images import TopicImages
+from kafka_why.contract.kafka.share_requests import ShareGroupDescribe, ShareGroupHeartbeat, TopicImages
 from kafka_why.wire.schema_reader import Pause
 from state.kafka.share.heartbeat import MEMBER_ID_MAX_CHARS
 

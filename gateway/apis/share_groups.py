@@ -50,8 +50,8 @@ from kafka_why.contract.kafka.share_requests import (
     AlterShareTopic,
     DeleteShareGroupOffsets,
     DescribeShareGroupOffsets,
+    TopicImages,
 )
-from kafka_why.contract.kafka.topic_images import TopicImages
 
 # Where share groups (KIP-932) of this project's coordinator stand in their partitions.
 #

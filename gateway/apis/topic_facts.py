@@ -19,7 +19,7 @@ from gateway.limits import MIB
 from gateway.upstream.cluster import AllTopics, Topic
 from gateway.upstream.connections import UpstreamLost
 from kafka_why.contract.kafka.requests import RegexResolution
-from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
+from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
 from records.topic_patterns import digest, resolve
 
 # A member may join because a topic has just got more partitions.

@@ -18,7 +18,7 @@ from gateway.log_text import RateLimitedWarning, quoted
 from gateway.metrics.counts import Counts
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.messages import Request, Response
-from kafka_why.topic_layout import ClientError
+from kafka_why.topic_reader import ClientError
 
 # How long a member's request is held by the gateway: docs/decisions/0009. No IO and no clock of its
 # own.

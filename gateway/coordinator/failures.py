@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException
 from clients.pending import ClientClosed, CoordinatorError, RequestNotSent, RequestTimedOut, RequestTooLarge
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.messages import Request, Response
-from kafka_why.topic_layout import ClientError
+from kafka_why.topic_reader import ClientError
 
 R = TypeVar("R", bound=Response)
 

@@ -16,8 +16,8 @@ from gateway.coordinator.failures import failed, failure_of
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import JoinGroup, OversizedRequest, SyncGroup
 from kafka_why.contract.kafka.responses import OversizedRequestResponse
+from kafka_why.contract.layout import LIMIT
 from kafka_why.contract.messages import ANONYMOUS, Request, Response
-from kafka_why.contract.sizes import LIMIT
 
 R = TypeVar("R", bound=Response)
 

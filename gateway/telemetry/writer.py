@@ -10,12 +10,12 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from gateway.log_text import RateLimitedWarning
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.deliveries import GroupDeliveries, deliveries_key, encode_deliveries
+from kafka_why.contract.codec import encode
+from kafka_why.contract.deliveries import GroupDeliveries, deliveries_key
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.telemetry import MemberTelemetry, encode_telemetry, telemetry_key
+from kafka_why.contract.telemetry import MemberTelemetry, telemetry_key
 from kafka_why.partitioner import partition_of
-from kafka_why.topic_layout import TopicsMissing
-from kafka_why.topic_reader import TopicReader
+from kafka_why.topic_reader import TopicReader, TopicsMissing
 
 _CLOSE_TIMEOUT_S = 2.0
 
@@ -38,11 +38,11 @@ class TelemetryWriter:
     def write(self, record: MemberTelemetry) -> None:
         """Hand a record over."""
         key = telemetry_key(record.group_id, record.member_id)
-        self._write(record.group_id, key, encode_telemetry(record))
+        self._write(record.group_id, key, encode(record))
 
     def write_deliveries(self, record: GroupDeliveries, number: int) -> None:
         """Hand this gateway's `number`th record of share groups over."""
-        self._write(record.group_id, deliveries_key(record, number), encode_deliveries(record))
+        self._write(record.group_id, deliveries_key(record, number), encode(record))
 
     def _write(self, group_id: str, key: bytes, value: bytes) -> None:
         producer = self._made = self._made or self._make()

@@ -14,7 +14,7 @@ from kafka.protocol.api_header import ResponseClassRegistry
 from kafka.protocol.api_message import ApiMessage
 
 from kafka_why.wire.group_descriptions import message_class
-from kafka_why.wire.schema_notation import Schema
+from kafka_why.wire.primitives import Schema
 
 # Messages of the consumer protocol (KIP-848), of share groups (KIP-932) and of clients' metrics (KIP-714),
 # which kafka-python lacks. They are made from Kafka's definitions in `gateway/wire/schemas`, as

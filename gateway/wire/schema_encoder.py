@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from kafka_why.wire.schema_notation import Schema, attribute_of, in_versions, is_nullable
+from kafka_why.wire.primitives import Schema, attribute_of, in_versions, is_nullable
 
 _FORMATS = {"bool": "?", "int8": "b", "int16": "h", "int32": "i", "int64": "q"}
 _INT16, _INT32 = Struct(">h"), Struct(">i")

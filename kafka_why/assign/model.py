@@ -5,14 +5,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kafka_why.contract.protocols.subscriptions import (
+    Claim,
     MemberId,
     MemberSubscription,
     PartitionRacks,
     Subscription,
     TopicPartition,
+    encode_sticky_user_data,
 )
-from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
-from kafka_why.why.assignments import Holdings
+from kafka_why.why.moves import Holdings
 
 MAX_PARTITIONS = 1_000_000
 """Of a topic. Each of them is an object of the simulation."""

@@ -23,7 +23,7 @@ from msgspec import Struct
 from kafka_why.assign.model import GroupSpec, InputError, Member
 from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition, by_topic
 from kafka_why.numbers import INT32_MAX, is_whole_number, parse_whole_number
-from kafka_why.why.assignments import Holdings
+from kafka_why.why.moves import Holdings
 
 MAX_MEMBERS = 100_000
 """Of a group, if only their number is given."""

@@ -6,8 +6,17 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from kafka_why.broker_log.events import LogEvent
-from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
-from kafka_why.contract.kafka.states import DEAD, ConsumerGroupState, GroupState
+from kafka_why.contract.kafka.history import (
+    BY_EPOCHS,
+    CLASSIC,
+    CONSUMER,
+    DEAD,
+    SHARE,
+    ConsumerGroupState,
+    EntryType,
+    GroupState,
+    HistoryEntry,
+)
 from kafka_why.contract.messages import RECORD_VERSION
 
 OF_MEMBERS = (
@@ -24,7 +33,6 @@ _AFTER_MEMBERS = (
     EntryType.TOPICS_CHANGED,
     EntryType.MEMBER_REMOVED,
 )
-_CLASSIC, _CONSUMER, _SHARE = "classic", "consumer", "share"
 # A new group has epoch 1 in Kafka 3.7 to 4.2, and 2 later.
 _FIRST_EPOCH_MAX = 2
 _LEFT = "L6"
@@ -79,7 +87,7 @@ class _History:
         self._at_target: set[str] = set()
         self._news: LogEvent | None = None
         self._generation = 0
-        self._begin("", _CLASSIC)
+        self._begin("", CLASSIC)
 
     def numbered(self) -> list[HistoryEntry]:
         """Return the entries with their numbers."""
@@ -119,7 +127,7 @@ class _History:
         self._news = event
 
     def _begin(self, incarnation: str, group_type: str) -> None:
-        self._incarnation, self._type = incarnation, group_type or _CONSUMER
+        self._incarnation, self._type = incarnation, group_type or CONSUMER
         self._round = self._tail = self._first = len(self._entries)
         self._generation, self._state = 0, ""
         self._members, self._pending, self._at_target = {}, {}, set()
@@ -158,7 +166,7 @@ class _History:
 
     def _change_member(self, event: LogEvent) -> None:
         """Add what happened to a member, unless an entry of the rebalance has it already."""
-        if event.group_type == _CLASSIC and self._type not in BY_EPOCHS:
+        if event.group_type == CLASSIC and self._type not in BY_EPOCHS:
             for place in range(self._round, len(self._entries)):
                 entry = self._entries[place]
                 if entry.type is event.type and entry.member_id == event.member_id is not None:
@@ -166,7 +174,7 @@ class _History:
                     return
         elif self._is_known(event):
             return
-        if event.group_type != _CLASSIC or self._type not in BY_EPOCHS:  # a classic member of such a group
+        if event.group_type != CLASSIC or self._type not in BY_EPOCHS:  # a classic member of such a group
             self._type = event.group_type or self._type
         self._follow(event)
         self._entries.append(self._entry(event))
@@ -197,7 +205,7 @@ class _History:
         if self._tail == self._first:
             self._state = GroupState.STABLE.value if generation else GroupState.EMPTY.value
             self.unnamed = None if generation else 0
-        self._type, self._generation = _CLASSIC, generation
+        self._type, self._generation = CLASSIC, generation
         lead = [self._pop(it) or self._new(it, event) for it in event.causes]
         if "LeaveGroup" in event.reason:  # by instance ids alone, of which the reason has none
             while len(self._entries) > self._tail and self._entries[-1].rule == _LEFT:
@@ -244,7 +252,7 @@ class _History:
         if self._tail == self._first:
             self.unnamed = 0 if (event.generation or 0) <= _FIRST_EPOCH_MAX else None
         if event.group_type or self._type not in BY_EPOCHS:
-            self._type = event.group_type or _CONSUMER
+            self._type = event.group_type or CONSUMER
         if self._is_open and self._target is not None:
             self._gaps.add(self._tail)
             self._state = ConsumerGroupState.STABLE.value
@@ -260,7 +268,7 @@ class _History:
             rule, reason = self._news.rule, self._news.reason
         self._news = None
         alone = lead[0].member_id if len(lead) == 1 else None
-        state = GroupState.STABLE if self._type == _SHARE else ConsumerGroupState.ASSIGNING
+        state = GroupState.STABLE if self._type == SHARE else ConsumerGroupState.ASSIGNING
         said = replace(event, rule=rule, reason=reason, member_id=alone)
         self._enter(said, state.value, members=self._all_members())
         if self.unnamed == 0 and not self._members:
@@ -294,7 +302,7 @@ class _History:
         self._target = generation
         if self._state in (GroupState.EMPTY, ""):
             return
-        state = self._state if self._type == _SHARE else ConsumerGroupState.RECONCILING.value
+        state = self._state if self._type == SHARE else ConsumerGroupState.RECONCILING.value
         self._enter(event, state, assignment_epoch=self._target, members=self._all_members())
 
     def _reconcile(self, event: LogEvent) -> None:

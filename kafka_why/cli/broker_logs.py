@@ -7,12 +7,10 @@ from typing import Any
 
 import click
 
-from kafka_why.cli.option_object import with_options
 from kafka_why.cli.output import reading_progress, show, show_json, tell
-from kafka_why.cli.parsed_option import ParsedOption
-from kafka_why.why.broker_logs import BrokerLogs, parse_zone, read_broker_logs
-from kafka_why.why.clock import Clock
-from kafka_why.why.logged import groups_text, listed_groups
+from kafka_why.cli.parameters import ParsedOption, with_options
+from kafka_why.why.broker_logs import BrokerLogs, groups_text, listed_groups, parse_zone, read_broker_logs
+from kafka_why.why.wording import Clock
 
 
 @dataclass(frozen=True)

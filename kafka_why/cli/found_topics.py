@@ -5,7 +5,7 @@ from contextlib import closing
 from kafka_why.cli.output import tell
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
-from kafka_why.topic_layout import BrokersOwn, TopicsMissing, layout_on
+from kafka_why.topic_reader import BrokersOwn, TopicsMissing, layout_on
 from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.offsets_topic import OffsetsTopic, OffsetsUnreadable
 from kafka_why.why.polls import polling_client

@@ -10,20 +10,14 @@ from typing import TypeVar
 import click
 from kafka.errors import KafkaError
 
-from kafka_why.cli.cluster_options import cluster_options
 from kafka_why.cli.found_topics import what_to_read
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.option_object import as_object
-from kafka_why.cli.output import show
-from kafka_why.cli.page_link import link, page_url_option
-from kafka_why.cli.parameters import WEB_URL, WholeNumber
-from kafka_why.cli.signals import exit_on_signals, stop_on_signals
-from kafka_why.cli.thread_deaths import Stop, watching_threads
+from kafka_why.cli.output import configure_logs, show
+from kafka_why.cli.parameters import WEB_URL, WholeNumber, as_object, cluster_options, link, page_url_option
+from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.pem import PemError, certificates, client_context
 from kafka_why.contract.layout import DEFAULT_PREFIX
-from kafka_why.folders import DEFAULT_DATA_DIR
-from kafka_why.local_files import FolderError
+from kafka_why.local_files import DEFAULT_DATA_DIR, FolderError
 from kafka_why.notify.filters import Filter
 from kafka_why.notify.messages import KINDS
 from kafka_why.notify.notifier import Notifier, Sending
@@ -38,7 +32,7 @@ from kafka_why.notify.receiver import (
 )
 from kafka_why.notify.request_bodies import SHAPES
 from kafka_why.service_folder import Folder
-from kafka_why.topic_layout import ClientError
+from kafka_why.topic_reader import ClientError
 from kafka_why.why.history import HistoryUnavailable
 
 T = TypeVar("T")

@@ -2,18 +2,14 @@
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
 from kafka.errors import KafkaError
 
-from kafka_why.cli.cluster_options import cluster_options
 from kafka_why.cli.found_topics import what_to_read
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.option_object import as_object
-from kafka_why.cli.output import show
-from kafka_why.cli.parameters import HOST, WEB_URL, WholeNumber
+from kafka_why.cli.output import configure_logs, show
+from kafka_why.cli.parameters import HOST, WEB_URL, WholeNumber, cluster_options
 from kafka_why.cli.signals import stop_on_signals
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
@@ -21,31 +17,11 @@ from kafka_why.credentials import InvalidEntry, Users
 from kafka_why.page.commands import Source
 from kafka_why.page.security import Access
 from kafka_why.page.server import Page, is_loopback
-from kafka_why.topic_layout import ClientError
+from kafka_why.topic_reader import ClientError
 from kafka_why.web import Tls, WebUnavailable, listening_at, url_of
 from kafka_why.why.history import HistoryUnavailable
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
-
-
-@dataclass(frozen=True, slots=True)
-class PageOptions:
-    """The options of `page`. If `checkpoint` is None, readers cannot run commands that need the log."""
-
-    client_config: ClientConfig
-    prefix: str
-    host: str
-    port: int
-    metrics_url: str | None
-    users: Path | None
-    token_file: Path | None
-    tls_certificate: Path | None
-    tls_key: Path | None
-    checkpoint: str | None
-
-    def log(self) -> Source | None:
-        """Where commands find the log of the coordinator."""
-        return None if self.checkpoint is None else Source.of(self.client_config, self.checkpoint)
 
 
 @click.command()
@@ -83,8 +59,18 @@ class PageOptions:
     "`group-coordinator`, if that is installed here.",
 )
 @click.option("--tls-key", type=_FILE, metavar="FILE", help="Its key, PEM; default: in the same file.")
-@as_object(PageOptions, "options")
-def page(options: PageOptions) -> None:
+def page(
+    client_config: ClientConfig,
+    prefix: str,
+    host: str,
+    port: int,
+    metrics_url: str | None,
+    users: Path | None,
+    token_file: Path | None,
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+    checkpoint: str | None,
+) -> None:
     """Show in a browser which group is unwell, and why, until Ctrl-C.
 
     The page reads the coordinator's topics, and writes nothing. The coordinator need not run. Where there are
@@ -92,19 +78,17 @@ def page(options: PageOptions) -> None:
     topic is enough.
     """
     configure_logs()
-    access = access_of(options.users, options.token_file)
-    tls = None if options.tls_certificate is None else Tls(options.tls_certificate, options.tls_key)
-    if not is_loopback(options.host) and (access is None or tls is None):
+    access = access_of(users, token_file)
+    tls = None if tls_certificate is None else Tls(tls_certificate, tls_key)
+    if not is_loopback(host) and (access is None or tls is None):
         raise click.UsageError(
-            f"{options.host} is not a loopback address: it needs --users or --token-file, and "
-            "--tls-certificate"
+            f"{host} is not a loopback address: it needs --users or --token-file, and --tls-certificate"
         )
     stop = threading.Event()
-    client_config = options.client_config
     try:
-        source = what_to_read(client_config, options.prefix)
+        source = what_to_read(client_config, prefix)
         with (
-            listening_at(options.host, options.port) as listening,
+            listening_at(host, port) as listening,
             Page(
                 client_config,
                 source,
@@ -112,8 +96,8 @@ def page(options: PageOptions) -> None:
                 connect_to=str(client_config),
                 access=access,
                 tls=tls,
-                log=options.log(),
-                metrics_url=options.metrics_url,
+                log=None if checkpoint is None else Source.of(client_config, checkpoint),
+                metrics_url=metrics_url,
             ),
         ):
             stop_on_signals(stop)

@@ -1,14 +1,53 @@
 """Option types that several commands share. An address is checked when the option is parsed."""
 
+import functools
+from collections.abc import Callable
+from dataclasses import fields
 from functools import partial
-from typing import Any
-from urllib.parse import urlsplit
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlencode, urlsplit
 
 import click
 
-from kafka_why.cli.parsed_option import ParsedOption, parsed_or_default
-from kafka_why.connections.address import Address, parse_host, parse_servers
+from kafka_why.cli.output import configure_logs
+from kafka_why.connections.address import Address, check_plaintext, parse_host, parse_servers
+from kafka_why.connections.client_config import ClientConfig, ClientConfigError
 from kafka_why.numbers import INT32_MAX, INT64_MAX, parse_decimal, parse_whole_number
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+class ParsedOption(click.ParamType[Any]):
+    """An option type from a parser. What that refuses by a ValueError ends the command. `expected`, if given,
+    describes a valid value by example.
+    """
+
+    def __init__(self, name: str, parse: Callable[[str], Any], expected: str = "") -> None:
+        self.name = name
+        self._parse = parse
+        self._hint = expected and f"; expected is {expected}"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return parsed_or_default(self._parse, value, self, param, ctx, self._hint)
+
+
+def parsed_or_default(
+    parse: Callable[[str], Any],
+    value: Any,
+    kind: click.ParamType[Any],
+    param: click.Parameter | None,
+    ctx: click.Context | None,
+    hint: str = "",
+) -> Any:
+    """Return the parsed text, or a default that was parsed before. A ValueError ends the command."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return parse(value)
+    except ValueError as error:
+        kind.fail(f"{error}{hint}", param, ctx)
 
 
 class WholeNumber(click.IntRange):
@@ -43,7 +82,7 @@ SERVERS = ParsedOption(
     "HOST:PORT,...", _servers, "a list with a port for each server, such as kafka-1:9092,kafka-2:9092"
 )
 """Checks a list in the format of `bootstrap.servers` of Kafka's clients, and keeps its text: a name such as
-`SSL://` before an address is compared with the client settings (`kafka_why.cli.cluster_options`).
+`SSL://` before an address is compared with the client settings (`kafka_why.cli.parameters`).
 """
 
 INT64 = ParsedOption("INTEGER", parse_whole_number, "a whole number of 64 bits such as 12")
@@ -59,3 +98,117 @@ def _web_url(text: str) -> str:
 
 WEB_URL = ParsedOption("URL", _web_url, "an address such as http://127.0.0.1:8080/")
 """Parses to a str, without a query."""
+
+
+# Click's parameters as one object: a command takes its options whole, and passes them on whole.
+
+
+Command = Callable[..., Any]
+
+T = TypeVar("T", bound="DataclassInstance")
+
+
+def pop_fields(kind: type[T], given: dict[str, Any]) -> T:
+    """Take the parameters that have the names of fields of `kind`, a dataclass, and return them as one."""
+    return kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+
+
+def as_object(kind: type[T], name: str) -> Callable[[Command], Command]:
+    """The command gets these parameters as one object, as `name`. What `kind` raises, click shows."""
+
+    def decorated(command: Command) -> Command:
+        @functools.wraps(command)
+        def run(**given: Any) -> None:
+            command(**{name: pop_fields(kind, given)}, **given)
+
+        return run
+
+    return decorated
+
+
+def with_options(command: Command, *options: Callable[[Command], Command]) -> Command:
+    """The command with these options, in the order of its help."""
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+# `--page-url`: where the page is, so that a command's output ends with a link to it.
+
+
+VARIABLE = "GROUP_COORDINATOR_PAGE_URL"
+
+
+def page_url_option(command: Command) -> Command:
+    """Add `--page-url`; the command gets it as `page_url`, None if neither it nor VARIABLE is set."""
+    return click.option(
+        "--page-url",
+        type=WEB_URL,
+        envvar=VARIABLE,
+        show_envvar=True,
+        help="Where the page is, as http://HOST:PORT/, for the link to the group.",
+    )(command)
+
+
+def link(page_url: str, group_id: str | None = None) -> str:
+    """The address of a group on the page, of all groups without one."""
+    base = f"{page_url.rstrip('/')}/"
+    return base if group_id is None else f"{base}group?{urlencode({'id': group_id})}"
+
+
+# The options that name the Kafka cluster: its servers, and the client settings for them.
+
+
+_NAMES = ("--bootstrap-servers", "--client-config")
+
+
+def cluster_options(
+    purpose: str = "The cluster with the coordinator's topics.", *, required: bool = True
+) -> Callable[[Command], Command]:
+    """Add `--bootstrap-servers` and `--client-config`; the command gets them as `client_config`, a
+    ClientConfig. It is None if neither is given, which `required` refuses. `purpose` is the help text.
+    """
+    options = (
+        click.option(_NAMES[0], type=SERVERS, help=purpose),
+        click.option(
+            _NAMES[1],
+            "properties",
+            type=click.Path(path_type=Path, dir_okay=False),
+            metavar="FILE",
+            help="Properties file with Kafka's client settings for these servers, as security.protocol.",
+        ),
+    )
+
+    def decorated(command: Command) -> Command:
+        @functools.wraps(command)
+        def run(*, bootstrap_servers: str | None, properties: Path | None, **given: Any) -> None:
+            client_config = client_config_of(bootstrap_servers, properties)
+            if client_config is None and required:
+                raise click.UsageError("Missing option '--bootstrap-servers'.")
+            command(client_config=client_config, **given)
+
+        return with_options(run, *options)
+
+    return decorated
+
+
+def client_config_of(
+    bootstrap_servers: str | None, properties: Path | None, options: tuple[str, str] = _NAMES
+) -> ClientConfig | None:
+    """How to reach the cluster that two `options` name, None if neither is given. Raises BadParameter."""
+    if properties is None:
+        return None if bootstrap_servers is None else _plaintext(bootstrap_servers, options[0])
+    configure_logs()  # settings without a use are logged
+    servers = None if bootstrap_servers is None else parse_servers(bootstrap_servers)
+    try:
+        return ClientConfig.read(properties, servers)
+    except ClientConfigError as error:
+        raise click.BadParameter(str(error), param_hint=options[1]) from None
+
+
+def _plaintext(bootstrap_servers: str, option: str) -> ClientConfig:
+    try:
+        check_plaintext(bootstrap_servers)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint=option) from error
+    return ClientConfig(parse_servers(bootstrap_servers))

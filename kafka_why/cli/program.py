@@ -1,14 +1,70 @@
 """A program of subcommands: it imports a subcommand's module when the subcommand is called."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from itertools import takewhile
+from pkgutil import resolve_name
 from typing import Any
 
 import click
 
-from kafka_why.cli.commands import Commands
+# A group of commands whose errors say how to give a name that begins with `-`.
 
-Loaders = dict[str, Callable[[], click.Command]]
-"""What imports a subcommand, by its name."""
+
+_ARGUMENTS = "kafka_why.cli.program.arguments"
+
+
+class Commands(click.Group):
+    """Explains the error if a name that begins with `-` was taken for an option."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Keep the arguments for `invoke`."""
+        ctx.meta[_ARGUMENTS] = tuple(args)
+        return super().resolve_command(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.UsageError as error:
+            hint = _hint(error, ctx.meta.get(_ARGUMENTS, ()))
+            if not error.message.endswith(hint):
+                error.message += hint  # type: ignore[misc]  # click declares it final
+            raise
+
+
+def _hint(error: click.UsageError, arguments: Sequence[str]) -> str:
+    """Return how to give a name that begins with `-`, or "" if the error has another cause."""
+    command = error.ctx.command if error.ctx else None
+    if command is None or not any(isinstance(one, click.Argument) for one in command.params):
+        return ""
+    options = {opt for one in command.params for opt in (*one.opts, *one.secondary_opts)}
+    refused = _refused(error)
+    for argument in takewhile(lambda one: one != "--", arguments):
+        if argument not in options and any(_is_read_as(option, argument) for option in refused):
+            as_option = f"--group {argument} or " if "--group" in options else ""
+            return f" A name that begins with '-' is given as {as_option}-- {argument}"
+    return ""
+
+
+def _refused(error: click.UsageError) -> list[str]:
+    """Return the option that the parser does not know, or the short one whose value it refuses."""
+    if isinstance(error, click.NoSuchOption):
+        return [] if error.possibilities else [error.option_name]
+    if isinstance(error, click.BadParameter) and error.param is not None:
+        return [option for option in error.param.opts if len(option) == 2]
+    return []
+
+
+def _is_read_as(option: str, argument: str) -> bool:
+    """Return True if the parser reads the argument as this option, or as several short ones with it."""
+    if len(option) == 2 and argument.startswith("-") and not argument.startswith("--"):
+        return option[1] in argument[1:]
+    return argument.partition("=")[0] == option
+
+
+CommandsAt = dict[str, str]
+"""Where each subcommand is, by its name: MODULE:ATTRIBUTE."""
 
 
 class Program(Commands):
@@ -18,9 +74,9 @@ class Program(Commands):
     is logged with its traceback first. A message may quote clients' strings, so it is escaped.
     """
 
-    def __init__(self, *args: Any, loaders: Loaders, **given: Any) -> None:
+    def __init__(self, *args: Any, commands_at: CommandsAt, **given: Any) -> None:
         super().__init__(*args, **given)
-        self._loaders = loaders
+        self._commands_at = commands_at
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -45,20 +101,20 @@ class Program(Commands):
             raise _in_a_sentence(error) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(self._loaders)
+        return sorted(self._commands_at)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        load = self._loaders.get(cmd_name)
-        return load() if load is not None else None
+        at = self._commands_at.get(cmd_name)
+        return None if at is None else resolve_name(at)
 
 
 def _in_a_sentence(error: Exception) -> click.ClickException:
     import structlog
     from kafka.errors import KafkaError  # these take a tenth of a second to import
 
-    from kafka_why.cli.logs import configure_logs
+    from kafka_why.cli.output import configure_logs
     from kafka_why.escaping import visible
-    from kafka_why.topic_layout import ClientError
+    from kafka_why.topic_reader import ClientError
 
     if isinstance(error, (ClientError, KafkaError, OSError)):
         return click.ClickException(visible(str(error) or type(error).__name__))

@@ -2,9 +2,12 @@
 
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
+
+import structlog
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -26,3 +29,44 @@ def _on_signals(handler: Callable[[int, FrameType | None], object]) -> None:
 
 def _exit(number: int, _: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
+
+
+# A thread that dies of an exception ends the process, because the service has lost a part of itself.
+
+
+log = structlog.get_logger()
+
+
+class Stop(threading.Event):
+    """Set when a command has to end. `failure` is the reason; None where the user ended it."""
+
+    failure: str | None = None
+
+    def fail(self, reason: str) -> None:
+        """End the command. The first reason is kept, because others may follow from it."""
+        self.failure = self.failure or reason
+        self.set()
+
+
+@contextmanager
+def watching_threads(on_death: Callable[[str], None]) -> Iterator[None]:
+    """Call `on_death` with the reason, on the dying thread, when a thread ends with an exception.
+
+    That holds for threads of libraries too: a producer without its sender sends nothing.
+    """
+
+    def report_death(death: threading.ExceptHookArgs) -> None:
+        name = death.thread.name if death.thread is not None else "unknown"
+        first_line, _, _ = str(death.exc_value).strip().partition("\n")
+        reason = f"the thread {name} ended: {death.exc_type.__name__}: {first_line}"
+        try:
+            log.error(reason, exc_info=death.exc_value)
+        finally:
+            on_death(reason)
+
+    before = threading.excepthook
+    threading.excepthook = report_death
+    try:
+        yield
+    finally:
+        threading.excepthook = before

@@ -15,39 +15,38 @@ from kafka.errors import KafkaError
 from msgspec.structs import replace
 
 from kafka_why.cli.broker_logs import BrokerLogOptions, broker_log_options, list_groups, read_logs
-from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.option_object import as_object
-from kafka_why.cli.output import reading_progress, show, show_encoded, show_json, tell
-from kafka_why.cli.page_link import link, page_url_option
+from kafka_why.cli.output import configure_logs, reading_progress, show, show_encoded, show_json, tell
+from kafka_why.cli.parameters import as_object, cluster_options, link, page_url_option
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.contract.layout import DEFAULT_PREFIX
+from kafka_why.contract.kafka.history import SHARE, HistoryEntry
+from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.topic_layout import ClientError, TopicsMissing, layout_on
-from kafka_why.why.clock import Clock
-from kafka_why.why.course import course_of
+from kafka_why.topic_reader import ClientError, TopicsMissing, layout_on
+from kafka_why.why.broker_logs import alone, of_logs, with_records
 from kafka_why.why.deliveries.model import DeliveryReport, LoneDeliveries
 from kafka_why.why.deliveries.reading import read_since
 from kafka_why.why.deliveries.text import alone_text, strangers
-from kafka_why.why.folder_history import read_folder
-from kafka_why.why.history import History, HistoryUnavailable, LiveSource, latest_view, read_history
-from kafka_why.why.logged import alone, of_logs, with_records
-from kafka_why.why.report import Report, report_of
+from kafka_why.why.history import (
+    History,
+    HistoryUnavailable,
+    LiveSource,
+    latest_view,
+    read_folder,
+    read_history,
+)
+from kafka_why.why.report import Report, course_of, report_of
+from kafka_why.why.rocketmq.changes import report as rocketmq_report
 from kafka_why.why.rocketmq.model import Report as RocketMqReport
-from kafka_why.why.rocketmq.report import report as rocketmq_report
 from kafka_why.why.rocketmq.text import report_text as rocketmq_text
 from kafka_why.why.share_settings import settings_notes
-from kafka_why.why.since import parse_since
 from kafka_why.why.text import report_text
+from kafka_why.why.wording import Clock, parse_since
 
 
 class _Found(NamedTuple):
     """The history of a group, None of a share group of the brokers. Of a share group what gateways delivered,
     the members that it has now, and what else there is to say. `live` is set if the group is followed.
-    `unnamed` is the number of members whose ids brokers' logs lack. `is_log_alone`: these are the only
-    evidence.
     """
 
     history: History | None
@@ -55,8 +54,6 @@ class _Found(NamedTuple):
     members: Collection[str] = ()
     notes: Sequence[str] = ()
     live: LiveSource | None = None
-    unnamed: int = 0
-    is_log_alone: bool = False
 
 
 class _Cluster(NamedTuple):
@@ -72,7 +69,6 @@ class _Cluster(NamedTuple):
 
 
 R = TypeVar("R", Report, RocketMqReport, LoneDeliveries)
-_SHARE = "share"
 _NO_HISTORY = History([], frozenset(), from_start=True, records_read=0)
 HISTORY, OFFSETS, POLLING = "history", "offsets", "polling"
 _LINES = "lines"  # of JSON
@@ -194,14 +190,10 @@ def _with_logs(found: _Found, logs: BrokerLogOptions, group_id: str) -> _Found:
     """Add what brokers' logs say of a group. Raises HistoryUnavailable if nothing says anything."""
     read, notes = read_logs(logs, group_id)
     if found.history is None and (read.events or found.deliveries is None):
-        history, said, unnamed = alone(read, group_id, notes)
-        return found._replace(
-            history=history, notes=[*found.notes, *said], unnamed=unnamed, is_log_alone=True
-        )
+        return found._replace(history=alone(read, group_id, notes))
     if found.history is None:
         return found
-    history, said, _ = with_records(found.history, read, notes)
-    return found._replace(history=history, notes=[*found.notes, *said])
+    return found._replace(history=with_records(found.history, read, notes))
 
 
 def _show_found(group_id: str, found: _Found, now_ms: int, since_ms: int | None, output: str) -> None:
@@ -249,9 +241,8 @@ def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) 
     unknown: HistoryUnavailable | None = None
     if source not in (OFFSETS, POLLING):
         try:
-            read = _in_live_history if cluster.follows else _in_history
             # Brokers' logs are merged with records without gaps.
-            return read(client_config, prefix, group_id, None if cluster.has_logs else since_ms, now_ms)
+            return _in_history(cluster, group_id, None if cluster.has_logs else since_ms, now_ms)
         except TopicsMissing:
             if source == HISTORY or prefix != DEFAULT_PREFIX:  # who gives a prefix has topics with it
                 raise
@@ -259,11 +250,11 @@ def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) 
             if source == HISTORY:
                 raise
             unknown = error
-    from kafka_why.why.at_once import read_at_once  # as many modules as the rest of a report
+    from kafka_why.why.live_sources import read_at_once  # as many modules as the rest of a report
 
     polls = None if source is None else source == POLLING
     try:
-        found = read_at_once(
+        history, live = read_at_once(
             client_config,
             group_id,
             since_ms,
@@ -276,14 +267,28 @@ def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) 
         if unknown is not None:  # that names groups with a similar id
             raise unknown from None
         raise
-    return _Found(found.history, notes=found.notes, live=found.live)
+    return _Found(history, live=live)
 
 
-def _in_history(
-    client_config: ClientConfig, prefix: str, group_id: str, since_ms: int | None, now_ms: int
+def _in_history(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) -> _Found:
+    """Read the topics of a coordinator or an observer. If they are followed, what is written while they are
+    read is not left out. Raises TopicsMissing, and HistoryUnavailable.
+    """
+    layout = layout_on(cluster.client_config, cluster.prefix)
+    if not cluster.follows:
+        return _in_topics(cluster.client_config, layout, group_id, since_ms, now_ms)
+    from kafka_why.why.live_sources import LiveHistory
+
+    with ExitStack() as stack:
+        live = stack.enter_context(closing(LiveHistory(cluster.client_config, layout, group_id)))
+        found = _in_topics(cluster.client_config, layout, group_id, since_ms, now_ms)
+        stack.pop_all()
+    return found._replace(live=live)
+
+
+def _in_topics(
+    client_config: ClientConfig, layout: TopicLayout, group_id: str, since_ms: int | None, now_ms: int
 ) -> _Found:
-    """Read the topics of a coordinator or an observer. Raises TopicsMissing, and HistoryUnavailable."""
-    layout = layout_on(client_config, prefix)
     deliveries = partial(read_since, client_config, layout, group_id, since_ms, now_ms)
     try:
         history = read_history(client_config, layout, group_id, since_ms)
@@ -293,27 +298,12 @@ def _in_history(
             raise
         return _Found(None, found)
     last = history.entries[-1]
-    if not isinstance(last, HistoryEntry) or last.group_type != _SHARE:
+    if not isinstance(last, HistoryEntry) or last.group_type != SHARE:
         return _Found(history)
     view = latest_view(client_config, layout, group_id)
     members = () if view is None else [member.member_id for member in view.members]
     notes = [] if last.observed else settings_notes(client_config, group_id, view)
     return _Found(history, deliveries(), members, notes)
-
-
-def _in_live_history(
-    client_config: ClientConfig, prefix: str, group_id: str, since_ms: int | None, now_ms: int
-) -> _Found:
-    """As `_in_history`, to be followed: what is written while it is read is not left out."""
-    from kafka_why.why.live_sources import LiveHistory
-
-    with ExitStack() as stack:
-        live = stack.enter_context(
-            closing(LiveHistory(client_config, layout_on(client_config, prefix), group_id))
-        )
-        found = _in_history(client_config, prefix, group_id, since_ms, now_ms)
-        stack.pop_all()
-    return found._replace(live=live)
 
 
 def _parse_since(text: str | None, now_ms: int) -> int | None:
@@ -339,9 +329,9 @@ def _show_kafka(
         ours, unread=history.unread, from_start=history.from_start, telemetry=history.telemetry
     )
     report = report_of(group_id, course, now_ms, since_ms)
-    if found.is_log_alone:
-        report = of_logs(report, found.unnamed)
-    notes = [*report.notes, *found.notes]
+    if history.unnamed is not None:
+        report = of_logs(report, history.unnamed)
+    notes = [*report.notes, *found.notes, *history.notes]
     if found.deliveries is not None:
         known = {*found.members, *(entry.member_id for entry in ours if entry.member_id is not None)}
         notes += strangers(found.deliveries, known)

@@ -6,22 +6,24 @@ from pathlib import Path
 from typing import Any, Self
 
 from kafka_why.connections.address import parse_servers
-from kafka_why.connections.client_login import JAAS, PASSWORD, USER
-from kafka_why.connections.client_security import Security, read_security, security_of
-from kafka_why.connections.client_settings import java_settings, kafka_python_settings, librdkafka_settings
-from kafka_why.connections.known_settings import intended_name
+from kafka_why.connections.client_login import JAAS
+from kafka_why.connections.client_settings import (
+    Security,
+    java_settings,
+    kafka_python_settings,
+    librdkafka_settings,
+    read_security,
+    security_of,
+)
 from kafka_why.connections.properties import PropertiesError, load_properties
 from kafka_why.connections.used_settings import ClientConfigError as ClientConfigError
-from kafka_why.connections.used_settings import UsedSettings
-
-BOOTSTRAP_SERVERS = "bootstrap.servers"
-_BROKER_LIST = "metadata.broker.list"  # librdkafka's name
+from kafka_why.connections.used_settings import UsedSettings, intended_name
 
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     """`bootstrap_servers` is HOST:PORT,... . `properties` are Kafka's client settings by their names in Java,
-    such as security.protocol (`kafka_why.connections.client_security`). They may be secret, so only the
+    such as security.protocol (`kafka_why.connections.client_settings`). They may be secret, so only the
     servers are in the text of a ClientConfig.
     """
 
@@ -39,12 +41,12 @@ class ClientConfig:
         try:
             values, resolve = load_properties(path)
             settings = UsedSettings(values, resolve)
-            name, servers = settings.first(BOOTSTRAP_SERVERS, _BROKER_LIST)
+            name, servers = settings.first("bootstrap.servers", "metadata.broker.list")
         except PropertiesError as error:
             raise ClientConfigError(str(error)) from None
         if bootstrap_servers is None:
             if servers is None:
-                raise ClientConfigError(f"{path} has no {BOOTSTRAP_SERVERS}, and no other servers are given")
+                raise ClientConfigError(f"{path} has no bootstrap.servers, and no other servers are given")
             bootstrap_servers = _servers(f"{name} in {path}", servers, quotes=settings.is_shown(name))
         try:
             _check_names(values)
@@ -69,7 +71,7 @@ class ClientConfig:
     def librdkafka_settings(self) -> dict[str, Any]:
         """The settings with which librdkafka's clients reach the cluster. Raises ClientConfigError."""
         return {
-            BOOTSTRAP_SERVERS: self.bootstrap_servers,
+            "bootstrap.servers": self.bootstrap_servers,
             **librdkafka_settings(self._security()),
         }
 
@@ -77,7 +79,7 @@ class ClientConfig:
         """The settings with which Kafka's clients in Java reach the cluster, on any machine. Raises
         ClientConfigError.
         """
-        return {BOOTSTRAP_SERVERS: self.bootstrap_servers, **java_settings(self._security())}
+        return {"bootstrap.servers": self.bootstrap_servers, **java_settings(self._security())}
 
     def _security(self) -> Security:
         return security_of(self.properties, self.bootstrap_servers)
@@ -109,7 +111,7 @@ def _log_unused(path: Path, security: Security, names: list[str]) -> None:
 
     protects = ("ssl.",) * (security.tls is None) + ("sasl.",) * (security.login is None)
     line: dict[str, Any] = {"file": str(path), "protocol": security.protocol, "names": names}
-    if security.login is not None and {USER, PASSWORD} & set(names):
+    if security.login is not None and {"sasl.username", "sasl.password"} & set(names):
         line["login_by"] = JAAS
     log = structlog.get_logger()
     (log.warning if any(name.startswith(protects) for name in names) else log.info)(

@@ -4,37 +4,128 @@ They have the names of Kafka's clients in Java, and those of librdkafka where th
 """
 
 import difflib
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from kafka_why.connections.client_tls import TRUSTED, TRUSTSTORE, read_tls, read_trusted
-from kafka_why.connections.jaas import JaasError, LoginModule, parse_jaas
+from kafka_why.connections.client_tls import TRUSTED, read_tls, read_trusted
 from kafka_why.connections.msk_iam import IamLogin, region_of
 from kafka_why.connections.oauth_tokens import TokenLogin
 from kafka_why.connections.used_settings import JAVA_CLASS, ClientConfigError, UsedSettings
 
-MECHANISM = "sasl.mechanism"
-MECHANISMS = "sasl.mechanisms"
-USER, PASSWORD = "sasl.username", "sasl.password"  # names
+# `sasl.jaas.config`: the login module of a client and its options, as Kafka's clients in Java read them.
+
+
+# As java.io.StreamTokenizer splits the text: comments, texts in quotes, words, and single characters.
+_TOKEN = re.compile(
+    r"""
+    (?P<skip> \s+ | //[^\r\n]* | /\*.*?\*/ )
+    | "(?P<double> (?:\\.|[^"\\\r\n])* )"
+    | '(?P<single> (?:\\.|[^'\\\r\n])* )'
+    | (?P<word> [A-Za-z_$\-\u00a0-\uffff][\w.$\-\u00a0-\uffff]* )
+    | (?P<mark> [=;] )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPE = re.compile(r"\\([0-3]?[0-7]{1,2}|.)", re.DOTALL)
+_ESCAPED = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+_FLAGS = frozenset({"required", "requisite", "sufficient", "optional"})
+
+
+class JaasError(ValueError):
+    """The text is no login of one module. The message quotes nothing of it, because it has a password."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoginModule:
+    """A module by its class name in Java, with its options."""
+
+    name: str
+    options: Mapping[str, str] = field(repr=False)
+
+
+def parse_jaas(text: str) -> LoginModule:
+    """The login of `<module> required <name>="<value>" ...;`. Raises JaasError."""
+    tokens = list(_tokens(text))
+    if len(tokens) < 2 or not all(is_text for _, is_text in tokens[:2]):
+        raise JaasError("it does not begin with a login module and 'required'")
+    if tokens[-1] != (";", False):
+        raise JaasError("it does not end with ';' (a line that the next one continues ends with a backslash)")
+    (name, _), (flag, _), *options = tokens[:-1]
+    if flag.lower() not in _FLAGS:
+        raise JaasError("the word after the login module is not 'required'")
+    if (";", False) in options:
+        raise JaasError("it has more than one login module")
+    found = {}
+    for at in range(0, len(options), 3):
+        option = options[at : at + 3]
+        if len(option) < 3 or not (option[0][1] and option[1] == ("=", False) and option[2][1]):
+            raise JaasError(f'option {at // 3 + 1} of its login module is not NAME="VALUE"')
+        found[option[0][0]] = option[2][0]
+    return LoginModule(name, found)
+
+
+def format_jaas(module: LoginModule) -> str:
+    """The text from which `parse_jaas` makes this module, and Java too."""
+    options = "".join(f" {name}={_quoted(value)}" for name, value in module.options.items())
+    return f"{module.name} required{options};"
+
+
+def _tokens(text: str) -> Iterator[tuple[str, bool]]:
+    """Each token, and whether it is a word or a text in quotes."""
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise JaasError(f"character {at + 1} of it is not understood: values belong in quotes")
+        at = match.end()
+        kind = match.lastgroup
+        if kind in ("double", "single"):
+            yield _ESCAPE.sub(_unescaped, match[kind]), True
+        elif kind in ("word", "mark"):
+            yield match[kind], kind == "word"
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    code = escape[1]
+    return chr(int(code, 8)) if code[0] in "01234567" else _ESCAPED.get(code, code)
+
+
+def _quoted(value: str) -> str:
+    text = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'"{text}"'
+
+
 JAAS = "sasl.jaas.config"
 HANDLER = "sasl.login.callback.handler.class"
 CLIENT_HANDLER = "sasl.client.callback.handler.class"
-LOGIN_CLASS = "sasl.login.class"
 ENDPOINT = "sasl.oauthbearer.token.endpoint.url"
 # Kafka 4.1 has these as settings. Older clients have them as options of the login module.
 CLIENT_ID = "sasl.oauthbearer.client.credentials.client.id"
 CLIENT_SECRET = "sasl.oauthbearer.client.credentials.client.secret"  # noqa: S105 - a name
-SCOPE = "sasl.oauthbearer.scope"
 # librdkafka's.
-OWN_CLIENT_ID, OWN_CLIENT_SECRET = "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret"
-EXTENSIONS = "sasl.oauthbearer.extensions"
-METHOD = "sasl.oauthbearer.method"
-HTTPS_CA_FILE, HTTPS_CA_TEXT = "https.ca.location", "https.ca.pem"
 
 SETTINGS = frozenset(
-    {MECHANISM, MECHANISMS, JAAS, USER, PASSWORD, HANDLER, ENDPOINT, CLIENT_ID, CLIENT_SECRET, SCOPE}
-    | {OWN_CLIENT_ID, OWN_CLIENT_SECRET, EXTENSIONS, HTTPS_CA_FILE, HTTPS_CA_TEXT}
+    {
+        "sasl.mechanism",
+        "sasl.mechanisms",
+        JAAS,
+        "sasl.username",
+        "sasl.password",
+        HANDLER,
+        ENDPOINT,
+        CLIENT_ID,
+        CLIENT_SECRET,
+        "sasl.oauthbearer.scope",
+    }
+    | {
+        "sasl.oauthbearer.client.id",
+        "sasl.oauthbearer.client.secret",
+        "sasl.oauthbearer.extensions",
+        "https.ca.location",
+        "https.ca.pem",
+    }
 )
 _PACKAGE = "org.apache.kafka.common.security"
 _PLAIN_MODULE = f"{_PACKAGE}.plain.PlainLoginModule"
@@ -84,7 +175,7 @@ def read_login(settings: UsedSettings, servers: str) -> tuple[str, Login]:
     """Return the mechanism and the login of the `sasl.` settings. `servers` may tell the region of a cluster.
     Raises ClientConfigError.
     """
-    name, mechanism = settings.first(MECHANISM, MECHANISMS)
+    name, mechanism = settings.first("sasl.mechanism", "sasl.mechanisms")
     if mechanism is None or mechanism == "GSSAPI":
         default = "" if mechanism else ", Kafka's default,"
         raise ClientConfigError(
@@ -104,7 +195,7 @@ def read_login(settings: UsedSettings, servers: str) -> tuple[str, Login]:
 
 def _check_classes(settings: UsedSettings) -> None:
     """Raise ClientConfigError for classes of Java that would take part in the login."""
-    for name in (CLIENT_HANDLER, LOGIN_CLASS):
+    for name in (CLIENT_HANDLER, "sasl.login.class"):
         value = settings.get(name)
         if value is not None and not value.startswith("org.apache.kafka."):
             raise ClientConfigError(
@@ -131,9 +222,11 @@ def _module(settings: UsedSettings, expected: str, mechanism: str) -> LoginModul
 def _password_login(settings: UsedSettings, mechanism: str) -> PasswordLogin:
     module = _module(settings, MODULES[mechanism], mechanism)
     if module is None:
-        user, password = settings.get(USER), settings.get(PASSWORD)
+        user, password = settings.get("sasl.username"), settings.get("sasl.password")
         if user is None or password is None:
-            raise ClientConfigError(f"{MECHANISM}={mechanism} needs {JAAS}, or {USER} and {PASSWORD}")
+            raise ClientConfigError(
+                f"sasl.mechanism={mechanism} needs {JAAS}, or sasl.username and sasl.password"
+            )
         return PasswordLogin(user, password)
     if module.options.get("tokenauth", "").lower() == "true":
         raise ClientConfigError(
@@ -151,7 +244,7 @@ def _token_login(settings: UsedSettings, handler: str | None) -> TokenLogin:
             f"out, and set {ENDPOINT} with a client's id and secret, or file:///PATH of a token that another "
             "program renews"
         )
-    settings.text(METHOD)
+    settings.text("sasl.oauthbearer.method")
     module = _module(settings, _OAUTH_MODULE, "OAUTHBEARER")
     options = dict(module.options) if module is not None else {}
     if handler == _STRIMZI_HANDLER:
@@ -160,20 +253,20 @@ def _token_login(settings: UsedSettings, handler: str | None) -> TokenLogin:
     extensions = tuple(_extensions(settings, options).items())
     if endpoint is None:
         if handler is not None or UNSECURED_SUBJECT not in options:
-            raise ClientConfigError(f"{MECHANISM}=OAUTHBEARER needs {ENDPOINT}")
+            raise ClientConfigError(f"sasl.mechanism=OAUTHBEARER needs {ENDPOINT}")
         return TokenLogin(None, subject=options[UNSECURED_SUBJECT], extensions=extensions)
     url = urlsplit(endpoint)
     if url.scheme not in ("http", "https", "file") or url.username is not None:
         raise ClientConfigError(f"{ENDPOINT} is not a URL with http, https or file, and without a user")
     if url.scheme == "file":
         return TokenLogin(endpoint, extensions=extensions)
-    client = options.get("clientId") or settings.first(CLIENT_ID, OWN_CLIENT_ID)[1]
-    secret = options.get("clientSecret") or settings.first(CLIENT_SECRET, OWN_CLIENT_SECRET)[1]
+    client = options.get("clientId") or settings.first(CLIENT_ID, "sasl.oauthbearer.client.id")[1]
+    secret = options.get("clientSecret") or settings.first(CLIENT_SECRET, "sasl.oauthbearer.client.secret")[1]
     if client is None or secret is None:
         raise ClientConfigError(
             f"{ENDPOINT} needs clientId and clientSecret in {JAAS}, or {CLIENT_ID} and {CLIENT_SECRET}"
         )
-    scope = options.get("scope") or settings.get(SCOPE)
+    scope = options.get("scope") or settings.get("sasl.oauthbearer.scope")
     trusted = _trusted_by_endpoint(settings, options)
     return TokenLogin(endpoint, client, secret, scope, trusted, extensions=extensions)
 
@@ -182,7 +275,7 @@ def _extensions(settings: UsedSettings, options: Mapping[str, str]) -> dict[str,
     found = {
         name.removeprefix(EXTENSION): value for name, value in options.items() if name.startswith(EXTENSION)
     }
-    for item in (settings.get(EXTENSIONS) or "").split(","):
+    for item in (settings.get("sasl.oauthbearer.extensions") or "").split(","):
         name, sign, value = item.strip().partition("=")
         if sign:
             found.setdefault(name, value)
@@ -192,9 +285,9 @@ def _extensions(settings: UsedSettings, options: Mapping[str, str]) -> dict[str,
 def _trusted_by_endpoint(settings: UsedSettings, options: Mapping[str, str]) -> str | None:
     """Return the certificates that the token endpoint's is checked by, None for the machine's."""
     ssl_options = {name: value for name, value in options.items() if name.startswith("ssl.")}
-    if TRUSTSTORE in ssl_options or TRUSTED in ssl_options:
+    if "ssl.truststore.location" in ssl_options or TRUSTED in ssl_options:
         return read_tls(UsedSettings(ssl_options), f"{JAAS}: ").trusted
-    return read_trusted(settings, (HTTPS_CA_FILE, HTTPS_CA_TEXT))[1]
+    return read_trusted(settings, ("https.ca.location", "https.ca.pem"))[1]
 
 
 def _of_strimzi(options: Mapping[str, str]) -> dict[str, str]:
@@ -217,7 +310,7 @@ def _of_strimzi(options: Mapping[str, str]) -> dict[str, str]:
 def _iam_login(settings: UsedSettings, servers: str) -> IamLogin:
     settings.text(HANDLER)
     settings.text(CLIENT_HANDLER)
-    name, mechanism = settings.first(MECHANISM, MECHANISMS)
+    name, mechanism = settings.first("sasl.mechanism", "sasl.mechanisms")
     assert mechanism is not None
     module = _module(settings, MODULES[mechanism], mechanism)
     options = module.options if module is not None else {}

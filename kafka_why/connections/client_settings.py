@@ -1,9 +1,12 @@
-"""The settings with which each kind of client reaches a cluster: Java's (Spark's source and sink),
-kafka-python's and librdkafka's.
+"""Kafka's client settings: what they mean, and those with which each kind of client reaches a cluster: Java's
+(Spark's source and sink), kafka-python's and librdkafka's.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from kafka_why.connections import client_login, client_tls
 from kafka_why.connections.client_login import (
     CLIENT_HANDLER,
     ENDPOINT,
@@ -13,44 +16,75 @@ from kafka_why.connections.client_login import (
     IAM_HANDLER,
     IAM_PROFILE,
     JAAS,
-    MECHANISM,
     MODULES,
     OAUTH_HANDLER,
-    PASSWORD,
     UNSECURED_SUBJECT,
-    USER,
+    Login,
+    LoginModule,
     PasswordLogin,
+    format_jaas,
+    read_login,
 )
-from kafka_why.connections.client_security import PROTOCOL, Security
 from kafka_why.connections.client_tls import (
-    CA_TEXT,
     CHAIN,
-    CHAIN_TEXT,
     HOST_CHECK,
-    KEY,
-    KEY_PASSWORD,
-    KEY_TEXT,
-    KEYSTORE_TYPE,
     TRUSTED,
-    TRUSTSTORE_TYPE,
     Tls,
     context_of,
+    read_tls,
 )
-from kafka_why.connections.jaas import LoginModule, format_jaas
 from kafka_why.connections.msk_iam import IamLogin
-from kafka_why.connections.oauth_tokens import TokenCallback, TokenLogin, TokenProvider
+from kafka_why.connections.oauth_tokens import LoginTokens, TokenLogin
+from kafka_why.connections.used_settings import ClientConfigError, UsedSettings
+
+# What Kafka's client settings mean. What one of the clients below cannot do is refused for all.
+
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+SETTINGS = client_tls.SETTINGS | client_login.SETTINGS | {"security.protocol"}
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """The meaning of the settings. `mechanism` and `login` are None without SASL, `tls` without TLS."""
+
+    protocol: str
+    tls: Tls | None = field(default=None, repr=False)
+    mechanism: str | None = None
+    login: Login | None = None
+
+
+def security_of(properties: Mapping[str, str], servers: str = "") -> Security:
+    """Return the meaning of these settings (`read_security`)."""
+    return read_security(UsedSettings(properties), servers)
+
+
+def read_security(settings: UsedSettings, servers: str = "") -> Security:
+    """Return the meaning of the settings. Files that they name are read now. The settings that have no
+    meaning for this protocol stay unread. Raises ClientConfigError.
+    """
+    text = settings.get("security.protocol") or PROTOCOLS[0]
+    protocol = text.upper()
+    if protocol not in PROTOCOLS:
+        raise ClientConfigError(
+            f"security.protocol: {settings.shown('security.protocol')} is not one of {', '.join(PROTOCOLS)}"
+        )
+    # A login that cannot work is found before the files are read.
+    mechanism, login = read_login(settings, servers) if protocol.startswith("SASL") else (None, None)
+    tls = read_tls(settings) if protocol.endswith("SSL") else None
+    return Security(protocol, tls, mechanism, login)
 
 
 def java_settings(security: Security) -> dict[str, str]:
     """The settings of Kafka's clients in Java. The only file that they name is the file of a token, so they
     are good on other machines.
     """
-    settings = {PROTOCOL: security.protocol}
+    settings = {"security.protocol": security.protocol}
     if security.tls is not None:
         settings |= _java_tls(security.tls)
     if security.mechanism is None:
         return settings
-    settings[MECHANISM] = security.mechanism
+    settings["sasl.mechanism"] = security.mechanism
     module = MODULES[security.mechanism]
     if isinstance(security.login, PasswordLogin):
         login = {"username": security.login.user, "password": security.login.password}
@@ -65,11 +99,11 @@ def java_settings(security: Security) -> dict[str, str]:
 def _java_tls(tls: Tls) -> dict[str, str]:
     settings = {HOST_CHECK: "https" if tls.checks_host else ""}
     if tls.trusted is not None:
-        settings |= {TRUSTSTORE_TYPE: "PEM", TRUSTED: tls.trusted}
+        settings |= {"ssl.truststore.type": "PEM", TRUSTED: tls.trusted}
     if tls.chain is not None and tls.key is not None:
-        settings |= {KEYSTORE_TYPE: "PEM", CHAIN: tls.chain, KEY: tls.key}
+        settings |= {"ssl.keystore.type": "PEM", CHAIN: tls.chain, "ssl.keystore.key": tls.key}
         if tls.key_password is not None:
-            settings[KEY_PASSWORD] = tls.key_password
+            settings["ssl.key.password"] = tls.key_password
     return settings
 
 
@@ -80,7 +114,7 @@ def _java_token_login(module: str, login: TokenLogin) -> dict[str, str]:
     given = {"clientId": login.client_id, "clientSecret": login.client_secret, "scope": login.scope}
     options |= {name: value for name, value in given.items() if value is not None}
     if login.trusted is not None:
-        options |= {TRUSTSTORE_TYPE: "PEM", TRUSTED: login.trusted}
+        options |= {"ssl.truststore.type": "PEM", TRUSTED: login.trusted}
     return {
         HANDLER: OAUTH_HANDLER,
         ENDPOINT: login.endpoint,
@@ -102,29 +136,29 @@ def kafka_python_settings(security: Security) -> dict[str, Any]:
             user = user.replace("=", "=3D").replace(",", "=2C")
         settings |= {"sasl_plain_username": user, "sasl_plain_password": security.login.password}
     elif security.login is not None:
-        settings["sasl_oauth_token_provider"] = TokenProvider(security.login)
+        settings["sasl_oauth_token_provider"] = LoginTokens(security.login)
     return settings
 
 
 def librdkafka_settings(security: Security) -> dict[str, Any]:
     """The settings of librdkafka's clients."""
-    settings: dict[str, Any] = {PROTOCOL: security.protocol.lower()}
+    settings: dict[str, Any] = {"security.protocol": security.protocol.lower()}
     if security.tls is not None:
         tls = security.tls
         settings[HOST_CHECK] = "https" if tls.checks_host else "none"
         given = {
-            CA_TEXT: tls.trusted,
-            CHAIN_TEXT: tls.chain,
-            KEY_TEXT: tls.key,
-            KEY_PASSWORD: tls.key_password,
+            "ssl.ca.pem": tls.trusted,
+            "ssl.certificate.pem": tls.chain,
+            "ssl.key.pem": tls.key,
+            "ssl.key.password": tls.key_password,
         }
         settings |= {name: value for name, value in given.items() if value is not None}
     if security.mechanism is not None:
-        settings[MECHANISM] = _python_mechanism(security.mechanism)
+        settings["sasl.mechanism"] = _python_mechanism(security.mechanism)
     if isinstance(security.login, PasswordLogin):
-        settings |= {USER: security.login.user, PASSWORD: security.login.password}
+        settings |= {"sasl.username": security.login.user, "sasl.password": security.login.password}
     elif security.login is not None:
-        settings["oauth_cb"] = TokenCallback(security.login)
+        settings["oauth_cb"] = LoginTokens(security.login)
     return settings
 
 

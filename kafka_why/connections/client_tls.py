@@ -13,29 +13,44 @@ from kafka_why.connections.pem import PemError
 from kafka_why.connections.used_settings import JAVA_CLASS, ClientConfigError, UsedSettings
 
 HOST_CHECK = "ssl.endpoint.identification.algorithm"
-TRUSTSTORE = "ssl.truststore.location"
-TRUSTSTORE_TYPE = "ssl.truststore.type"
-TRUSTSTORE_PASSWORD = "ssl.truststore.password"  # noqa: S105 - a name
 TRUSTED = "ssl.truststore.certificates"
-KEYSTORE = "ssl.keystore.location"
-KEYSTORE_TYPE = "ssl.keystore.type"
-KEYSTORE_PASSWORD = "ssl.keystore.password"  # noqa: S105 - a name
 CHAIN = "ssl.keystore.certificate.chain"
-KEY = "ssl.keystore.key"
-KEY_PASSWORD = "ssl.key.password"  # noqa: S105 - a name
-CA_FILE, CA_TEXT = "ssl.ca.location", "ssl.ca.pem"
-CHAIN_FILE, CHAIN_TEXT = "ssl.certificate.location", "ssl.certificate.pem"
-KEY_FILE, KEY_TEXT = "ssl.key.location", "ssl.key.pem"
 ENGINE = "ssl.engine.factory.class"
 VERIFICATION = "enable.ssl.certificate.verification"
 
 SETTINGS = frozenset(
-    {HOST_CHECK, TRUSTSTORE, TRUSTSTORE_TYPE, TRUSTSTORE_PASSWORD, TRUSTED, CA_FILE, CA_TEXT}
-    | {KEYSTORE, KEYSTORE_TYPE, KEYSTORE_PASSWORD, CHAIN, KEY, KEY_PASSWORD}
-    | {CHAIN_FILE, CHAIN_TEXT, KEY_FILE, KEY_TEXT}
+    {
+        HOST_CHECK,
+        "ssl.truststore.location",
+        "ssl.truststore.type",
+        "ssl.truststore.password",
+        TRUSTED,
+        "ssl.ca.location",
+        "ssl.ca.pem",
+    }
+    | {
+        "ssl.keystore.location",
+        "ssl.keystore.type",
+        "ssl.keystore.password",
+        CHAIN,
+        "ssl.keystore.key",
+        "ssl.key.password",
+    }
+    | {"ssl.certificate.location", "ssl.certificate.pem", "ssl.key.location", "ssl.key.pem"}
 )
-_FILES = frozenset({TRUSTSTORE, CA_FILE, KEYSTORE, CHAIN_FILE, KEY_FILE})
-_CHAINS, _KEYS = (CHAIN, CHAIN_FILE, CHAIN_TEXT), (KEY, KEY_FILE, KEY_TEXT)
+_FILES = frozenset(
+    {
+        "ssl.truststore.location",
+        "ssl.ca.location",
+        "ssl.keystore.location",
+        "ssl.certificate.location",
+        "ssl.key.location",
+    }
+)
+_CHAINS, _KEYS = (
+    (CHAIN, "ssl.certificate.location", "ssl.certificate.pem"),
+    ("ssl.keystore.key", "ssl.key.location", "ssl.key.pem"),
+)
 # librdkafka then looks for the machine's authorities.
 _PROBE = "probe"
 
@@ -64,9 +79,11 @@ def read_tls(settings: UsedSettings, where: str = "") -> Tls:
             f"{HOST_CHECK}: {settings.shown(HOST_CHECK)} is neither https, nor empty or none to trust a "
             "certificate of any host"
         )
-    trusted_name, trusted = read_trusted(settings, (TRUSTSTORE, TRUSTED, CA_FILE, CA_TEXT), where)
+    trusted_name, trusted = read_trusted(
+        settings, ("ssl.truststore.location", TRUSTED, "ssl.ca.location", "ssl.ca.pem"), where
+    )
     key_name, chain, key = _client_certificate(settings)
-    key_password = settings.get(KEY_PASSWORD) if key is not None and "ENCRYPTED" in key else None
+    key_password = settings.get("ssl.key.password") if key is not None and "ENCRYPTED" in key else None
     if key is not None:
         key = _checked(key_name, key, lambda text: pem.private_key(text, key_password))
     found = Tls(
@@ -88,12 +105,12 @@ def read_trusted(settings: UsedSettings, names: tuple[str, ...], where: str = ""
     """Return the setting of these that names the trusted authorities, and their certificates, None if there
     are none. Raises ClientConfigError.
     """
-    settings.text(TRUSTSTORE_TYPE)  # it says nothing that the content does not
+    settings.text("ssl.truststore.type")  # it says nothing that the content does not
     name, value = settings.first(*names)
     name_shown = where + name
-    if value is None or (name == CA_FILE and value == _PROBE):
+    if value is None or (name == "ssl.ca.location" and value == _PROBE):
         return name_shown, None
-    text = _content(settings, name, value, TRUSTSTORE_PASSWORD, where)
+    text = _content(settings, name, value, "ssl.truststore.password", where)
     return name_shown, _checked(name_shown, text, pem.certificates)
 
 
@@ -108,22 +125,22 @@ def _check_supported(settings: UsedSettings) -> None:
     if engine is not None and not engine.startswith("org.apache.kafka."):
         raise ClientConfigError(
             f"{ENGINE}: {settings.shown(ENGINE)} {JAVA_CLASS}. Name the "
-            f"certificates by {TRUSTSTORE} and {KEYSTORE}"
+            f"certificates by ssl.truststore.location and ssl.keystore.location"
         )
     if (settings.get(VERIFICATION) or "true").lower() == "false":
         raise ClientConfigError(
             f"{VERIFICATION} is false, and Spark's Kafka clients cannot connect without verification. Name "
-            f"the brokers' authority by {CA_FILE} or {TRUSTSTORE}"
+            f"the brokers' authority by ssl.ca.location or ssl.truststore.location"
         )
 
 
 def _client_certificate(settings: UsedSettings) -> tuple[str, str | None, str | None]:
     """Return the setting that names the client's key, the certificate's chain, and the text with the key."""
-    settings.text(KEYSTORE_TYPE)
-    store = settings.get(KEYSTORE)
+    settings.text("ssl.keystore.type")
+    store = settings.get("ssl.keystore.location")
     if store is not None:
-        text = _content(settings, KEYSTORE, store, KEYSTORE_PASSWORD)
-        return KEYSTORE, _checked(KEYSTORE, text, pem.certificates), text
+        text = _content(settings, "ssl.keystore.location", store, "ssl.keystore.password")
+        return "ssl.keystore.location", _checked("ssl.keystore.location", text, pem.certificates), text
     (chain_name, chain), (key_name, key) = settings.first(*_CHAINS), settings.first(*_KEYS)
     if chain is None and key is None:
         return key_name, None, None
@@ -147,11 +164,8 @@ def _content(
         return value
     if "-----BEGIN" in value:
         raise ClientConfigError(f"{where}{name} is the path of a file, and its value is the text of one")
-    # Executors are given texts, and need no library that reads stores.
-    from kafka_why.connections.stores import read_store
-
     try:
-        return read_store(Path(value), lambda: settings.get(password_name) if password_name else None)
+        return pem.read_store(Path(value), lambda: settings.get(password_name) if password_name else None)
     except (OSError, PemError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
     hint = f" ({where}{password_name})" if password_name and reason.endswith("password") else ""

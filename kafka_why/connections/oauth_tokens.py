@@ -112,8 +112,8 @@ class TokenSource:
             self._fresh_until_s = now_s + (self._token.expires_s - now_s) * REFRESH_AFTER
 
 
-class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python ships no types
-    """The tokens of a login for kafka-python."""
+class LoginTokens(AbstractTokenProvider):  # type: ignore[misc] # kafka-python ships no types
+    """The tokens of a login for kafka-python, and for librdkafka's clients: their `oauth_cb`."""
 
     def __init__(self, login: TokenLogin | IamLogin) -> None:
         self._login = login
@@ -124,29 +124,18 @@ class TokenProvider(AbstractTokenProvider):  # type: ignore[misc] # kafka-python
 
     def extensions(self) -> dict[str, str]:
         """The extensions of RFC 7628."""
-        return _extensions(self._login)
-
-
-class TokenCallback:
-    """The tokens of a login for librdkafka's clients: their `oauth_cb`."""
-
-    def __init__(self, login: TokenLogin | IamLogin) -> None:
-        self._login = login
+        return dict(self._login.extensions) if isinstance(self._login, TokenLogin) else {}
 
     def __call__(self, _: str) -> tuple[str, float, str, dict[str, str]]:
         """(token, its end in seconds since 1970, principal, extensions). Raises TokenError."""
         token = source_of(self._login).token()
-        return token.text, token.expires_s, "", _extensions(self._login)
+        return token.text, token.expires_s, "", self.extensions()
 
 
 @cache
 def source_of(login: TokenLogin | IamLogin) -> TokenSource:
     """This process's tokens of a login."""
     return TokenSource(login)
-
-
-def _extensions(login: TokenLogin | IamLogin) -> dict[str, str]:
-    return dict(login.extensions) if isinstance(login, TokenLogin) else {}
 
 
 def _new_token(login: TokenLogin | IamLogin, now_s: float) -> Token:

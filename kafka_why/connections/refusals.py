@@ -23,6 +23,14 @@ from kafka.net.selector import NetworkSelector
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.oauth_tokens import TokenError
 
+# What of a broker another attempt will not mend, with the settings of kafka-python.
+_REASONS = {
+    SaslAuthenticationFailedError: "refuses the login {user}by {sasl_mechanism}: {last}",
+    UnsupportedSaslMechanismError: "has no login by {sasl_mechanism} (sasl.mechanism): {last}",
+    InvalidReceiveError: "does not speak {security_protocol} (security.protocol)",  # it is TLS's alert
+    IllegalSaslStateError: "expects no login on this port (security.protocol)",
+}
+
 
 class ClusterRefused(KafkaError):  # type: ignore[misc] # kafka-python ships no types
     """A broker refuses the login, or its certificate is not trusted. The message says what to change."""
@@ -118,21 +126,13 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python shi
 
 def _reason(address: str, settings: dict[str, Any], error: Exception | None) -> str | None:
     """A sentence for an error that another attempt will not mend, None for others."""
-    mechanism = settings.get("sasl_mechanism")
-    if isinstance(error, TokenError):
-        return str(error.args[0])
-    if isinstance(error, SaslAuthenticationFailedError):
-        user = settings.get("sasl_plain_username")
-        who = f"as {user} by {mechanism}" if user else f"by {mechanism}"
-        return f"the broker at {address} refuses the login {who}: {_last(error)}"
-    if isinstance(error, UnsupportedSaslMechanismError):
-        return f"the broker at {address} has no login by {mechanism} (sasl.mechanism): {_last(error)}"
-    if isinstance(error, KafkaConfigurationError):
+    if isinstance(error, (TokenError, KafkaConfigurationError)):
         return str(error)
-    if isinstance(error, InvalidReceiveError):  # it is TLS's alert
-        return f"the broker at {address} does not speak {settings['security_protocol']} (security.protocol)"
-    if isinstance(error, IllegalSaslStateError):
-        return f"the broker at {address} expects no login on this port (security.protocol)"
+    for kind, reason in _REASONS.items():
+        if isinstance(error, kind):
+            user = settings.get("sasl_plain_username")
+            said = reason.format(user=f"as {user} " if user else "", last=_last(error), **settings)
+            return f"the broker at {address} {said}"
     if isinstance(error, KafkaConnectionError):
         # A refused certificate of the client is first seen by what is read after the handshake.
         cause = error.args[0] if error.args and isinstance(error.args[0], ssl.SSLError) else error.__context__

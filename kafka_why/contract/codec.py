@@ -12,11 +12,14 @@ from uuid import UUID
 import msgspec
 from msgspec import Struct
 
-from kafka_why.contract.any_group import AnyRequest
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
 from kafka_why.contract.kafka.requests import Unanswered
 from kafka_why.contract.messages import RECORD_VERSION, ErrorResponse, Int32, ShortStr
+from kafka_why.contract.rocketmq.requests import AnyRequest as RocketMqRequest
 from kafka_why.contract.rocketmq.requests import ConnectionClosed
+
+AnyRequest = KafkaRequest | RocketMqRequest
 
 # The value of a clock record, and the pattern by which Spark recognises it (15 digits cannot overflow Spark's
 # microseconds). The second group is the epoch of the owner that appended it, if it made a claim. It ends in

@@ -6,6 +6,7 @@ They explain what became of records. They are no input of the coordinator.
 import msgspec
 from msgspec import Struct
 
+from kafka_why.contract.codec import encode
 from kafka_why.contract.messages import RECORD_VERSION
 
 REJECTED = "rejected"
@@ -102,23 +103,17 @@ class GroupDeliveries(Struct, frozen=True, kw_only=True, omit_defaults=True):
     suspects: list[Suspect] = []
 
 
-_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(GroupDeliveries)
 
 
 def deliveries_key(record: GroupDeliveries, number: int) -> bytes:
     """The key of a gateway's `number`th record. No other record has it, so compaction keeps each."""
-    return _encoder.encode([record.group_id, None, record.gateway_id, number])
+    return encode([record.group_id, None, record.gateway_id, number])
 
 
 def is_of_deliveries(key: bytes | None, group_id: str) -> bool:
     """Whether this is the key of such a record of the group."""
-    return key is not None and key.startswith(_encoder.encode([group_id, None])[:-1] + b",")
-
-
-def encode_deliveries(record: GroupDeliveries) -> bytes:
-    """The value of a record."""
-    return _encoder.encode(record)
+    return key is not None and key.startswith(encode([group_id, None])[:-1] + b",")
 
 
 def decode_deliveries(value: bytes) -> GroupDeliveries | None:

@@ -12,12 +12,21 @@ from typing import Generic, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from kafka_why.contract.any_group import AnyHistoryEntry, AnyView
-from kafka_why.contract.group_type import GroupType
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.kafka.snapshot import CONFIGS, GroupSnapshot
-from kafka_why.contract.rocketmq import history_codec as rocketmq
-from kafka_why.contract.settings import SettingValue
+from kafka_why.contract.kafka.snapshot import CONFIGS, ConfigsView, GroupSnapshot
+from kafka_why.contract.messages import GroupType, SettingValue
+from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+
+AnyView = GroupSnapshot | RocketMqSnapshot
+
+
+StoredView = AnyView | ConfigsView
+"""A record of the groups topic: a group, or the settings of a group id that has no group."""
+
+
+AnyHistoryEntry = HistoryEntry | RocketMqHistoryEntry
+
 
 # What a reader of the running history remembers: some 30 MiB.
 INCARNATIONS_REMEMBERED = 100_000
@@ -41,12 +50,10 @@ class CoordinatorStarted(Struct, frozen=True, kw_only=True):
     version: int = 1
 
 
-class _Entry(Struct, frozen=True):
-    type: str
-    protocol: str = KAFKA
+class _Head(Struct, frozen=True):
+    """What a record says of itself: the type of an entry, and the protocol of the group."""
 
-
-class _View(Struct, frozen=True):
+    type: str = ""
     protocol: str = KAFKA
 
 
@@ -61,32 +68,52 @@ class GroupConfigs(Struct, frozen=True):
 
 _GROUP_EVENTS = frozenset(EntryType)
 
-_entry = msgspec.json.Decoder(_Entry)
-_view = msgspec.json.Decoder(_View)
+_head = msgspec.json.Decoder(_Head)
 _group_event = msgspec.json.Decoder(HistoryEntry)
+_rocketmq_event = msgspec.json.Decoder(RocketMqHistoryEntry)
 _coordinator_started = msgspec.json.Decoder(CoordinatorStarted)
 _snapshot = msgspec.json.Decoder(GroupSnapshot)
+_rocketmq_snapshot = msgspec.json.Decoder(RocketMqSnapshot)
 _configs = msgspec.json.Decoder(GroupConfigs)
 
 
-def decode_entry(value: bytes) -> HistoryEntry | CoordinatorStarted | None:
-    """Decode a record of the events topic. Returns None for an unknown kind. Raises msgspec.DecodeError.
-
-    RocketMQ's groups have their own history: see `kafka_why.contract.rocketmq.history_codec`.
+def decode_any_entry(value: bytes) -> AnyHistoryEntry | CoordinatorStarted | None:
+    """Decode a record of the events topic, of a group of either protocol. Returns None for an unknown kind.
+    Raises msgspec.DecodeError.
     """
-    entry = _entry.decode(value)
-    kind = entry.type if entry.protocol == KAFKA else ""
+    head = _head.decode(value)
+    if head.protocol == GroupType.ROCKETMQ:
+        return _rocketmq_event.decode(value)
+    kind = head.type if head.protocol == KAFKA else ""
     if kind == "CoordinatorStarted":
         return _coordinator_started.decode(value)
     return _group_event.decode(value) if kind in _GROUP_EVENTS else None
 
 
+def decode_entry(value: bytes) -> HistoryEntry | CoordinatorStarted | None:
+    """Decode a record of the events topic. Returns None for an unknown kind, and for RocketMQ's groups, which
+    have their own history. Raises msgspec.DecodeError.
+    """
+    found = decode_any_entry(value)
+    return None if isinstance(found, RocketMqHistoryEntry) else found
+
+
+def decode_any_snapshot(value: bytes) -> AnyView | None:
+    """Decode a record of the groups topic that is not a tombstone, of a group of either protocol. Raises
+    msgspec.DecodeError.
+    """
+    protocol = _head.decode(value).protocol
+    if protocol == GroupType.ROCKETMQ:
+        return _rocketmq_snapshot.decode(value)
+    return _snapshot.decode(value) if protocol == KAFKA else None
+
+
 def decode_snapshot(value: bytes) -> GroupSnapshot | None:
     """Decode a record of the groups topic that is not a tombstone. Returns None if the group is RocketMQ's.
-
     Raises msgspec.DecodeError.
     """
-    return _snapshot.decode(value) if _view.decode(value).protocol == KAFKA else None
+    found = decode_any_snapshot(value)
+    return found if isinstance(found, GroupSnapshot) else None
 
 
 def decode_configs(value: bytes) -> GroupConfigs | None:
@@ -95,37 +122,10 @@ def decode_configs(value: bytes) -> GroupConfigs | None:
 
     Raises msgspec.DecodeError.
     """
-    if _view.decode(value).protocol not in (KAFKA, CONFIGS):
+    if _head.decode(value).protocol not in (KAFKA, CONFIGS):
         return None
     found = _configs.decode(value)
     return found if found.configs else None
-
-
-def decode_any_entry(value: bytes) -> AnyHistoryEntry | CoordinatorStarted | None:
-    """Decode a record of the events topic, of a group of either protocol."""
-    return decode_entry(value) or rocketmq.decode_entry(value)
-
-
-def decode_any_snapshot(value: bytes) -> AnyView | None:
-    """Decode a record of the groups topic that is not a tombstone, of a group of either protocol."""
-    return decode_snapshot(value) or rocketmq.decode_snapshot(value)
-
-
-class Numbered(Protocol):
-    """An entry of any group's history. Its fields identify repeated entries."""
-
-    @property
-    def group_id(self) -> str: ...
-    @property
-    def incarnation(self) -> str: ...
-    @property
-    def seq(self) -> int: ...
-    @property
-    def at_ms(self) -> int: ...
-    @property
-    def type(self) -> str: ...
-    @property
-    def reason(self) -> str: ...
 
 
 class HistoryReader:
@@ -151,7 +151,7 @@ class HistoryReader:
         """The missing numbers by (group_id, incarnation). Incarnations without a gap are left out."""
         return {key: sorted(missing) for key, missing in self._missing.items()}
 
-    def is_new(self, event: Numbered) -> bool:
+    def is_new(self, event: AnyHistoryEntry) -> bool:
         """Whether this entry is new. Entries of one group must come in the log's order."""
         key = (event.group_id, event.incarnation)
         last_seq = self._last_seq.get(key)

@@ -3,11 +3,19 @@
 Numbers have the bounds of Kafka's wire format. Bytes are base64 in JSON. Unknown fields are ignored.
 """
 
+from enum import StrEnum
 from typing import Annotated, Any, ClassVar, Generic, TypeVar, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from kafka_why.contract.errors import ErrorCode
+
+# Settings as they are stored and shown.
+
+
+SettingValue = int | str
+"""The value of a setting where settings are stored and shown. A list of names is a text with commas."""
+
 
 RECORD_VERSION = 1
 
@@ -86,3 +94,13 @@ class ReleaseGroup(Request[ReleaseGroupResponse], frozen=True, kw_only=True, tag
     """Release a quarantined group. This is an operator's request, which Kafka does not have: see
     `Group.quarantined`.
     """
+
+
+# Whose group it is: Kafka's or RocketMQ's.
+
+
+class GroupType(StrEnum):
+    """Whose group it is. Groups of one type share a step, and may be converted into each other."""
+
+    KAFKA = "Kafka"
+    ROCKETMQ = "RocketMQ"

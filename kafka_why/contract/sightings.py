@@ -58,12 +58,6 @@ class SightingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 _decode = msgspec.json.Decoder(SightingRecord).decode
-_encode = msgspec.json.Encoder().encode
-
-
-def encode_sighting(record: SightingRecord) -> bytes:
-    """Encode the value of a record."""
-    return _encode(record)
 
 
 def sighting_key(group_id: str, partition: int) -> bytes:

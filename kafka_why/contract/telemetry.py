@@ -6,6 +6,7 @@ They explain rebalances. They are no input of the coordinator.
 import msgspec
 from msgspec import Struct
 
+from kafka_why.contract.codec import encode
 from kafka_why.contract.messages import RECORD_VERSION
 
 LAST_POLL = "consumer.last.poll.seconds.ago"
@@ -34,23 +35,17 @@ class MemberTelemetry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     terminating: bool = False
 
 
-_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(MemberTelemetry)
 
 
 def telemetry_key(group_id: str, member_id: str) -> bytes:
     """The key of a member's records. The topic is compacted, so it keeps the last one of each member."""
-    return _encoder.encode([group_id, member_id])
+    return encode([group_id, member_id])
 
 
 def is_of_group(key: bytes | None, group_id: str) -> bool:
     """Whether this is the key of a member of the group."""
-    return key is not None and key.startswith(_encoder.encode([group_id])[:-1] + b',"')
-
-
-def encode_telemetry(record: MemberTelemetry) -> bytes:
-    """The value of a record."""
-    return _encoder.encode(record)
+    return key is not None and key.startswith(encode([group_id])[:-1] + b',"')
 
 
 def decode_telemetry(value: bytes) -> MemberTelemetry | None:

@@ -8,7 +8,14 @@ from typing import TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, structs
 
-from kafka_why.contract.kafka.history import NOT_READY
+from kafka_why.contract.kafka.history import (
+    CLASSIC,
+    DEAD,
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+    NOT_READY,
+    ConsumerGroupState,
+    GroupState,
+)
 from kafka_why.contract.kafka.snapshot import (
     ConsumerGroupSnapshot,
     ConsumerMemberSnapshot,
@@ -16,22 +23,12 @@ from kafka_why.contract.kafka.snapshot import (
     MemberSnapshot,
     flat,
 )
-from kafka_why.contract.kafka.states import (
-    DEAD,
-    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
-    ConsumerGroupState,
-    GroupState,
-)
-from kafka_why.contract.protocols.consumer_protocol import ProtocolError
-from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
-from kafka_why.groups.committed import Committed, GroupOffsets
-from kafka_why.groups.list_groups import TYPES
-from kafka_why.lag.definitions import lag_records
-from kafka_why.lag.log import LogBounds
+from kafka_why.contract.protocols.subscriptions import ProtocolError, TopicPartition, by_topic
+from kafka_why.groups.list_groups import TYPES, Committed, GroupOffsets
+from kafka_why.lag.definitions import LogBounds, lag_records
 from kafka_why.partition_text import partition_list
 
 _ACTIVE = "active "
-_CLASSIC = "classic"
 Partitions = dict[str, list[int]]
 LagsMs: TypeAlias = Mapping[tuple[TopicPartition, int], int]
 """Lags in ms by partition and committed offset."""
@@ -274,7 +271,7 @@ def _consumer_row(member: ConsumerMemberSnapshot, group: ConsumerGroupSnapshot) 
         subscribed_topics=member.subscribed_topic_names,
         subscribed_pattern=member.subscribed_topic_regex or None,
         rack_id=member.rack_id,
-        upgraded=member.member_type != _CLASSIC,
+        upgraded=member.member_type != CLASSIC,
     )
 
 
@@ -298,7 +295,7 @@ def state_row(group: GroupSnapshot, requests_topic: str, partition: int) -> Stat
         target_assignment_epoch=group.consumer.assignment_epoch,
         unsettled=_unsettled_members(group, group.consumer),
         classic_members=[
-            m.member_id for m in group.members if m.consumer and m.consumer.member_type == _CLASSIC
+            m.member_id for m in group.members if m.consumer and m.consumer.member_type == CLASSIC
         ],
     )
 
@@ -347,15 +344,11 @@ def _unsettled(
 def remark(group_id: str, state: str, type_: str = "consumer") -> str | None:
     """Return the remark for the user about a group in this state, None if there is none."""
     kind = type_.capitalize() if type_ in ("share", "streams") else "Consumer"
-    if state == DEAD:
-        return f"Error: {kind} group '{group_id}' does not exist."
-    if state == GroupState.EMPTY:
-        return f"{kind} group '{group_id}' has no active members."
-    if state in _REBALANCING:
-        return f"Warning: {kind} group '{group_id}' is rebalancing."
-    if state == NOT_READY:
-        return (
-            f"Warning: {kind} group '{group_id}' is not ready: topics of its topology are missing, or have "
-            "wrong numbers of partitions."
-        )
-    return None
+    remarks = {
+        DEAD: f"Error: {kind} group '{group_id}' does not exist.",
+        GroupState.EMPTY.value: f"{kind} group '{group_id}' has no active members.",
+        NOT_READY: f"Warning: {kind} group '{group_id}' is not ready: topics of its topology are missing, or "
+        "have wrong numbers of partitions.",
+    }
+    is_moving = state in _REBALANCING
+    return f"Warning: {kind} group '{group_id}' is rebalancing." if is_moving else remarks.get(state)

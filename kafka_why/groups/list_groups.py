@@ -6,35 +6,28 @@ the running batch may be missing, even if a client has its response already. The
 nothing.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
+from dataclasses import dataclass, field
 
 import structlog
 from msgspec import Struct
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.any_group import AnyView
-from kafka_why.contract.codec import UNREADABLE
-from kafka_why.contract.group_type import GroupType
-from kafka_why.contract.history_reader import GroupTable, decode_any_snapshot
+from kafka_why.contract.codec import UNREADABLE, decode_offset, decode_offset_key
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.history_reader import AnyView, GroupTable, decode_any_snapshot
+from kafka_why.contract.kafka.history import CLASSIC, CONSUMER, SHARE, STREAMS
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
+from kafka_why.contract.messages import GroupType
+from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, TopicPartition
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from kafka_why.rocketmq_group import client_version, group_state
 from kafka_why.topic_reader import TopicReader
 
 # The types as Kafka's tool prints them. Source: GroupType.java.
-CLASSIC_TYPE = "Classic"
-CONSUMER_TYPE = "Consumer"
-SHARE_TYPE = "Share"
-STREAMS_TYPE = "Streams"
-TYPES = {
-    "classic": CLASSIC_TYPE,
-    "consumer": CONSUMER_TYPE,
-    "share": SHARE_TYPE,
-    "streams": STREAMS_TYPE,
-}
+TYPES = {kind: kind.capitalize() for kind in (CLASSIC, CONSUMER, SHARE, STREAMS)}
 """The types by their names in the history."""
 ROCKETMQ_TYPE = GroupType.ROCKETMQ.value
 
@@ -58,7 +51,7 @@ class ListedGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """True for a group of Kafka's consumers or of members with epochs, and for one that never had any
         members.
         """
-        of_epochs = self.type in (SHARE_TYPE, STREAMS_TYPE)
+        of_epochs = self.type in (TYPES[SHARE], TYPES[STREAMS])
         return self.type != ROCKETMQ_TYPE and (of_epochs or self.protocol_type in ("", PROTOCOL_TYPE))
 
 
@@ -121,7 +114,7 @@ def list_broker_groups(client_config: ClientConfig) -> list[ListedGroup]:
     rows = [
         ListedGroup(
             group=group["group_id"],
-            type=TYPES.get(group.get("group_type", "").lower(), CLASSIC_TYPE),
+            type=TYPES.get(group.get("group_type", "").lower(), TYPES[CLASSIC]),
             state=group.get("group_state", ""),
             protocol_type=group["protocol_type"],
         )
@@ -146,3 +139,46 @@ def select_groups(
         and (not states or row.state in states)
         and (not protocols or row.protocol_type in protocols)
     ]
+
+
+# Offsets of groups: committed, and pending in transactions.
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The committed offset of a partition; `leader_epoch` is -1 if the committer sent none."""
+
+    offset: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffsets:
+    """All committed offsets of a group, empty if `error_code` is set.
+
+    `pending` are the offsets that will be the committed ones if their transactions commit.
+    """
+
+    committed: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    pending: Mapping[TopicPartition, int] = field(default_factory=dict)
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+def committed_offsets(
+    client_config: ClientConfig, layout: TopicLayout, group_ids: Collection[str], timeout_ms: int
+) -> dict[str, GroupOffsets]:
+    """Return the committed offsets of these groups, as the offsets topic has them now.
+
+    Raises KafkaTimeoutError, or another KafkaError of the broker.
+    """
+    found: dict[str, dict[TopicPartition, Committed]] = {group_id: {} for group_id in group_ids}
+    with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
+        for record in reader.read_all(layout.offsets_topic, timeout_ms=timeout_ms):
+            group_id, topic, number = decode_offset_key(record.key)
+            if group_id not in found:
+                continue
+            found[group_id].pop(TopicPartition(topic, number), None)
+            if record.value is not None:
+                now = decode_offset(record.value)
+                found[group_id][TopicPartition(topic, number)] = Committed(now.offset, now.leader_epoch)
+    return {group_id: GroupOffsets(offsets) for group_id, offsets in found.items()}

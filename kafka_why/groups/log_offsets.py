@@ -11,7 +11,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.lag.brokers import records_at
-from kafka_why.lag.log import LogBounds, Partition
+from kafka_why.lag.definitions import LogBounds, Partition
 from kafka_why.lag.record_times import timestamp_lags
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct, UnsetType
 
-from kafka_why.contract.kafka.states import ConsumerGroupState
+from kafka_why.contract.kafka.history import ConsumerGroupState
 from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.groups.describe import Behind, MemberRow, PartitionRow, StateRow
 from kafka_why.groups.error_text import error_text

@@ -8,7 +8,7 @@ from collections.abc import Container, Iterator, Sequence
 
 from msgspec import Struct
 
-from kafka_why.contract.rocketmq.offset_groups import OFFSET_GROUP_PREFIX
+from kafka_why.contract.rocketmq.queues import OFFSET_GROUP_PREFIX
 from kafka_why.contract.rocketmq.requests import MessageModel
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 from kafka_why.escaping import VisibleText

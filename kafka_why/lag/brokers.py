@@ -3,13 +3,18 @@
 Only ListOffsets and Metadata, for which DESCRIBE on a topic is enough: no record is read.
 """
 
+import time
 from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Protocol
 
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.admin import OffsetSpec
+from kafka.errors import KafkaError
 
-from kafka_why.lag.log import LogBounds, Partition
-from kafka_why.lag.record_times import Found
+from kafka_why.connections.outage_warning import OutageWarning
+from kafka_why.lag.definitions import LogBounds, Partition
+from kafka_why.lag.record_times import Found, TimestampSearch
 
 INTERVAL_S = 5.0
 """How often followers of the topics ask for the bounds of logs."""
@@ -49,3 +54,57 @@ def records_at(admin: KafkaAdminClient, times_ms: Mapping[Partition, int]) -> di
         (where.topic, where.partition): None if at.offset < 0 else (at.offset, at.timestamp)
         for where, at in found.items()
     }
+
+
+# Looks at the brokers, each few seconds, by which readers of the topics know lags.
+
+
+class Looking(Protocol):
+    """What takes the answers: see `kafka_why.lag.lag_book.LagBook`. `topics` are those to look at."""
+
+    def topics(self) -> set[str]: ...
+    def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None: ...
+    def wanted_times(self) -> dict[Partition, int]: ...
+    def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None: ...
+
+
+class Looks:
+    """Looks for one reader, at most each INTERVAL_S. For one thread."""
+
+    def __init__(self, reader: Looking) -> None:
+        self._reader = reader
+        self._at_s = float("-inf")
+        self._wanted: dict[Partition, int] = {}
+        self._search: TimestampSearch | None = None
+        self._warning = OutageWarning("looking for the times of records")
+
+    def look(self, admin: KafkaAdminClient) -> None:
+        """Look if it is time, and take one step of the search for times of records, so that the reader reads
+        on between two. Raises KafkaError if the bounds of the logs are not to be had.
+
+        Times of records are not to be had from brokers before Kafka 3.0. That is logged, and lags in time are
+        then known of records that came since the first look.
+        """
+        if time.monotonic() - self._at_s >= INTERVAL_S:
+            bounds = log_bounds(admin, self._reader.topics())
+            # Not before the request: what a record waits is counted from when it was seen.
+            self._reader.add_bounds(bounds, time.time_ns() // 1_000_000)
+            self._at_s = time.monotonic()
+            if self._search is None and (wanted := self._reader.wanted_times()):
+                self._wanted, self._search = wanted, TimestampSearch(wanted)
+        if self._search is not None:
+            self._step(admin, self._search)
+
+    def _step(self, admin: KafkaAdminClient, search: TimestampSearch) -> None:
+        try:
+            is_over = search.step(partial(records_at, admin))
+        except KafkaError as error:
+            self._warning.failed(error)
+            # The next search is for others: one partition without a leader fails all.
+            self._reader.learn_times(self._wanted, {})
+            self._search = None
+            return
+        self._warning.worked()
+        if is_over:
+            self._reader.learn_times(self._wanted, search.lags_ms)
+            self._search = None

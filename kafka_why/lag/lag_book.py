@@ -9,10 +9,8 @@ from dataclasses import dataclass
 
 from kafka_why.contract.codec import decode_offset, decode_offset_key
 from kafka_why.lag.brokers import INTERVAL_S
-from kafka_why.lag.definitions import PartitionLag, lag_ms, lag_records, next_offset
-from kafka_why.lag.log import LogBounds, Partition
-from kafka_why.lag.log_history import LogHistory, Seen
-from kafka_why.lag.trend import Trend
+from kafka_why.lag.definitions import LogBounds, Partition, PartitionLag, lag_ms, lag_records, next_offset
+from kafka_why.lag.log_history import LogHistory, Seen, Trend
 
 SHARP_MS = int(INTERVAL_S * 1500)
 """A record that came between two looks at the brokers so far apart has a time that is exact enough."""
@@ -119,9 +117,9 @@ class LagBook:
         """Keep a time that the looks tell well, before the samples of that time are thinned out."""
         if commit.came_offset == offset and not commit.is_rough:
             return
-        came = self._logs.came_ms(where, offset)
-        if came is not None and _is_sharp(came):
-            commit.came_offset, commit.came_ms, commit.is_rough = offset, came[1], False
+        came = self._logs.came(where, offset)
+        if came is not None and _is_sharp(*came):
+            commit.came_offset, commit.came_ms, commit.is_rough = offset, came[1].ms, False
 
     def topics(self) -> set[str]:
         """The topics with a committed offset."""
@@ -198,16 +196,15 @@ class LagBook:
 
     def _lag_ms(self, where: Partition, commit: _Commit, log: LogBounds) -> int | None:
         offset = next_offset(commit.offset, log)
-        came, newest_ms = self._logs.came_ms(where, offset), self._logs.newest_ms(where)
+        came, newest_ms = self._logs.came(where, offset), self._logs.newest_ms(where)
         if came is None or newest_ms is None:
             return None
-        if _is_sharp(came):
-            return lag_ms(came[1], newest_ms)
+        before, last = came
+        if _is_sharp(before, last):
+            return lag_ms(last.ms, newest_ms)
         known = Seen(commit.came_offset, commit.came_ms) if 0 <= commit.came_offset <= offset else None
-        between = self._logs.between(where, offset)
-        if between is None:  # it came before the first look, and nobody knows how long before
+        if before is None:  # it came before the first look, and nobody knows how long before
             return None if known is None else lag_ms(known.ms, newest_ms)
-        before, last = between
         if known is not None and known.offset > before.offset:
             before = Seen(known.offset, min(max(known.ms, before.ms), last.ms))
         return lag_ms(_time_between(before, last, offset), newest_ms)
@@ -220,12 +217,12 @@ class LagBook:
         offset = next_offset(commit.offset, log)
         if commit.came_offset == offset and not (commit.is_rough and self._is_newest_sharp(where, log)):
             return None
-        came = self._logs.came_ms(where, offset)
-        return None if came is None or _is_sharp(came) else offset
+        came = self._logs.came(where, offset)
+        return None if came is None or _is_sharp(*came) else offset
 
     def _is_newest_sharp(self, where: Partition, log: LogBounds) -> bool:
-        came = self._logs.came_ms(where, log.latest - 1)
-        return came is not None and _is_sharp(came)
+        came = self._logs.came(where, log.latest - 1)
+        return came is not None and _is_sharp(*came)
 
 
 def _time_between(before: Seen, last: Seen, offset: int) -> int:
@@ -235,5 +232,5 @@ def _time_between(before: Seen, last: Seen, offset: int) -> int:
     return before.ms + (last.ms - before.ms) * (offset - before.offset) // (last.offset - before.offset)
 
 
-def _is_sharp(came: tuple[int | None, int]) -> bool:
-    return came[0] is not None and came[1] - came[0] <= SHARP_MS
+def _is_sharp(before: Seen | None, last: Seen) -> bool:
+    return before is not None and last.ms - before.ms <= SHARP_MS

@@ -5,7 +5,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kafka_why.lag.log import LogBounds, Partition
+from kafka_why.lag.definitions import STEPS, WINDOW_MS, LogBounds, Partition, rises
 
 MAX_SAMPLES = 64
 COARSENESS = 3
@@ -47,25 +47,15 @@ class LogHistory:
         samples = self._samples.get(partition)
         return None if samples is None else LogBounds(samples.earliest, samples.ends[-1])
 
-    def came_ms(self, partition: Partition, offset: int) -> tuple[int | None, int] | None:
-        """When the record at `offset` came: after the first time, and not after the second. None if it is not
+    def came(self, partition: Partition, offset: int) -> tuple[Seen | None, Seen] | None:
+        """The record at `offset` came after the first of these and not after the second. None if it is not
         known to be there. The first is None if it was there at the first sample.
         """
         samples = self._samples.get(partition)
         place = 0 if samples is None else bisect_right(samples.ends, offset)
         if samples is None or place == len(samples.ends):
             return None
-        return samples.last_ms[place - 1] if place else None, samples.first_ms[place]
-
-    def between(self, partition: Partition, offset: int) -> tuple[Seen, Seen] | None:
-        """The record at `offset` came after the first of these and not after the second. None if it is not
-        known to be there, or was there at the first sample.
-        """
-        samples = self._samples.get(partition)
-        place = 0 if samples is None else bisect_right(samples.ends, offset)
-        if samples is None or not 0 < place < len(samples.ends):
-            return None
-        before = Seen(samples.ends[place - 1] - 1, samples.last_ms[place - 1])
+        before = Seen(samples.ends[place - 1] - 1, samples.last_ms[place - 1]) if place else None
         return before, Seen(samples.ends[place] - 1, samples.first_ms[place])
 
     def newest_ms(self, partition: Partition) -> int | None:
@@ -114,3 +104,40 @@ class _Samples:
         for name in ("ends", "first_ms", "last_ms"):
             values = getattr(self, name)
             setattr(self, name, array("q", (values[place] for place in reversed(kept))))
+
+
+# Lags of one partition over a window: the least and the greatest of each step.
+
+
+STEP_MS = WINDOW_MS // STEPS
+
+
+class Trend:
+    """Takes a lag in records every few seconds. For one thread at a time. Arrays, because there may be
+    100,000 partitions.
+    """
+
+    __slots__ = ("_highs", "_lows", "_step")
+
+    def __init__(self) -> None:
+        self._step = 0
+        self._lows, self._highs = array("q"), array("q")
+
+    def add(self, records: int, at_ms: int) -> None:
+        """Take the lag at a time. A step without any, when no broker answered, begins the window anew."""
+        step = at_ms // STEP_MS
+        if self._lows and step == self._step:
+            self._lows[-1] = min(self._lows[-1], records)
+            self._highs[-1] = max(self._highs[-1], records)
+            return
+        if step != self._step + 1:
+            self._lows, self._highs = array("q"), array("q")
+        self._step = step
+        for lags in (self._lows, self._highs):
+            lags.append(records)
+            del lags[:-STEPS]
+
+    @property
+    def rises(self) -> bool:
+        """Whether the lag rises over the window, which has to be full."""
+        return rises(self._lows, self._highs)

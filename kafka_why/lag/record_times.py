@@ -8,8 +8,7 @@ offset is the greatest timestamp up to it.
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from kafka_why.lag.definitions import lag_ms
-from kafka_why.lag.log import Partition
+from kafka_why.lag.definitions import Partition, lag_ms
 
 Found: TypeAlias = tuple[int, int] | None
 """The offset and the timestamp in ms of a record, None if there is no such record."""

@@ -8,28 +8,22 @@ are those of RocketMQ 5's broker. Metrics that none of them has begin with group
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
+from kafka_why.contract.kafka.history import CONSUMER, DEAD, GroupState
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.kafka.states import DEAD, GroupState
-from kafka_why.contract.kafka.transactions import MarkerOutcome
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
-from kafka_why.contract.service.status import ServicePhase, ServiceStatus
-from kafka_why.contract.service.transactions import TransactionsSummary
-from kafka_why.metrics.consumer_groups import CONSUMER, consumer_group_gauges, epoch_counts
-from kafka_why.metrics.lags import EXPORTER, lag_gauges
-from kafka_why.metrics.lags import OWN as OWN
-from kafka_why.metrics.metrics_state import MetricsState, Numbers
+from kafka_why.metrics.consumer_groups import consumer_group_gauges, epoch_counts
+from kafka_why.metrics.lags import EXPORTER, OWN, lag_gauges
+from kafka_why.metrics.metrics_state import Counts, MetricsState
 from kafka_why.metrics.rocketmq import rocketmq_gauges
-from kafka_why.metrics.series import Selection, add_others, without_series
+from kafka_why.metrics.series import Selection, add_others, filled, without_series
 
 MANAGER = "kafka_coordinator_group_groupmetadatamanager"
 COORDINATOR = "kafka_server_group_coordinator_metrics"
-
-DECIDED = (MarkerOutcome.COMMIT, MarkerOutcome.ABORT, MarkerOutcome.DROPPED)
 
 
 class MetricsStateCollector(Collector):
@@ -46,11 +40,12 @@ class MetricsStateCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         numbers = self._metrics_state.numbers()
+        counts = numbers.counts
         if not self._is_observed:
-            yield from _offset_counts(numbers)
-        yield _kafkas_count("group_completed_rebalance", "Completed rebalances", numbers.classic_rebalances)
-        yield from _own_counts(numbers)
-        yield from epoch_counts(numbers.of_epochs)
+            yield from _offset_counts(counts)
+        yield _kafkas_count("group_completed_rebalance", "Completed rebalances", counts.classic_rebalances)
+        yield from _own_counts(counts, numbers.rebalances)
+        yield from epoch_counts(counts.of_epochs)
         if numbers.groups is None or numbers.rocketmq_groups is None or numbers.lags is None:
             return
         yield from _group_gauges([group for group in numbers.groups.values() if not group.consumer])
@@ -69,39 +64,36 @@ class MetricsStateCollector(Collector):
         )
 
 
-def _offset_counts(numbers: Numbers) -> Iterator[Metric]:
-    yield _kafkas_count("offset_commit", "Offsets committed", numbers.offsets_committed)
-    yield _kafkas_count("offset_expiration", "Offsets expired", numbers.offsets_expired)
-    yield _kafkas_count("offset_deletion", "Offsets deleted by request", numbers.offsets_deleted)
+def _offset_counts(counts: Counts) -> Iterator[Metric]:
+    yield _kafkas_count("offset_commit", "Offsets committed", counts.offsets_committed)
+    yield _kafkas_count("offset_expiration", "Offsets expired", counts.offsets_expired)
+    yield _kafkas_count("offset_deletion", "Offsets deleted by request", counts.offsets_deleted)
 
 
 def _kafkas_count(name: str, meaning: str, value: int) -> Metric:
     return UnknownMetricFamily(f"{COORDINATOR}_{name}_count", f"{meaning}.", value)
 
 
-def _own_counts(numbers: Numbers) -> Iterator[Metric]:
-    for name, meaning, labels, counts in (
-        ("history_entries", "Entries of the events topic.", ("protocol", "type"), numbers.entries),
-        ("dead_letters", "Records of the dead-letter topic.", ("reason",), _by_one(numbers.dead_letters)),
-        ("rebalances", "Completed rebalances of a group.", ("consumergroup",), _by_one(numbers.rebalances)),
+def _own_counts(counts: Counts, rebalances: Mapping[str, int]) -> Iterator[Metric]:
+    for name, meaning, labels, found in (
+        ("history_entries", "Entries of the events topic.", ("protocol", "type"), counts.entries),
+        ("dead_letters", "Records of the dead-letter topic.", ("reason",), _by_one(counts.dead_letters)),
+        ("rebalances", "Completed rebalances of a group.", ("consumergroup",), _by_one(rebalances)),
         (
             "responses",
             "Responses by type of request and error code.",
             ("type", "error_code"),
-            numbers.answers,
+            counts.answers,
         ),
-        ("rocketmq_pushes", "Messages pushed to RocketMQ's clients.", ("type",), _by_one(numbers.pushes)),
+        ("rocketmq_pushes", "Messages pushed to RocketMQ's clients.", ("type",), _by_one(counts.pushes)),
     ):
-        family = CounterMetricFamily(f"{OWN}_{name}", meaning, labels=labels)
-        for values, count in sorted(counts.items()):
-            family.add_metric(values, count)
-        yield family
+        yield filled(CounterMetricFamily(f"{OWN}_{name}", meaning, labels=labels), sorted(found.items()))
     for name, meaning, count in (
-        ("history_duplicates", "History entries that were read more than once.", numbers.duplicates),
+        ("history_duplicates", "History entries that were read more than once.", counts.duplicates),
         (
             "rocketmq_expired_connections",
             "Consumers' connections that a scan removed because they were silent.",
-            numbers.expired_connections,
+            counts.expired_connections,
         ),
     ):
         yield CounterMetricFamily(f"{OWN}_{name}", meaning, count)
@@ -121,118 +113,20 @@ def _group_gauges(groups: Sequence[GroupSnapshot]) -> Iterator[Metric]:
 
 def _members(groups: Mapping[str, GroupSnapshot], selection: Selection) -> Metric:
     members = GaugeMetricFamily(f"{EXPORTER}_members", "Members of a group.", labels=("consumergroup",))
-    for group_id, group in selection.own(groups):
-        if group.has_members:
-            members.add_metric((group_id,), len(group.members))
-    add_others(members, (len(group.members) for group in selection.rest(groups) if group.has_members))
-    return members
+    own, rest = selection.own(groups), selection.rest(groups)
+    filled(members, (((group_id,), len(group.members)) for group_id, group in own if group.has_members))
+    return add_others(members, (len(group.members) for group in rest if group.has_members))
 
 
 def _by_protocol(
     groups: Mapping[str, GroupSnapshot], rocketmq: Mapping[str, RocketMqGroup]
 ) -> Iterator[Metric]:
-    counts = GaugeMetricFamily(f"{COORDINATOR}_group_count", "Groups by protocol.", labels=("protocol",))
     types = Counter(group.group_type for group in groups.values())
-    for type_ in ("classic", CONSUMER, *sorted(types.keys() - {"classic", CONSUMER})):
-        counts.add_metric((type_,), types[type_])
-    counts.add_metric(("rocketmq",), len(rocketmq))
-    yield counts
+    kafkas = ("classic", CONSUMER, *sorted(types.keys() - {"classic", CONSUMER}))
+    yield filled(
+        GaugeMetricFamily(f"{COORDINATOR}_group_count", "Groups by protocol.", labels=("protocol",)),
+        [*(((type_,), types[type_]) for type_ in kafkas), (("rocketmq",), len(rocketmq))],
+    )
     reasons = [*(group.quarantined for group in groups.values()), *(g.quarantined for g in rocketmq.values())]
     quarantined = sum(reason is not None for reason in reasons)
     yield GaugeMetricFamily(f"{OWN}_quarantined_groups", "Groups whose deadlines are stopped.", quarantined)
-
-
-class CheapCollector(Collector):
-    """A collector whose families cost nothing to make. They are known by name, so a scrape that names some
-    (`?name[]=`) makes no metrics of groups.
-    """
-
-    def describe(self) -> Iterable[Metric]:
-        """See `Collector`."""
-        return self.collect()
-
-
-class BacklogCollector(CheapCollector):
-    """The backlog of the query."""
-
-    def __init__(self, metrics_state: MetricsState) -> None:
-        self._metrics_state = metrics_state
-
-    def collect(self) -> Iterator[Metric]:
-        backlog = GaugeMetricFamily(
-            f"{OWN}_backlog_records", "Records of the query's source that are not yet handled."
-        )
-        records = self._metrics_state.backlog_records()
-        if records is not None:
-            backlog.add_metric((), records)
-        yield backlog
-
-
-class TransactionsCollector(CheapCollector):
-    """Transactions whose outcome the groups do not have yet, as their follower saw them last."""
-
-    def __init__(self, summary: Callable[[], TransactionsSummary]) -> None:
-        self._summary = summary
-
-    def collect(self) -> Iterator[Metric]:
-        summary = self._summary()
-        yield GaugeMetricFamily(
-            f"{OWN}_transactions_pending",
-            "TxnOffsetCommits with offsets that are pending in a transaction.",
-            summary.pending,
-        )
-        yield GaugeMetricFamily(
-            f"{OWN}_transactions_oldest_age_seconds",
-            "Age of the oldest pending one, 0 if there is none.",
-            summary.oldest_age_ms / 1000,
-        )
-        yield GaugeMetricFamily(
-            f"{OWN}_transactions_follower_lag",
-            "Offsets of the topic of markers that are not read yet, while something is pending.",
-            summary.lag,
-        )
-        decided = CounterMetricFamily(
-            f"{OWN}_transactions_decided",
-            "TxnOffsetCommits whose offsets are pending no longer, by outcome.",
-            labels=("outcome",),
-        )
-        counts = dict(summary.decided)
-        for outcome in DECIDED:
-            decided.add_metric((outcome.value,), counts.get(outcome.value, 0))
-        yield decided
-
-
-class ServiceCollector(CheapCollector):
-    """The service's state: its phase, and the ages in seconds of the attested time and of these metrics."""
-
-    def __init__(
-        self,
-        status: Callable[[], ServiceStatus],
-        ticker_age_s: Callable[[], float],
-        read_age_s: Callable[[], float],
-        spark_restarts: Callable[[], int],
-    ) -> None:
-        self._status = status
-        self._spark_restarts = spark_restarts
-        self._ticker_age_s = ticker_age_s
-        self._read_age_s = read_age_s
-
-    def collect(self) -> Iterator[Metric]:
-        status = self._status()
-        phases = GaugeMetricFamily(f"{OWN}_phase", "1 for the service's current phase.", labels=("phase",))
-        for phase in ServicePhase:
-            phases.add_metric((phase.value,), int(phase is status.phase))
-        yield phases
-        yield GaugeMetricFamily(
-            f"{OWN}_alarm", "1 while an operator must act.", int(status.alarm is not None)
-        )
-        yield GaugeMetricFamily(f"{OWN}_last_batch_id", "Id of the last committed batch.", status.batch_id)
-        yield CounterMetricFamily(
-            f"{OWN}_spark_restarts", "Starts of Spark after its JVM had ended.", self._spark_restarts()
-        )
-        yield GaugeMetricFamily(
-            f"{OWN}_ticker_age_seconds", "Seconds since time was last attested.", self._ticker_age_s()
-        )
-        yield GaugeMetricFamily(
-            f"{OWN}_topics_read_age_seconds", "Seconds since these topics were read.", self._read_age_s()
-        )

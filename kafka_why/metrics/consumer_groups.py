@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from msgspec import UnsetType
 from prometheus_client.core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -13,17 +14,129 @@ from prometheus_client.core import (
     UnknownMetricFamily,
 )
 
-from kafka_why.contract.kafka.history import NOT_READY, EntryType, HistoryEntry
-from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.kafka.states import DEAD, ConsumerGroupState, MemberState
-from kafka_why.metrics.series import Selection, add_others
-from kafka_why.metrics.share_groups import SHARE, ShareCounts, is_rebalance, share_counts, share_gauges
-from kafka_why.metrics.times import Times
+from kafka_why.contract.errors import name_of
+from kafka_why.contract.kafka.history import (
+    CONSUMER,
+    DEAD,
+    NOT_READY,
+    SHARE,
+    ConsumerGroupState,
+    EntryType,
+    HistoryEntry,
+    MemberState,
+)
+from kafka_why.contract.kafka.snapshot import GroupSnapshot, ShareSnapshot
+from kafka_why.metrics.series import Selection, Times, add_others, filled
+
+# The metrics that only share groups have: how far their partitions are at the share coordinator. All of them
+# are the coordinator's own: Kafka has none. Rows SM1, SM4.
+
+
+OWN_SHARES = "group_coordinator_share_group"
+_INITIALIZE, _DELETE = "initialize", "delete"
+_SHARE_STATES = ("initializing", "initialized", "deleting")
+_BY_HEARTBEAT = ("SH21", "SH22", "SH23")
+"""The rows of new epochs that Kafka counts: those of heartbeats, and not those of members that go."""
+
+
+@dataclass(slots=True)
+class ShareCounts:
+    """Counts since the start of this process, from the history. `failures` are partitions, by error code."""
+
+    is_seen: bool = False
+    initializing: Times = field(default_factory=Times)
+    failures: Counter[str] = field(default_factory=Counter)
+
+    def count(self, event: HistoryEntry) -> None:
+        """Count an entry of a share group."""
+        self.is_seen = True
+        if event.type is EntryType.SHARE_PARTITIONS_INITIALIZED and event.took_ms is not None:
+            self.initializing.add(event.took_ms)
+        if event.type is EntryType.SHARE_PARTITIONS_NOT_INITIALIZED and event.error_code is not None:
+            name = name_of(event.error_code) or str(event.error_code)
+            self.failures[name] += sum(map(len, (event.partitions or {}).values()))
+
+
+def is_rebalance(event: HistoryEntry) -> bool:
+    """Whether Kafka counts this new epoch of a share group as a rebalance, as far as it is known."""
+    return event.observed or event.rule in _BY_HEARTBEAT
+
+
+def share_counts(counts: ShareCounts) -> Iterator[Metric]:
+    """Yield the counters from the history. There are none as long as there was no share group."""
+    if not counts.is_seen:
+        return
+    yield counts.initializing.metric(
+        f"{OWN_SHARES}_initializing_seconds",
+        "Time from asking the share coordinator to initialize partitions until it had.",
+    )
+    yield filled(
+        CounterMetricFamily(
+            f"{OWN_SHARES}_initialization_failures",
+            "Partitions that the share coordinator answered with an error, once for each answer.",
+            labels=("error_code",),
+        ),
+        (((code,), number) for code, number in sorted(counts.failures.items())),
+    )
+
+
+def share_gauges(groups: Mapping[str, ShareSnapshot], selection: Selection) -> Iterator[Metric]:
+    """Yield the gauges from the groups' views. There are none without a share group."""
+    if not groups:
+        return
+    own, rest = selection.own(groups), selection.rest(groups)
+    partitions = GaugeMetricFamily(
+        f"{OWN_SHARES}_partitions",
+        "Partitions by what the share coordinator does.",
+        labels=("consumergroup", "state"),
+    )
+    tasks = GaugeMetricFamily(
+        f"{OWN_SHARES}_open_tasks",
+        "Open tasks for the share coordinator.",
+        labels=("consumergroup", "kind"),
+    )
+    oldest = GaugeMetricFamily(
+        f"{OWN_SHARES}_oldest_initializing_timestamp_seconds",
+        "When the share coordinator was asked for the oldest open initialization.",
+        labels=("consumergroup",),
+    )
+    for group_id, share in own:
+        for state in _SHARE_STATES:
+            partitions.add_metric((group_id, state), _partition_count(share, state))
+        for kind, number in _task_counts(share).items():
+            tasks.add_metric((group_id, kind), number)
+        if (oldest_s := _oldest_initializing_s(share)) is not None:
+            oldest.add_metric((group_id,), oldest_s)
+    for state in _SHARE_STATES:
+        add_others(partitions, (_partition_count(share, state) for share in rest), state)
+    for kind in (_INITIALIZE, _DELETE):
+        add_others(tasks, (_task_counts(share).get(kind) for share in rest), kind)
+    add_others(oldest, map(_oldest_initializing_s, rest), of_all=min)
+    yield from (partitions, tasks, oldest)
+
+
+def _partition_count(share: ShareSnapshot, state: str) -> int:
+    """Return the number of partitions in one of _SHARE_STATES."""
+    return sum(map(len, getattr(share, state).values()))
+
+
+def _task_counts(share: ShareSnapshot) -> dict[str, int]:
+    """Return the number of open tasks of each kind; empty for an observed group."""
+    if isinstance(share.tasks, UnsetType):
+        return {}
+    kinds = Counter(task.kind for task in share.tasks)
+    return {kind: kinds[kind] for kind in (_INITIALIZE, _DELETE)}
+
+
+def _oldest_initializing_s(share: ShareSnapshot) -> float | None:
+    """Return the time at which the oldest open initialization was requested, None if there is none."""
+    asked_ms = [task.asked_at_ms for task in share.tasks or () if task.kind == _INITIALIZE]
+    return min(asked_ms) / 1000 if asked_ms else None
+
 
 COORDINATOR = "kafka_server_group_coordinator_metrics"
 OWN = "group_coordinator_consumer_group"
 
-CONSUMER = "consumer"
 _STATES = {
     SHARE: (ConsumerGroupState.EMPTY, ConsumerGroupState.STABLE),
     "streams": (*ConsumerGroupState, NOT_READY),
@@ -53,15 +166,6 @@ class EpochCounts:
             case EntryType.STABLE if event.took_ms is not None:
                 self.settling.add(event.took_ms)
 
-    def copy(self) -> "EpochCounts":
-        return EpochCounts(
-            Counter(self.epochs),
-            self.settling.copy(),
-            Counter(self.computed),
-            self.moved_partitions,
-            self.shares.copy(),
-        )
-
 
 def epoch_counts(counts: EpochCounts) -> Iterator[Metric]:
     """Yield the counters from the history."""
@@ -71,12 +175,12 @@ def epoch_counts(counts: EpochCounts) -> Iterator[Metric]:
     yield counts.settling.metric(
         f"{OWN}_settling_seconds", "Time from a new group epoch until every member has its target assignment."
     )
-    computed = CounterMetricFamily(
-        f"{OWN}_target_assignments", "Target assignments computed.", labels=("assignor",)
+    yield filled(
+        CounterMetricFamily(
+            f"{OWN}_target_assignments", "Target assignments computed.", labels=("assignor",)
+        ),
+        (((assignor,), number) for assignor, number in sorted(counts.computed.items())),
     )
-    for assignor, number in sorted(counts.computed.items()):
-        computed.add_metric((assignor,), number)
-    yield computed
     yield CounterMetricFamily(
         f"{OWN}_moved_partitions",
         "Partitions that target assignments gave to another member.",
@@ -94,12 +198,12 @@ def consumer_group_gauges(views: Mapping[str, GroupSnapshot], selection: Selecti
     for group in groups.values():
         states.setdefault(group.group_type, Counter())[group.state] += 1
     for type_, counts in sorted(states.items()):
-        by_state = GaugeMetricFamily(
-            f"{COORDINATOR}_{type_}_group_count", f"{type_.capitalize()} groups by state.", labels=("state",)
+        name, meaning = f"{COORDINATOR}_{type_}_group_count", f"{type_.capitalize()} groups by state."
+        shown = (*_STATES.get(type_, tuple(ConsumerGroupState)), DEAD)
+        yield filled(
+            GaugeMetricFamily(name, meaning, labels=("state",)),
+            (((state.lower(),), counts[state]) for state in shown),
         )
-        for state in (*_STATES.get(type_, tuple(ConsumerGroupState)), DEAD):
-            by_state.add_metric((state.lower(),), counts[state])
-        yield by_state
     own = selection.own(groups)
     yield _by_group("epoch", "Group epoch.", {g: group.generation for g, group in own})
     yield _by_group(
@@ -112,8 +216,7 @@ def consumer_group_gauges(views: Mapping[str, GroupSnapshot], selection: Selecti
         "Members that are not at the target assignment.",
         {g: _unsettled(group) for g, group in own},
     )
-    add_others(unsettled, map(_unsettled, selection.rest(groups)))
-    yield unsettled
+    yield add_others(unsettled, map(_unsettled, selection.rest(groups)))
     shares = {g: view.consumer.share for g, view in groups.items() if view.consumer and view.consumer.share}
     yield from share_gauges(shares, selection)
 
@@ -129,8 +232,5 @@ def _unsettled(group: GroupSnapshot) -> int | None:
 
 
 def _by_group(name: str, meaning: str, values: Mapping[str, int | None]) -> GaugeMetricFamily:
-    gauge = GaugeMetricFamily(f"{OWN}_{name}", meaning, labels=("consumergroup",))
-    for group_id, value in values.items():
-        if value is not None:
-            gauge.add_metric((group_id,), value)
-    return gauge
+    known = (((group_id,), value) for group_id, value in values.items() if value is not None)
+    return filled(GaugeMetricFamily(f"{OWN}_{name}", meaning, labels=("consumergroup",)), known)

@@ -12,10 +12,9 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.lag.polls import Looks
+from kafka_why.lag.brokers import Looks
 from kafka_why.metrics.metrics_state import MetricsState
-from kafka_why.topic_follower import FollowerThread
-from kafka_why.topic_reader import Record, TopicReader
+from kafka_why.topic_reader import FollowerThread, Record, TopicReader
 
 # The maximum time of a request to the brokers. `stop` waits for a look, which ends at the first that fails.
 BROKER_TIMEOUT_MS = 5_000

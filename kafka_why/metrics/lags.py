@@ -12,10 +12,8 @@ from dataclasses import dataclass, field
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from kafka_why.contract.kafka.snapshot import MemberSnapshot
-from kafka_why.lag.definitions import PartitionLag, Troubles
-from kafka_why.lag.log import Partition
-from kafka_why.lag.owners import Ownership
-from kafka_why.metrics.series import SeriesBounds, add_others, first_rows, fits, without_series
+from kafka_why.lag.definitions import Ownership, Partition, PartitionLag, Troubles
+from kafka_why.metrics.series import SeriesBounds, add_others, filled, first_rows, fits, without_series
 
 EXPORTER = "kafka_consumergroup"
 OWN = "group_coordinator"
@@ -116,10 +114,9 @@ def _by_partition(
         sums: Counter[str] = Counter()
         for (topic, _), value in known.items():
             sums[topic] += value
-        for topic, partition in sorted(known.keys() & set(partitions)):
-            each.add_metric((group_id, topic, str(partition)), known[topic, partition])
-        for topic in sorted(sums.keys() & {topic for topic, _ in partitions}):
-            total.add_metric((group_id, topic), sums[topic])
+        shown_topics = sorted(sums.keys() & {topic for topic, _ in partitions})
+        filled(each, (((group_id, t, str(n)), known[t, n]) for t, n in sorted(known.keys() & {*partitions})))
+        filled(total, (((group_id, topic), sums[topic]) for topic in shown_topics))
     return each, total
 
 
@@ -132,8 +129,8 @@ def _lag_seconds(groups: Mapping[str, GroupLags], topics: Mapping[str, Collectio
         for (topic, _), lag in groups[group_id].lags.items():
             if lag.ms is not None:
                 greatest[topic] = max(lag.ms, greatest.get(topic, 0))
-        for topic in sorted(greatest.keys() & set(shown)):
-            gauge.add_metric((group_id, topic), greatest[topic] / 1000)
+        known = sorted(greatest.keys() & set(shown))
+        filled(gauge, (((group_id, topic), greatest[topic] / 1000) for topic in known))
     return gauge
 
 
@@ -144,8 +141,7 @@ def _trouble(
     gauge = GaugeMetricFamily(f"{OWN}_{name}", meaning, labels=_OF_TOPIC)
     for group_id, shown in topics.items():
         counts = Counter(topic for topic, _ in of_trouble(groups[group_id].troubles))
-        for topic in shown:
-            gauge.add_metric((group_id, topic), counts[topic])
+        filled(gauge, (((group_id, topic), counts[topic]) for topic in shown))
     return gauge
 
 

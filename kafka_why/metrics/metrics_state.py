@@ -7,6 +7,7 @@ lock is held only for one record or one copy.
 import threading
 from collections import Counter
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TypeVar, get_args
@@ -17,7 +18,6 @@ from msgspec import Struct
 from kafka_why.contract.codec import Reason
 from kafka_why.contract.early_answers import Headers, is_by_query
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.group_type import GroupType
 from kafka_why.contract.history_reader import (
     INCARNATIONS_REMEMBERED,
     CoordinatorStarted,
@@ -29,16 +29,14 @@ from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
 from kafka_why.contract.kafka.responses import OffsetCommitResponse
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import GroupType
 from kafka_why.contract.pack import unpack
 from kafka_why.contract.rocketmq.history import EntryType as RocketMqEntryType
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
-from kafka_why.contract.rocketmq.history_codec import is_expiry
 from kafka_why.contract.rocketmq.responses import AnyToConnection, ResponseCode
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
-from kafka_why.lag.definitions import troubles
+from kafka_why.lag.definitions import UNKNOWN, LogBounds, Ownership, Partition, ownership, troubles
 from kafka_why.lag.lag_book import LagBook
-from kafka_why.lag.log import LogBounds, Partition
-from kafka_why.lag.owners import UNKNOWN, Ownership, ownership
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.metrics.consumer_groups import EpochCounts
 from kafka_why.metrics.lags import GroupLags, LagTotals
@@ -71,6 +69,28 @@ _commit_answer = msgspec.json.Decoder(OffsetCommitResponse)
 
 
 @dataclass(slots=True)
+class Counts:
+    """Counts since the start of this process. Possible labels start with 0: an alert on an increase would not
+    see a count that starts with 1.
+    """
+
+    classic_rebalances: int = 0
+    of_epochs: EpochCounts = field(default_factory=EpochCounts)
+    # By protocol and type.
+    entries: Counter[tuple[str, str]] = field(default_factory=lambda: Counter(dict.fromkeys(_ENTRIES, 0)))
+    expired_connections: int = 0
+    # By type and error code.
+    answers: Counter[tuple[str, str]] = field(default_factory=Counter)
+    # Messages pushed to RocketMQ's clients, by type.
+    pushes: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(_PUSHES, 0)))
+    dead_letters: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(Reason, 0)))
+    offsets_committed: int = 0
+    offsets_expired: int = 0
+    offsets_deleted: int = 0
+    duplicates: int = 0
+
+
+@dataclass(slots=True)
 class Numbers:
     """A copy of all numbers, for one scrape. Groups and lags are None, and `rebalances` is empty, until the
     topics are read to their ends, because a partly read topic would show deleted groups.
@@ -78,6 +98,7 @@ class Numbers:
     `lags` and `rebalances` are those of the groups that are selected for series of their own.
     """
 
+    counts: Counts
     groups: dict[str, GroupSnapshot] | None = None
     rocketmq_groups: dict[str, RocketMqGroup] | None = None
     selection: Selection = field(default_factory=Selection)
@@ -87,20 +108,6 @@ class Numbers:
     other_lags: LagTotals | None = None
     offsets: int = 0
     rebalances: dict[str, int] = field(default_factory=dict)
-    classic_rebalances: int = 0
-    of_epochs: EpochCounts = field(default_factory=EpochCounts)
-    # By protocol and type.
-    entries: dict[tuple[str, str], int] = field(default_factory=dict)
-    expired_connections: int = 0
-    # By type and error code.
-    answers: dict[tuple[str, str], int] = field(default_factory=dict)
-    # Messages pushed to RocketMQ's clients, by type.
-    pushes: dict[str, int] = field(default_factory=dict)
-    dead_letters: dict[str, int] = field(default_factory=dict)
-    offsets_committed: int = 0
-    offsets_expired: int = 0
-    offsets_deleted: int = 0
-    duplicates: int = 0
 
 
 class MetricsState:
@@ -121,15 +128,7 @@ class MetricsState:
         self._read_to: dict[Partition, int] = {}
         self._backlog_records: int | None = None
         self._rebalances: Counter[str] = Counter()
-        self._classic_rebalances = 0
-        self._of_epochs = EpochCounts()
-        # Possible labels start with 0: an alert on an increase would not see a count that starts with 1.
-        self._entries: Counter[tuple[str, str]] = Counter(dict.fromkeys(_ENTRIES, 0))
-        self._expired_connections = 0
-        self._answers: Counter[tuple[str, str]] = Counter()
-        self._pushes: Counter[str] = Counter(dict.fromkeys(_PUSHES, 0))
-        self._dead_letters: Counter[str] = Counter(dict.fromkeys(Reason, 0))
-        self._committed = self._expired = self._deleted = 0
+        self._counts = Counts()
 
     def apply(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers | None = None
@@ -152,7 +151,7 @@ class MetricsState:
             elif topic == layout.responses_topic:
                 self._count_answers(value, headers)
             else:
-                self._dead_letters[_dead_letter.decode(value or b"").reason] += 1
+                self._counts.dead_letters[_dead_letter.decode(value or b"").reason] += 1
         return None
 
     def complete(self) -> None:
@@ -197,7 +196,7 @@ class MetricsState:
             return self._backlog_records
 
     def numbers(self) -> Numbers:
-        numbers = self._counts()
+        numbers = self._without_lags()
         if numbers.groups is not None:
             chosen, others = numbers.selection.group_ids, LagTotals()
             with self._lock:
@@ -209,22 +208,10 @@ class MetricsState:
             numbers.other_lags = others if numbers.selection.others else None
         return numbers
 
-    def _counts(self) -> Numbers:
-        """Return the numbers without lags."""
+    def _without_lags(self) -> Numbers:
         with self._lock:
-            numbers = Numbers(
-                classic_rebalances=self._classic_rebalances,
-                of_epochs=self._of_epochs.copy(),
-                entries=dict(self._entries),
-                expired_connections=self._expired_connections,
-                answers=dict(self._answers),
-                pushes=dict(self._pushes),
-                dead_letters=dict(self._dead_letters),
-                offsets_committed=self._committed,
-                offsets_expired=self._expired,
-                offsets_deleted=self._deleted,
-                duplicates=self._history.duplicates,
-            )
+            self._counts.duplicates = self._history.duplicates
+            numbers = Numbers(deepcopy(self._counts))
             if self._is_complete:
                 numbers.groups = dict(self._groups)
                 numbers.rocketmq_groups = dict(self._rocketmq_groups)
@@ -272,25 +259,26 @@ class MetricsState:
         event = decode_any_entry(value)
         if event is None or isinstance(event, CoordinatorStarted) or not self._history.is_new(event):
             return None
+        counts = self._counts
         if isinstance(event, RocketMqHistoryEntry):
-            self._entries[GroupType.ROCKETMQ, event.type] += 1
-            self._expired_connections += is_expiry(event)
+            counts.entries[GroupType.ROCKETMQ, event.type] += 1
+            counts.expired_connections += event.is_expiry
             return None
-        self._entries[GroupType.KAFKA, event.type] += 1
+        counts.entries[GroupType.KAFKA, event.type] += 1
         count = sum(map(len, (event.partitions or {}).values()))
         has_epochs = event.group_type in BY_EPOCHS
         if has_epochs:
-            self._of_epochs.count(event)
+            counts.of_epochs.count(event)
         match event.type:
             case EntryType.STABLE if not has_epochs or event.took_ms is not None:
                 self._rebalances[event.group_id] += 1
-                self._classic_rebalances += not has_epochs
+                counts.classic_rebalances += not has_epochs
             case EntryType.GROUP_DELETED if event.group_id not in self._groups:
                 self._rebalances.pop(event.group_id, None)
             case EntryType.OFFSETS_EXPIRED:
-                self._expired += count
+                counts.offsets_expired += count
             case EntryType.OFFSETS_DELETED:
-                self._deleted += count
+                counts.offsets_deleted += count
         return event
 
     def _count_answers(self, value: bytes | None, headers: Headers | None) -> None:
@@ -299,18 +287,18 @@ class MetricsState:
                 self._count_answer(encoded)
 
     def _count_answer(self, value: bytes) -> None:
-        answer = _answer.decode(value)
+        answer, counts = _answer.decode(value), self._counts
         if answer.code is not None:
-            self._answers[answer.type, _name(ResponseCode, answer.code)] += 1
+            counts.answers[answer.type, _name(ResponseCode, answer.code)] += 1
             return
         if answer.error_code is None:
-            self._pushes[answer.type] += 1
+            counts.pushes[answer.type] += 1
             return
-        self._answers[answer.type, _name(ErrorCode, answer.error_code)] += 1
+        counts.answers[answer.type, _name(ErrorCode, answer.error_code)] += 1
         if answer.type == "OffsetCommit":
             topics = _commit_answer.decode(value).topics
             outcomes = [partition.error_code for topic in topics for partition in topic.partitions]
-            self._committed += outcomes.count(ErrorCode.NONE)
+            counts.offsets_committed += outcomes.count(ErrorCode.NONE)
 
 
 def _keep(table: dict[str, G], group_id: str, group: G | None) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
-from kafka_why.metrics.series import Selection, add_others, fits
+from kafka_why.metrics.series import Selection, add_others, filled, fits
 from kafka_why.rocketmq_group import GroupState, consume_mode, group_state
 
 BROKER = "rocketmq"
@@ -25,10 +25,10 @@ _OTHER_CLIENTS = ("other", "other")
 def rocketmq_gauges(groups: Mapping[str, GroupSnapshot], selection: Selection) -> Iterator[Metric]:
     """Yield the numbers of groups, clients, connections, and client ids with several connections."""
     states = Counter(group_state(group) for group in groups.values())
-    by_state = GaugeMetricFamily(f"{OWN}_groups", "Groups of RocketMQ by state.", labels=("state",))
-    for state in GroupState:
-        by_state.add_metric((state.lower(),), states[state])
-    yield by_state
+    yield filled(
+        GaugeMetricFamily(f"{OWN}_groups", "Groups of RocketMQ by state.", labels=("state",)),
+        (((state.lower(),), states[state]) for state in GroupState),
+    )
     clients = GaugeMetricFamily(f"{OWN}_clients", "Client ids of a group.", labels=("consumergroup",))
     labels = ("consumergroup", "message_model")
     duplicates = GaugeMetricFamily(
@@ -38,10 +38,9 @@ def rocketmq_gauges(groups: Mapping[str, GroupSnapshot], selection: Selection) -
         clients.add_metric((group_id,), _client_ids(group))
         duplicates.add_metric((group_id, _model(group)), len(group.duplicate_client_ids))
     rest = selection.rest(groups)
-    add_others(clients, map(_client_ids, rest))
+    yield add_others(clients, map(_client_ids, rest))
     for model in sorted({_model(group) for group in rest}):
         add_others(duplicates, (len(g.duplicate_client_ids) for g in rest if _model(g) == model), model)
-    yield clients
     yield duplicates
     yield _consumer_connections(groups, selection)
     yield _producer_connections(groups)
@@ -57,20 +56,23 @@ def _model(group: GroupSnapshot) -> str:
 
 def _consumer_connections(groups: Mapping[str, GroupSnapshot], selection: Selection) -> Metric:
     labels = ("consumer_group", "language", "version", "consume_mode")
-    family = GaugeMetricFamily(f"{BROKER}_consumer_connections", "Connections that consume.", labels=labels)
-    for group_id, group in selection.own(groups):
-        for client, number in _by_client(group.consumers):
-            family.add_metric((group_id, *client, consume_mode(group)), number)
-    add_others(family, (len(group.consumers) for group in selection.rest(groups)), "", "", "")
-    return family
+    family = filled(
+        GaugeMetricFamily(f"{BROKER}_consumer_connections", "Connections that consume.", labels=labels),
+        (
+            ((group_id, *client, consume_mode(group)), number)
+            for group_id, group in selection.own(groups)
+            for client, number in _by_client(group.consumers)
+        ),
+    )
+    return add_others(family, (len(group.consumers) for group in selection.rest(groups)), "", "", "")
 
 
 def _producer_connections(groups: Mapping[str, GroupSnapshot]) -> Metric:
     labels = ("language", "version")
-    family = GaugeMetricFamily(f"{BROKER}_producer_connections", "Connections that produce.", labels=labels)
-    for client, number in _by_client(producer for group in groups.values() for producer in group.producers):
-        family.add_metric(client, number)
-    return family
+    return filled(
+        GaugeMetricFamily(f"{BROKER}_producer_connections", "Connections that produce.", labels=labels),
+        _by_client(producer for group in groups.values() for producer in group.producers),
+    )
 
 
 def _by_client(connections: Iterable[ConnectionSnapshot]) -> list[tuple[tuple[str, str], int]]:

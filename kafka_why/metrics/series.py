@@ -4,12 +4,13 @@ Clients make groups, members and committed offsets, and the names of most of the
 that makes groups makes series without end.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 
 DEFAULT_GROUPS = 1_000
 ROWS_PER_GROUP = 20
@@ -21,6 +22,7 @@ _OTHERS = ""
 """The label value of what has no series of its own. Prometheus takes it for a label that is absent."""
 
 T = TypeVar("T")
+F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +120,52 @@ def without_series(name: str, meaning: str, number: int) -> Metric:
     )
 
 
+def filled(family: F, series: Iterable[tuple[Sequence[str], float]]) -> F:
+    """Return the family with these series: the values of the labels, and the number of each."""
+    for labels, number in series:
+        family.add_metric(labels, number)
+    return family
+
+
 def add_others(
     family: GaugeMetricFamily,
     values: Iterable[float | None],
     *labels: str,
     of_all: Callable[[list[float]], float] = sum,
-) -> None:
-    """Add one series for the groups that have none: the sum of their values, or what `of_all` makes of them.
+) -> GaugeMetricFamily:
+    """Return the family with one series for the groups that have none: the sum of their values, or what
+    `of_all` makes of them.
 
     `labels` are those after the group's. Values that are not known are left out.
     """
     known = [value for value in values if value is not None]
-    if known:
-        family.add_metric((_OTHERS, *labels), of_all(known))
+    return filled(family, [((_OTHERS, *labels), of_all(known))] if known else ())
+
+
+# Durations as a histogram.
+
+
+# From an assignment without moves to members that take the default max.poll.interval.ms, in seconds.
+BOUNDS_S = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
+
+
+@dataclass(slots=True)
+class Times:
+    """Durations since the start of this process. `within` counts those within a bound and no smaller one."""
+
+    whole_ms: int = 0
+    within: Counter[float] = field(default_factory=Counter)
+
+    def add(self, took_ms: int) -> None:
+        self.whole_ms += took_ms
+        self.within[next((b for b in BOUNDS_S if took_ms <= b * 1000), float("inf"))] += 1
+
+    def metric(self, name: str, meaning: str) -> Metric:
+        """Return the histogram, in seconds."""
+        buckets: list[tuple[str, float]] = []
+        for bound in (*BOUNDS_S, float("inf")):
+            below = buckets[-1][1] if buckets else 0
+            buckets.append(("+Inf" if bound == float("inf") else str(bound), below + self.within[bound]))
+        family = HistogramMetricFamily(name, meaning)
+        family.add_metric((), buckets, self.whole_ms / 1000)
+        return family

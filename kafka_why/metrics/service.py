@@ -2,37 +2,27 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.service.replica import ReplicaState
-from kafka_why.contract.service.share_state import ShareStateSummary
-from kafka_why.contract.service.status import ServiceStatus
-from kafka_why.contract.service.transactions import TransactionsSummary
 from kafka_why.lifetimes import Startable
 from kafka_why.metrics.batch_progress import BatchProgress
-from kafka_why.metrics.collector import (
-    OWN,
-    BacklogCollector,
-    MetricsStateCollector,
-    ServiceCollector,
-    TransactionsCollector,
-)
+from kafka_why.metrics.collector import MetricsStateCollector
 from kafka_why.metrics.follower import Follower
 from kafka_why.metrics.http import Check, HttpPort
+from kafka_why.metrics.lags import OWN
 from kafka_why.metrics.metrics_state import MetricsState
-from kafka_why.metrics.replica import ReplicaCollector
+from kafka_why.metrics.process import ProcessCollector, Readings, process_metrics
 from kafka_why.metrics.sentences import log_sentence
 from kafka_why.metrics.series import SeriesBounds
-from kafka_why.metrics.share_state import ShareStateCollector
-from kafka_why.service_state import BatchesState, GatewayState, ServiceState, durations
+from kafka_why.service_state import BatchesState, ServiceState, durations
 
 # A series more for each counter and histogram, which nothing here reads.
 disable_created_metrics()  # type: ignore[no-untyped-call]
@@ -136,21 +126,6 @@ class RebalanceMetrics:
                 self._began_ms.pop(event.group_id, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Readings:
-    """What of the service itself is read at each scrape. The age of the ticker is in seconds. An observer has
-    no transactions, no tasks of share groups, no replica and no gateway.
-    """
-
-    status: Callable[[], ServiceStatus]
-    ticker_age_s: Callable[[], float]
-    spark_restarts: Callable[[], int]
-    transactions: Callable[[], TransactionsSummary] | None = None
-    share_state: Callable[[], ShareStateSummary] | None = None
-    replica: Callable[[], ReplicaState] | None = None
-    gateway: Callable[[], GatewayState] | None = None
-
-
 def service_state(readings: Readings, batches: BatchesState, backlog_records: int | None) -> ServiceState:
     """Return the state of the service. `backlog_records` is None if it is not known."""
     return ServiceState(
@@ -202,24 +177,10 @@ class Metrics(Startable):
         self._metrics_state = MetricsState(layout, series)
         self._follower = Follower(client_config, layout, self._metrics_state, self._observe_entry)
         self._registry = CollectorRegistry()
-        self._registry.register(
-            MetricsStateCollector(
-                self._metrics_state, with_members=with_members, is_observed=layout.is_observed
-            )
+        of_topics = MetricsStateCollector(
+            self._metrics_state, with_members=with_members, is_observed=layout.is_observed
         )
-        self._registry.register(BacklogCollector(self._metrics_state))
-        self._registry.register(
-            ServiceCollector(
-                readings.status, readings.ticker_age_s, self._follower.read_age_s, readings.spark_restarts
-            )
-        )
-        if readings.transactions is not None:
-            self._registry.register(TransactionsCollector(readings.transactions))
-        if readings.share_state is not None:
-            self._registry.register(ShareStateCollector(readings.share_state))
-        if readings.replica is not None:
-            self._registry.register(ReplicaCollector(readings.replica))
-        for collector in collectors:
+        for collector in (of_topics, ProcessCollector(self._process_metrics), *collectors):
             self._registry.register(collector)
         self._checks = checks
         self._http: HttpPort | None = None
@@ -251,6 +212,10 @@ class Metrics(Startable):
         """Count one committed batch."""
         self._metrics_state.observe_batch(batch)
         self._batches.observe(batch)
+
+    def _process_metrics(self) -> Iterator[Metric]:
+        backlog_records = self._metrics_state.backlog_records()
+        return process_metrics(self._readings, self._follower.read_age_s(), backlog_records)
 
     def _state(self) -> bytes:
         """Return the state of the service as JSON."""

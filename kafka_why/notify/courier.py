@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections.outage_warning import OutageWarning
+from kafka_why.lifetimes import BackgroundThread
 from kafka_why.local_files import FolderNotWritable
 from kafka_why.notify.messages import Message
 from kafka_why.notify.outbox import Outbox

@@ -20,8 +20,7 @@ from kafka_why.page.offsets_follower import OffsetsFollower
 from kafka_why.page.polling_follower import PollingFollower
 from kafka_why.stored_groups import GroupNews
 from kafka_why.stored_log import StoredLog
-from kafka_why.topic_follower import FollowerThread
-from kafka_why.topic_reader import Record, TopicReader
+from kafka_why.topic_reader import FollowerThread, Record, TopicReader
 
 _BROKER_TIMEOUT_MS = 5_000
 _POLL_MS = 500

@@ -15,8 +15,8 @@ from msgspec import Struct
 from kafka_why.escaping import visible
 from kafka_why.page.findings import Kind
 from kafka_why.why.model import Rebalance
-from kafka_why.why.names import Names
 from kafka_why.why.text import cause_text, details
+from kafka_why.why.wording import Names
 
 MAX_TEXT_CHARS = 500
 """Of a sentence or a line, which may quote what clients sent."""

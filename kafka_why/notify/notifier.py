@@ -25,8 +25,7 @@ from kafka_why.page.fleet import Fleet
 from kafka_why.page.follower import Follower
 from kafka_why.page.service_topics import ServiceFollower, ServiceTopics
 from kafka_why.service_state import StateReader
-from kafka_why.topic_follower import FollowerThread
-from kafka_why.topic_layout import BrokersOwn
+from kafka_why.topic_reader import BrokersOwn, FollowerThread
 
 SETTLED_MS = max(STUCK_MS, WINDOW_MS) + 60_000
 """So long after its start this process may not see yet what the one before it saw: see `Episodes`."""

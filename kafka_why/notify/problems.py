@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 
-from kafka_why.background_thread import BackgroundThread
+from kafka_why.lifetimes import BackgroundThread
 from kafka_why.notify.episodes import Episodes, Trouble
 from kafka_why.notify.messages import ALARM, name_of
 from kafka_why.notify.outbox import Outbox

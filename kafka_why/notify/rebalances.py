@@ -7,9 +7,9 @@ from typing import NamedTuple, TypeAlias
 
 from kafka_why.contract.history_reader import INCARNATIONS_REMEMBERED, HistoryReader
 from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.why.course import course_of
 from kafka_why.why.model import Rebalance
-from kafka_why.why.names import Names
+from kafka_why.why.report import course_of
+from kafka_why.why.wording import Names
 
 KEPT_REBALANCES = 3
 """The last ones of a group, whose entries are kept: the assignments before it say what moves in the next."""

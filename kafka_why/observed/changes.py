@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.states import GroupState
-from kafka_why.contract.protocols.consumer_protocol import (
+from kafka_why.contract.kafka.history import EntryType, GroupState
+from kafka_why.contract.protocols.subscriptions import (
     PROTOCOL_TYPE,
     ProtocolError,
     decode_subscribed_topics,

@@ -9,12 +9,19 @@ does not say whether a member that went had left or had expired.
 from collections.abc import Iterable
 from typing import Any
 
-from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.history import (
+    CONSUMER,
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+    SHARE,
+    STREAMS,
+    ConsumerGroupState,
+    EntryType,
+    MemberState,
+)
 from kafka_why.contract.kafka.snapshot import Partitions
-from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroupState, MemberState
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.observed import consumer, share, streams
-from kafka_why.observed.group import CREATION, SHARE, STREAMS, Assigned, Epochs, News, ObservedGroup
+from kafka_why.observed import share, streams
+from kafka_why.observed.group import CREATION, Assigned, Epochs, News, ObservedGroup
 from kafka_why.observed.observation import Observation, listed, listed_partitions
 from kafka_why.observed.records import (
     GroupEpoch,
@@ -23,8 +30,37 @@ from kafka_why.observed.records import (
     MemberSubscribed,
     MemberSubscription,
     MemberTarget,
+    RegexResolved,
+    SubscribedTopics,
     TargetEpoch,
 )
+
+# What only groups of the consumer protocol have: patterns, and the names of topics in Kafka 3.7 to 4.0.
+
+
+def _changed_by_consumer(was: MemberSubscription, now: MemberSubscription) -> str:
+    """Return what a member _changed_by_consumer, "" if nothing that makes an epoch."""
+    is_other = (was.topic_names, was.topic_regex) != (now.topic_names, now.topic_regex)
+    return "what it subscribes to" if is_other else ""
+
+
+def observe_regex(seen: Observation, record: RegexResolved) -> None:
+    """A pattern has a result, or no member has it any more."""
+    epochs = seen.epochs(CONSUMER)
+    seen.has_news = True
+    if record.topics is None:
+        epochs.regexes.pop(record.regex, None)
+        return
+    if epochs.regexes.get(record.regex) != record.topics:
+        epochs.news.regexes.append(record.regex)
+    epochs.regexes[record.regex] = record.topics
+
+
+def observe_topics(seen: Observation, record: SubscribedTopics) -> None:
+    """The topics of the group are known by their names, as Kafka 3.7 to 4.0 write them."""
+    seen.epochs(CONSUMER).topics = dict(record.topics)
+    seen.has_news = True
+
 
 _STATES = {
     0: MemberState.STABLE,
@@ -68,7 +104,7 @@ def observe_subscription(seen: Observation, record: MemberSubscribed) -> None:
     elif was is None:
         epochs.news.joined.append(member_id)
         seen.tell("OB21", EntryType.MEMBER_ADDED, "a new member joined", **_about(member_id, now))
-    if was is not None and (what := _CHANGED.get(epochs.kind, consumer.changed)(was, now)):
+    if was is not None and (what := _CHANGED.get(epochs.kind, _changed_by_consumer)(was, now)):
         epochs.news.changed[member_id] = what
 
 

@@ -7,18 +7,26 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct, field
 
-from kafka_why.contract.kafka.history import NOT_READY
+from kafka_why.contract.kafka.history import (
+    CLASSIC,
+    NOT_READY,
+    SHARE,
+    STREAMS,
+    ConsumerGroupState,
+    GroupState,
+    MemberState,
+)
 from kafka_why.contract.kafka.offsets import Offset
 from kafka_why.contract.kafka.snapshot import NamedPartitions, Partitions, named
-from kafka_why.contract.kafka.states import ConsumerGroupState, GroupState, MemberState
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_assignment
-from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.contract.protocols.subscriptions import (
+    PROTOCOL_TYPE,
+    ProtocolError,
+    TopicPartition,
+    decode_assignment,
+)
 from kafka_why.contract.sightings import SeenMember
 from kafka_why.observed.records import ClassicMember, MemberSubscription
 
-CLASSIC = "classic"
-CONSUMER, SHARE, STREAMS = "consumer", "share", "streams"
-"""The kinds of groups whose coordinator keeps epochs."""
 ACTIVE, STANDBY, WARM_UP = "active", "standby", "warm-up"
 """The roles of tasks of a streams group."""
 

@@ -5,14 +5,13 @@ from typing import Any, NamedTuple
 
 from msgspec import Struct, field
 
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import CONSUMER, DEAD, STREAMS, EntryType, HistoryEntry
 from kafka_why.contract.kafka.offsets import OffsetChange
 from kafka_why.contract.kafka.snapshot import Partitions
-from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.kafka.wording import listed as shortened
 from kafka_why.contract.messages import RECORD_VERSION
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
-from kafka_why.observed.group import CONSUMER, CREATION, STREAMS, Epochs, ObservedGroup
+from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE
+from kafka_why.observed.group import CREATION, Epochs, ObservedGroup
 
 
 class At(NamedTuple):

@@ -8,9 +8,9 @@ target assignments.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.history import SHARE, EntryType
 from kafka_why.contract.kafka.snapshot import Partitions
-from kafka_why.observed.group import SHARE, Epochs, ShareState
+from kafka_why.observed.group import Epochs, ShareState
 from kafka_why.observed.observation import Observation, listed_partitions
 from kafka_why.observed.records import MemberSubscription, SharePartitions
 

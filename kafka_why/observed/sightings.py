@@ -9,8 +9,7 @@ the generation that follows, or when a sighting says how far the log has been re
 
 from collections.abc import Sequence
 
-from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.kafka.history import EntryType, GroupState
 from kafka_why.contract.sightings import RebalanceSeen, SeenMember
 from kafka_why.observed.changes import Change, difference, open_rebalance, record_members, why_gone
 from kafka_why.observed.group import Classic, ObservedGroup, Sighting

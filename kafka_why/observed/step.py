@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 
 from kafka_why.contract.kafka.offsets import OffsetChange
 from kafka_why.contract.sightings import RebalanceSeen
-from kafka_why.observed import consumer, conversion, epochs, share, streams
-from kafka_why.observed.classic import find_again, observe_generation
+from kafka_why.observed import classic, epochs, share, streams
 from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.observation import At, Observation
 from kafka_why.observed.records import (
@@ -67,12 +66,12 @@ def sight(group: ObservedGroup, seen_rebalancing: RebalanceSeen, at: At) -> Obse
 def _observe_generation(seen: Observation, record: ClassicGeneration) -> None:
     was = seen.group.epochs
     if was is None:
-        observe_generation(seen, record)
+        classic.observe_generation(seen, record)
     elif was.is_ending:
-        conversion.become_classic(seen, record)
+        classic.become_classic(seen, record)
     else:  # the records that ended the group with epochs are missing
         seen.group.epochs = None
-        find_again(seen, record)
+        classic.find_again(seen, record)
 
 
 def _observe_offset(seen: Observation, record: OffsetCommitted) -> None:
@@ -93,12 +92,12 @@ def _observe_offset(seen: Observation, record: OffsetCommitted) -> None:
 _HANDLERS: dict[type[AnyRecord], Callable[..., None]] = {
     OffsetCommitted: _observe_offset,
     ClassicGeneration: _observe_generation,
-    ClassicGroupRemoved: lambda seen, _: conversion.remove_classic(seen),
+    ClassicGroupRemoved: lambda seen, _: classic.remove_classic(seen),
     GroupEpoch: epochs.observe_epoch,
-    GroupEpochRemoved: lambda seen, _: conversion.remove_epochs(seen),
-    SubscribedTopics: consumer.observe_topics,
+    GroupEpochRemoved: lambda seen, _: classic.remove_epochs(seen),
+    SubscribedTopics: epochs.observe_topics,
     MemberSubscribed: epochs.observe_subscription,
-    RegexResolved: consumer.observe_regex,
+    RegexResolved: epochs.observe_regex,
     TargetEpoch: epochs.observe_target_epoch,
     MemberTarget: epochs.observe_target,
     MemberAssigned: epochs.observe_assignment,

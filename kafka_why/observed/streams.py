@@ -4,10 +4,10 @@ A group epoch names the topology epoch at which all topics were found right, and
 assignment. Until the topics are right the group is NotReady, and no member has a task.
 """
 
-from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.history import STREAMS, EntryType
 from kafka_why.contract.kafka.snapshot import Partitions
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.observed.group import ACTIVE, STREAMS, Topology, task_key
+from kafka_why.observed.group import ACTIVE, Topology, task_key
 from kafka_why.observed.observation import Observation
 from kafka_why.observed.records import GroupEpoch, MemberSubscription, TopologySent
 

@@ -5,6 +5,13 @@ from uuid import UUID
 
 from msgspec import UNSET
 
+from kafka_why.contract.kafka.history import (
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+    SHARE,
+    STREAMS,
+    GroupState,
+    MemberState,
+)
 from kafka_why.contract.kafka.snapshot import (
     ConsumerGroupSnapshot,
     ConsumerMemberSnapshot,
@@ -15,8 +22,7 @@ from kafka_why.contract.kafka.snapshot import (
     StreamsSnapshot,
     TopicSnapshot,
 )
-from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH, GroupState, MemberState
-from kafka_why.observed.group import SHARE, STREAMS, Assigned, Epochs, ObservedGroup, ShareState, Topology
+from kafka_why.observed.group import Assigned, Epochs, ObservedGroup, ShareState, Topology
 from kafka_why.observed.records import MemberSubscription, StreamsMember
 
 _NOTHING = Assigned(

@@ -5,7 +5,7 @@ from starlette.requests import Request
 from kafka_why.numbers import parse_whole_number
 from kafka_why.page.members import MEMBER_SORTS, By, MembersSelection
 from kafka_why.page.overview import SORTS, Selection
-from kafka_why.why.since import parse_since
+from kafka_why.why.wording import parse_since
 
 MAX_TEXT_CHARS = 32_767
 """Of a parameter in an address: a group id is not longer."""

@@ -19,7 +19,6 @@ from starlette.responses import HTMLResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from kafka_why.connection_limit import ClientSlots
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.page import words
 from kafka_why.page.address import (
@@ -45,8 +44,9 @@ from kafka_why.page.rebalance import rebalance_page
 from kafka_why.page.rocketmq import RocketMqPage, rocketmq_page
 from kafka_why.page.security import Access, Guard
 from kafka_why.page.sources import Sources
-from kafka_why.why.clock import duration_text
+from kafka_why.web import ClientSlots
 from kafka_why.why.history import HistoryUnavailable
+from kafka_why.why.wording import duration_text
 
 MAX_LIVE = 200
 """Pages that are live at the same time. One beyond takes the place of another, which asks again after some

@@ -11,14 +11,16 @@ from msgspec import Struct
 
 from kafka_why.contract.claims import Claim
 from kafka_why.contract.history_reader import CoordinatorStarted
-from kafka_why.contract.service.replica import NO_REPLICA_STATE, ReplicaState
-from kafka_why.contract.service.status import ServicePhase
-from kafka_why.contract.service.transactions import TransactionsSummary
+from kafka_why.contract.service import (
+    NO_REPLICA_STATE,
+    ReplicaState,
+    ServicePhase,
+    TransactionsSummary,
+)
 from kafka_why.page.service_topics import DeadLetterLine, Pending, ServiceFacts
 from kafka_why.page.words import thousands
 from kafka_why.service_state import Durations, ServiceState, Unreadable
-from kafka_why.why.clock import duration_text
-from kafka_why.why.wording import count
+from kafka_why.why.wording import count, duration_text
 
 MAX_SHOWN = 50
 """Dead letters that the page has."""

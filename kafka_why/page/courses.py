@@ -15,7 +15,7 @@ from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.histories import Histories
-from kafka_why.why.course import Course, course_of
+from kafka_why.why.report import Course, course_of
 
 MAX_GROUPS = 32
 """Courses that are kept, those that were looked at last."""

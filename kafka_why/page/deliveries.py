@@ -17,7 +17,7 @@ from kafka_why.contract.deliveries import Counted
 from kafka_why.page.address import Refused, limits_ms, parameter
 from kafka_why.why.deliveries.model import DeliveryReport, Interval
 from kafka_why.why.deliveries.text import lines, names_of, place_text
-from kafka_why.why.names import Names
+from kafka_why.why.wording import Names
 
 KEPT_MS = 5_000
 """What was read is shown for so long: a live page asks often, and gateways write once a minute."""

@@ -12,16 +12,14 @@ from msgspec import Struct, UnsetType
 
 from kafka_why.contract.kafka.history import NOT_READY
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.lag.definitions import WINDOW_MS, PartitionLag, troubles
-from kafka_why.lag.log import Partition
+from kafka_why.lag.definitions import WINDOW_MS, Partition, PartitionLag, troubles
 from kafka_why.page.fleet import GroupFacts
 from kafka_why.page.shares import overdue
 from kafka_why.page.words import thousands
-from kafka_why.why.clock import duration_text
 from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome
 from kafka_why.why.report import Report, client_of
 from kafka_why.why.text import names_of
-from kafka_why.why.wording import count, shortened
+from kafka_why.why.wording import count, duration_text, shortened
 
 OFTEN = 5
 """So many rebalances in the last hour are often."""

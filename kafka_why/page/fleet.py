@@ -9,14 +9,17 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kafka_why.contract.any_group import AnyHistoryEntry, AnyView
-from kafka_why.contract.history_reader import CoordinatorStarted, decode_any_entry, decode_any_snapshot
+from kafka_why.contract.history_reader import (
+    AnyHistoryEntry,
+    AnyView,
+    CoordinatorStarted,
+    decode_any_entry,
+    decode_any_snapshot,
+)
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.lag.definitions import PartitionLag
+from kafka_why.lag.definitions import UNKNOWN, LogBounds, Ownership, Partition, PartitionLag, ownership
 from kafka_why.lag.lag_book import LagBook
-from kafka_why.lag.log import LogBounds, Partition
-from kafka_why.lag.owners import UNKNOWN, Ownership, ownership
 
 WINDOW_MS = 3_600_000
 """The last hour: of this time all entries are kept."""

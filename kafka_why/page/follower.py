@@ -13,11 +13,10 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.lag.polls import Looks
+from kafka_why.lag.brokers import Looks
 from kafka_why.now import now_ms
 from kafka_why.page.fleet import WINDOW_MS, Fleet
-from kafka_why.topic_follower import FollowerThread
-from kafka_why.topic_reader import TopicReader
+from kafka_why.topic_reader import FollowerThread, TopicReader
 
 TRIM_INTERVAL_S = 30.0
 _BROKER_TIMEOUT_MS = 5_000

@@ -7,21 +7,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
-from kafka_why.holdings import holdings, progress
-from kafka_why.lag.definitions import PartitionLag
-from kafka_why.lag.log import Partition
+from kafka_why.lag.definitions import Partition, PartitionLag
 from kafka_why.page.findings import Finding, awaited_members, findings
 from kafka_why.page.fleet import WINDOW_MS, GroupFacts
 from kafka_why.page.shares import lines_of
 from kafka_why.page.timeline import Timeline, end_ms, timeline
-from kafka_why.why.clock import duration_text
-from kafka_why.why.course import Course
+from kafka_why.partition_text import holdings, progress
 from kafka_why.why.model import Rebalance, RebalanceOutcome
-from kafka_why.why.names import Names
-from kafka_why.why.report import Summary, report_of, summary
+from kafka_why.why.report import Course, Summary, report_of, summary
 from kafka_why.why.state_timelines import StateTimeline
 from kafka_why.why.text import cause_text
-from kafka_why.why.wording import shortened
+from kafka_why.why.wording import Names, duration_text, shortened
 
 
 class MemberLine(Struct, frozen=True, kw_only=True):

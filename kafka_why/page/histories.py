@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.page.fleet import MAX_ENTRIES, WINDOW_MS, Fleet
 from kafka_why.why.history import History, HistoryUnavailable
 

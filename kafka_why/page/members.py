@@ -12,9 +12,9 @@ from itertools import takewhile
 
 from msgspec import Struct
 
-from kafka_why.contract.any_group import AnyView
+from kafka_why.contract.history_reader import AnyView
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError
+from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, ProtocolError
 from kafka_why.page.fleet import GroupFacts
 from kafka_why.page.words import thousands
 from kafka_why.why.model import CauseKind, Rebalance

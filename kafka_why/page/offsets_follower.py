@@ -19,14 +19,13 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
-from kafka_why.lag.polls import Looks
+from kafka_why.lag.brokers import Looks
 from kafka_why.now import now_ms
 from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.page.words import thousands, utc_time
 from kafka_why.stored_groups import MAX_GROUPS, GroupNews, LogPart, StoredGroups
 from kafka_why.stored_log import LogWalk, OpenTransactions, StoredLog
-from kafka_why.topic_follower import FollowerThread
-from kafka_why.topic_ids import names_on
+from kafka_why.topic_reader import FollowerThread, names_on
 
 FIRST_MS = 600_000
 """The last minutes, which are read first."""

@@ -8,19 +8,17 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from kafka_why.background_thread import BackgroundThread
-from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import DEAD, GroupState, HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.kafka.states import DEAD, GroupState
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
+from kafka_why.lifetimes import BackgroundThread
 from kafka_why.page.findings import Finding, findings
 from kafka_why.page.fleet import WINDOW_MS, Fleet, GroupFacts
 from kafka_why.page.members import EMPTY, Members, MembersSum, OfView, of_view
 from kafka_why.page.timeline import end_ms
 from kafka_why.rocketmq_group import group_state
-from kafka_why.why.course import Course, course_of
 from kafka_why.why.model import RebalanceOutcome
-from kafka_why.why.report import Report, report_of
+from kafka_why.why.report import Course, Report, course_of, report_of
 from kafka_why.why.state_timelines import Span
 
 INTERVALS = 30

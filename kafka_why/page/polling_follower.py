@@ -10,14 +10,14 @@ from kafka.errors import GroupAuthorizationFailedError, KafkaError
 
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
-from kafka_why.lag.polls import Looks
+from kafka_why.lag.brokers import Looks
 from kafka_why.now import now_ms
 from kafka_why.observed.polled import PolledGroup
 from kafka_why.observed.view import view_of
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.words import thousands, utc_time
 from kafka_why.stored_groups import GroupNews, committed_offsets
-from kafka_why.topic_follower import FollowerThread
+from kafka_why.topic_reader import FollowerThread
 from kafka_why.why.history import History
 from kafka_why.why.live_sources import NOT_SEEN_BY_POLLS
 from kafka_why.why.polls import GroupPoller, polling_client

@@ -5,12 +5,10 @@ from msgspec import Struct
 from kafka_why.page.group import RebalanceLine, rebalance_line
 from kafka_why.page.timeline import end_ms
 from kafka_why.partition_text import number_list
-from kafka_why.why.clock import duration_text
-from kafka_why.why.course import Course
 from kafka_why.why.model import Rebalance, RebalanceOutcome
-from kafka_why.why.names import Names
-from kafka_why.why.report import report_of
+from kafka_why.why.report import Course, report_of
 from kafka_why.why.text import details
+from kafka_why.why.wording import Names, duration_text
 
 MAX_MEMBERS = 12
 """Members whose part of a phase is shown, the slowest."""

@@ -24,12 +24,10 @@ from kafka_why.page.timeline import (
     Timeline,
     timeline,
 )
-from kafka_why.why.clock import Clock, duration_text
-from kafka_why.why.names import Names
+from kafka_why.why.rocketmq.changes import report
 from kafka_why.why.rocketmq.model import Change, Report, Trap
-from kafka_why.why.rocketmq.report import report
 from kafka_why.why.rocketmq.text import report_text
-from kafka_why.why.wording import count, shortened
+from kafka_why.why.wording import Clock, Names, count, duration_text, shortened
 
 MAX_CHANGES = 100
 """Changes that are listed below the picture, the newest."""

@@ -6,11 +6,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.broker_groups import BrokerGroups
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.lifetimes import Startable
+from kafka_why.lifetimes import BackgroundThread, Startable
 from kafka_why.page.app import app
 from kafka_why.page.commands import Source
 from kafka_why.page.courses import Courses
@@ -25,7 +24,7 @@ from kafka_why.page.security import Access
 from kafka_why.page.service_topics import ServiceFollower, ServiceTopics
 from kafka_why.page.sources import Sources
 from kafka_why.service_state import StateReader
-from kafka_why.topic_layout import BrokersOwn
+from kafka_why.topic_reader import BrokersOwn
 from kafka_why.web import Tls, Web, names_of
 from kafka_why.why.deliveries.reading import read_deliveries
 from kafka_why.why.history import History, read_history
@@ -69,7 +68,7 @@ def _of_offsets_topic(client_config: ClientConfig) -> _Read:
     follower = OffsetsFollower(client_config, fleet)
 
     def history(group_id: str, since_ms: int) -> History:
-        return read_offsets_topic(client_config, group_id, since_ms).history
+        return read_offsets_topic(client_config, group_id, since_ms)
 
     # What is read for one group begins earlier, so its entries have other numbers than those of the fleet.
     histories = Histories(history, fleet, continues=False)

@@ -17,8 +17,7 @@ from kafka_why.contract.codec import UNREADABLE, PendingTransaction, is_clock_re
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.now import now_ms
 from kafka_why.page.fleet import WINDOW_MS
-from kafka_why.topic_follower import FollowerThread
-from kafka_why.topic_reader import Record, TopicReader
+from kafka_why.topic_reader import FollowerThread, Record, TopicReader
 
 MAX_DEAD_LETTERS = 1_000
 """Those of the last hour that are read and kept, the newest."""

@@ -15,12 +15,10 @@ from msgspec import Struct
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.page.words import iso, utc_time
-from kafka_why.why.clock import duration_text
 from kafka_why.why.model import Rebalance, RebalanceOutcome
-from kafka_why.why.names import Names, lasting_name
 from kafka_why.why.state_timelines import MemberState, Span, StateTimeline
 from kafka_why.why.text import cause_text
-from kafka_why.why.wording import count
+from kafka_why.why.wording import Names, count, duration_text, lasting_name
 
 MAX_LANES = 40
 LANE_PX, BANDS_PX, AXIS_PX = 36, 34, 22
@@ -117,7 +115,7 @@ def timeline(
     *,
     unfolded: bool = False,
 ) -> Timeline:
-    """Return the picture between two times. `removals` and `clients` are as in `kafka_why.why.course`."""
+    """Return the picture between two times. `removals` and `clients` are as in `kafka_why.why.report`."""
     scale = _Scale(*limits_ms)
     removed: _Removals = {(entry.member_id, entry.at_ms): entry for entry in removals}
     seen = [lane for lane in lanes if scale.shows(lane.spans, now_ms)]

@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from kafka_why.why.clock import duration_text
+from kafka_why.why.wording import duration_text
 
 
 def thousands(number: int) -> str:

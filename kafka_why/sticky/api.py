@@ -5,12 +5,12 @@ from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final, Protocol
 
-from kafka_why.contract.protocols.java_order import java_order
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,
     PartitionRacks,
     TopicPartition,
+    java_order,
 )
 
 NO_RACKS: Final[PartitionRacks] = MappingProxyType({})

@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from kafka_why.contract.protocols.subscriptions import (
+    Claim,
     MemberId,
     MemberSubscription,
     PartitionRacks,
     TopicPartition,
+    cooperative_claim,
+    sticky_claim,
 )
-from kafka_why.contract.protocols.user_data import Claim, cooperative_claim, sticky_claim
 from kafka_why.sticky.api import NO_RACKS
 from kafka_why.sticky.balance import fill, level
 from kafka_why.sticky.group import NOBODY, StickyGroup, number_group
@@ -117,8 +119,8 @@ def assign_exact(group: StickyGroup) -> list[int]:
 class StickyAssignor:
     """Assigns as evenly as the subscriptions allow and moves as few partitions as that permits.
 
-    A member's earlier partitions are those in its user data (`kafka_why.contract.protocols.user_data`). If
-    two members claim a partition, the claim of the higher generation counts; in the same generation neither
+    A member's earlier partitions are those of `kafka_why.contract.protocols.subscriptions.Claim`. If two
+    members claim a partition, the claim of the higher generation counts; in the same generation neither
     claim counts. A near rack has priority over staying, as in Kafka.
 
     If members have the same topics and racks make no difference, the rule is Kafka's own, step by step

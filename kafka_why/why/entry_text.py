@@ -2,7 +2,7 @@
 
 import time
 
-from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.contract.kafka.history import BY_EPOCHS
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 

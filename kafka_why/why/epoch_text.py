@@ -5,12 +5,18 @@ way to its target assignment.
 from collections.abc import Mapping, Sequence
 
 from kafka_why.partition_text import number_list
-from kafka_why.why.clock import duration_text
 from kafka_why.why.model import CauseKind, EpochChange, HandedOver, Progress, Rebalance, RebalanceOutcome
-from kafka_why.why.names import Names
-from kafka_why.why.wording import Lines, count, shortened
+from kafka_why.why.wording import (
+    MAX_MEMBERS,
+    Lines,
+    Names,
+    count,
+    duration_text,
+    listing,
+    member_listing,
+    shortened,
+)
 
-MAX_MEMBERS = 8
 _WITHOUT_MEMBER = (
     CauseKind.TOPICS_CHANGED,
     CauseKind.PATTERN_RESOLVED,
@@ -36,21 +42,13 @@ def epoch_lines(r: Rebalance, names: Names) -> Lines:
     yield from _of_share_group(r, names)
     progress = sorted(r.progress, key=lambda way: not way.revoked)
     ways = [(way, text) for way in progress if (text := _way(way, r, names))]
-    shown = [(names.of(way.member_id), text) for way, text in ways[:MAX_MEMBERS]]
-    width = max((len(name) for name, _ in shown), default=0)
-    for place, (name, text) in enumerate(shown):
-        yield "" if place else "members", f"{name:<{width}}  {text}"
-    if len(ways) > MAX_MEMBERS:
-        yield "", f"and {count(len(ways) - MAX_MEMBERS, 'member')} more"
+    yield from member_listing("members", [(names.of(way.member_id), text) for way, text in ways])
 
 
 def _of_share_group(r: Rebalance, names: Names) -> Lines:
     """Yield what newcomers waited for, and the member whose heartbeat brought it to the target last."""
     waits = [text for new in r.epochs if (text := _first_target(new, names))]
-    for place, text in enumerate(waits[:MAX_MEMBERS]):
-        yield "" if place else "waits", text
-    if len(waits) > MAX_MEMBERS:
-        yield "", f"and {len(waits) - MAX_MEMBERS} more"
+    yield from listing("waits", waits[:MAX_MEMBERS], len(waits) - MAX_MEMBERS)
     target_ms = next((new.target_after_ms for new in r.epochs if new.target_after_ms is not None), None)
     settled = next((way.settled_after_ms for way in r.progress if way.member_id == r.last), None)
     if r.is_shared and r.last and target_ms is not None and settled is not None and settled > target_ms:

@@ -2,32 +2,25 @@
 its target assignment.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.kafka.states import ConsumerGroupState
-from kafka_why.contract.protocols.subscriptions import MemberId
-from kafka_why.why.assignments import Holdings
-from kafka_why.why.causes import LOST, conversion
-from kafka_why.why.epoch_causes import cause_of_epoch
-from kafka_why.why.incarnations import IncarnationHistory
-from kafka_why.why.known_state import KnownState
-from kafka_why.why.model import EpochChange, Joined, Moves, Rebalance, RebalanceOutcome, Removed
-from kafka_why.why.moves import compare, compare_shared
+from kafka_why.contract.kafka.history import SHARE, STREAMS, ConsumerGroupState, EntryType, HistoryEntry
+from kafka_why.why.causes import LOST, cause_of_epoch, conversion
+from kafka_why.why.incarnations import IncarnationHistory, TopicNames
+from kafka_why.why.model import EpochChange, Moves, Rebalance, RebalanceOutcome
+from kafka_why.why.moves import Holdings, KnownState, compare, compare_shared
 from kafka_why.why.reconciling import Reconciling
-from kafka_why.why.topic_names import TopicNames
+from kafka_why.why.segments import joined_in, removed_in
 
-_JOINS = (EntryType.MEMBER_ADDED, EntryType.MEMBER_REPLACED, EntryType.MEMBER_REJOINED)
 _NOT_SETTLED = (ConsumerGroupState.ASSIGNING, ConsumerGroupState.RECONCILING)
 _ENDS = {
     EntryType.STABLE: RebalanceOutcome.STABLE,
     EntryType.EMPTY: RebalanceOutcome.EMPTY,
     EntryType.GROUP_DELETED: RebalanceOutcome.UNKNOWN,
 }
-_SHARE, _STREAMS = "share", "streams"
 _NEWS = (EntryType.TOPICS_CHANGED, EntryType.SHARE_PARTITIONS_INITIALIZED)
 _OF_A_TARGET = (
     EntryType.GROUP_EPOCH_BUMPED,
@@ -114,13 +107,13 @@ class _Cutter:
 
     def _can_begin(self, event: HistoryEntry) -> bool:
         """Whether the next epoch begins a rebalance. That of a share group has one target assignment."""
-        return self._segment is None or (event.group_type == _SHARE and self._segment.has_target)
+        return self._segment is None or (event.group_type == SHARE and self._segment.has_target)
 
     def _note_target(self, event: HistoryEntry) -> None:
         self._last_target_ms = event.at_ms
         if self._segment is not None:
             self._segment.has_target = True
-        if event.group_type == _SHARE:
+        if event.group_type == SHARE:
             self._news = []
 
     def _supersede(self, event: HistoryEntry, incarnation: str) -> Iterator[Rebalance]:
@@ -148,7 +141,7 @@ class _Cutter:
         last = None if self._segment is None else self._segment.entries[-1]
         if last is None or last.observed or self._is_amid_a_removal(last):
             return
-        if last.group_type == _SHARE:
+        if last.group_type == SHARE:
             if last.to_state == ConsumerGroupState.EMPTY:  # an administrator altered offsets
                 yield self._end(incarnation, RebalanceOutcome.EMPTY, last.at_ms)
             return
@@ -159,7 +152,7 @@ class _Cutter:
         """Return True if the entry that ends the removal is still to come: the next epoch, or a share group's
         Empty. A reader of the topic may have only some of a request's entries.
         """
-        if last.group_type == _SHARE:
+        if last.group_type == SHARE:
             return any(event.type is EntryType.MEMBER_REMOVED for event in self._lead)
         return bool(self._lead) and last.type is EntryType.MEMBER_REMOVED
 
@@ -235,8 +228,8 @@ def _rebalance(
         extensions=0,
         waited_for=[],
         last=max(settled, key=lambda p: p.settled_after_ms or 0).member_id if settled else None,
-        joined=_joined(segment.entries, began_ms),
-        removed=_removed(segment.entries, began_ms),
+        joined=joined_in(segment.entries, began_ms),
+        removed=removed_in(segment.entries, began_ms),
         members=last.members or sorted(following.assigned),
         unsynced=[],
         leader_id=None,
@@ -245,8 +238,8 @@ def _rebalance(
         idle=following.idle() if ended and segment.before is not None else None,
         assignment_bytes=None,
         converted=conversion(segment.entries),
-        has_tasks=last.group_type == _STREAMS,
-        is_shared=last.group_type == _SHARE,
+        has_tasks=last.group_type == STREAMS,
+        is_shared=last.group_type == SHARE,
         epochs=epochs,
         progress=progress,
         observed=first.observed,
@@ -286,35 +279,14 @@ def _epochs(segment: _Segment, began_ms: int) -> list[EpochChange]:
 def _since_last_target(segment: _Segment, place: int) -> int | None:
     """The time from the target before to a new epoch of a share group, None if it is not known."""
     bump = segment.entries[place]
-    if bump.group_type != _SHARE or segment.last_target_ms is None:
+    if bump.group_type != SHARE or segment.last_target_ms is None:
         return None
     return bump.at_ms - segment.last_target_ms
-
-
-def _first_of_each(
-    entries: Sequence[HistoryEntry], types: Sequence[EntryType]
-) -> list[tuple[MemberId, HistoryEntry]]:
-    found: dict[MemberId, HistoryEntry] = {}
-    for event in entries:
-        if event.type in types and event.member_id is not None:
-            found.setdefault(event.member_id, event)
-    return list(found.items())
-
-
-def _joined(entries: Sequence[HistoryEntry], began_ms: int) -> list[Joined]:
-    return [Joined(m, max(0, event.at_ms - began_ms)) for m, event in _first_of_each(entries, _JOINS)]
-
-
-def _removed(entries: Sequence[HistoryEntry], began_ms: int) -> list[Removed]:
-    return [
-        Removed(m, max(0, event.at_ms - began_ms), event.reason, event.client_reason)
-        for m, event in _first_of_each(entries, (EntryType.MEMBER_REMOVED,))
-    ]
 
 
 def _moves(before: Holdings | None, after: Holdings | None, group_type: str) -> Moves | None:
     if before is None or after is None:
         return None
-    if group_type == _SHARE:
+    if group_type == SHARE:
         return compare_shared(before, after)
     return replace(compare(before, after), needless=None)

@@ -8,17 +8,16 @@ from kafka.errors import KafkaError
 from msgspec.structs import replace
 
 from kafka_why.connections.outage_warning import OutageWarning
-from kafka_why.contract.any_group import AnyHistoryEntry
-from kafka_why.contract.history_reader import HistoryReader
+from kafka_why.contract.history_reader import AnyHistoryEntry, HistoryReader
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.escaping import VisibleText, visible, visible_text
 from kafka_why.now import now_ms
-from kafka_why.why.clock import Clock
-from kafka_why.why.course import Course, course_of
 from kafka_why.why.entry_text import entry_line
 from kafka_why.why.history import History, LiveSource
 from kafka_why.why.model import Rebalance, RebalanceOutcome
+from kafka_why.why.report import Course, course_of
 from kafka_why.why.text import rebalance_text
+from kafka_why.why.wording import Clock
 
 _ENTRIES_MAX = 20_000
 _RETRY_S = 1.0

@@ -1,29 +1,32 @@
 """A group's history from the events topic, as of now."""
 
 import difflib
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
 
 import structlog
 from kafka import TopicPartition
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.history_reader import (
+    AnyHistoryEntry,
     CoordinatorStarted,
     GroupTable,
     decode_any_entry,
     decode_snapshot,
 )
+from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.groups.list_groups import list_groups
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import Record, TopicReader
 from kafka_why.why.client_telemetry import NOTHING_SAID, Telemetry
-from kafka_why.why.recent_history import RecentHistory, entries_since
+from kafka_why.why.segments import generation_before
 from kafka_why.why.telemetry import read_telemetry
 
 _LIST_TIMEOUT_MS = 30_000
@@ -38,18 +41,22 @@ class HistoryUnavailable(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A group's entries from the topic; some may be duplicates.
+    """A group's entries; some may be duplicates.
 
-    `unread` and `from_start` are those of `kafka_why.why.recent_history.RecentHistory`. `records_read` counts
+    `unread` are the names, (incarnation, seq), of entries that were not read because nothing depends on them.
+    `from_start`: the entries begin with the first retained entry. `records_read` counts
     all records that were read to find the entries, including other groups' records. `telemetry` is what the
-    members' clients said as of the call.
+    members' clients said as of the call. `notes` say what there is to say of the source. `unnamed` is the
+    number of members that no line names if brokers' logs are the only source, else None.
     """
 
     entries: list[AnyHistoryEntry]
     unread: frozenset[tuple[str, int]]
     from_start: bool
-    records_read: int
+    records_read: int = 0
     telemetry: Telemetry = NOTHING_SAID
+    notes: Sequence[str] = ()
+    unnamed: int | None = None
 
 
 class LiveSource(Protocol):
@@ -78,7 +85,7 @@ def read_history(
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         topic = _GroupLog(reader, layout, group_id)
         if since_ms is None:
-            part = RecentHistory(list(topic.entries(topic.begin, topic.end)), frozenset(), from_start=True)
+            part = History([*topic.entries(topic.begin, topic.end)], frozenset(), from_start=True)
         else:
             part = entries_since(topic, since_ms)
         records_read = reader.records_read
@@ -86,7 +93,7 @@ def read_history(
     if not part.entries:
         groups = {group.group_id for group in list_groups(client_config, layout, _LIST_TIMEOUT_MS)}
         raise HistoryUnavailable(why_nothing(group_id, groups))
-    return History(*part, records_read, telemetry)
+    return replace(part, records_read=records_read, telemetry=telemetry)
 
 
 def latest_view(client_config: ClientConfig, layout: TopicLayout, group_id: str) -> GroupSnapshot | None:
@@ -112,7 +119,7 @@ def near_names(group_id: str, groups: Collection[str]) -> list[str]:
 
 
 class _GroupLog:
-    """A group's `kafka_why.why.recent_history.GroupLog`, read from the brokers."""
+    """A group's `GroupLog`, read from the brokers."""
 
     def __init__(self, reader: TopicReader, layout: TopicLayout, group_id: str) -> None:
         number = partition_of(group_id, layout.request_partitions)
@@ -158,3 +165,216 @@ def entry_in(value: bytes, group_id: str) -> Iterator[AnyHistoryEntry]:
         return
     if entry is not None and not isinstance(entry, CoordinatorStarted):
         yield entry
+
+
+# A group's history from the folder of an observer that writes files (docs/observe.md).
+
+
+_EVENTS = "events"
+# Files that were listed can be merged before they are read.
+_TRIES = 5
+_Filters = list[tuple[str, str, str]] | None
+
+
+def read_folder(folder: Path, group_id: str) -> History:
+    """Return all entries of a group in the folder.
+
+    Raises HistoryUnavailable if there are none, and OSError if the files cannot be read.
+    """
+    if not (folder / _EVENTS).is_dir():
+        raise HistoryUnavailable(
+            f"{folder} has no {_EVENTS}: it is not the output of an observer, or is empty"
+        )
+    rows = _read(folder, ["batch", "value"], [("group_id", "==", group_id)])
+    in_order = sorted(rows, key=lambda row: row["batch"])
+    entries = [entry for row in in_order for entry in entry_in(row["value"].encode(), group_id)]
+    if not entries:
+        known = {row["group_id"] for row in _read(folder, ["group_id"], None)}
+        raise HistoryUnavailable(why_nothing(group_id, known))
+    return History(entries, frozenset(), from_start=True, records_read=len(rows))
+
+
+def _read(folder: Path, columns: list[str], filters: _Filters) -> list[dict[str, Any]]:
+    for _ in range(_TRIES - 1):
+        with suppress(FileNotFoundError):
+            return _rows(folder, columns, filters)
+    return _rows(folder, columns, filters)
+
+
+def _rows(folder: Path, columns: list[str], filters: _Filters) -> list[dict[str, Any]]:
+    try:
+        import pyarrow.parquet as pq  # a quarter of a second, which other sources need not wait
+    except ImportError as error:
+        raise HistoryUnavailable(
+            f"{folder} has Parquet files, which pyarrow reads: pip install 'kafka-why[parquet]'"
+        ) from error
+
+    found: list[dict[str, Any]] = pq.read_table(
+        folder / _EVENTS, columns=columns, filters=filters
+    ).to_pylist()
+    return found
+
+
+# How far back a report must read to find what the members held at its beginning.
+#
+# The last two assignments before a rebalance determine what moved in it. Each entry says when the rebalance
+# before it began, so these assignments are found by time. The records between an assignment and the next
+# rebalance are read only if a static member returned under another member id.
+
+
+# The clock of the record's writer stamps it, at or after the time of its entry by the brokers' clock. The
+# margin is twice the allowed difference of the two: see `streaming.service.clock.ticker.DEFAULT_MAX_SKEW_MS`.
+STAMP_MARGIN_MS = 10_000
+_ASSIGNMENTS = 2
+_ENDS = (EntryType.STABLE, EntryType.EMPTY)
+
+
+class GroupLog(Protocol):
+    """One group's entries on its partition of the events topic, by offsets from `begin` to `end`."""
+
+    @property
+    def begin(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+
+    def offset_at(self, at_ms: int) -> int:
+        """Return the first offset whose record has a timestamp at or after a time, `end` if none has."""
+        ...
+
+    def entries(self, first: int, end: int) -> Iterable[AnyHistoryEntry]:
+        """Yield the group's entries from offset `first` to before `end`; it reads no more than are taken."""
+        ...
+
+    def view(self) -> GroupSnapshot | None:
+        """Return the group's current view, None if it does not exist or is not Kafka's."""
+        ...
+
+
+def entries_since(log: GroupLog, since_ms: int) -> History:
+    """Return the entries that a report of the rebalances that ended at or after `since_ms` needs.
+
+    These are all entries for a RocketMQ group, for a group of the consumer protocol, and if no rebalance was
+    before.
+    """
+    low = log.offset_at(since_ms - STAMP_MARGIN_MS)
+    found = list(log.entries(low, log.end))
+    unread: set[tuple[str, int]] = set()
+    view = None if found else log.view()
+    complete_from_ms = since_ms  # all entries from this time on have been found
+    while low > log.begin and not _is_enough(found, since_ms):
+        follows = _next(found, view)
+        opening_ms = _first_opening_ms(found)
+        if opening_ms is not None and opening_ms < complete_from_ms:
+            # The events that led to this rebalance may be just before it.
+            complete_from_ms = opening_ms
+            at = min(low, log.offset_at(opening_ms - STAMP_MARGIN_MS))
+            page, _ = _up_to(log.entries(at, low), follows)
+        else:
+            at, complete_from_ms = _further_back(log, low, _last_rebalance_at_ms(found, view))
+            page, left_out = _up_to(log.entries(at, low), follows, _member_ids(found, view))
+            unread |= left_out
+        found = [*page, *found]
+        low = at
+    return History(found, frozenset(unread), low <= log.begin)
+
+
+def _further_back(log: GroupLog, low: int, rebalance_ms: int | None) -> tuple[int, int]:
+    """Return the first offset to read, and the time from which all entries are then found.
+
+    It is the offset of the rebalance that began at `rebalance_ms`, or of the first retained entry if that
+    time is None or not before the offset `low`.
+    """
+    at = low if rebalance_ms is None else log.offset_at(rebalance_ms - STAMP_MARGIN_MS)
+    return (log.begin, 0) if rebalance_ms is None or at >= low else (at, rebalance_ms)
+
+
+def _first_opening_ms(found: list[AnyHistoryEntry]) -> int | None:
+    return next((entry.at_ms for entry in found if entry.type is EntryType.PREPARING_REBALANCE), None)
+
+
+def _is_enough(found: list[AnyHistoryEntry], since_ms: int) -> bool:
+    if not found or not isinstance(found[-1], HistoryEntry):
+        return False
+    if not isinstance(found[0], HistoryEntry) or found[0].seq == 1:
+        return True
+    if any(isinstance(entry, HistoryEntry) and entry.group_type in BY_EPOCHS for entry in found):
+        return False  # an entry shows one member's partitions, and may be as old as the group
+    ended = [e for e in found if isinstance(e, HistoryEntry) and e.type in _ENDS and e.at_ms < since_ms]
+    return len({(e.incarnation, e.seq) for e in ended}) >= _ASSIGNMENTS
+
+
+def _last_rebalance_at_ms(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> int | None:
+    if not found:
+        return None if view is None else view.last_rebalance_at_ms
+    return found[0].last_rebalance_at_ms if isinstance(found[0], HistoryEntry) else None
+
+
+class _Next(NamedTuple):
+    """The entry after the ones that are searched: its name, and the state in which it found the group."""
+
+    incarnation: str
+    seq: int
+    state: str
+    generation: int
+
+
+def _next(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> _Next | None:
+    if not found:
+        return None if view is None else _Next(view.incarnation, view.seq + 1, view.state, view.generation)
+    first = found[0]
+    if isinstance(first, HistoryEntry):
+        return _Next(first.incarnation, first.seq, first.from_state, generation_before(first))
+    return _Next(first.incarnation, first.seq, "", 0)
+
+
+def _member_ids(found: list[AnyHistoryEntry], view: GroupSnapshot | None) -> frozenset[str] | None:
+    """Return the members before the known entries, and perhaps others; None if they are unknown."""
+    if not found:
+        return None if view is None else frozenset(member.member_id for member in view.members)
+    for place, entry in enumerate(found):
+        if not isinstance(entry, HistoryEntry):
+            return None
+        if entry.type is EntryType.TAKEN_OVER and entry.members is not None:
+            return frozenset(entry.members)
+        if entry.type is EntryType.PREPARING_REBALANCE and entry.waiting_for is not None:
+            before = [e for e in found[: place + 1] if isinstance(e, HistoryEntry)]
+            led_to = [e.member_id for e in before if e.cause == entry.cause and e.member_id]
+            return frozenset([*entry.waiting_for, *led_to])
+    return None
+
+
+def _up_to(
+    entries: Iterable[AnyHistoryEntry], follows: _Next | None, member_ids: frozenset[str] | None = None
+) -> tuple[list[AnyHistoryEntry], set[tuple[str, int]]]:
+    """Return the entries before `follows`, and the names of those that need not be read.
+
+    If the last rebalance before `follows` assigned partitions only to `member_ids` (None if they are
+    unknown), the entries begin with the end of that rebalance. The names are the names of the entries between
+    it and `follows`.
+    """
+    page: list[AnyHistoryEntry] = []
+    for entry in entries:
+        page.append(entry)
+        if follows is None:
+            continue
+        if (entry.incarnation, entry.seq + 1) == follows[:2]:
+            break
+        if member_ids is not None and isinstance(entry, HistoryEntry) and _is_last_end(entry, follows):
+            holders = _holders(entry)
+            if holders is not None and holders <= member_ids:
+                return page, {(entry.incarnation, seq) for seq in range(entry.seq + 1, follows.seq)}
+    return page, set()
+
+
+def _is_last_end(entry: HistoryEntry, follows: _Next) -> bool:
+    """Whether this entry ends the last rebalance before `follows`: each rebalance forms one generation."""
+    is_earlier = entry.incarnation == follows.incarnation and entry.seq < follows.seq
+    is_as_found = (entry.to_state, entry.generation) == (follows.state, follows.generation)
+    return entry.type in _ENDS and is_earlier and is_as_found
+
+
+def _holders(end: HistoryEntry) -> set[str] | None:
+    """Return the members with an assignment at the end of a rebalance, None if the entry omits them."""
+    if end.type is EntryType.EMPTY:
+        return set()
+    return None if end.assignments is None else set(end.assignments)

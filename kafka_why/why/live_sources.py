@@ -1,26 +1,27 @@
 """The sources from which a group's history goes on while it is followed."""
 
+import time
+from collections.abc import Callable
 from contextlib import ExitStack, closing
+from dataclasses import replace
 
 import structlog
 from kafka import TopicPartition
 from kafka.errors import GroupAuthorizationFailedError
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.groups.list_groups import list_broker_groups
 from kafka_why.now import now_ms
-from kafka_why.observed.looks import ClassicLook, Looks
-from kafka_why.observed.polled import PolledGroup
+from kafka_why.observed.polled import ClassicLook, Looks, PolledGroup
 from kafka_why.partitioner import partition_of
 from kafka_why.stored_log import Progress
 from kafka_why.topic_reader import TopicReader
-from kafka_why.why.clock import Clock
-from kafka_why.why.history import History, HistoryUnavailable, entry_in, why_nothing
-from kafka_why.why.offsets_topic import OffsetsTopic
+from kafka_why.why.history import History, HistoryUnavailable, LiveSource, entry_in, why_nothing
+from kafka_why.why.offsets_topic import OffsetsTopic, OffsetsUnreadable, read_offsets_topic
 from kafka_why.why.polls import GroupPoller, polling_client
-from kafka_why.why.wording import count
+from kafka_why.why.wording import Clock, count
 
 NOT_SEEN_BY_POLLS = (
     "Polls do not show what was before, why a rebalance began, who left and who expired, nor members and "
@@ -55,7 +56,7 @@ class LiveHistory:
 class LiveOffsetsTopic:
     """The group's partition of `__consumer_offsets`. Between records DescribeGroups shows a classic group.
 
-    `history` and `notes` are as of the start. Raises HistoryUnavailable and KafkaError.
+    `history` is as of the start. Raises HistoryUnavailable and KafkaError.
     """
 
     interval_s = 0.5
@@ -65,11 +66,9 @@ class LiveOffsetsTopic:
     ) -> None:
         with ExitStack() as stack:
             self._topic = stack.enter_context(OffsetsTopic(client_config))
-            (self.history, self.notes), self._part, self._walk = self._topic.recent(
-                group_id, since_ms, progress
-            )
-            self._group = self._part.finish()
-            if self._group is None and not self.history.entries:
+            self._part = self._topic.recent(group_id, since_ms, progress)
+            self.history = self._part.history
+            if self._part.group is None and not self.history.entries:
                 raise HistoryUnavailable(self._topic.why_nothing(group_id))
             admin = stack.enter_context(closing(polling_client(client_config)))
             self._poller: GroupPoller | None = GroupPoller(admin, group_id)
@@ -79,21 +78,21 @@ class LiveOffsetsTopic:
             self._stack = stack.pop_all()
 
     def more(self) -> list[AnyHistoryEntry]:
-        look = None
-        if self._poller is not None and (self._group is None or self._group.epochs is None):
+        look, part, walk = None, self._part, self._part.walk
+        if self._poller is not None and (part.group is None or part.group.epochs is None):
             try:
                 look = self._poller.describe()
             except GroupAuthorizationFailedError:
                 log.warning("without DESCRIBE on the group, rebalances are shown when they are over")
                 self._poller = None
-        asked_ms, passed = now_ms(), self._walk.next_offset
-        group = self._group = self._topic.read_on(self._part, self._walk)
-        self._clock.read(self._walk.last_ms if self._walk.next_offset > passed else None, asked_ms, now_ms())
-        if isinstance(look, ClassicLook) and group is not None and group.classic is not None:
-            seen = self._looks.take(look.moved(-self._clock.ahead_ms), group.classic.since_ms)
+        asked_ms, passed = now_ms(), walk.next_offset
+        self._topic.read_on(part)
+        self._clock.read(walk.last_ms if walk.next_offset > passed else None, asked_ms, now_ms())
+        if isinstance(look, ClassicLook) and part.group is not None and part.group.classic is not None:
+            seen = self._looks.take(look.moved(-self._clock.ahead_ms), part.group.classic.since_ms)
             if seen is not None:
-                self._part.sight(seen)
-        new, self._part.entries = self._part.entries, []
+                part.sight(seen)
+        new, part.entries = part.entries, []
         return [*new]
 
     def close(self) -> None:
@@ -181,3 +180,55 @@ class Polling:
 
     def close(self) -> None:
         self._admin.close()
+
+
+WATCH_S = 10
+"""The time for which a group is polled if it is not followed."""
+
+
+def read_at_once(
+    client_config: ClientConfig,
+    group_id: str,
+    since_ms: int | None,
+    progress: Progress,
+    *,
+    polls: bool | None,
+    follows: bool,
+    tell: Callable[[str], None],
+) -> tuple[History, LiveSource | None]:
+    """Return the history of a group, and where it goes on if it is followed. With `polls` True it is polled,
+    with None only if `__consumer_offsets` is not readable. `tell` reports what takes time.
+
+    Raises HistoryUnavailable, which names the right that is missing, and KafkaError.
+    """
+    because: list[str] = []
+    if not polls:
+        try:
+            if not follows:
+                return read_offsets_topic(client_config, group_id, since_ms, progress), None
+            topic = LiveOffsetsTopic(client_config, group_id, since_ms, progress)
+            return topic.history, topic
+        except OffsetsUnreadable as error:
+            if polls is False:
+                raise
+            because.append(str(error))
+    try:
+        polling = Polling(client_config, group_id)
+    except HistoryUnavailable as error:
+        raise HistoryUnavailable("; ".join([*because, str(error)])) from error
+    if not follows:
+        tell(f"Polling the group for {WATCH_S} s; --follow goes on until Ctrl-C.")
+        _watch(polling, because)
+    return replace(polling.history, notes=[*polling.notes, *because]), polling if follows else None
+
+
+def _watch(polling: Polling, because: list[str]) -> None:
+    """Poll for some time. Raises HistoryUnavailable if nothing was seen."""
+    end_s = time.monotonic() + WATCH_S
+    entries = polling.history.entries
+    with closing(polling):
+        while time.monotonic() < end_s:
+            time.sleep(polling.interval_s)
+            entries += polling.more()
+        if not entries:
+            raise HistoryUnavailable("; ".join([*because, polling.why_empty()]))

@@ -18,21 +18,92 @@ avoided them. If members subscribe to different topics, there is no such formula
 number that `sticky` moves from the stayers, because `sticky` is exact there.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import (
+    Claim,
     MemberId,
     MemberSubscription,
+    ProtocolError,
     Subscription,
     TopicPartition,
     by_topic,
+    decode_assignment,
+    encode_sticky_user_data,
 )
-from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
 from kafka_why.sticky.assignor import StickyAssignor
-from kafka_why.why.assignments import Holdings, Numbers, Partitions
-from kafka_why.why.model import MemberMoves, Moves
+from kafka_why.why.model import Idle, MemberMoves, Moves
+
+# The assignments in a group's history, each decoded once.
+
+
+Partitions: TypeAlias = frozenset[TopicPartition]
+Holdings: TypeAlias = Mapping[MemberId, Partitions]
+Numbers: TypeAlias = Mapping[MemberId, int]
+
+
+def read_holdings(assignments: Mapping[MemberId, bytes]) -> Holdings | None:
+    """Return one assignment; None if one member's bytes are not of Kafka's consumer."""
+    try:
+        return {member_id: _decoded(data) for member_id, data in assignments.items()}
+    except ProtocolError:
+        return None
+
+
+def _decoded(data: bytes) -> Partitions:
+    """Empty bytes are no partitions. Raises ProtocolError."""
+    return frozenset(decode_assignment(data).partitions if data else ())
+
+
+class Assignments:
+    """Reads what leaders assigned, in the order of the history.
+
+    Bytes that are in the assignment before too are not decoded again: they give the same object. What stays
+    in memory are the partitions of one assignment, and the numbers of all.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[bytes, Partitions] = {}
+        self._numbers: dict[tuple[str, int], Numbers | None] = {}
+
+    def holdings(self, entry: HistoryEntry) -> Holdings | None:
+        """Return the assignment of an entry; None if one member's bytes are not of Kafka's consumer, or the
+        entry has no assignment. Empty bytes are no partitions.
+        """
+        if entry.assignments is None:
+            return None
+        try:
+            found = self._read(entry.assignments)
+        except ProtocolError:
+            found = None
+        numbers = None if found is None else {member_id: len(held) for member_id, held in found.items()}
+        self._numbers[entry.incarnation, entry.seq] = numbers
+        return found
+
+    def numbers(self, entry: HistoryEntry) -> Numbers | None:
+        """Return how many partitions of an entry each member has; None where `holdings` returns None."""
+        name = entry.incarnation, entry.seq
+        if name not in self._numbers:
+            self.holdings(entry)
+        return self._numbers.get(name)
+
+    def _read(self, assignments: Mapping[MemberId, bytes]) -> Holdings:
+        """Raises ProtocolError."""
+        before, self._last = self._last, {}
+        found: dict[MemberId, Partitions] = {}
+        for member_id, data in assignments.items():
+            held = self._last.get(data)
+            if held is None:
+                held = before.get(data)
+            if held is None:
+                held = _decoded(data)
+            self._last[data] = found[member_id] = held
+        return found
+
 
 Subscriptions: TypeAlias = Mapping[MemberId, Collection[str]]
 _NOTHING: Final[Partitions] = frozenset()
@@ -180,3 +251,102 @@ def _of_member(member_id: MemberId, before: Partitions, after: Partitions) -> Me
         return MemberMoves(member_id, len(before), len(after), {}, {})
     gained, lost = by_topic(after - before), by_topic(before - after)
     return MemberMoves(member_id, len(before), len(after), gained, lost)
+
+
+# How long partitions had no consumer during a rebalance.
+#
+# With an eager protocol a member revokes all its partitions when it rejoins, and has partitions again when
+# the group is Stable. With the cooperative protocol a member keeps them. Idle are then only the partitions of
+# a removed member, and those that the rebalance before revoked and did not assign. A member that was removed
+# because it was silent may have stopped earlier; the history does not say when.
+
+
+COOPERATIVE = "cooperative-sticky"
+
+_JOINS = (EntryType.MEMBER_REJOINED, EntryType.MEMBER_REPLACED)
+
+
+def idle(
+    held: Holdings,
+    released: Mapping[TopicPartition, MemberId],
+    entries: Iterable[HistoryEntry],
+    span_ms: tuple[int, int],
+    *,
+    protocol_name: str | None,
+    settled: bool,
+) -> Idle:
+    """`held` is the assignment before, `entries` are the rebalance's, `span_ms` its beginning and end.
+
+    `settled`: the group was Stable before. If it was not, members of an eager protocol hold nothing from the
+    beginning on.
+    """
+    began_ms, ended_ms = span_ms
+    cooperative = protocol_name == COOPERATIVE
+    stops = (EntryType.MEMBER_REMOVED,) if cooperative else (*_JOINS, EntryType.MEMBER_REMOVED)
+    stopped_ms: dict[MemberId, int] = {}
+    for event in entries:
+        if event.type in stops and event.member_id is not None:
+            stopped_ms.setdefault(event.member_id, event.at_ms)
+    if not settled and not cooperative:
+        stopped_ms = dict.fromkeys(held, began_ms)
+    times = [(len(released), ended_ms - began_ms)]
+    seen = set(released)
+    for member_id in reversed([m for m in held if m in stopped_ms]):
+        # Of several owners, which only a faulty leader assigns, the last counts.
+        times.append((len(held[member_id] - seen), ended_ms - stopped_ms[member_id]))
+        seen |= held[member_id]
+    times = [(number, ms) for number, ms in times if number and ms > 0]
+    return Idle(
+        sum(number for number, _ in times),
+        sum(number * ms for number, ms in times),
+        max((ms for _, ms in times), default=0),
+    )
+
+
+# The group's known state when a rebalance begins: the assignment, and the current member ids.
+
+
+@dataclass(slots=True)
+class KnownState:
+    """The state that one segment of a life hands to the next.
+
+    `holdings` is None if the assignment is unknown. `released` has the last owners of partitions that the
+    last rebalance revoked and did not assign. `settled`: the last rebalance was completed.
+    """
+
+    holdings: Holdings | None = field(default_factory=dict)
+    released: dict[TopicPartition, MemberId] = field(default_factory=dict)
+    settled: bool = True
+    _instances: dict[str, MemberId] = field(default_factory=dict)
+
+    def lose_track(self) -> None:
+        """Forget the assignment, because entries are missing and it may have changed."""
+        self.holdings, self.released = None, {}
+
+    def follow_static_members(self, entries: Iterable[HistoryEntry]) -> dict[MemberId, MemberId]:
+        """Follow static members to their new ids. Return the new id for each old one."""
+        renamed: dict[MemberId, MemberId] = {}
+        for event in entries:
+            if event.group_instance_id is None or event.member_id is None:
+                continue
+            if event.type is EntryType.MEMBER_REPLACED:
+                old = event.replaced_member_id or self._instances.get(event.group_instance_id)
+                if old is not None:
+                    renamed = {was: event.member_id if now == old else now for was, now in renamed.items()}
+                    renamed[old] = event.member_id
+            self._instances[event.group_instance_id] = event.member_id
+        if self.holdings is not None and renamed:
+            self.holdings = {renamed.get(m, m): held for m, held in self.holdings.items()}
+        self.released = {p: renamed.get(m, m) for p, m in self.released.items()}
+        return renamed
+
+    def set_holdings(self, holdings: Holdings | None) -> None:
+        """Set the new assignment."""
+        if self.holdings is not None and holdings is not None:
+            now: frozenset[TopicPartition] = frozenset().union(*holdings.values())
+            before = self.holdings.items()
+            left = {m: had - now for m, had in before if holdings.get(m) is not had}
+            self.released = owners(left)
+        else:
+            self.released = {}
+        self.holdings = holdings

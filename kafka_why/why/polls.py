@@ -4,7 +4,7 @@ Source: DescribeGroupsResponse.json, ConsumerGroupDescribeResponse.json, ShareGr
 StreamsGroupDescribeResponse.json.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from kafka import KafkaAdminClient
@@ -16,18 +16,23 @@ from kafka.errors import (
     for_code,
 )
 from kafka.protocol.admin import DescribeGroupsRequest
+from msgspec.structs import replace
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.broker_requests import send
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.kafka.history import CLASSIC, CONSUMER, DEAD, SHARE, STREAMS
 from kafka_why.contract.kafka.snapshot import Partitions
-from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.now import now_ms
-from kafka_why.observed.group import ACTIVE, CLASSIC, CONSUMER, SHARE, STANDBY, STREAMS, WARM_UP, task_key
-from kafka_why.observed.looks import ClassicLook
-from kafka_why.observed.polled import EpochsLook, PolledMember
-from kafka_why.observed.records import ClassicMember, MemberSubscription, StreamsMember, TopologySent
+from kafka_why.observed.consumer_offsets.decode import (
+    partitions_of,
+    subscription_of,
+    tasks_of,
+    topology_of,
+)
+from kafka_why.observed.polled import ClassicLook, EpochsLook, PolledMember
+from kafka_why.observed.records import ClassicMember
 from kafka_why.wire.group_descriptions import (
     ConsumerGroupDescribeRequest,
     ShareGroupDescribeRequest,
@@ -132,60 +137,22 @@ def _with_epochs(found: Any, kind: str) -> EpochsLook:
         assignment_epoch=found.assignment_epoch,
         members={m.member_id: _member(m, kind, names) for m in found.members},
         names=names,
-        topology=_topology(found.topology) if kind == STREAMS else None,
+        topology=topology_of(found.topology) if kind == STREAMS and found.topology else None,
     )
 
 
 def _member(m: Any, kind: str, names: dict[bytes, str]) -> PolledMember:
     def has(assignment: Any) -> Partitions:
-        return _tasks(assignment) if kind == STREAMS else _partitions(assignment.topic_partitions, names)
+        if kind == STREAMS:
+            return tasks_of(assignment)
+        topics = assignment.topic_partitions
+        names.update({topic.topic_id.bytes: topic.topic_name for topic in topics})
+        return partitions_of(topics)
 
+    sent, is_classic = subscription_of(m, kind), kind == CONSUMER and m.member_type == _BY_CLASSIC_PROTOCOL
     return PolledMember(
         epoch=m.member_epoch,
-        subscription=MemberSubscription(
-            instance_id=getattr(m, "instance_id", None),
-            rack_id=m.rack_id,
-            client_id=m.client_id,
-            client_host=m.client_host,
-            topic_names=tuple(sorted(getattr(m, "subscribed_topic_names", ()))),
-            topic_regex=getattr(m, "subscribed_topic_regex", None) or "",
-            rebalance_timeout_ms=-1,
-            server_assignor=None,
-            is_classic=kind == CONSUMER and m.member_type == _BY_CLASSIC_PROTOCOL,
-            session_timeout_ms=0,
-            streams=_streams(m) if kind == STREAMS else None,
-        ),
+        subscription=replace(sent, topic_names=tuple(sorted(sent.topic_names)), is_classic=is_classic),
         assigned=has(m.assignment),
         target=None if kind == SHARE else has(m.target_assignment),
     )
-
-
-def _streams(m: Any) -> StreamsMember:
-    endpoint = None if m.user_endpoint is None else f"{m.user_endpoint.host}:{m.user_endpoint.port}"
-    tags = {tag.key: tag.value for tag in m.client_tags}
-    return StreamsMember(m.topology_epoch, m.process_id, endpoint, tags)
-
-
-def _partitions(topics: Iterable[Any], names: dict[bytes, str]) -> Partitions:
-    given = {topic.topic_id.bytes: topic for topic in topics}
-    names.update({topic_id: topic.topic_name for topic_id, topic in given.items()})
-    return {topic_id: sorted(topic.partitions) for topic_id, topic in given.items()}
-
-
-def _tasks(assignment: Any) -> Partitions:
-    roles = {ACTIVE: "active_tasks", STANDBY: "standby_tasks", WARM_UP: "warmup_tasks"}
-    return {
-        task_key(role, tasks.subtopology_id): sorted(tasks.partitions)
-        for role, name in roles.items()
-        for tasks in getattr(assignment, name)
-    }
-
-
-def _topology(found: Any) -> TopologySent | None:
-    if found is None:
-        return None
-    topics = {
-        one.subtopology_id: (*one.source_topics, *(topic.name for topic in one.repartition_source_topics))
-        for one in found.subtopologies or ()
-    }
-    return TopologySent(found.epoch, topics)

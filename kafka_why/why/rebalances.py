@@ -5,23 +5,25 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.kafka.history import EntryType, GroupState, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId
-from kafka_why.why.assignments import Assignments, Holdings
 from kafka_why.why.causes import LOST, cause_of, conversion
 from kafka_why.why.epochs import rebalances_by_epochs
-from kafka_why.why.idle import idle
-from kafka_why.why.incarnations import IncarnationHistory, by_incarnation
-from kafka_why.why.known_state import KnownState
-from kafka_why.why.model import Idle, Joined, Moves, Rebalance, RebalanceOutcome, Removed
-from kafka_why.why.moves import compare
-from kafka_why.why.phases import phases
-from kafka_why.why.segments import Segment, generation_before, segments
+from kafka_why.why.incarnations import IncarnationHistory, by_incarnation, phases
+from kafka_why.why.model import Idle, Moves, Rebalance, RebalanceOutcome
+from kafka_why.why.moves import Assignments, Holdings, KnownState, compare, idle
+from kafka_why.why.segments import (
+    JOINS,
+    REMOVALS,
+    Segment,
+    first_of_each,
+    generation_before,
+    joined_in,
+    removed_in,
+    segments,
+)
 from kafka_why.why.work import connect_work, streams_tasks
 
-_JOINS = (EntryType.MEMBER_ADDED, EntryType.MEMBER_REJOINED, EntryType.MEMBER_REPLACED)
-_REMOVALS = (EntryType.MEMBER_REMOVED, EntryType.PENDING_MEMBER_REMOVED)
 _EXTENSIONS = (EntryType.INITIAL_DELAY_EXTENDED, EntryType.REBALANCE_EXTENDED)
 
 
@@ -66,7 +68,7 @@ def _of_generations(
             segment.outcome = RebalanceOutcome.UNKNOWN
         if segment.gap:
             known.lose_track()
-        renamed = known.follow_static_members([*segment.lead, *segment.entries])
+        renamed = known.follow_static_members(segment.all_entries)
         if segment.outcome is None:
             _find(segment, known, assignments)
         else:
@@ -114,8 +116,8 @@ def _rebalance(
         extensions=sum(event.type in _EXTENSIONS for event in segment.entries),
         waited_for=waited_for,
         last=None if first.observed and len(waited_for) > 1 else _last(segment, waited_for),
-        joined=_joined(segment),
-        removed=_removed(segment),
+        joined=joined_in(segment.all_entries, segment.began_ms),
+        removed=removed_in(segment.all_entries, segment.began_ms),
         members=(forming.members or []) if forming is not None else [],
         unsynced=(stable.waiting_for or []) if stable is not None else [],
         leader_id=_latest(segment, "leader_id"),
@@ -125,7 +127,7 @@ def _rebalance(
         assignment_bytes=None if connect else assignment_bytes,
         connect=connect,
         streams={} if stable is None else streams_tasks(stable.assignments, protocol_name),
-        converted=conversion([*segment.lead, *segment.entries]),
+        converted=conversion(segment.all_entries),
         observed=first.observed,
         began_within_ms=None if opening is None else opening.within_ms,
     )
@@ -164,36 +166,12 @@ def _latest(segment: Segment, name: str) -> Any:
     return next((value for value in values if value is not None), None)
 
 
-def _first_of_each(
-    segment: Segment, types: tuple[EntryType, ...]
-) -> list[tuple[MemberId, int, HistoryEntry]]:
-    """Return the members of these entries, each once, with the time since the beginning."""
-    found: dict[MemberId, tuple[MemberId, int, HistoryEntry]] = {}
-    for event in [*segment.lead, *segment.entries]:
-        if event.type in types and event.member_id is not None and event.member_id not in found:
-            found[event.member_id] = (event.member_id, event.at_ms - segment.began_ms, event)
-    return list(found.values())
-
-
-def _joined(segment: Segment) -> list[Joined]:
-    return [Joined(member_id, after_ms) for member_id, after_ms, _ in _first_of_each(segment, _JOINS)]
-
-
-def _removed(segment: Segment) -> list[Removed]:
-    return [
-        Removed(member_id, after_ms, event.reason, event.client_reason)
-        for member_id, after_ms, event in _first_of_each(segment, _REMOVALS)
-    ]
-
-
 def _last(segment: Segment, waited_for: Sequence[MemberId]) -> MemberId | None:
     """Return the awaited member that joined, or was removed, last before the generation was formed."""
     if segment.forming is None:
         return None
-    there = _first_of_each(segment, (*_JOINS, *_REMOVALS))
-    were_awaited = set(waited_for)
-    awaited = [(after_ms, member_id) for member_id, after_ms, _ in there if member_id in were_awaited]
-    return max(awaited, key=lambda came: came[0])[1] if awaited else None
+    there, awaited = first_of_each(segment.all_entries, (*JOINS, *REMOVALS)), set(waited_for)
+    return max((m for m in there if m in awaited), key=lambda m: there[m].at_ms, default=None)
 
 
 def _assign(
@@ -208,7 +186,7 @@ def _assign(
         idle_partitions = idle(
             held,
             released,
-            [*segment.lead, *segment.entries],
+            segment.all_entries,
             (segment.began_ms, segment.ended_ms),
             protocol_name=protocol_name,
             settled=settled,

@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.kafka.states import MemberState
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry, MemberState
 from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition, by_topic
-from kafka_why.why.assignments import Partitions
 from kafka_why.why.model import HandedOver, Idle, Progress
+from kafka_why.why.moves import Partitions
 
 _NOTHING: Partitions = frozenset()
 _ACTIVE = "active "

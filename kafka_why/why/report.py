@@ -2,15 +2,115 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.why.course import Course, course_of
+from kafka_why.contract.kafka.history import DEAD, EntryType, HistoryEntry
+from kafka_why.contract.protocols.subscriptions import MemberId
+from kafka_why.why.client_telemetry import NOTHING_SAID, Telemetry, with_clients_said
 from kafka_why.why.deliveries.model import DeliveryReport
+from kafka_why.why.incarnations import IncarnationHistory, by_incarnation, notes
 from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome, SharesNow
-from kafka_why.why.names import lasting_name
+from kafka_why.why.moves import Assignments
+from kafka_why.why.rebalances import rebalances_of
+from kafka_why.why.share_state import shares_now
+from kafka_why.why.state_timelines import Span, StateTimeline, member_timelines, state_spans
+from kafka_why.why.wording import Names, clients_of, lasting_name, names_in
+
+# The course of a group: all that its entries say, whatever the time at which somebody asks.
+
+
+OBSERVED = "a group of the cluster's own coordinator: this is what can be seen of it (docs/observe.md)"
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What happened to a group. It does not keep the entries, but for the first, the last and `removals`,
+    which say that a member was removed.
+
+    `members` are those at the end. `states` and `lanes` are for the page's picture. `notes` name gaps and
+    faults. `clients` are as in `kafka_why.why.wording.clients_of`, and `names` are for all members. `shares`
+    says how far the partitions of a share group are.
+    """
+
+    first: HistoryEntry
+    last: HistoryEntry
+    state_since_ms: int
+    members: list[MemberId]
+    rebalances: list[Rebalance]
+    states: list[Span]
+    lanes: list[StateTimeline]
+    removals: list[HistoryEntry]
+    notes: list[str]
+    clients: dict[MemberId, str]
+    names: Names
+    shares: SharesNow | None = None
+
+
+def course_of(
+    history: Iterable[HistoryEntry],
+    *,
+    unread: Collection[tuple[str, int]] = (),
+    from_start: bool = True,
+    telemetry: Telemetry = NOTHING_SAID,
+) -> Course:
+    """Follow a group through its history, which has at least one entry; it may have duplicates and gaps.
+
+    `unread` are the names of entries that were not read because nothing depends on them. `from_start`: the
+    history begins with the first retained entry. `telemetry` is what the members' clients said.
+    """
+    group_lives = by_incarnation(history, unread)
+    assert group_lives, "a group without history has no course"
+    last_life = group_lives[-1]
+    assignments = Assignments()
+    rebalances = with_clients_said(rebalances_of(group_lives, assignments), telemetry)
+    earlier, latest = (
+        member_timelines(some_lives, assignments) for some_lives in (group_lives[:-1], group_lives[-1:])
+    )
+    entries = [event for life in group_lives for event in life.entries]
+    members = [lane.member_id for lane in latest if lane.is_open]
+    clients = clients_of(entries)
+    return Course(
+        first=entries[0],
+        last=entries[-1],
+        state_since_ms=_state_since_ms(last_life),
+        members=members,
+        rebalances=rebalances,
+        states=state_spans(group_lives),
+        lanes=[*earlier, *latest],
+        removals=[event for event in entries if event.type is EntryType.MEMBER_REMOVED],
+        notes=_notes(group_lives, from_start),
+        clients=clients,
+        names=names_in(members, rebalances, clients),
+        shares=shares_now(last_life.entries),
+    )
+
+
+def _state_since_ms(life: IncarnationHistory[HistoryEntry]) -> int:
+    last = life.entries[-1]
+    for event in reversed(life.entries):
+        if event.from_state != event.to_state:
+            return event.at_ms if event.to_state == last.to_state else last.at_ms
+    return life.entries[0].at_ms
+
+
+def _notes(group_lives: Sequence[IncarnationHistory[HistoryEntry]], from_start: bool) -> list[str]:
+    last = group_lives[-1].entries[-1]
+    ended = [f"the group has ended: {last.reason}"] if last.to_state == DEAD else []
+    observed = [OBSERVED] if group_lives[-1].entries[-1].observed else []
+    return [*observed, *notes(group_lives, from_start=from_start), *ended]
+
+
+_NO_CLIENTS = {
+    CauseKind.TOPICS_CHANGED: "the cluster",
+    CauseKind.PATTERN_RESOLVED: "the cluster",
+    CauseKind.PARTITIONS_INITIALIZED: "the share coordinator",
+    CauseKind.COORDINATED_ELSEWHERE: "the share coordinator",
+    CauseKind.OFFSETS_ALTERED: "an administrator",
+    CauseKind.CONVERTED: "the group",
+}
 
 
 class CauseCount(Struct, frozen=True):
@@ -40,7 +140,7 @@ class Summary(Struct, frozen=True, kw_only=True):
 class Report(Struct, frozen=True, kw_only=True):
     """One group. `state` is that of the last entry, "Dead" if it ended. `notes` name gaps and faults.
     `group_type` is `classic` or `consumer`, the group's protocol; `generation` is the group epoch with the
-    latter. `clients` are as in `kafka_why.why.names.clients_of`. `shares` and `deliveries` are set for a
+    latter. `clients` are as in `kafka_why.why.wording.clients_of`. `shares` and `deliveries` are set for a
     share group. `unnamed` is the number of further members, which brokers' logs do not name.
     """
 
@@ -126,15 +226,7 @@ def client_of(rebalance: Rebalance) -> str:
     the share coordinator, if it has initialized partitions.
     """
     cause = rebalance.cause
-    if cause.kind in (CauseKind.TOPICS_CHANGED, CauseKind.PATTERN_RESOLVED):
-        return "the cluster"
-    if cause.kind in (CauseKind.PARTITIONS_INITIALIZED, CauseKind.COORDINATED_ELSEWHERE):
-        return "the share coordinator"
-    if cause.kind is CauseKind.OFFSETS_ALTERED:
-        return "an administrator"
-    if cause.kind is CauseKind.CONVERTED:
-        return "the group"
-    lasting = cause.group_instance_id or cause.client_id
+    lasting = _NO_CLIENTS.get(cause.kind) or cause.group_instance_id or cause.client_id
     return lasting or next((lasting_name(m, {}) for m in cause.member_ids), "unknown")
 
 

@@ -1,16 +1,46 @@
 """A life divided where rebalances begin and end: calm segments of entries and rebalances, alternating."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.kafka.history import EntryType, GroupState, HistoryEntry
+from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.why.incarnations import IncarnationHistory
-from kafka_why.why.model import RebalanceOutcome
+from kafka_why.why.model import Joined, RebalanceOutcome, Removed
 
 _REBALANCING = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
 _FORMS_GENERATION = (EntryType.COMPLETING_REBALANCE, EntryType.EMPTY)
 _ENDS = {EntryType.STABLE: RebalanceOutcome.STABLE, EntryType.EMPTY: RebalanceOutcome.EMPTY}
+
+
+JOINS = (EntryType.MEMBER_ADDED, EntryType.MEMBER_REJOINED, EntryType.MEMBER_REPLACED)
+REMOVALS = (EntryType.MEMBER_REMOVED, EntryType.PENDING_MEMBER_REMOVED)
+
+
+def first_of_each(
+    entries: Iterable[HistoryEntry], types: Sequence[EntryType]
+) -> dict[MemberId, HistoryEntry]:
+    """Return the first entry of these types of each member."""
+    found: dict[MemberId, HistoryEntry] = {}
+    for event in entries:
+        if event.type in types and event.member_id is not None:
+            found.setdefault(event.member_id, event)
+    return found
+
+
+def joined_in(entries: Iterable[HistoryEntry], began_ms: int) -> list[Joined]:
+    """Return the members that joined in a rebalance."""
+    joins = first_of_each(entries, JOINS)
+    return [Joined(member_id, max(0, event.at_ms - began_ms)) for member_id, event in joins.items()]
+
+
+def removed_in(entries: Iterable[HistoryEntry], began_ms: int) -> list[Removed]:
+    """Return the members that were removed in a rebalance."""
+    removals = first_of_each(entries, REMOVALS)
+    return [
+        Removed(member_id, max(0, event.at_ms - began_ms), event.reason, event.client_reason)
+        for member_id, event in removals.items()
+    ]
 
 
 @dataclass(slots=True)
@@ -39,6 +69,11 @@ class Segment:
     @property
     def began_ms(self) -> int:
         return (self.opening or self.entries[0]).at_ms
+
+    @property
+    def all_entries(self) -> list[HistoryEntry]:
+        """Return those of the lead and the others."""
+        return [*self.lead, *self.entries]
 
     @property
     def forming(self) -> HistoryEntry | None:

@@ -13,7 +13,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.settings import SettingValue
+from kafka_why.contract.messages import SettingValue
 
 # In the order of `state.kafka.share.target`, which the coordinator reads.
 _NAMES = ("share.assignment.interval.ms", "share.heartbeat.interval.ms", "share.session.timeout.ms")

@@ -3,12 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from kafka_why.contract.errors import name_of
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import NamedPartitions, ShareSnapshot
 from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition, by_topic
-from kafka_why.why.assignments import Partitions
+from kafka_why.why.epoch_text import partitions_text
 from kafka_why.why.model import AskedOfShares, SharesNow
+from kafka_why.why.moves import Partitions
 from kafka_why.why.reconciling import flat
+from kafka_why.why.wording import Lines, count, duration_text, listing
 
 _NOTHING: Partitions = frozenset()
 # Rows of errors after which the partition is still asked for, and after which it is what it was before.
@@ -128,3 +131,37 @@ class _Following:
                 for asked, partitions in sorted(alike.items(), key=lambda item: item[0].since_ms)
             ],
         )
+
+
+# The lines about a share group: what it waits for, and what it has that nobody reads.
+
+
+MAX_ASKED = 8
+
+
+def share_lines(shares: SharesNow, now_ms: int) -> Lines:
+    """Yield what the share coordinator has not done yet, the oldest first, and what no member has."""
+    asked = [asked_text(one, now_ms) for one in shares.asked[:MAX_ASKED]]
+    yield from listing("Waiting", asked, len(shares.asked) - MAX_ASKED)
+    if shares.idle:
+        number = count(sum(map(len, shares.idle.values())), "partition")
+        yield "Idle", f"{number} initialized, and no member has them: {partitions_text(shares.idle)}"
+
+
+def asked_text(asked: AskedOfShares, now_ms: int) -> str:
+    """`orders 0-3: initializing for 31.0 s, last error 15 COORDINATOR_NOT_AVAILABLE (task x-0-0)`."""
+    what = "deleting the state" if asked.is_deletion else "initializing"
+    lasted = duration_text(max(now_ms - asked.since_ms, 0))
+    task = "" if asked.task is None else f" (task {asked.task})"
+    which = partitions_text(asked.partitions)
+    if not asked.is_open:
+        then = "a DeleteGroups" if asked.is_deletion else "the next heartbeat"
+        return f"{which}: {error_text(asked.error_code)}; {then} asks again"
+    error = "" if asked.error_code is None else f", last {error_text(asked.error_code)}"
+    return f"{which}: {what} for {lasted}{error}{task}"
+
+
+def error_text(code: int | None) -> str:
+    """`error 15 COORDINATOR_NOT_AVAILABLE`."""
+    name = None if code is None else name_of(code)
+    return f"error {code}" if name is None else f"error {code} {name}"

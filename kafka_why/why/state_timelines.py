@@ -6,12 +6,11 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
-from kafka_why.contract.kafka.states import DEAD, GroupState
-from kafka_why.contract.kafka.states import MemberState as Kafkas
+from kafka_why.contract.kafka.history import BY_EPOCHS, DEAD, EntryType, GroupState, HistoryEntry
+from kafka_why.contract.kafka.history import MemberState as Kafkas
 from kafka_why.contract.protocols.subscriptions import MemberId
-from kafka_why.why.assignments import Assignments, Numbers
 from kafka_why.why.incarnations import IncarnationHistory
+from kafka_why.why.moves import Assignments, Numbers
 
 
 class MemberState(StrEnum):

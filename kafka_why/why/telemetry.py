@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kafka import TopicPartition
 
-from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.codec import decode_request, number_in_pack, record_of
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.history_reader import AnyHistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, JoinGroup
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import unpack
@@ -15,14 +15,12 @@ from kafka_why.contract.telemetry import decode_telemetry, is_of_group
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader
 from kafka_why.why.client_telemetry import NOTHING_SAID, Push, Telemetry
+from kafka_why.why.segments import JOINS, REMOVALS
 
 LOOKBACK_MS = 3_600_000
 """The longest interval of pushes: so much earlier a member can have said what it said last."""
 MAX_MEMBERS = 20
 """The joins of so many members that said something and were removed are read, the last ones."""
-
-_JOINS = (EntryType.MEMBER_ADDED, EntryType.MEMBER_REJOINED, EntryType.MEMBER_REPLACED)
-_REMOVALS = (EntryType.MEMBER_REMOVED, EntryType.PENDING_MEMBER_REMOVED)
 
 
 def read_telemetry(
@@ -64,9 +62,9 @@ def _joins_of_removed(
         member_id = entry.member_id if isinstance(entry, HistoryEntry) else None
         if member_id is None or member_id not in said:
             continue
-        if entry.type in _JOINS:
+        if entry.type in JOINS:
             joins[member_id] = entry.cause
-        elif entry.type in _REMOVALS and member_id in joins:
+        elif entry.type in REMOVALS and member_id in joins:
             removed[member_id] = joins[member_id]
     return dict(list(removed.items())[-MAX_MEMBERS:])
 

@@ -2,21 +2,30 @@
 
 from collections.abc import Iterator, Sequence
 
-from kafka_why.contract.kafka.history import BY_EPOCHS
-from kafka_why.contract.kafka.states import DEAD, GroupState
+from kafka_why.contract.kafka.history import BY_EPOCHS, DEAD, GroupState
 from kafka_why.contract.messages import ANONYMOUS
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.why.client_telemetry_text import client_lines
-from kafka_why.why.clock import Clock, duration_text
+from kafka_why.why.client_telemetry import client_lines
 from kafka_why.why.deliveries.text import deliveries_text
 from kafka_why.why.epoch_text import epoch_lines, partitions_text
 from kafka_why.why.model import About, CauseKind, MemberMoves, Moves, Rebalance, RebalanceOutcome
-from kafka_why.why.names import Names, names_in
 from kafka_why.why.report import Report
-from kafka_why.why.share_text import share_lines
-from kafka_why.why.wording import INDENT, Lines, columns, count, shortened, tally, trigger_text
-from kafka_why.why.work_text import work_lines
+from kafka_why.why.share_state import share_lines
+from kafka_why.why.wording import (
+    INDENT,
+    Clock,
+    Lines,
+    Names,
+    columns,
+    count,
+    duration_text,
+    names_in,
+    shortened,
+    tally,
+    trigger_text,
+)
+from kafka_why.why.work import work_lines
 
 MAX_REBALANCES = 20
 MAX_MEMBER_LINES = 8

@@ -1,9 +1,71 @@
 """Lines of a report: labels in a column, long lists shortened."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, tzinfo
+from functools import cached_property
+
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.protocols.subscriptions import MemberId
+from kafka_why.why.model import Rebalance
+
+# Times and durations as text.
+
+
+def duration_text(ms: int) -> str:
+    """`250 ms`, `61.2 s`, `12 min 5 s`, `5 h 3 min`."""
+    if ms < 1_000:
+        return f"{ms} ms"
+    if ms < 120_000:
+        return f"{ms / 1000:.1f} s"
+    minutes, rest_ms = divmod(ms, 60_000)
+    if minutes < 120:
+        return f"{minutes} min {rest_ms // 1000} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+class Clock:
+    """Formats times in one zone; None is the machine's own."""
+
+    def __init__(self, zone: tzinfo | None = None) -> None:
+        self._zone = zone
+
+    def at(self, at_ms: int) -> datetime:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).astimezone(self._zone)
+
+    def time(self, at_ms: int) -> str:
+        """`2026-11-21 03:11:07.120`."""
+        return self.at(at_ms).isoformat(" ", "milliseconds")[:23]
+
+    def zone(self, at_ms: int) -> str:
+        """Return the zone's name at that time."""
+        return self.at(at_ms).strftime("%Z")
+
+
+# `--since`: a time, or a duration before now.
+
+
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PART = r"([0-9]{1,15}(?:\.[0-9]{1,15})?)(ms|min|s|m|h|d)"
+
+
+def parse_since(text: str, now_ms: int) -> int:
+    """Parse `2h`, `90m`, `1h30m`, or an ISO time such as `2026-11-21T03:00` (local unless it names its zone).
+
+    Returns milliseconds since the epoch, for a duration at least 0. Raises ValueError.
+    """
+    if re.fullmatch(f"(?:{_PART})+", text):
+        ago_ms = sum(float(number) * _UNIT_MS[unit] for number, unit in re.findall(_PART, text))
+        return max(now_ms - int(ago_ms), 0)
+    try:
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+    except (ValueError, OverflowError) as error:
+        raise ValueError(f"{text!r} is neither a duration such as 2h nor an ISO time") from error
+
 
 MAX_LISTED = 6
+MAX_MEMBERS = 8
 INDENT = "    "
 _MAX_CLIENTS = 3
 
@@ -22,17 +84,33 @@ def tally(label: str, counts: Sequence[tuple[int, str, Mapping[str, int]]]) -> L
     """Yield counts, kinds and counts by client: `12 x member joined  worker-1 9, worker-2 3`."""
     digits = max((len(str(number)) for number, _, _ in counts), default=0)
     width = max((len(kind) for _, kind, _ in counts), default=0)
-    for place, (number, kind, by_client) in enumerate(counts):
+    texts = []
+    for number, kind, by_client in counts:
         clients = [f"{name} {times}" if times > 1 else name for name, times in by_client.items()]
-        more = f", {len(clients) - _MAX_CLIENTS} more" if len(clients) > _MAX_CLIENTS else ""
-        listed = f"{', '.join(clients[:_MAX_CLIENTS])}{more}"
-        yield "" if place else label, f"{number:>{digits}} x {kind:<{width}}  {listed}"
+        texts.append(f"{number:>{digits}} x {kind:<{width}}  {shortened(clients, _MAX_CLIENTS)}")
+    return listing(label, texts)
 
 
-def shortened(words: Sequence[str]) -> str:
-    """Return a list of at most MAX_LISTED words, and how many more there are."""
-    more = f", {len(words) - MAX_LISTED} more" if len(words) > MAX_LISTED else ""
-    return ", ".join(words[:MAX_LISTED]) + more
+def listing(label: str, texts: Iterable[str], left_out: int = 0, noun: str = "") -> Lines:
+    """Yield each text, the label before the first one, and how many are left out, if any."""
+    for place, text in enumerate(texts):
+        yield "" if place else label, text
+    if left_out > 0:
+        yield "", f"and {count(left_out, noun) if noun else left_out} more"
+
+
+def member_listing(label: str, texts: Sequence[tuple[str, str]]) -> Lines:
+    """Yield the names of members with a text for each, of the first MAX_MEMBERS."""
+    shown = texts[:MAX_MEMBERS]
+    width = max((len(name) for name, _ in shown), default=0)
+    rows = (f"{name:<{width}}  {text}" for name, text in shown)
+    return listing(label, rows, len(texts) - MAX_MEMBERS, "member")
+
+
+def shortened(words: Sequence[str], most: int = MAX_LISTED) -> str:
+    """Return a list of at most so many words, and how many more there are."""
+    more = f", {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
 
 
 def count(number: int, noun: str) -> str:
@@ -43,3 +121,73 @@ def count(number: int, noun: str) -> str:
 def trigger_text(trigger: str) -> str:
     """Return a request's id, or a deadline or scan without its time, because its effect has the same time."""
     return re.sub(r" at \d+$", "", trigger)
+
+
+# Short names for member ids: `worker-1` instead of `worker-1-4f0c9c1e-...`.
+
+
+_UUID = re.compile(r"-([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+# Consumers of the consumer protocol make their ids themselves: a UUID. Kafka's client writes it in the Base64
+# of addresses, librdkafka in the common one.
+_RANDOM = re.compile(r"[A-Za-z0-9_+/-]{22}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+def is_bare(member_id: MemberId) -> bool:
+    """Whether the id is only a UUID, which says nothing of the client."""
+    return _RANDOM.fullmatch(member_id) is not None
+
+
+def clients_of(entries: Iterable[HistoryEntry]) -> dict[MemberId, str]:
+    """Return the instance id, else the client id, of the members whose ids are only UUIDs."""
+    clients = {
+        event.member_id: client
+        for event in entries
+        if event.member_id is not None and (client := event.group_instance_id or event.client_id)
+    }
+    return {member_id: client for member_id, client in clients.items() if is_bare(member_id)}
+
+
+def lasting_name(member_id: MemberId, clients: Mapping[MemberId, str]) -> str:
+    """Return what a member is called also after a restart of its client, which gives it another id."""
+    return clients[member_id] if member_id in clients else _UUID.sub("", member_id)
+
+
+def names_in(
+    members: Iterable[MemberId], rebalances: Iterable[Rebalance], clients: Mapping[MemberId, str]
+) -> "Names":
+    """Return names for these members, and for all in these rebalances."""
+    ids = set(members)
+    for r in rebalances:
+        ids.update(r.waited_for, r.members, r.cause.member_ids, r.assignment_bytes or (), r.connect)
+        ids.update([joined.member_id for joined in r.joined], [gone.member_id for gone in r.removed])
+        ids.update([member.member_id for member in r.moves.members] if r.moves is not None else ())
+        ids.update([way.member_id for way in r.progress])
+    return Names(ids, clients)
+
+
+class Names:
+    """Short names for the member ids of one group: the client id or instance id without the UUID behind it.
+
+    `clients` are as in `clients_of`. If two ids would get the same name, the first eight characters of
+    the UUID are kept.
+    """
+
+    def __init__(self, member_ids: Iterable[MemberId], clients: Mapping[MemberId, str] | None = None) -> None:
+        ids = sorted(set(member_ids), key=len, reverse=True)
+        long = {m: f"{clients[m]}-{m[:8]}" if clients and m in clients else _UUID.sub(r"-\1", m) for m in ids}
+        short = {m: lasting_name(m, clients or {}) for m in ids}
+        shared = Counter(short.values())
+        self._names = {m: short[m] if shared[short[m]] == 1 else long[m] for m in ids}
+        self._longest_first = ids
+
+    def of(self, member_id: MemberId) -> str:
+        """Return the short name; an unknown id is its own name."""
+        return self._names.get(member_id, member_id)
+
+    def put_in(self, text: str) -> str:
+        """Return the text with names instead of ids."""
+        return self._anywhere.sub(lambda found: self.of(found[0]), text) if self._names else text
+
+    @cached_property
+    def _anywhere(self) -> re.Pattern[str]:
+        return re.compile("|".join(map(re.escape, self._longest_first)))

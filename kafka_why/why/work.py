@@ -1,14 +1,15 @@
 """What Kafka Connect and Kafka Streams assign besides, or instead of, partitions: read for a report."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from kafka_why.contract.protocols import connect_protocol, streams_protocol
-from kafka_why.contract.protocols.connect_protocol import ConnectAssignment
-from kafka_why.contract.protocols.consumer_protocol import decode_assignment
+from kafka_why.contract.protocols.connect_protocol import CONFIG_MISMATCH, ConnectAssignment
 from kafka_why.contract.protocols.streams_protocol import AT_ONCE, NEVER, AssignmentInfo, AssignorError
-from kafka_why.contract.protocols.subscriptions import MemberId
+from kafka_why.contract.protocols.subscriptions import MemberId, decode_assignment
 from kafka_why.contract.protocols.wire import ProtocolError
-from kafka_why.why.model import ConnectWork, StreamsTasks
+from kafka_why.why.epoch_text import partitions_text
+from kafka_why.why.model import ConnectWork, Rebalance, StreamsTasks
+from kafka_why.why.wording import Lines, Names, duration_text, member_listing, shortened
 
 
 def connect_work(
@@ -71,3 +72,81 @@ def _error(code: int) -> str | None:
     if code == AssignorError.NONE:
         return None
     return AssignorError(code).name if code in list(AssignorError) else str(code)
+
+
+# The lines about what Kafka Connect and Kafka Streams assigned, and about the rebalance that follows.
+
+
+def work_lines(r: Rebalance, names: Names) -> Lines:
+    """Yield them; none in a group of consumers."""
+    if r.connect:
+        yield from _connect_lines(r.connect, names)
+    if r.streams:
+        yield from _streams_lines(r, r.streams, names)
+
+
+def _connect_lines(workers: Mapping[str, ConnectWork], names: Names) -> Lines:
+    yield from _by_member("assigned", {m: _work(work) for m, work in workers.items()}, names)
+    if any(work.revoked_connectors or work.revoked_tasks for work in workers.values()):
+        yield "next", "another rebalance at once, which assigns what was revoked"
+    delay_ms = max(work.delay_ms for work in workers.values())
+    if delay_ms:
+        yield (
+            "delayed",
+            f"the work of a worker that left waits {duration_text(delay_ms)} for its return "
+            "(scheduled.rebalance.max.delay.ms)",
+        )
+    errors = {work.error for work in workers.values()} - {0}
+    if CONFIG_MISMATCH in errors:
+        yield "error", "nothing was assigned, because a worker has newer configurations than the leader"
+    elif errors:
+        yield "error", f"code {min(errors)} of Connect's protocol"
+
+
+def _work(work: ConnectWork) -> str:
+    """`+ connector source, tasks source 0-1   - tasks sink 0`; without a sign if it is all that there is."""
+    assigned, revoked = "", _units(work.revoked_connectors, work.revoked_tasks)
+    if found := _units(work.connectors, work.tasks):
+        assigned = f"+ {found}" if work.is_incremental else found
+    return "   ".join(part for part in (assigned, f"- {revoked}" if revoked else "") if part)
+
+
+def _units(connectors: Sequence[str], tasks: Mapping[str, Sequence[int]]) -> str:
+    parts = []
+    if connectors:
+        parts.append(f"connector{'' if len(connectors) == 1 else 's'} {shortened(connectors)}")
+    if tasks:
+        parts.append(f"tasks {partitions_text(tasks)}")
+    return ", ".join(parts)
+
+
+def _streams_lines(r: Rebalance, threads: Mapping[str, StreamsTasks], names: Names) -> Lines:
+    yield from _by_member("tasks", {m: _tasks(tasks) for m, tasks in threads.items()}, names)
+    at_once = [names.of(m) for m, tasks in threads.items() if tasks.next_rebalance_ms == AT_ONCE]
+    if at_once:
+        verb = "asks" if len(at_once) == 1 else "ask"
+        yield "follow-up", f"{shortened(at_once)} {verb} for another rebalance at once"
+    later_ms = [tasks.next_rebalance_ms for tasks in threads.values() if tasks.next_rebalance_ms]
+    if later_ms and r.ended_ms is not None:
+        after = duration_text(max(min(later_ms) - r.ended_ms, 0))
+        yield "probing", f"another rebalance in {after}, to see whether copies of state have caught up"
+    for error, of in _errors(threads, names).items():
+        yield "error", f"{error}: {shortened(of)}"
+
+
+def _tasks(tasks: StreamsTasks) -> str:
+    """`active 0_0, 1_0; standby 0_1`."""
+    kinds = (("active", tasks.active), ("standby", tasks.standby))
+    return "; ".join(f"{kind} {shortened(of)}" for kind, of in kinds if of)
+
+
+def _errors(threads: Mapping[str, StreamsTasks], names: Names) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for member_id, tasks in threads.items():
+        if tasks.error is not None:
+            found.setdefault(tasks.error, []).append(names.of(member_id))
+    return found
+
+
+def _by_member(label: str, texts: Mapping[str, str], names: Names) -> Lines:
+    return member_listing(label, [(names.of(member_id), text) for member_id, text in texts.items() if text])

@@ -13,8 +13,18 @@ from struct import Struct, error, unpack_from
 from typing import Any
 from uuid import UUID
 
-from kafka_why.wire.primitives import STRING_MAX_BYTES, ProtocolError, next_tag, read_varint, skip
-from kafka_why.wire.schema_notation import Schema, attribute_of, in_versions, is_nullable, is_tagged
+from kafka_why.wire.primitives import (
+    STRING_MAX_BYTES,
+    ProtocolError,
+    Schema,
+    attribute_of,
+    in_versions,
+    is_nullable,
+    is_tagged,
+    next_tag,
+    read_varint,
+    skip,
+)
 
 _FORMATS = {
     "bool": "?",

@@ -22,10 +22,9 @@ from kafka_why.contract.kafka.snapshot import (
     NamedPartitions,
     ShareSnapshot,
 )
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
-from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.committed import Committed, GroupOffsets
-from kafka_why.groups.describing import snapshot_without_times
+from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, TopicPartition
+from kafka_why.groups.gather import snapshot_without_times
+from kafka_why.groups.list_groups import Committed, GroupOffsets
 
 AnyDescription = DescribeGroupResponse | ConsumerGroupDescribeResponse | ShareGroupDescribeResponse
 _CLASSIC_MEMBER = 0

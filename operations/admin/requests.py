@@ -14,6 +14,7 @@ from uuid import UUID
 from clients.coordinator_client import CoordinatorClient, wait_for_views
 from clients.pending import CoordinatorError, R
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
@@ -34,12 +35,11 @@ from kafka_why.contract.kafka.responses import (
     TopicErrors,
 )
 from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
-from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.messages import ReleaseGroup
 from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
-from kafka_why.groups.committed import GroupOffsets
-from kafka_why.groups.describing import Answers, KnownTypes, TopicsGroups
-from kafka_why.topic_layout import ClientError
+from kafka_why.groups.gather import Answers, KnownTypes, TopicsGroups
+from kafka_why.groups.list_groups import GroupOffsets
+from kafka_why.topic_reader import ClientError
 from operations.admin.answers import AnyDescription, offsets_of, snapshot_of
 
 K = TypeVar("K")

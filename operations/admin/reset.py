@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.lag.log import LogBounds
+from kafka_why.lag.definitions import LogBounds
 
 
 class ResetError(ValueError):

@@ -14,9 +14,8 @@ from kafka_why.assign.model import GroupSpec
 from kafka_why.assign.parsing import ByTopic
 from kafka_why.contract.protocols.subscriptions import MemberId, by_topic
 from kafka_why.sticky.api import members_in_order
-from kafka_why.why.assignments import Holdings
 from kafka_why.why.model import Moves
-from kafka_why.why.moves import compare, owners
+from kafka_why.why.moves import Holdings, compare, owners
 from operations.assign.strategies import rounds
 
 NOW = "now"

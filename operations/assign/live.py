@@ -7,10 +7,9 @@ from typing import Final
 import re2
 
 from kafka_why.assign.model import GroupSpec, InputError, Member
+from kafka_why.contract.kafka.history import DEAD, GroupState
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
-from kafka_why.contract.kafka.states import DEAD, GroupState
-from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_subscription
-from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.contract.protocols.subscriptions import ProtocolError, TopicPartition, decode_subscription
 from kafka_why.groups.describe import PartitionRow, assigned_partitions
 from records.topic_patterns import matching
 

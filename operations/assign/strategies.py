@@ -25,7 +25,7 @@ from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.sticky.api import Assignor
 from kafka_why.sticky.assignor import CooperativeStickyAssignor
-from kafka_why.why.assignments import Holdings
+from kafka_why.why.moves import Holdings
 
 KAFKA: Final[Mapping[str, Assignor]] = MappingProxyType({**ASSIGNORS, **BROKER_ASSIGNORS})
 CLIENT_STRATEGIES: Final = tuple(ASSIGNORS)

@@ -6,7 +6,7 @@ from kafka_why.assign.parsing import ByTopic
 from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.groups.tables import Column, render_table
 from kafka_why.partition_text import number_list
-from kafka_why.why.names import Names
+from kafka_why.why.wording import Names
 from operations.assign.compare import Spread, StrategyResult
 
 

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.codec import Reason, Refusal, encode
+from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.contract.kafka.offsets import OffsetChange
 from kafka_why.contract.layout import TopicLayout
 from records.truncation import encode_event

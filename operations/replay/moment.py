@@ -4,7 +4,13 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import (
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+    EntryType,
+    GroupState,
+    HistoryEntry,
+    MemberState,
+)
 from kafka_why.contract.kafka.snapshot import (
     ConsumerGroupSnapshot,
     ConsumerMemberSnapshot,
@@ -12,9 +18,12 @@ from kafka_why.contract.kafka.snapshot import (
     NamedPartitions,
     ShareSnapshot,
 )
-from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH, GroupState, MemberState
-from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
-from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
+from kafka_why.contract.protocols.subscriptions import (
+    ProtocolError,
+    TopicPartition,
+    by_topic,
+    decode_assignment,
+)
 from kafka_why.escaping import VisibleText, visible, visible_text
 from kafka_why.groups.rocketmq import (
     client_table,
@@ -25,11 +34,8 @@ from kafka_why.groups.rocketmq import (
 )
 from kafka_why.groups.tables import Column, render_table
 from kafka_why.partition_text import number_list
-from kafka_why.why.clock import Clock, duration_text
-from kafka_why.why.names import Names, clients_of, is_bare
-from kafka_why.why.share_state import asked_of
-from kafka_why.why.share_text import asked_text
-from kafka_why.why.wording import INDENT, count
+from kafka_why.why.share_state import asked_of, asked_text
+from kafka_why.why.wording import INDENT, Clock, Names, clients_of, count, duration_text, is_bare
 from operations.replay.group_run import Entry
 from operations.replay.replay import Replayed
 from state.config import CoordinatorConfig

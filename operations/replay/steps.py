@@ -9,8 +9,7 @@ import msgspec
 from kafka_why.contract.codec import Refusal
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.why.clock import Clock, duration_text
-from kafka_why.why.wording import INDENT
+from kafka_why.why.wording import INDENT, Clock, duration_text
 from operations.replay.group_run import Entry
 from operations.replay.moment import moment_text, names_of
 from operations.replay.replay import Replayed

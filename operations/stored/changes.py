@@ -8,8 +8,7 @@ from typing import Any
 from msgspec import Struct, structs
 
 from kafka_why.contract.kafka.snapshot import named
-from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
-from kafka_why.contract.protocols.subscriptions import by_topic
+from kafka_why.contract.protocols.subscriptions import ProtocolError, by_topic, decode_assignment
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.escaping import VisibleText, visible, visible_text
 from operations.stored.text import assignment_text, time_text

@@ -11,8 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
-from kafka_why.contract.protocols.consumer_protocol import ProtocolError
-from kafka_why.contract.protocols.subscriptions import by_topic
+from kafka_why.contract.protocols.subscriptions import ProtocolError, by_topic
 from kafka_why.rocketmq_group import GroupState as RocketMqState
 from operations.stored.offset_rows import OffsetRow, PendingRow, committed
 from operations.stored.offset_rows import pending as pending_offsets

@@ -24,8 +24,7 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.kafka.requests import Protocol as RequestProtocol
 from kafka_why.contract.kafka.responses import AnyResponse, JoinGroupResponse, SyncGroupResponse
-from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.contract.protocols.user_data import Claim
+from kafka_why.contract.protocols.subscriptions import Claim, TopicPartition
 from operations.whatif import consumer_messages
 from operations.whatif.changes import Changes
 from operations.whatif.facts import Fleet, Kind, Moment, Process, Reaction, Sent, Span

@@ -11,7 +11,7 @@ from statistics import median_low
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.codec import AnyRequest
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
     DescribeGroup,
@@ -23,7 +23,7 @@ from kafka_why.contract.kafka.requests import (
     SyncGroup,
     TopicMetadata,
 )
-from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
+from kafka_why.contract.protocols.subscriptions import ProtocolError, decode_assignment
 from operations.whatif.consumer_messages import check_readable
 from operations.whatif.facts import Ending, Fleet, Kind, Moment, Process, Sent
 from operations.whatif.observer import Observer, long_gaps

@@ -10,25 +10,21 @@ from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, PREFIX
 from assignors.kafka.uniform import UniformAssignor
 from kafka_why.contract.kafka.requests import JoinGroup, MemberAssignment, Protocol
 from kafka_why.contract.kafka.responses import JoinGroupMember
-from kafka_why.contract.protocols.consumer_protocol import (
+from kafka_why.contract.protocols.subscriptions import (
     HIGHEST_VERSION,
     PROTOCOL_TYPE,
+    Assignment,
+    Claim,
+    MemberSubscription,
     ProtocolError,
+    Subscription,
+    TopicPartition,
     decode_subscription,
     decode_version,
     encode_assignment,
-    encode_subscription,
-)
-from kafka_why.contract.protocols.subscriptions import (
-    Assignment,
-    MemberSubscription,
-    Subscription,
-    TopicPartition,
-)
-from kafka_why.contract.protocols.user_data import (
-    Claim,
     encode_cooperative_user_data,
     encode_sticky_user_data,
+    encode_subscription,
 )
 from kafka_why.sticky.api import Assignor
 from kafka_why.sticky.assignor import CooperativeStickyAssignor, StickyAssignor

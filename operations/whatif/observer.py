@@ -11,8 +11,7 @@ from kafka_why.contract.kafka.responses import (
     OffsetCommitResponse,
     SyncGroupResponse,
 )
-from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
-from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.contract.protocols.subscriptions import ProtocolError, TopicPartition, decode_assignment
 from operations.whatif.consumer_messages import is_cooperative
 from operations.whatif.facts import Kind, Moment, Reaction, Sent, Span, Stall
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
-from kafka_why.why.clock import Clock
+from kafka_why.why.wording import Clock
 from operations.replay.recording import LogClock, Recording
 from operations.replay.replay import Replay
 from operations.replay.starts import starts_of

@@ -6,8 +6,7 @@ from msgspec import Struct
 
 from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.groups.tables import Column, render_table
-from kafka_why.why.clock import Clock, duration_text
-from kafka_why.why.wording import columns, count
+from kafka_why.why.wording import Clock, columns, count, duration_text
 from operations.whatif.answer import Answer
 from operations.whatif.figures import RunFigures
 from operations.whatif.validation import Match, Pair, Validation

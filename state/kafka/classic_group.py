@@ -15,9 +15,9 @@ from typing import TypeVar
 from msgspec import Struct, field
 
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import GroupState
 from kafka_why.contract.kafka.requests import Protocol, ReplyTo
-from kafka_why.contract.kafka.states import GroupState
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
+from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE
 from state.kafka.group import Group, Topic
 
 # Counts of the protocols that a group's members offer. Source: ClassicGroup.supportedProtocols.

@@ -15,10 +15,10 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import ConsumerGroupState, MemberState
 from kafka_why.contract.kafka.requests import Protocol
 from kafka_why.contract.kafka.snapshot import Partitions
-from kafka_why.contract.kafka.states import ConsumerGroupState, MemberState
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
+from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE
 from state.kafka.group import Topic
 from state.kafka.modern_group import ModernGroup
 

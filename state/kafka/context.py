@@ -9,13 +9,11 @@ from uuid import UUID
 from msgspec import Struct, field, msgpack, structs
 
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
+from kafka_why.contract.kafka.history import DEAD, EntryType, HistoryEntry
 from kafka_why.contract.kafka.offsets import LogPosition, Offset, OffsetChange
 from kafka_why.contract.kafka.requests import ReplyTo
 from kafka_why.contract.kafka.responses import AnyResponse
-from kafka_why.contract.kafka.states import DEAD
-from kafka_why.contract.messages import RECORD_VERSION
-from kafka_why.contract.settings import SettingValue
+from kafka_why.contract.messages import RECORD_VERSION, SettingValue
 from state.config import CoordinatorConfig
 from state.kafka.effects import Effects, KafkaGroup, Reply, TransactionChange
 from state.kafka.group import ConfigsOnly, Group, PendingOffsets

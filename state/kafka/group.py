@@ -11,8 +11,8 @@ from typing import ClassVar
 from msgspec import Struct
 
 from kafka_why.contract.kafka.offsets import LogPosition, Offset
-from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
-from kafka_why.contract.settings import SettingValue
+from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
+from kafka_why.contract.messages import SettingValue
 
 # The deadlines of a group and their order.
 #

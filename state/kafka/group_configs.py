@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.group_type import GroupType
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import AlterGroupConfigs, DescribeGroupConfigs, ReplyTo
 from kafka_why.contract.kafka.responses import (
@@ -17,8 +16,7 @@ from kafka_why.contract.kafka.responses import (
     GroupConfigValue,
 )
 from kafka_why.contract.kafka.snapshot import ConfigsView
-from kafka_why.contract.messages import ErrorResponse
-from kafka_why.contract.settings import SettingValue
+from kafka_why.contract.messages import ErrorResponse, GroupType, SettingValue
 from state.config import ConfigError, CoordinatorConfig, whole_number
 from state.kafka.context import RuleId, StepContext
 from state.kafka.effects import Effects, unchanged

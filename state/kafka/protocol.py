@@ -12,7 +12,6 @@ from uuid import UUID
 from msgspec import UNSET
 
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.group_type import GroupType
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
     DeleteGroup,
@@ -31,7 +30,7 @@ from kafka_why.contract.kafka.responses import (
     OversizedRequestResponse,
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, TopicSnapshot
-from kafka_why.contract.messages import ErrorResponse
+from kafka_why.contract.messages import ErrorResponse, GroupType
 from state.config import CoordinatorConfig
 from state.kafka.context import RuleId, StepContext, Verdict
 from state.kafka.effects import Effects, KafkaGroup, unchanged

@@ -8,7 +8,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from kafka_why.contract.settings import SettingValue
+from kafka_why.contract.messages import SettingValue
 from kafka_why.numbers import INT32_MAX
 from state.config import ConfigError, CoordinatorConfig, whole_number
 

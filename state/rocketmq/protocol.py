@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kafka_why.contract.group_type import GroupType
-from kafka_why.contract.messages import ErrorResponse
+from kafka_why.contract.messages import ErrorResponse, GroupType
 from kafka_why.contract.rocketmq.history import EntryType
 from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,

@@ -40,7 +40,7 @@ from kafka_why.observed.observation import At, Observation
 from kafka_why.observed.step import observe, sight
 from kafka_why.observed.view import view_of
 from kafka_why.partitioner import partition_of
-from kafka_why.topic_ids import NamesById, names_on
+from kafka_why.topic_reader import NamesById, names_on
 from kafka_why.wire.primitives import ProtocolError
 from records.truncation import encode_event, encode_view
 from streaming.observing.one_observer import incarnation
@@ -243,7 +243,7 @@ class ObservingCall:
         self._output.dead_letter(letter)
 
     def finish(self) -> Iterator[pd.DataFrame]:
-        """Write the views and offsets that changed, and the state."""
+        """Write the views and offsets that _changed_by_consumer, and the state."""
         for group_id, group in self._awake.items():
             self._output.offsets(group_id)
             if group is not None:

@@ -23,8 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from checkpoints.checkpoint import Checkpoint
-from kafka_why.folders import make_private_folder, sync
-from kafka_why.local_files import FolderError, LocalFiles
+from kafka_why.local_files import FolderError, LocalFiles, make_private_folder, sync
 
 MERGE_EACH_BATCHES = 60
 _STAGING = "_staging"

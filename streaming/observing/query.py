@@ -12,7 +12,7 @@ from checkpoints.checkpoint import Checkpoint, new_namespace
 from checkpoints.metadata import Identity
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import ServicePhase
 from kafka_why.metrics.batch_progress import BatchProgress
 from streaming.observing import pipeline
 from streaming.observing.one_observer import observer_id

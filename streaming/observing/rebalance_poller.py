@@ -17,17 +17,17 @@ from kafka.admin import GroupState, OffsetSpec
 from kafka.errors import IncompatibleBrokerVersion, KafkaError, UnsupportedVersionError
 from msgspec import Struct, field
 
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
+from kafka_why.contract.codec import encode
 from kafka_why.contract.sightings import (
     MEMBERS_MAX,
     SeenMember,
     SightingRecord,
-    encode_sighting,
     sighting_key,
 )
+from kafka_why.lifetimes import BackgroundThread
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
 from streaming.observing.operator import SOURCE
 
@@ -269,7 +269,7 @@ class RebalancePoller(BackgroundThread):
         self._runs.look(asked_s, answered_s, listed, seen, is_whole=failed is None)
         self._find_ends(admin)
         sent = [
-            producer.send(self._topic, encode_sighting(record), key)
+            producer.send(self._topic, encode(record), key)
             for key, record in self._runs.records(time.monotonic(), answered_s)
         ]
         for written in sent:

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from kafka.errors import KafkaError
 
 from checkpoints.checkpoint import Checkpoint
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import ServicePhase
 from kafka_why.lifetimes import Startable
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.service_folder import Folder

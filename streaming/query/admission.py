@@ -5,13 +5,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from zlib import crc32
 
-from kafka_why.contract.any_group import AnyRequest
-from kafka_why.contract.codec import Reason, Refusal, decode_request, refuse, refuse_unread, request_id
+from kafka_why.contract.codec import (
+    AnyRequest,
+    Reason,
+    Refusal,
+    decode_request,
+    refuse,
+    refuse_unread,
+    request_id,
+)
 from kafka_why.contract.kafka.requests import Unanswered
-from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.layout import TopicLayout, excess
 from kafka_why.contract.pack import NO_PACKS, PACK_SLOTS, is_pack, pack_key, slot_of, unpack
 from kafka_why.contract.rocketmq.requests import ConnectionClosed
-from kafka_why.contract.sizes import excess
 from kafka_why.numbers import parse_whole_number
 from kafka_why.partitioner import partition_of
 from streaming.query.log_order import LogRow

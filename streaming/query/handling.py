@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from checkpoints import codec
-from kafka_why.contract.any_group import AnyRequest
-from kafka_why.contract.codec import DeadLetter, Reason, Refusal
+from kafka_why.contract.codec import AnyRequest, DeadLetter, Reason, Refusal
 from state.config import Configs
 from state.dispatch import AnyEffects, AnyGroup
 from state.inputs import Outage

@@ -17,8 +17,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.java_gateway import launch_gateway
 
-from kafka_why.folders import make_private_folder
-from kafka_why.local_files import FolderNotWritable
+from kafka_why.local_files import FolderNotWritable, make_private_folder
 
 LAUNCH_S = 60.0
 """A JVM that has not answered so long after its launch is killed. It takes 1 s, on a busy machine 10 s."""

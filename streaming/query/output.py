@@ -8,8 +8,8 @@ from uuid import UUID
 import numpy as np
 import pandas as pd
 
-from kafka_why.contract.any_group import AnyRequest
 from kafka_why.contract.codec import (
+    AnyRequest,
     CommittedOffset,
     DeadLetter,
     PendingTransaction,

@@ -13,8 +13,8 @@ from kafka_why.contract.codec import (
     Reason,
     encode,
 )
+from kafka_why.contract.layout import LIMIT
 from kafka_why.contract.messages import RECORD_VERSION
-from kafka_why.contract.sizes import LIMIT
 from records.truncation import too_large
 from state.kafka.effects import Effects, Reply, TransactionChange
 from state.kafka.group import Group, PendingOffsets

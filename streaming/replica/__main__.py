@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from kafka_why.contract.service.replica import ReplicaPhase
+from kafka_why.contract.service import ReplicaPhase
 from streaming.query.handling import OperatorError
 from streaming.replica.follower import Follower, ReplicaFailed
 from streaming.replica.pipes import Committed, Pending, Report, Start, line, read_command, read_start

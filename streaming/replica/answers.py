@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from kafka_why.contract.any_group import AnyRequest
-from kafka_why.contract.codec import DeadLetter, encode, is_packed, transaction_key
+from kafka_why.contract.codec import AnyRequest, DeadLetter, encode, is_packed, transaction_key
 from kafka_why.contract.early_answers import Commits
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import DescribeGroup

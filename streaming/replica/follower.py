@@ -14,7 +14,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import ReplicaId, early_headers
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.service.replica import ReplicaPhase
+from kafka_why.contract.service import ReplicaPhase
 from streaming.replica.audit import Audit, Place
 from streaming.replica.log_watch import LogWatch
 from streaming.replica.pipes import Committed, Pending, Report

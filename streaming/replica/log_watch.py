@@ -18,9 +18,9 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPa
 from confluent_kafka.admin import OffsetSpec  # type: ignore[attr-defined]
 from msgspec import Struct
 
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.lifetimes import BackgroundThread
 
 INTERVAL_S = 0.1
 # No answer is given on the strength of an older look. With the round of the follower that is under way, this

@@ -9,7 +9,7 @@ from checkpoints.metadata import Epoch, KnownOutage
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import ReplicaId
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.service.replica import ReplicaPhase
+from kafka_why.contract.service import ReplicaPhase
 from streaming.replica.audit import Difference
 from streaming.replica.log_watch import Loss
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaException, Message, TopicPartition
 
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import EarlyAnswers, ReplicaId, as_of, marked
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import unpack
+from kafka_why.lifetimes import BackgroundThread
 from streaming.replica.audit import Audit, Difference
 
 _RECORDS_MAX = 500

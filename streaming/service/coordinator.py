@@ -15,13 +15,16 @@ from kafka.errors import KafkaError
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Identity
 from checkpoints.upgrades import check_answered, code_version
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.contract.early_answers import ReplicaId
-from kafka_why.contract.service.replica import NO_REPLICA_STATE, NOT_STARTED, ReplicaState
-from kafka_why.contract.service.share_state import ShareStateSummary
-from kafka_why.contract.service.status import ServicePhase
-from kafka_why.contract.service.transactions import TransactionsSummary
-from kafka_why.lifetimes import Startable
+from kafka_why.contract.service import (
+    NO_REPLICA_STATE,
+    NOT_STARTED,
+    ReplicaState,
+    ServicePhase,
+    ShareStateSummary,
+    TransactionsSummary,
+)
+from kafka_why.lifetimes import BackgroundThread, Startable
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.service_folder import Folder
 from state.config import CoordinatorConfig

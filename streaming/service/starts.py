@@ -16,7 +16,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import record_of
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.settings import SettingValue
+from kafka_why.contract.messages import SettingValue
 from kafka_why.metrics.batch_progress import BatchProgress
 from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch

@@ -11,10 +11,9 @@ import msgspec
 import structlog
 from msgspec import structs
 
-from kafka_why.background_thread import BackgroundThread
-from kafka_why.contract.service.replica import ReplicaState
-from kafka_why.contract.service.status import NO_REPLICA, ServicePhase, ServiceStatus
-from kafka_why.folders import make_private_folder
+from kafka_why.contract.service import NO_REPLICA, ReplicaState, ServicePhase, ServiceStatus
+from kafka_why.lifetimes import BackgroundThread
+from kafka_why.local_files import make_private_folder
 
 log = structlog.get_logger()
 

@@ -16,11 +16,11 @@ from checkpoints.metadata import Identity
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.refusals import ClusterRefused, NoBroker
-from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.sizes import (
+from kafka_why.contract.layout import (
     LEAST_REQUESTS_TOPIC_BYTES,
     LEAST_RESPONSES_TOPIC_BYTES,
     RECORD_OVERHEAD_BYTES,
+    TopicLayout,
 )
 from records.topic_sizes import MAX_MESSAGE_BYTES, topic_settings, with_topic_sizes
 from streaming.query.admission import DEFAULT_SHARDS

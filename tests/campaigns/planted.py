@@ -18,7 +18,7 @@ from zlib import crc32
 from msgspec.structs import asdict, replace
 
 from cli import main
-from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.codec import AnyRequest
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import (
     ConsumerGroupHeartbeat,

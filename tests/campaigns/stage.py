@@ -13,7 +13,7 @@ import msgspec
 
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from kafka_why.contract.service import ServicePhase, ServiceStatus
 from streaming.service.status import read_status
 from tests.campaigns.keeper import FINAL_CODES, LOST_ITS_TOPICS, Keeper
 from tests.campaigns.results import Result, Struck

@@ -23,7 +23,7 @@ from uuid import UUID
 from kafka.protocol.data_container import DataContainer
 from kio.schema.errors import ErrorCode
 
-from kafka_why.contract.protocols.consumer_protocol import (
+from kafka_why.contract.protocols.subscriptions import (
     ProtocolError,
     decode_assignment,
     decode_subscription,

@@ -8,8 +8,13 @@ would: its own id, generation and protocol from its last JoinGroup answer.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
-from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
+from kafka_why.contract.protocols.subscriptions import (
+    Assignment,
+    Subscription,
+    TopicPartition,
+    encode_assignment,
+    encode_subscription,
+)
 from tests.conformance import consumer_requests, share_requests
 from tests.conformance.script import Step
 from tests.conformance.told import Partition, Told

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
-from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_assignment
+from kafka_why.contract.protocols.subscriptions import ProtocolError, decode_assignment
 
 TOPICS: Mapping[str, int] = {"orders": 2, "payments": 1, "trips": 12, "taxis": 12}
 """The topics of the scripts, and their numbers of partitions."""

@@ -11,7 +11,7 @@ from gateway.net.options import GatewayOptions
 from gateway.upstream.connections import Address
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.topic_layout import layout_on
+from kafka_why.topic_reader import layout_on
 from tests.e2e.gateway_clients import PARTITIONS, new_group
 from tests.e2e.harness import create_topic
 from tests.harness.shared import PREFIX, Coordinated, Services

@@ -10,7 +10,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import as_of, lists_changed, marked
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import unpack
-from kafka_why.contract.service.replica import ReplicaPhase
+from kafka_why.contract.service import ReplicaPhase
 from streaming.replica.audit import request_of
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options

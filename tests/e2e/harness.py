@@ -27,9 +27,8 @@ from kafka_why.contract.kafka.requests import LeavingMember, MemberAssignment, P
 from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.service.status import ServicePhase
-from kafka_why.topic_layout import layout_on
-from kafka_why.topic_reader import TopicReader
+from kafka_why.contract.service import ServicePhase
+from kafka_why.topic_reader import TopicReader, layout_on
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.status import read_status

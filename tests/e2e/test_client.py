@@ -17,7 +17,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ErrorResponse
 from kafka_why.contract.pack import NO_PACKS, pack_key, slot_of
 from kafka_why.partitioner import partition_of
-from kafka_why.topic_layout import TopicsMissing, layout_on
+from kafka_why.topic_reader import TopicsMissing, layout_on
 from tests.e2e.other_side import OtherSide
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]

@@ -9,7 +9,7 @@ import pytest
 from checkpoints.checkpoint import Checkpoint
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import FolderError
 from kafka_why.service_folder import Folder
 from streaming.service.coordinator import Coordinator

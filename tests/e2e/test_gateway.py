@@ -22,7 +22,7 @@ from gateway.service import serving
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
-from kafka_why.topic_layout import TopicsMissing, layout_on
+from kafka_why.topic_reader import TopicsMissing, layout_on
 from tests.e2e.gateway_clients import (
     PARTITIONS,
     RECORDS,

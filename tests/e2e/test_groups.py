@@ -23,8 +23,13 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import JoinGroup, MemberAssignment, Protocol
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
-from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
+from kafka_why.contract.protocols.subscriptions import (
+    Assignment,
+    Subscription,
+    TopicPartition,
+    encode_assignment,
+    encode_subscription,
+)
 from operations.admin.requests import GroupRequests
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import (

@@ -31,7 +31,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.contract.codec import clock_record
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import Heartbeat
-from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from kafka_why.contract.service import ServicePhase, ServiceStatus
 from kafka_why.metrics.service import Metrics
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step

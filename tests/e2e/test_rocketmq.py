@@ -21,7 +21,7 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import Protocol
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.rocketmq.requests import ConsumeFromWhere, MessageModel
-from kafka_why.topic_layout import layout_on
+from kafka_why.topic_reader import layout_on
 from tests.e2e.harness import create_topic, read_topic, wait_until
 from tests.harness.shared import PREFIX
 

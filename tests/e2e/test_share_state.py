@@ -21,9 +21,13 @@ from kafka_why.contract.codec import decode_request, encode
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import DeleteGroup
-from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat, ShareStatePartition, ShareStateResult
+from kafka_why.contract.kafka.share_requests import (
+    ShareGroupHeartbeat,
+    ShareStatePartition,
+    ShareStateResult,
+    TopicImage,
+)
 from kafka_why.contract.kafka.snapshot import ShareSnapshot, ShareTask, ShareTaskPartitions
-from kafka_why.contract.kafka.topic_images import TopicImage
 from kafka_why.contract.layout import TopicLayout
 from streaming.service.share_state import thread as share_state
 from streaming.service.share_state.broker_coordinators import BrokerCoordinators

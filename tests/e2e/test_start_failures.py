@@ -129,7 +129,7 @@ def raises() -> None:
 
 
 def test_a_failure_that_nobody_foresaw_ends_with_a_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(cli.LOADERS, "raises", lambda: raises)
+    monkeypatch.setitem(cli.COMMANDS, "raises", f"{__name__}:raises")
     outcome = CliRunner().invoke(main, ["raises"])
     assert outcome.exit_code == 1
     assert outcome.stderr.splitlines()[-1] == "Error: unexpected KeyError: 'unforeseen'"

@@ -10,9 +10,13 @@ from structlog.testing import capture_logs
 from embedded.broker import HOST, EmbeddedBroker
 from gateway.telemetry.writer import expect_topic
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.sizes import CREATED_TOPIC_BYTES, LEAST_REQUESTS_TOPIC_BYTES, size_limits
-from kafka_why.topic_layout import TopicsMissing
+from kafka_why.contract.layout import (
+    CREATED_TOPIC_BYTES,
+    LEAST_REQUESTS_TOPIC_BYTES,
+    TopicLayout,
+    size_limits,
+)
+from kafka_why.topic_reader import TopicsMissing
 from records.topic_sizes import with_topic_sizes
 from streaming.service import topics
 from streaming.service.retention import DAY_MS

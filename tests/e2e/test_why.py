@@ -16,13 +16,13 @@ from cli import main
 from clients.coordinator_client import Header
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
-from kafka_why.contract.any_group import AnyHistoryEntry
 from kafka_why.contract.codec import encode
+from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.requests import JoinGroup, Protocol
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import pack, pack_key
-from kafka_why.contract.telemetry import LAST_POLL, MemberTelemetry, encode_telemetry, telemetry_key
+from kafka_why.contract.telemetry import LAST_POLL, MemberTelemetry, telemetry_key
 from kafka_why.partitioner import partition_of
 from kafka_why.why.history import read_history
 from kafka_why.why.live_sources import LiveHistory
@@ -176,7 +176,7 @@ def test_what_clients_said_of_their_polls(broker: EmbeddedBroker, layout: TopicL
     producer.send(layout.requests_topic, value, pack_key(0), partition=partition)
     for one in (said, *others):
         key = telemetry_key(one.group_id, one.member_id)
-        producer.send(layout.telemetry_topic, encode_telemetry(one), key, partition=partition)
+        producer.send(layout.telemetry_topic, encode(one), key, partition=partition)
     producer.send(layout.telemetry_topic, b"no record", telemetry_key("g", "?"), partition=partition)
     producer.close()
     lines = [line for line in why(broker, layout, "g").stdout.splitlines() if "its last poll" in line]

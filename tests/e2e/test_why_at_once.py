@@ -18,9 +18,9 @@ from kafka_why.connections import kafka_clients
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.page import offsets_follower
 from kafka_why.page.server import Page
-from kafka_why.topic_layout import BrokersOwn
+from kafka_why.topic_reader import BrokersOwn
 from kafka_why.web import listening_at, url_of
-from kafka_why.why import at_once
+from kafka_why.why import live_sources
 from kafka_why.why.live_sources import LiveOffsetsTopic
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, share
 from tests.e2e.harness import create_topic, wait_until
@@ -193,7 +193,7 @@ def test_notify_tells_each_rebalance_once_although_it_is_killed_before_one_is_to
 def test_group_is_explained_after_the_fact(
     broker: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, epochs: bool
 ) -> None:
-    monkeypatch.setattr(at_once, "WATCH_S", 1)
+    monkeypatch.setattr(live_sources, "WATCH_S", 1)
     group = new_group()
     with closing(member(broker, group, epochs=epochs)) as stays:
         share(stays)

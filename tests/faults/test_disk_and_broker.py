@@ -20,10 +20,9 @@ import pytest
 
 from cli.demo.load import Load, consumed
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.states import GroupState
+from kafka_why.contract.kafka.history import EntryType, GroupState
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from kafka_why.contract.service import ServicePhase, ServiceStatus
 from streaming.service.status import read_status
 from tests.e2e.harness import START_TIMEOUT_S, child_pids, command_of, history_of, snapshots_of, wait_until
 from tests.harness.run_command import BROKER, SPARK, Run, descendants, no_file_grows, run

@@ -8,8 +8,7 @@ from typing import Any, Self
 
 import pytest
 
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment
-from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from tests.campaigns import reading, verdict
 from tests.faults.campaign.judge import judging
 from tests.faults.campaign.judge.verdicts import Wrong

@@ -27,8 +27,8 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import is_pack, unpack
-from kafka_why.contract.service.status import ServicePhase
-from kafka_why.topic_layout import layout_on
+from kafka_why.contract.service import ServicePhase
+from kafka_why.topic_reader import layout_on
 from streaming.query.jvm import SparkFailed
 from streaming.query.session import Session
 from streaming.service.outages.outage import is_of_the_watcher

@@ -25,7 +25,7 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.responses import HeartbeatResponse
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import FolderError
 from streaming.query import jvm
 from streaming.query.jvm import OwnJvm, SparkFailed

@@ -32,8 +32,8 @@ from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.responses import HeartbeatResponse
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import unpack
-from kafka_why.contract.service.status import ServicePhase, ServiceStatus
-from kafka_why.topic_layout import layout_on
+from kafka_why.contract.service import ServicePhase, ServiceStatus
+from kafka_why.topic_reader import layout_on
 from streaming.service.lost_requests import FILE, LostRequests
 from streaming.service.status import read_status
 from tests.e2e.gateway_clients import PythonMember, consume, produce, share

@@ -19,7 +19,7 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.contract.codec import DeadLetter, Reason, record_of
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from kafka_why.contract.service import ServicePhase, ServiceStatus
 from kafka_why.local_files import LocalFiles
 from kafka_why.partitioner import partition_of
 from streaming.service import coordinator as coordinator_module

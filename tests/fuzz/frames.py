@@ -11,7 +11,7 @@ from struct import pack
 from gateway import apis
 from gateway.wire import codec
 from gateway.wire.framing import STRING_MAX_BYTES
-from kafka_why.wire.schema_notation import Schema, in_versions, is_nullable, is_tagged
+from kafka_why.wire.primitives import Schema, in_versions, is_nullable, is_tagged
 from tests.harness.hostile_frames import varint
 
 _READ = {*apis.SERVED, *apis.SASL, *(key for key, api in apis.PASSED.items() if api.versions is not None)}

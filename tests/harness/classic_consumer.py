@@ -15,18 +15,16 @@ from kafka_why.contract.kafka.responses import (
     JoinGroupResponse,
     SyncGroupResponse,
 )
-from kafka_why.contract.kafka.topic_images import TopicImage
-from kafka_why.contract.protocols.consumer_protocol import (
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
-)
+from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.protocols.subscriptions import (
     Assignment,
     MemberSubscription,
     Subscription,
     TopicPartition,
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
 )
 
 RETRIED = (ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -3,9 +3,8 @@
 from msgspec import structs
 
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, PREFIX
-from kafka_why.contract.kafka.states import GroupState
-from kafka_why.contract.protocols.consumer_protocol import decode_assignment
-from kafka_why.contract.protocols.subscriptions import TopicPartition
+from kafka_why.contract.kafka.history import GroupState
+from kafka_why.contract.protocols.subscriptions import TopicPartition, decode_assignment
 from kafka_why.sticky.assignor import CooperativeStickyAssignor
 from state.kafka.classic_group import ClassicGroup, SupportedProtocols
 

@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from kafka_why.contract.any_group import AnyRequest
-from kafka_why.contract.codec import encode, is_packed, request_id
+from kafka_why.contract.codec import AnyRequest, encode, is_packed, request_id
 from kafka_why.contract.kafka.requests import Unanswered
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.messages import SettingValue
 from kafka_why.contract.pack import pack, pack_key, slot_of
 from kafka_why.contract.rocketmq.requests import ConnectionClosed
-from kafka_why.contract.settings import SettingValue
 from kafka_why.partitioner import partition_of
 from state.config import CoordinatorConfig
 from state.kafka.context import new_member_id

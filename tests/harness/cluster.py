@@ -17,9 +17,13 @@ from kafka_why.contract.kafka.requests import (
     TopicPartitions,
     TxnOffsetCommit,
 )
-from kafka_why.contract.kafka.share_requests import AlterShareGroupOffsets, DeleteShareGroupOffsets
-from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
-from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_subscription
+from kafka_why.contract.kafka.share_requests import (
+    AlterShareGroupOffsets,
+    DeleteShareGroupOffsets,
+    TopicImage,
+    TopicImages,
+)
+from kafka_why.contract.protocols.subscriptions import ProtocolError, decode_subscription
 from records import topic_patterns
 from state.kafka.modern.topics import AnyModernGroup
 from tests.harness.offset_requests import topic_id

@@ -6,7 +6,7 @@ from collections import Counter
 
 from msgspec import structs
 
-from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH, MemberState
+from kafka_why.contract.kafka.history import LEAVE_GROUP_STATIC_MEMBER_EPOCH, MemberState
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 
 

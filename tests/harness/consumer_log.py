@@ -12,6 +12,7 @@ from uuid import UUID
 
 from msgspec import UNSET, structs
 
+from kafka_why.contract.kafka.history import LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH
 from kafka_why.contract.kafka.requests import (
     AnyRequest,
     ConsumerGroupHeartbeat,
@@ -19,7 +20,6 @@ from kafka_why.contract.kafka.requests import (
     TopicIdPartitions,
     TopicMetadata,
 )
-from kafka_why.contract.kafka.states import LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH
 from records.topic_patterns import digest
 from state.config import CoordinatorConfig
 from state.kafka.consumer_group import ConsumerGroup

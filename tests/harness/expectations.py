@@ -21,7 +21,7 @@ from kafka_why.contract.kafka.responses import (
     ShareGroupHeartbeatResponse,
     SyncGroupResponse,
 )
-from kafka_why.contract.protocols.consumer_protocol import decode_assignment
+from kafka_why.contract.protocols.subscriptions import decode_assignment
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.effects import KafkaGroup

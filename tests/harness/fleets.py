@@ -6,8 +6,7 @@ from typing import TypedDict
 from hypothesis import strategies as st
 
 from kafka_why.contract.kafka.requests import JoinGroup, LeaveGroup, LeavingMember, Protocol
-from kafka_why.contract.protocols.consumer_protocol import encode_subscription
-from kafka_why.contract.protocols.subscriptions import Subscription
+from kafka_why.contract.protocols.subscriptions import Subscription, encode_subscription
 from operations.whatif.answer import simulate
 from operations.whatif.changes import UNCHANGED
 from operations.whatif.facts import Ending, Fleet, Kind, Moment, Process, Sent, Span, Stall

@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.requests import SyncGroup
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment
-from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from state.config import CoordinatorConfig
 from state.kafka.effects import Effects
 from state.timeline import Row, Timeline

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import assert_never
 
-from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.contract.kafka.states import DEAD
+from kafka_why.contract.kafka.history import DEAD, HistoryEntry
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.effects import KafkaGroup

@@ -7,8 +7,13 @@ order of names, by which ours go: single letters, in small tables.
 from collections.abc import Iterator
 from random import Random
 
-from kafka_why.contract.protocols.subscriptions import MemberSubscription, Subscription, TopicPartition
-from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
+from kafka_why.contract.protocols.subscriptions import (
+    Claim,
+    MemberSubscription,
+    Subscription,
+    TopicPartition,
+    encode_sticky_user_data,
+)
 from tests.harness.kafkas_assignors import Case
 
 MEMBERS, TOPICS, RACKS = "abcdefghijkl", "pqrst", "xyz"

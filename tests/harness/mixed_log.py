@@ -22,8 +22,8 @@ from kafka_why.contract.kafka.requests import (
     Protocol,
     SyncGroup,
 )
-from kafka_why.contract.kafka.topic_images import TopicImage
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
+from kafka_why.contract.kafka.share_requests import TopicImage
+from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
 from state.kafka.classic_group import ClassicGroup, Member

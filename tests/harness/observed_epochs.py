@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from random import Random
 from typing import NamedTuple
 
+from kafka_why.contract.kafka.history import CONSUMER, SHARE, STREAMS
 from kafka_why.contract.kafka.snapshot import Partitions
 from kafka_why.contract.sightings import RebalanceSeen
-from kafka_why.observed.group import ACTIVE, CONSUMER, SHARE, STANDBY, STREAMS, task_key
+from kafka_why.observed.group import ACTIVE, STANDBY, task_key
 from kafka_why.observed.records import (
     AnyRecord,
     GroupEpoch,

@@ -7,13 +7,18 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import SHARE, STREAMS, HistoryEntry
 from kafka_why.contract.kafka.offsets import Offset, OffsetChange
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
-from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
+from kafka_why.contract.protocols.subscriptions import (
+    Assignment,
+    Subscription,
+    TopicPartition,
+    encode_assignment,
+    encode_subscription,
+)
 from kafka_why.contract.sightings import RebalanceSeen, SeenMember
 from kafka_why.observed.consumer_offsets.decode import decode
-from kafka_why.observed.group import SHARE, STREAMS, ObservedGroup
+from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.observation import At
 from kafka_why.observed.records import (
     ClassicGeneration,

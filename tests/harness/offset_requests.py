@@ -19,7 +19,7 @@ from kafka_why.contract.kafka.requests import (
     TransactionMarker,
     TxnOffsetCommit,
 )
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import TopicImage
 from tests.harness import options
 from tests.harness.common import Common
 

@@ -5,8 +5,13 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from kafka_why.contract.kafka.requests import Protocol
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
-from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
+from kafka_why.contract.protocols.subscriptions import (
+    Assignment,
+    Subscription,
+    TopicPartition,
+    encode_assignment,
+    encode_subscription,
+)
 
 _UNITS_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

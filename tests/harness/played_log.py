@@ -8,7 +8,7 @@ from random import Random
 from uuid import UUID
 
 from kafka_why.contract.kafka.requests import AnyRequest
-from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
+from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
 from state.config import CoordinatorConfig
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.effects import Effects

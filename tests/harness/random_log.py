@@ -39,10 +39,9 @@ from kafka_why.contract.kafka.responses import (
     JoinGroupResponse,
     SyncGroupResponse,
 )
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.messages import ReleaseGroup
-from kafka_why.contract.protocols.consumer_protocol import encode_subscription
-from kafka_why.contract.protocols.subscriptions import Subscription
+from kafka_why.contract.protocols.subscriptions import Subscription, encode_subscription
 from state.config import CoordinatorConfig
 from state.timeline import Row, Timeline
 from tests.harness.common import Common, kafka_effects

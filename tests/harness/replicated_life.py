@@ -11,7 +11,7 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Identity, OwnerRecord
 from kafka_why.contract.codec import clock_record
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.settings import SettingValue
+from kafka_why.contract.messages import SettingValue
 from state.config import CoordinatorConfig
 from tests.harness import batches
 from tests.harness.client_log import ClientLog, Sent, random_settings

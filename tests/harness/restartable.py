@@ -9,7 +9,7 @@ from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import ServicePhase
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.topics import prepare_topics

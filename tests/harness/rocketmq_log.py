@@ -8,7 +8,7 @@ from collections.abc import Callable
 from itertools import count
 from random import Random
 
-from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.codec import AnyRequest
 from kafka_why.contract.kafka.requests import DescribeGroup, JoinGroup, OffsetCommit, Protocol
 from kafka_why.contract.messages import ReleaseGroup
 from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode

@@ -20,26 +20,22 @@ from kafka_why.contract.kafka.responses import (
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment
-from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.contract.rocketmq.requests import MessageModel, RegisterProducer
-from kafka_why.contract.service.replica import ReplicaState
-from kafka_why.contract.service.share_state import ShareStateSummary
-from kafka_why.contract.service.status import ServicePhase, ServiceStatus
-from kafka_why.contract.service.transactions import TransactionsSummary
-from kafka_why.lag.log import LogBounds, Partition
-from kafka_why.metrics.batch_progress import BatchProgress, Source, StateOperator
-from kafka_why.metrics.collector import (
-    BacklogCollector,
-    MetricsStateCollector,
-    ServiceCollector,
-    TransactionsCollector,
+from kafka_why.contract.service import (
+    ReplicaState,
+    ServicePhase,
+    ServiceStatus,
+    ShareStateSummary,
+    TransactionsSummary,
 )
+from kafka_why.lag.definitions import LogBounds, Partition
+from kafka_why.metrics.batch_progress import BatchProgress, Source, StateOperator
+from kafka_why.metrics.collector import MetricsStateCollector
 from kafka_why.metrics.metrics_state import MetricsState
-from kafka_why.metrics.replica import ReplicaCollector
+from kafka_why.metrics.process import ProcessCollector, Readings, process_metrics
 from kafka_why.metrics.series import SeriesBounds
-from kafka_why.metrics.service import BatchMetrics, Readings, RebalanceMetrics, service_state
-from kafka_why.metrics.share_state import ShareStateCollector
+from kafka_why.metrics.service import BatchMetrics, RebalanceMetrics, service_state
 from kafka_why.service_state import ServiceState
 from state.kafka.protocols import view_of as kafka_view
 from state.rocketmq.protocol import snapshot as rocketmq_view
@@ -63,10 +59,7 @@ class Scraped:
         self.rebalances = RebalanceMetrics(self.registry)
         self.status = ServiceStatus(ServicePhase.READY, "batches are being committed", 0, batch_id=41)
         self.registry.register(MetricsStateCollector(self.metrics_state, with_members=with_members))
-        self.registry.register(BacklogCollector(self.metrics_state))
-        self.registry.register(ServiceCollector(lambda: self.status, lambda: 0.25, lambda: 0.5, lambda: 2))
         self.transactions = TransactionsSummary(2, 61_500, 3, (("abort", 4), ("commit", 40)))
-        self.registry.register(TransactionsCollector(lambda: self.transactions))
         self.share_state = ShareStateSummary(
             tasks=1,
             oldest_age_ms=1_500,
@@ -77,7 +70,6 @@ class Scraped:
             told_tasks=5,
             told_ms=2_500,
         )
-        self.registry.register(ShareStateCollector(lambda: self.share_state))
         self.replica = ReplicaState(
             phase="answering",
             lag_records=12,
@@ -90,7 +82,19 @@ class Scraped:
             seedings=2,
             groups=40,
         )
-        self.registry.register(ReplicaCollector(lambda: self.replica))
+        self.readings = Readings(
+            status=lambda: self.status,
+            ticker_age_s=lambda: 0.25,
+            spark_restarts=lambda: 2,
+            transactions=lambda: self.transactions,
+            share_state=lambda: self.share_state,
+            replica=lambda: self.replica,
+        )
+        self.registry.register(
+            ProcessCollector(
+                lambda: process_metrics(self.readings, 0.5, self.metrics_state.backlog_records())
+            )
+        )
         if complete:
             self.metrics_state.complete()
 
@@ -100,14 +104,7 @@ class Scraped:
 
     def state(self) -> ServiceState:
         """Return the state of the service."""
-        readings = Readings(
-            status=lambda: self.status,
-            ticker_age_s=lambda: 0.25,
-            spark_restarts=lambda: 2,
-            transactions=lambda: self.transactions,
-            replica=lambda: self.replica,
-        )
-        return service_state(readings, self.batches.state(), self.metrics_state.backlog_records())
+        return service_state(self.readings, self.batches.state(), self.metrics_state.backlog_records())
 
     def value(self, name: str, **labels: str) -> float | None:
         return self.registry.get_sample_value(name, labels)

@@ -8,7 +8,7 @@ from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Epoch, KnownOutage
 from kafka_why.contract.early_answers import ReplicaId
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.settings import SettingValue
+from kafka_why.contract.messages import SettingValue
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
 from state.inputs import Received, cause_of

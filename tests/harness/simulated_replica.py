@@ -3,7 +3,7 @@
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import KnownOutage, OwnerRecord
 from kafka_why.contract.early_answers import ReplicaId
-from kafka_why.contract.service.replica import ReplicaPhase
+from kafka_why.contract.service import ReplicaPhase
 from kafka_why.local_files import FolderError
 from streaming.replica.follower import Follower
 from streaming.replica.pipes import Committed, Promote, Start

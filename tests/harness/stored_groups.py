@@ -1,8 +1,8 @@
 """Groups of each kind, as the state stores them, in which no field has its default."""
 
+from kafka_why.contract.kafka.history import GroupState, MemberState
 from kafka_why.contract.kafka.offsets import Offset
 from kafka_why.contract.kafka.requests import Protocol, ReplyTo
-from kafka_why.contract.kafka.states import GroupState, MemberState
 from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
     ConsumeFromWhere,

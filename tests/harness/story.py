@@ -20,7 +20,7 @@ from kafka_why.contract.kafka.responses import (
     SyncGroupResponse,
     TxnOffsetCommitResponse,
 )
-from kafka_why.contract.protocols.consumer_protocol import decode_assignment, decode_subscribed_topics
+from kafka_why.contract.protocols.subscriptions import decode_assignment, decode_subscribed_topics
 from state.inputs import Failed, Outage, Quarantine, Received
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.effects import Effects, KafkaGroup, TransactionChange

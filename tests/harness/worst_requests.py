@@ -12,9 +12,13 @@ from typing import Any
 from uuid import UUID
 
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS
-from kafka_why.contract.protocols.consumer_protocol import encode_subscription
-from kafka_why.contract.protocols.subscriptions import Subscription, TopicPartition
-from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
+from kafka_why.contract.protocols.subscriptions import (
+    Claim,
+    Subscription,
+    TopicPartition,
+    encode_sticky_user_data,
+    encode_subscription,
+)
 from kafka_why.numbers import INT32_MAX
 from state.config import GROUP_MAX_PARTITIONS
 

@@ -17,8 +17,7 @@ from checkpoints import codec
 from checkpoints.codec import STATE_VERSION
 from checkpoints.metadata import Identity
 from checkpoints.upgrades import code_version
-from kafka_why.contract.any_group import AnyRequest
-from kafka_why.contract.codec import record_of
+from kafka_why.contract.codec import AnyRequest, record_of
 from kafka_why.contract.kafka.requests import (
     AlterGroupConfigs,
     CommittedPartition,
@@ -28,10 +27,9 @@ from kafka_why.contract.kafka.requests import (
     OffsetCommit,
     Protocol,
 )
-from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
+from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
 from kafka_why.contract.pack import PACK_PREFIX
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, encode_subscription
-from kafka_why.contract.protocols.subscriptions import Subscription
+from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, Subscription, encode_subscription
 from state.timeline import Row
 from streaming.query.admission import DEFAULT_SHARDS, shard_of
 from streaming.service.ownership.owner import claim_of

@@ -15,7 +15,7 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import ServicePhase
 from streaming.service.clock.ticker import Ticker
 from streaming.service.query import coordinating
 from streaming.service.status import read_status

@@ -16,8 +16,7 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lag import definitions
-from kafka_why.lag.definitions import PartitionLag
-from kafka_why.lag.log import LogBounds, Partition
+from kafka_why.lag.definitions import LogBounds, Partition, PartitionLag
 from kafka_why.lag.record_times import PRECISION_MS
 from kafka_why.metrics.follower import Follower
 from kafka_why.metrics.lags import GroupLags

@@ -24,11 +24,10 @@ from kafka_why.cli.why import why
 from kafka_why.contract.history_reader import HistoryReader
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.protocols.consumer_protocol import decode_assignment
+from kafka_why.contract.protocols.subscriptions import decode_assignment
 from kafka_why.service_folder import Folder
-from kafka_why.why.course import course_of
 from kafka_why.why.model import CauseKind, RebalanceOutcome
-from kafka_why.why.report import report_of
+from kafka_why.why.report import course_of, report_of
 from streaming.observing.query import ObserverOptions
 from streaming.observing.service import Observer
 from streaming.service.topics import TopicsError

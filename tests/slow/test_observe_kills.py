@@ -31,10 +31,9 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.history_reader import HistoryReader
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from kafka_why.contract.service import ServicePhase, ServiceStatus
 from kafka_why.local_files import LocalFiles
-from kafka_why.why.folder_history import read_folder
-from kafka_why.why.history import HistoryUnavailable
+from kafka_why.why.history import HistoryUnavailable, read_folder
 from streaming.service.status import read_status
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember
 from tests.e2e.harness import START_TIMEOUT_S, command_of, read_topic, wait_until

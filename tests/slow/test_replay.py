@@ -25,8 +25,7 @@ from clients.answers import AnswerReader
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.any_group import AnyRequest
-from kafka_why.contract.codec import UNREADABLE, encode
+from kafka_why.contract.codec import UNREADABLE, AnyRequest, encode
 from kafka_why.contract.kafka.requests import ANSWERS, JoinGroup, Unanswered
 from kafka_why.contract.kafka.responses import AnyResponse
 from kafka_why.contract.layout import TopicLayout
@@ -34,7 +33,7 @@ from kafka_why.contract.messages import ErrorResponse
 from kafka_why.contract.pack import pack, pack_key, slot_of, unpack
 from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from kafka_why.partitioner import partition_of
-from kafka_why.topic_layout import layout_on
+from kafka_why.topic_reader import layout_on
 from operations.replay.judge import judge
 from operations.replay.live import recorded
 from operations.replay.read_topics import Part

@@ -30,9 +30,9 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, OffsetFetch
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.contract.pack import unpack
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import FolderError
-from kafka_why.topic_layout import layout_on
+from kafka_why.topic_reader import layout_on
 from state.kafka.classic_group import ClassicGroup
 from streaming.service.status import read_status
 from tests.e2e.harness import (

@@ -20,7 +20,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.topic_layout import layout_on
+from kafka_why.topic_reader import layout_on
 from tests.e2e.gateway_clients import PARTITIONS, PythonMember, new_group, share
 from tests.e2e.harness import create_topic, settle
 from tests.e2e.test_gateway_clients import Told, tell

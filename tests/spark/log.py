@@ -3,8 +3,7 @@
 from collections import Counter
 from typing import NamedTuple
 
-from kafka_why.contract.any_group import AnyRequest
-from kafka_why.contract.codec import clock_record, encode, request_id
+from kafka_why.contract.codec import AnyRequest, clock_record, encode, request_id
 from kafka_why.contract.kafka.requests import (
     CommittedPartition,
     CommittedTopic,

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.state import GroupState as SparkGroupState
 
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.observed.consumer_offsets.decode import decode
-from kafka_why.topic_ids import NamesById
+from kafka_why.topic_reader import NamesById
 from streaming.events_table import events_table
 from streaming.observing.operator import ObservingCall
 from streaming.observing.output_folder import OutputFolder

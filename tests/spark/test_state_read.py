@@ -9,8 +9,7 @@ from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.codec import Entry, decode_group
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment
-from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.contract.rocketmq.requests import MessageModel, RegisterConsumer
 from operations.stored.frames import schema_of, write_parquet
 from operations.stored.rows import GroupRows, Table, rows_of

@@ -17,12 +17,12 @@ import yaml
 from click.testing import CliRunner
 
 from cli import main
-from kafka_why.connections.client_security import SETTINGS
-from kafka_why.why.clock import Clock
+from kafka_why.connections.client_settings import SETTINGS
 from kafka_why.why.report import report
-from kafka_why.why.rocketmq.report import report as rocketmq_report
+from kafka_why.why.rocketmq.changes import report as rocketmq_report
 from kafka_why.why.rocketmq.text import report_text as rocketmq_report_text
 from kafka_why.why.text import report_text
+from kafka_why.why.wording import Clock
 from operations.replay.recording_file import RecordingFile
 from operations.whatif.answer import answer
 from operations.whatif.changes import parse_changes

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from kafka_why.cli.commands import Commands
 from kafka_why.cli.groups.read import describe, list_
+from kafka_why.cli.program import Commands
 
 USAGE_EXIT_CODE = 1
 

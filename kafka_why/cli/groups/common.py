@@ -9,18 +9,18 @@ from typing import Any, TypeVar
 import click
 from kafka.errors import KafkaError
 
-from kafka_why.cli.cluster_options import cluster_options
-from kafka_why.cli.groups.brokers import BrokersGroups
-from kafka_why.cli.logs import configure_logs
-from kafka_why.cli.output import show, tell
-from kafka_why.cli.parameters import WholeNumber
+from kafka_why.cli.output import configure_logs, show, tell
+from kafka_why.cli.parameters import WholeNumber, cluster_options, with_options
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.any_group import AnyView
+from kafka_why.contract.history_reader import AnyView
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.groups.describing import Describing, KnownTypes, TopicsGroups
+from kafka_why.groups.gather import Answers, Describing, KnownTypes, TopicsGroups, dead
 from kafka_why.groups.list_groups import (
+    Committed,
+    GroupOffsets,
     ListedGroup,
     consumer_groups,
     list_broker_groups,
@@ -29,15 +29,49 @@ from kafka_why.groups.list_groups import (
 )
 from kafka_why.groups.log_offsets import LogOffsets
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
+from kafka_why.observed.view import view_of
 from kafka_why.partitioner import partition_of
-from kafka_why.topic_layout import ClientError, TopicsMissing, layout_on
+from kafka_why.topic_reader import ClientError, TopicsMissing, layout_on, names_on
 from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.offsets_topic import OffsetsTopic
+
+# Descriptions of groups from the brokers' own `__consumer_offsets`.
+
+
+class BrokersGroups(Describing):
+    """Describes groups of the cluster's own coordinator from its `__consumer_offsets`, where nothing was set
+    up before.
+    """
+
+    def __init__(self, client_config: ClientConfig) -> None:
+        self._client_config = client_config
+
+    def describe(
+        self, groups: KnownTypes, *, with_offsets: bool = False
+    ) -> tuple[Answers, dict[str, GroupOffsets]]:
+        """Describe the groups. Raises HistoryUnavailable, KafkaError."""
+        with OffsetsTopic(self._client_config) as topic:
+            found = {group_id: topic.group(group_id) for group_id in groups}
+        names = names_on(self._client_config).known
+        answers: Answers = {
+            group_id: dead(group_id) if group is None else view_of(group, names)
+            for group_id, group in found.items()
+        }
+        return answers, {
+            group_id: GroupOffsets(
+                {
+                    TopicPartition(topic, number): Committed(offset.offset, offset.leader_epoch)
+                    for topic, partitions in ({} if group is None else group.offsets).items()
+                    for number, offset in partitions.items()
+                }
+            )
+            for group_id, group in found.items()
+        }
+
 
 DEFAULT_TIMEOUT_MS = 30_000
 
 Command = Callable[..., Any]
-T = TypeVar("T")
 
 
 class Cluster:
@@ -174,7 +208,7 @@ def connection_options(command: Command) -> Command:
         ),
         timeout_option,
     )
-    return _decorated(run, options)
+    return with_options(run, *options)
 
 
 def group_options(command: Command) -> Command:
@@ -200,7 +234,7 @@ def group_options(command: Command) -> Command:
         ),
         click.option("--all-groups", is_flag=True, help="All consumer groups, empty ones too."),
     )
-    return _decorated(run, options)
+    return with_options(run, *options)
 
 
 output_option = click.option(
@@ -213,23 +247,6 @@ output_option = click.option(
 )
 
 
-def parsed_by(parse: Callable[[str], T]) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return a click callback that parses each value of an option. None stays None.
-
-    A ValueError of the parser becomes a usage error.
-    """
-
-    def callback(_context: click.Context, _option: click.Parameter, value: Any) -> Any:
-        try:
-            if isinstance(value, tuple):
-                return tuple(parse(each) for each in value)
-            return None if value is None else parse(value)
-        except ValueError as error:
-            raise click.BadParameter(str(error)) from error
-
-    return callback
-
-
 def tell_errors(errors: Sequence[str]) -> None:
     """Print the errors of single groups to stderr."""
     for error in errors:
@@ -239,9 +256,3 @@ def tell_errors(errors: Sequence[str]) -> None:
 def show_table(table: VisibleText) -> None:
     """Print a table after an empty line, as Kafka's tool does."""
     show(visible_text(["", table]))
-
-
-def _decorated(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
-    for option in reversed(options):
-        command = option(command)
-    return command

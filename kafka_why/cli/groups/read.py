@@ -11,14 +11,13 @@ from kafka_why.cli.groups.common import (
     connection_options,
     group_options,
     output_option,
-    parsed_by,
     show_table,
     tell_errors,
 )
 from kafka_why.cli.output import show, show_json, tell
-from kafka_why.cli.page_link import link, page_url_option
+from kafka_why.cli.parameters import ParsedOption, link, page_url_option
+from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from kafka_why.escaping import VisibleText
 from kafka_why.groups.describe import PartitionRow, behind, member_rows, remark, state_row, with_lags
@@ -57,7 +56,7 @@ def _shown_column(
         is_flag=False,
         flag_value="",
         metavar=f"[{option.removeprefix('--').upper()},...]",
-        callback=parsed_by(parse),
+        type=ParsedOption(parameter, parse),
         help=text,
     )
 

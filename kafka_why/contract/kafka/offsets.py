@@ -1,5 +1,7 @@
 """Committed offsets, and their changes."""
 
+from enum import StrEnum
+
 from msgspec import Struct
 
 LogPosition = tuple[int, int]
@@ -35,3 +37,19 @@ class OffsetChange(Struct, frozen=True):
     topic: str
     partition: int
     offset: Offset | None
+
+
+# How a producer's transaction ended for offsets that are pending in it.
+
+
+class MarkerOutcome(StrEnum):
+    """What a marker means for offsets that are pending in a transaction of its producer.
+
+    COMMIT, ABORT: it is the marker of their transaction. DROPPED: their transaction was ended without a
+    marker that counts for them, so it was not committed. IGNORED: it is an echo of an earlier transaction.
+    """
+
+    COMMIT = "commit"
+    ABORT = "abort"
+    DROPPED = "dropped"
+    IGNORED = "ignored"

@@ -32,11 +32,13 @@ from kafka_why.contract.kafka.share_requests import (
     AlterShareGroupOffsets,
     DeleteShareGroupOffsets,
     DescribeShareGroupOffsets,
+    PartitionCount,
     ShareGroupDescribe,
     ShareGroupHeartbeat,
     ShareStateResult,
+    TopicImage,
+    TopicImages,
 )
-from kafka_why.contract.kafka.topic_images import PartitionCount, TopicImage, TopicImages
 from kafka_why.contract.messages import RECORD_VERSION, Int16, Int32, Int64, ReleaseGroup, Request, ShortStr
 
 Digest = Annotated[str, Meta(max_length=64)]

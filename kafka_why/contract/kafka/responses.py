@@ -180,12 +180,10 @@ class AssignedTopicPartitions(Struct, frozen=True):
     topic_name: str = ""
 
 
-class ConsumerGroupHeartbeatResponse(Response, frozen=True, kw_only=True, tag="ConsumerGroupHeartbeat"):
+class MemberHeartbeatResponse(Response, frozen=True, kw_only=True):
     """`assignment` is all that the member may use, None if it is what the member knows already.
 
-    An answer with an error has the error and its text alone. `look` is left out unless the group needs to
-    know again which topics the member's pattern matches: it is the pattern, and the sender's next request of
-    this member brings the topics that the client may DESCRIBE (`ConsumerGroupHeartbeat.looked`).
+    An answer with an error has the error and its text alone.
     """
 
     error_message: str | None = None
@@ -193,6 +191,16 @@ class ConsumerGroupHeartbeatResponse(Response, frozen=True, kw_only=True, tag="C
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
     assignment: list[AssignedTopicPartitions] | None = None
+
+
+class ConsumerGroupHeartbeatResponse(
+    MemberHeartbeatResponse, frozen=True, kw_only=True, tag="ConsumerGroupHeartbeat"
+):
+    """`look` is left out unless the group needs to know again which topics the member's pattern matches: it
+    is the pattern, and the sender's next request of this member brings the topics that the client may
+    DESCRIBE (`ConsumerGroupHeartbeat.looked`).
+    """
+
     look: str | UnsetType = UNSET
 
 
@@ -215,32 +223,29 @@ class ConsumerGroupMemberDescription(Struct, frozen=True):
     member_type: int
 
 
-class ConsumerGroupDescribeResponse(Response, frozen=True, kw_only=True, tag="ConsumerGroupDescribe"):
-    """The group as Kafka describes it. `error_message` says why it cannot be described.
-
-    `pending_offsets` is as in `DescribeGroupResponse`.
-    """
+class EpochsDescription(Response, frozen=True, kw_only=True):
+    """A group with epochs as Kafka describes it. `error_message` says why it cannot be described."""
 
     error_message: str | None = None
     group_state: str = ""
     group_epoch: int = 0
     assignment_epoch: int = 0
     assignor_name: str = ""
+
+
+class ConsumerGroupDescribeResponse(
+    EpochsDescription, frozen=True, kw_only=True, tag="ConsumerGroupDescribe"
+):
+    """`pending_offsets` is as in `DescribeGroupResponse`."""
+
     members: list[ConsumerGroupMemberDescription] = []
     pending_offsets: dict[str, dict[int, int]] | UnsetType = UNSET
 
 
-class ShareGroupHeartbeatResponse(Response, frozen=True, kw_only=True, tag="ShareGroupHeartbeat"):
-    """`assignment` is all that the member may fetch from, None if it is what the member knows already.
-
-    An answer with an error has the error and its text alone.
-    """
-
-    error_message: str | None = None
-    member_id: str | None = None
-    member_epoch: int = 0
-    heartbeat_interval_ms: int = 0
-    assignment: list[AssignedTopicPartitions] | None = None
+class ShareGroupHeartbeatResponse(
+    MemberHeartbeatResponse, frozen=True, kw_only=True, tag="ShareGroupHeartbeat"
+):
+    """The member may fetch from its assignment, as others may."""
 
 
 class ShareGroupMemberDescription(Struct, frozen=True):
@@ -255,14 +260,9 @@ class ShareGroupMemberDescription(Struct, frozen=True):
     assignment: list[AssignedTopicPartitions]
 
 
-class ShareGroupDescribeResponse(Response, frozen=True, kw_only=True, tag="ShareGroupDescribe"):
-    """The group as Kafka describes it. `error_message` says why it cannot be described."""
+class ShareGroupDescribeResponse(EpochsDescription, frozen=True, kw_only=True, tag="ShareGroupDescribe"):
+    """The members read what others read, too."""
 
-    error_message: str | None = None
-    group_state: str = ""
-    group_epoch: int = 0
-    assignment_epoch: int = 0
-    assignor_name: str = ""
     members: list[ShareGroupMemberDescription] = []
 
 

@@ -12,8 +12,24 @@ from kafka_why.contract.kafka.responses import (
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatResponse,
 )
-from kafka_why.contract.kafka.topic_images import TopicImages
 from kafka_why.contract.messages import RECORD_VERSION, Int16, Int32, Int64, Request, ShortStr
+
+# Topics as the sender of a request sees them in the brokers' metadata.
+
+
+PartitionCount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class TopicImage(Struct, frozen=True):
+    """A topic in the cluster's metadata: Kafka's topic id, and the number of partitions."""
+
+    id: UUID
+    partitions: PartitionCount
+
+
+TopicImages = dict[ShortStr, TopicImage | None]
+"""What the sender of a request knows of topics, by name, or None if no topic has that name."""
+
 
 PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 

@@ -5,11 +5,9 @@ from uuid import UUID
 
 from msgspec import UNSET, Struct, UnsetType
 
-from kafka_why.contract.kafka.states import GroupState
-from kafka_why.contract.messages import RECORD_VERSION
-from kafka_why.contract.protocols.consumer_protocol import decode_assignment
-from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.contract.settings import SettingValue
+from kafka_why.contract.kafka.history import GroupState
+from kafka_why.contract.messages import RECORD_VERSION, SettingValue
+from kafka_why.contract.protocols.subscriptions import TopicPartition, decode_assignment
 
 Partitions = dict[bytes, list[int]]
 """Partitions, sorted, by topic id."""

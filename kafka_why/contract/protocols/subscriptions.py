@@ -2,7 +2,11 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from itertools import repeat
+from typing import Final, NamedTuple, TypeAlias
+
+from kafka_why.contract.protocols.wire import ProtocolError as ProtocolError
+from kafka_why.contract.protocols.wire import Reader, Writer
 
 MemberId: TypeAlias = str
 
@@ -56,3 +60,216 @@ class MemberSubscription:
 
     subscription: Subscription
     group_instance_id: str | None = None
+
+
+# The order of Java's strings.
+
+
+def java_order(text: str) -> bytes:
+    """Return a sort key for the order of Java's String.compareTo, which compares UTF-16 units.
+
+    Python compares code points. The two orders differ beyond U+FFFF. A member id can hold such characters,
+    because it starts with the client.id, which is any text. Java and Python leaders of one group must agree.
+    """
+    return text.encode("utf-16-be", "surrogatepass")
+
+
+# The consumer protocol: the bytes that members exchange through JoinGroup and SyncGroup.
+#
+# This is Kafka's ConsumerProtocol with the messages ConsumerProtocolSubscription and
+# ConsumerProtocolAssignment, versions 0 to 3. Version 1 adds owned partitions (KIP-429), 2 the generation
+# (KIP-792), 3 the rack (KIP-881); the assignment is the same in all versions. The bytes start with the
+# version, an int16. A newer version is read as version 3 and the bytes left over are ignored, because Kafka's
+# versions only append fields. A negative version is an error.
+
+
+PROTOCOL_TYPE = "consumer"
+HIGHEST_VERSION = 3
+
+
+def decode_version(data: bytes) -> int:
+    """Return the version at the start of `data`, unchecked. Raises ProtocolError for fewer than two bytes."""
+    return Reader(data).int16("version")
+
+
+def decode_subscription(data: bytes) -> Subscription:
+    """Read a ConsumerProtocolSubscription. Fields that its version lacks are empty or None.
+
+    A negative generation and an empty rack are read as None, as in Kafka. Raises ProtocolError.
+    """
+    reader = Reader(data)
+    version = _known_version(reader.int16("version"))
+    return Subscription(
+        topics=tuple(reader.string("topic") for _ in range(reader.count("topics"))),
+        user_data=reader.nullable_bytes("user_data"),
+        owned_partitions=_read_partitions(reader, "owned_partitions") if version >= 1 else (),
+        generation_id=_read_generation(reader) if version >= 2 else None,
+        rack_id=(reader.nullable_string("rack_id") or None) if version >= 3 else None,
+    )
+
+
+def decode_subscribed_topics(data: bytes) -> tuple[str, ...]:
+    """Return the topics of a ConsumerProtocolSubscription, read as version 0; later bytes are ignored.
+
+    The coordinator reads the members' subscribed topics this way. Raises ProtocolError.
+    """
+    reader = Reader(data)
+    _known_version(reader.int16("version"))
+    topics = tuple(reader.string("topic") for _ in range(reader.count("topics")))
+    reader.nullable_bytes("user_data")
+    return topics
+
+
+def encode_subscription(subscription: Subscription, version: int = HIGHEST_VERSION) -> bytes:
+    """Write a ConsumerProtocolSubscription without the fields that `version` lacks.
+
+    Topics and owned partitions are sorted, as Kafka does. A version above the highest is written as the
+    highest. Raises ProtocolError for a negative version or a value the format cannot hold.
+    """
+    version = _known_version(version)
+    writer = Writer()
+    writer.int16(version, "version")
+    writer.int32(len(subscription.topics), "topics")
+    for topic in sorted(subscription.topics, key=java_order):
+        writer.string(topic, "topic")
+    writer.nullable_bytes(subscription.user_data, "user_data")
+    if version >= 1:
+        owned = sorted(subscription.owned_partitions, key=lambda p: (java_order(p.topic), p.partition))
+        _write_partitions(writer, owned, "owned_partitions")
+    if version >= 2:
+        generation_id = subscription.generation_id
+        writer.int32(-1 if generation_id is None else generation_id, "generation_id")
+    if version >= 3:
+        writer.nullable_string(subscription.rack_id, "rack_id")
+    return bytes(writer.data)
+
+
+def decode_assignment(data: bytes) -> Assignment:
+    """Read a ConsumerProtocolAssignment. Raises ProtocolError.
+
+    Empty `data` is no assignment of this protocol: the coordinator sends empty bytes to a member for which
+    the leader sent no assignment.
+    """
+    reader = Reader(data)
+    _known_version(reader.int16("version"))
+    return Assignment(
+        partitions=_read_partitions(reader, "assigned_partitions"),
+        user_data=reader.nullable_bytes("user_data"),
+    )
+
+
+def encode_assignment(assignment: Assignment, version: int = HIGHEST_VERSION) -> bytes:
+    """Write a ConsumerProtocolAssignment: topics in order of first appearance, partitions in the given order.
+
+    Versions and errors are as in `encode_subscription`.
+    """
+    writer = Writer()
+    writer.int16(_known_version(version), "version")
+    _write_partitions(writer, assignment.partitions, "assigned_partitions")
+    writer.nullable_bytes(assignment.user_data, "user_data")
+    return bytes(writer.data)
+
+
+def _known_version(version: int) -> int:
+    if version < 0:
+        raise ProtocolError(f"version {version} is not supported, the lowest is 0", 0)
+    return min(version, HIGHEST_VERSION)
+
+
+def _read_generation(reader: Reader) -> int | None:
+    generation_id = reader.int32("generation_id")
+    return None if generation_id < 0 else generation_id
+
+
+def _read_partitions(reader: Reader, field: str) -> tuple[TopicPartition, ...]:
+    partitions: list[TopicPartition] = []
+    for _ in range(reader.count(field)):
+        topic = reader.string(f"{field}.topic")
+        count = reader.count(f"{field}.partitions")
+        partitions += map(TopicPartition, repeat(topic), reader.int32s(count, f"{field}.partition"))
+    return tuple(partitions)
+
+
+def _write_partitions(writer: Writer, partitions: Iterable[TopicPartition], field: str) -> None:
+    partitions_of: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        partitions_of.setdefault(topic, []).append(partition)
+    writer.int32(len(partitions_of), field)
+    for topic, numbers in partitions_of.items():
+        writer.string(topic, f"{field}.topic")
+        writer.int32(len(numbers), f"{field}.partitions")
+        for number in numbers:
+            writer.int32(number, f"{field}.partition")
+
+
+# The user data of Kafka's sticky assignors: the partitions a member claims, and since which generation.
+#
+# Sticky members revoke all partitions before they join, so their user data names those partitions and,
+# since version 1, an int32 generation (StickyAssignor). Cooperative members join with their owned
+# partitions, in the field of KIP-429. Their generation is a field since KIP-792; before, their user data was
+# this one int32 (CooperativeStickyAssignor).
+
+
+NO_GENERATION: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The partitions a member claims to have owned, and the generation; `NO_GENERATION` if it sends none."""
+
+    partitions: tuple[TopicPartition, ...] = ()
+    generation_id: int = NO_GENERATION
+
+
+def encode_sticky_user_data(claim: Claim) -> bytes:
+    """Return the user data of a sticky member's subscription, in version 1, topics sorted.
+
+    Raises ProtocolError for values the format cannot hold.
+    """
+    writer = Writer()
+    partitions = sorted(claim.partitions, key=lambda p: java_order(p.topic))
+    _write_partitions(writer, partitions, "previous_assignment")
+    writer.int32(claim.generation_id, "generation")
+    return bytes(writer.data)
+
+
+def decode_sticky_user_data(data: bytes | None) -> Claim:
+    """Read either version. Unreadable data claim no partition and raise no error, as in Kafka.
+
+    kafka-python puts its own version, an int16, in front. Kafka cannot read that; this function skips it.
+    """
+    for start in (0, 2):
+        reader = Reader((data or b"")[start:])
+        try:
+            partitions = _read_partitions(reader, "previous_assignment")
+        except ProtocolError:
+            continue
+        return Claim(partitions, _generation_or_none(reader))
+    return Claim()
+
+
+def encode_cooperative_user_data(generation_id: int) -> bytes:
+    """Return a cooperative member's user data, which leaders without KIP-792 read."""
+    writer = Writer()
+    writer.int32(generation_id, "generation")
+    return bytes(writer.data)
+
+
+def sticky_claim(subscription: Subscription) -> Claim:
+    """Return the claim of a member of the eager `sticky`: its user data, never its owned partitions."""
+    return decode_sticky_user_data(subscription.user_data)
+
+
+def cooperative_claim(subscription: Subscription) -> Claim:
+    """Return the claim of a member of `cooperative-sticky`: its owned partitions."""
+    if subscription.generation_id is not None:
+        return Claim(subscription.owned_partitions, subscription.generation_id)
+    generation_id = _generation_or_none(Reader(subscription.user_data or b""))
+    return Claim(subscription.owned_partitions, generation_id)
+
+
+def _generation_or_none(reader: Reader) -> int:
+    try:
+        return reader.int32("generation")
+    except ProtocolError:
+        return NO_GENERATION

@@ -57,3 +57,8 @@ class HistoryEntry(
     topics: list[str] | None = None
     message_model: MessageModel | None = None
     late_by_ms: int | None = None
+
+    @property
+    def is_expiry(self) -> bool:
+        """True if a scan removed a consumer's dead connection. Other removals follow a client's request."""
+        return self.type is EntryType.CONSUMER_REMOVED and self.cause.startswith("scan at ")

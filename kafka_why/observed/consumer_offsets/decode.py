@@ -4,11 +4,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, NamedTuple
 
+from kafka_why.contract.kafka.history import CONSUMER, SHARE, STREAMS
 from kafka_why.contract.kafka.offsets import Offset
 from kafka_why.contract.kafka.snapshot import Partitions
 from kafka_why.observed import records
 from kafka_why.observed.consumer_offsets.schemas import RawRecord, read
-from kafka_why.observed.group import ACTIVE, CONSUMER, SHARE, STANDBY, STREAMS, WARM_UP, task_key
+from kafka_why.observed.group import ACTIVE, STANDBY, WARM_UP, task_key
 from kafka_why.observed.records import AnyRecord
 
 _UNKNOWN = -1
@@ -93,68 +94,37 @@ def _topics(raw: RawRecord) -> AnyRecord:
     )
 
 
-def _subscription(raw: RawRecord) -> AnyRecord:
-    value = raw.value
-    if value is None:
-        return records.MemberSubscribed(raw.key.member_id, None)
-    classic = value.classic_member_metadata
-    subscription = records.MemberSubscription(
-        instance_id=value.instance_id,
-        rack_id=value.rack_id,
-        client_id=value.client_id,
-        client_host=value.client_host,
-        topic_names=tuple(value.subscribed_topic_names),
-        topic_regex=value.subscribed_topic_regex or "",
-        rebalance_timeout_ms=value.rebalance_timeout_ms,
-        server_assignor=value.server_assignor,
+def _subscription(kind: str, raw: RawRecord) -> AnyRecord:
+    subscription = None if raw.value is None else subscription_of(raw.value, kind)
+    return records.MemberSubscribed(raw.key.member_id, subscription, kind)
+
+
+def subscription_of(sent: Any, kind: str) -> records.MemberSubscription:
+    """Return what a member has sent, as a record or a description of its group has it."""
+    classic = getattr(sent, "classic_member_metadata", None)
+    return records.MemberSubscription(
+        instance_id=getattr(sent, "instance_id", None),
+        rack_id=sent.rack_id,
+        client_id=sent.client_id,
+        client_host=sent.client_host,
+        topic_names=tuple(getattr(sent, "subscribed_topic_names", ())),
+        topic_regex=getattr(sent, "subscribed_topic_regex", None) or "",
+        rebalance_timeout_ms=getattr(sent, "rebalance_timeout_ms", _UNKNOWN),
+        server_assignor=getattr(sent, "server_assignor", None),
         is_classic=classic is not None,
         session_timeout_ms=0 if classic is None else classic.session_timeout_ms,
+        streams=_streams_member(sent) if kind == STREAMS else None,
     )
-    return records.MemberSubscribed(raw.key.member_id, subscription)
 
 
-def _share_subscription(raw: RawRecord) -> AnyRecord:
-    value = raw.value
-    if value is None:
-        return records.MemberSubscribed(raw.key.member_id, None, SHARE)
-    subscription = _other_subscription(value, topic_names=tuple(value.subscribed_topic_names))
-    return records.MemberSubscribed(raw.key.member_id, subscription, SHARE)
-
-
-def _streams_subscription(raw: RawRecord) -> AnyRecord:
-    value = raw.value
-    if value is None:
-        return records.MemberSubscribed(raw.key.member_id, None, STREAMS)
-    endpoint = value.user_endpoint
-    subscription = _other_subscription(
-        value,
-        instance_id=value.instance_id,
-        rebalance_timeout_ms=value.rebalance_timeout_ms,
-        streams=records.StreamsMember(
-            topology_epoch=value.topology_epoch,
-            process_id=value.process_id,
-            user_endpoint=None if endpoint is None else f"{endpoint.host}:{endpoint.port}",
-            client_tags={tag.key: tag.value for tag in value.client_tags},
-        ),
+def _streams_member(sent: Any) -> records.StreamsMember:
+    endpoint = sent.user_endpoint
+    return records.StreamsMember(
+        topology_epoch=sent.topology_epoch,
+        process_id=sent.process_id,
+        user_endpoint=None if endpoint is None else f"{endpoint.host}:{endpoint.port}",
+        client_tags={tag.key: tag.value for tag in sent.client_tags},
     )
-    return records.MemberSubscribed(raw.key.member_id, subscription, STREAMS)
-
-
-def _other_subscription(value: Any, **others: Any) -> records.MemberSubscription:
-    """The subscription of a member whose group has no patterns, and leaves the assignor to the broker."""
-    fields = {
-        "instance_id": None,
-        "rack_id": value.rack_id,
-        "client_id": value.client_id,
-        "client_host": value.client_host,
-        "topic_names": (),
-        "topic_regex": "",
-        "rebalance_timeout_ms": -1,
-        "server_assignor": None,
-        "is_classic": False,
-        "session_timeout_ms": 0,
-    }
-    return records.MemberSubscription(**{**fields, **others})
 
 
 def _regex(raw: RawRecord) -> AnyRecord:
@@ -172,7 +142,7 @@ def _target(kind: str, raw: RawRecord) -> AnyRecord:
     value = raw.value
     if value is None:
         return records.MemberTarget(raw.key.member_id, None, kind)
-    partitions = _tasks(value) if kind == STREAMS else _partitions(value.topic_partitions)
+    partitions = tasks_of(value) if kind == STREAMS else partitions_of(value.topic_partitions)
     return records.MemberTarget(raw.key.member_id, partitions, kind)
 
 
@@ -181,10 +151,10 @@ def _assignment(kind: str, raw: RawRecord) -> AnyRecord:
     if value is None:
         return records.MemberAssigned(raw.key.member_id, None, kind)
     if kind == STREAMS:
-        state, assigned, revoking = value.state - 1, _tasks(value), _tasks(value, "_pending_revocation")
+        state, assigned, revoking = value.state - 1, tasks_of(value), tasks_of(value, "_pending_revocation")
     else:
-        state, assigned = value.state, _partitions(value.assigned_partitions)
-        revoking = _partitions(getattr(value, "partitions_pending_revocation", ()))
+        state, assigned = value.state, partitions_of(value.assigned_partitions)
+        revoking = partitions_of(getattr(value, "partitions_pending_revocation", ()))
     assignment = records.MemberAssignment(
         epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
@@ -201,32 +171,32 @@ def _share_partitions(raw: RawRecord) -> AnyRecord:
         return records.SharePartitions({}, {}, (), {})
     topics = [*value.initializing_topics, *value.initialized_topics, *value.deleting_topics]
     return records.SharePartitions(
-        initializing=_partitions(value.initializing_topics),
-        initialized=_partitions(value.initialized_topics),
+        initializing=partitions_of(value.initializing_topics),
+        initialized=partitions_of(value.initialized_topics),
         deleting=tuple(topic.topic_id.bytes for topic in value.deleting_topics if topic.topic_id is not None),
         names={topic.topic_id.bytes: topic.topic_name for topic in topics if topic.topic_id is not None},
     )
 
 
 def _topology(raw: RawRecord) -> AnyRecord:
-    value = raw.value
-    if value is None:
-        return records.TopologySent(None, {})
-    return records.TopologySent(
-        value.epoch,
-        {
-            one.subtopology_id: (
-                *one.source_topics,
-                *(f"/{regex}/" for regex in one.source_topic_regex),
-                *(topic.name for topic in one.repartition_source_topics),
-            )
-            for one in value.subtopologies
-        },
-    )
+    return records.TopologySent(None, {}) if raw.value is None else topology_of(raw.value)
 
 
-def _tasks(value: Any, suffix: str = "") -> Partitions:
-    """The tasks of a member, by role and subtopology."""
+def topology_of(sent: Any) -> records.TopologySent:
+    """Return the topology of a streams group, as a record or a description has it."""
+    topics = {
+        one.subtopology_id: (
+            *one.source_topics,
+            *(f"/{regex}/" for regex in getattr(one, "source_topic_regex", ())),
+            *(topic.name for topic in one.repartition_source_topics),
+        )
+        for one in sent.subtopologies or ()
+    }
+    return records.TopologySent(sent.epoch, topics)
+
+
+def tasks_of(value: Any, suffix: str = "") -> Partitions:
+    """Return the tasks of a member, by role and subtopology."""
     return {
         task_key(role, tasks.subtopology_id): sorted(tasks.partitions)
         for role, name in _ROLES
@@ -235,8 +205,8 @@ def _tasks(value: Any, suffix: str = "") -> Partitions:
     }
 
 
-def _partitions(topics: Iterable[Any]) -> Partitions:
-    """Partitions by topic id. Kafka writes no topic without an id, and none twice."""
+def partitions_of(topics: Iterable[Any]) -> Partitions:
+    """Return partitions by topic id. Kafka writes no topic without an id, and none twice."""
     return {topic.topic_id.bytes: sorted(topic.partitions) for topic in topics if topic.topic_id is not None}
 
 
@@ -249,11 +219,11 @@ _SAYS: dict[int, Callable[[RawRecord], AnyRecord]] = {
     2: _generation,
     3: partial(_epoch, CONSUMER),
     4: _topics,
-    5: _subscription,
+    5: partial(_subscription, CONSUMER),
     6: partial(_target_epoch, CONSUMER),
     7: partial(_target, CONSUMER),
     8: partial(_assignment, CONSUMER),
-    10: _share_subscription,
+    10: partial(_subscription, SHARE),
     11: partial(_epoch, SHARE),
     12: partial(_target_epoch, SHARE),
     13: partial(_target, SHARE),
@@ -261,7 +231,7 @@ _SAYS: dict[int, Callable[[RawRecord], AnyRecord]] = {
     15: _share_partitions,
     16: _regex,
     17: partial(_epoch, STREAMS),
-    19: _streams_subscription,
+    19: partial(_subscription, STREAMS),
     20: partial(_target_epoch, STREAMS),
     21: partial(_target, STREAMS),
     22: partial(_assignment, STREAMS),

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from kafka_why.wire.primitives import ProtocolError
-from kafka_why.wire.schema_notation import Schema, attribute_of, in_versions
+from kafka_why.wire.primitives import ProtocolError, Schema, attribute_of, in_versions
 from kafka_why.wire.schema_reader import SchemaReader
 
 SCHEMAS = "schemas.json"

@@ -4,10 +4,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from kafka_why.contract.deliveries import ACCEPTED, GONE, REJECTED, Counted
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.why.clock import Clock, duration_text
 from kafka_why.why.deliveries.model import DeliveryReport, LoneDeliveries, MemberSum, SuspectLine, Verdict
-from kafka_why.why.names import Names
-from kafka_why.why.wording import columns, count, shortened
+from kafka_why.why.wording import Clock, Names, columns, count, duration_text, listing, shortened
 
 MAX_ROWS, MAX_SUSPECTS = 20, 20
 _SLOW = 0.8
@@ -70,13 +68,11 @@ def lines(report: DeliveryReport, names: Names) -> Iterator[tuple[str, str]]:
     if verdict:
         yield "Verdict", verdict
     poison = [one for one in reversed(report.suspects) if one.outcome != ACCEPTED]
-    for place, one in enumerate(poison[:MAX_SUSPECTS]):
-        yield "" if place else "Poison?", f"{place_of(one)}: {suspect_text(one, report, names)}"
+    shown = poison[:MAX_SUSPECTS]
+    yield from listing("Poison?", [f"{place_of(one)}: {suspect_text(one, report, names)}" for one in shown])
     if len(poison) > MAX_SUSPECTS:
         yield "", f"{len(poison) - MAX_SUSPECTS} more: see them with -o json"
-    slow = list(slow_texts(report, names))
-    for place, text in enumerate(slow):
-        yield "" if place else "Slow", text
+    yield from listing("Slow", slow_texts(report, names))
     if not report.is_limit_known:
         limit = "the brokers did not tell a gateway share.delivery.count.limit"
         yield "Note", f"{limit}: {report.delivery_limit} is assumed"

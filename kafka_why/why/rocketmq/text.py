@@ -4,9 +4,19 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.why.clock import Clock, duration_text
 from kafka_why.why.rocketmq.model import Change, ChangeKind, Consumer, Report, Trap
-from kafka_why.why.wording import INDENT, Lines, columns, count, shortened, tally, trigger_text
+from kafka_why.why.wording import (
+    INDENT,
+    Clock,
+    Lines,
+    columns,
+    count,
+    duration_text,
+    listing,
+    shortened,
+    tally,
+    trigger_text,
+)
 
 MAX_CHANGES = 20
 
@@ -65,11 +75,8 @@ def _summary(report: Report, clock: Clock) -> Lines:
     notified = f"all connections were notified {count(report.notifications, 'time')}"
     yield "Changes", f"{len(report.changes)} since {clock.time(since_ms)}; {notified}"
     yield from tally("Causes", [(c.changes, c.kind, c.by_client) for c in report.counts])
-    for number, trap in enumerate(report.traps):
-        yield (
-            "" if number else "Duplicates",
-            f"{_several(trap.client_id, trap.connections)}, {_lasted(trap, report.now_ms)}",
-        )
+    traps = [f"{_several(t.client_id, t.connections)}, {_lasted(t, report.now_ms)}" for t in report.traps]
+    yield from listing("Duplicates", traps)
     for note in report.notes:
         yield "Note", note
 

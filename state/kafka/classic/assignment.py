@@ -10,15 +10,17 @@ from collections.abc import Iterable
 from assignors.kafka.server_side import COORDINATOR_ASSIGNORS, is_for_coordinator, with_last_assignment
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import JoinGroup
-from kafka_why.contract.protocols.consumer_protocol import (
+from kafka_why.contract.protocols.subscriptions import (
     PROTOCOL_TYPE,
+    Assignment,
+    MemberSubscription,
     ProtocolError,
+    TopicPartition,
     decode_assignment,
     decode_subscribed_topics,
     decode_subscription,
     encode_assignment,
 )
-from kafka_why.contract.protocols.subscriptions import Assignment, MemberSubscription, TopicPartition
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.context import StepContext, Verdict
 

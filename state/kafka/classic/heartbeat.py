@@ -1,9 +1,9 @@
 """Heartbeat: renewal of a member's session. The answer says whether the member must rejoin. Rows H3 to H8."""
 
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import GroupState
 from kafka_why.contract.kafka.requests import Heartbeat, ReplyTo
 from kafka_why.contract.kafka.responses import HeartbeatResponse
-from kafka_why.contract.kafka.states import GroupState
 from state.kafka.classic.rebalance import arm_session
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import StepContext, Verdict

@@ -1,10 +1,9 @@
 """JoinGroup: admission of a member, its id, and the rebalance that follows. Rows J, A, N, E, U."""
 
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType, GroupState
 from kafka_why.contract.kafka.requests import JoinGroup, ReplyTo
 from kafka_why.contract.kafka.responses import JoinGroupResponse
-from kafka_why.contract.kafka.states import GroupState
 from state.kafka.classic import assignment, rebalance
 from state.kafka.classic.subscription import record_topics
 from state.kafka.classic_group import ClassicGroup, Member, PendingMember

@@ -1,10 +1,9 @@
 """LeaveGroup: removal of a batch of members (KIP-345). Rows L2 to L8."""
 
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType, GroupState
 from kafka_why.contract.kafka.requests import LeaveGroup, LeavingMember, ReplyTo
 from kafka_why.contract.kafka.responses import JoinGroupResponse, LeaveGroupResponse, LeftMember
-from kafka_why.contract.kafka.states import GroupState
 from state.kafka.classic import rebalance
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.context import RuleId, StepContext, Verdict, deciding

@@ -6,7 +6,7 @@ from typing import ClassVar
 from msgspec import UNSET
 
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType, GroupState
 from kafka_why.contract.kafka.requests import (
     DescribeGroup,
     Heartbeat,
@@ -26,7 +26,6 @@ from kafka_why.contract.kafka.responses import (
     SyncGroupResponse,
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
-from kafka_why.contract.kafka.states import GroupState
 from state.inputs import Outage
 from state.kafka.classic import rebalance
 from state.kafka.classic.heartbeat import heartbeat

@@ -6,8 +6,8 @@ Source: ClassicGroup.computeSubscribedTopics.
 
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import TopicMetadata
-from kafka_why.contract.kafka.topic_images import TopicImages
-from kafka_why.contract.protocols.consumer_protocol import ProtocolError, decode_subscribed_topics
+from kafka_why.contract.kafka.share_requests import TopicImages
+from kafka_why.contract.protocols.subscriptions import ProtocolError, decode_subscribed_topics
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import StepContext
 from state.kafka.group import Topic, watched

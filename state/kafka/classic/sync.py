@@ -1,9 +1,9 @@
 """SyncGroup: the leader sends the assignments, every member fetches its own. Rows S0 to S9."""
 
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import GroupState
 from kafka_why.contract.kafka.requests import OversizedRequest, ReplyTo, SyncGroup
 from kafka_why.contract.kafka.responses import OversizedRequestResponse, SyncGroupResponse
-from kafka_why.contract.kafka.states import GroupState
 from state.kafka.classic import rebalance
 from state.kafka.classic.rebalance import arm_session
 from state.kafka.classic_group import ClassicGroup, Member

@@ -12,8 +12,12 @@ from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import JoinGroup, ReplyTo
 from kafka_why.contract.kafka.responses import JoinGroupResponse
 from kafka_why.contract.kafka.snapshot import Partitions
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, ProtocolError, decode_subscription
-from kafka_why.contract.protocols.subscriptions import Subscription
+from kafka_why.contract.protocols.subscriptions import (
+    PROTOCOL_TYPE,
+    ProtocolError,
+    Subscription,
+    decode_subscription,
+)
 from state.kafka.classic import join as classic_join
 from state.kafka.classic import rebalance
 from state.kafka.classic_group import ClassicGroup

@@ -5,6 +5,7 @@ The generation of a classic member is its member epoch. Source: GroupMetadataMan
 """
 
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import MemberState
 from kafka_why.contract.kafka.requests import Heartbeat, LeaveGroup, LeavingMember, ReplyTo, SyncGroup
 from kafka_why.contract.kafka.responses import (
     HeartbeatResponse,
@@ -12,8 +13,7 @@ from kafka_why.contract.kafka.responses import (
     LeftMember,
     SyncGroupResponse,
 )
-from kafka_why.contract.kafka.states import MemberState
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE
+from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE
 from state.kafka.classic import sync as classic_sync
 from state.kafka.consumer.members import fence
 from state.kafka.consumer.migration import assignment_bytes

@@ -9,7 +9,12 @@ from collections.abc import Callable, Mapping
 from msgspec import UNSET
 
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.history import (
+    LEAVE_GROUP_MEMBER_EPOCH,
+    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
+    EntryType,
+    MemberState,
+)
 from kafka_why.contract.kafka.requests import (
     ConsumerGroupHeartbeat,
     RegexResolution,
@@ -17,11 +22,6 @@ from kafka_why.contract.kafka.requests import (
     TopicIdPartitions,
 )
 from kafka_why.contract.kafka.responses import ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse
-from kafka_why.contract.kafka.states import (
-    LEAVE_GROUP_MEMBER_EPOCH,
-    LEAVE_GROUP_STATIC_MEMBER_EPOCH,
-    MemberState,
-)
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer.members import Sender, Update, admit, check_room, fence, go_on, is_full, made_id
 from state.kafka.consumer.migration import upgrade

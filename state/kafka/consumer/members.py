@@ -9,7 +9,7 @@ from msgspec import Struct
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import RegexResolution
-from kafka_why.contract.kafka.topic_images import TopicImages
+from kafka_why.contract.kafka.share_requests import TopicImages
 from kafka_why.contract.kafka.wording import listed, names_change
 from state.kafka.consumer.migration import maybe_downgrade
 from state.kafka.consumer.reconcile import Owned, reconcile

@@ -9,20 +9,21 @@ from msgspec import Struct
 
 from assignors.kafka.server_side import is_for_coordinator
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType, GroupState
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
 from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
 from kafka_why.contract.kafka.snapshot import Partitions, named
-from kafka_why.contract.kafka.states import GroupState
 from kafka_why.contract.kafka.wording import listed
-from kafka_why.contract.protocols.consumer_protocol import (
+from kafka_why.contract.protocols.subscriptions import (
+    Assignment,
     ProtocolError,
+    Subscription,
+    TopicPartition,
     decode_assignment,
     decode_subscription,
     decode_version,
     encode_assignment,
 )
-from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
 from state.config import MigrationPolicy
 from state.kafka.classic import rebalance, subscription
 from state.kafka.classic.rebalance import arm_session as arm_classic_session

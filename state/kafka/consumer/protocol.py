@@ -6,7 +6,7 @@ from typing import ClassVar
 from msgspec import UNSET
 
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.history import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroupState, EntryType
 from kafka_why.contract.kafka.requests import (
     CommittedTopic,
     ConsumerGroupDescribe,
@@ -31,7 +31,6 @@ from kafka_why.contract.kafka.snapshot import (
     Partitions,
     named,
 )
-from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH, ConsumerGroupState
 from state.inputs import Outage
 from state.kafka.classic.rebalance import EXTENSION_AT_LEAST_MS
 from state.kafka.consumer import classic_members

@@ -10,9 +10,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType, MemberState
 from kafka_why.contract.kafka.snapshot import Partitions, named
-from kafka_why.contract.kafka.states import MemberState
 from kafka_why.contract.kafka.wording import listed, listed_partitions
 from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from assignors.kafka import BROKER_ASSIGNORS
 from kafka_why.contract.kafka.requests import TopicMetadata
-from kafka_why.contract.kafka.topic_images import TopicImages
+from kafka_why.contract.kafka.share_requests import TopicImages
 from kafka_why.contract.protocols.subscriptions import MemberSubscription, Subscription, TopicPartition
 from state.config import CoordinatorConfig
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember

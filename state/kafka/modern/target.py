@@ -12,11 +12,11 @@ from typing import Any
 from msgspec import Struct
 
 from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.share_requests import TopicImages
 from kafka_why.contract.kafka.snapshot import Partitions, named
-from kafka_why.contract.kafka.topic_images import TopicImages
 from kafka_why.contract.kafka.wording import counted, listed
+from kafka_why.contract.messages import SettingValue
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.contract.settings import SettingValue
 from state.config import CoordinatorConfig
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Topic

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from msgspec import msgpack
 
 from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.topic_images import TopicImages
+from kafka_why.contract.kafka.share_requests import TopicImages
 from kafka_why.contract.kafka.wording import counted
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import StepContext

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.offsets import Offset
 from kafka_why.contract.kafka.requests import TopicMetadata
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import TopicImage
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Group
 from state.kafka.offsets.fetch import is_of_another_topic

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.offsets import LogPosition, Offset
+from kafka_why.contract.kafka.offsets import LogPosition, MarkerOutcome, Offset
 from kafka_why.contract.kafka.requests import (
     CommittedPartition,
     CommittedTopic,
@@ -23,7 +23,6 @@ from kafka_why.contract.kafka.requests import (
     TxnOffsetCommit,
 )
 from kafka_why.contract.kafka.responses import TransactionMarkerResponse, TxnOffsetCommitResponse
-from kafka_why.contract.kafka.transactions import MarkerOutcome
 from state.kafka.context import RuleId, StepContext, Verdict
 from state.kafka.group import Ended, Group, PendingOffsets
 from state.kafka.offsets.commit import (

@@ -7,7 +7,7 @@ Source: GroupCoordinatorService.shareGroupHeartbeat, GroupMetadataManager.shareG
 from collections.abc import Collection, Iterable, Mapping
 
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType, MemberState
 from kafka_why.contract.kafka.requests import ReplyTo
 from kafka_why.contract.kafka.responses import (
     AlterShareGroupOffsetsResponse,
@@ -22,7 +22,6 @@ from kafka_why.contract.kafka.share_requests import (
     ShareGroupHeartbeat,
 )
 from kafka_why.contract.kafka.snapshot import Partitions, named
-from kafka_why.contract.kafka.states import MemberState
 from kafka_why.contract.kafka.wording import listed_partitions, names_change
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import DeadlineReached, TimerKind

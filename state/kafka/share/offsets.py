@@ -5,8 +5,11 @@ from collections.abc import Collection, Mapping
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import ReplyTo
 from kafka_why.contract.kafka.responses import AlterShareGroupOffsetsResponse, DeleteShareGroupOffsetsResponse
-from kafka_why.contract.kafka.share_requests import AlterShareGroupOffsets, DeleteShareGroupOffsets
-from kafka_why.contract.kafka.topic_images import TopicImages
+from kafka_why.contract.kafka.share_requests import (
+    AlterShareGroupOffsets,
+    DeleteShareGroupOffsets,
+    TopicImages,
+)
 from state.kafka.context import StepContext
 from state.kafka.group import Topic, Topics, reported
 from state.kafka.modern.responses import Refused

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from assignors.kafka import simple
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType, MemberState
 from kafka_why.contract.kafka.requests import (
     DeleteGroup,
     Heartbeat,
@@ -50,7 +50,6 @@ from kafka_why.contract.kafka.snapshot import (
     ShareTaskPartitions,
     named,
 )
-from kafka_why.contract.kafka.states import MemberState
 from state.inputs import Outage
 from state.kafka.context import StepContext, Verdict
 from state.kafka.group import Timer, TimerKind

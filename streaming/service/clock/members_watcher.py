@@ -6,10 +6,10 @@ import msgspec
 import structlog
 from msgspec import Struct
 
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.lifetimes import BackgroundThread
 from kafka_why.topic_reader import TopicReader
 from streaming.service.clock.pace import Pace
 

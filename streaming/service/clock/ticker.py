@@ -12,10 +12,10 @@ from collections.abc import Callable
 import structlog
 from kafka.errors import KafkaError
 
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import clock_record
+from kafka_why.lifetimes import BackgroundThread
 from streaming.service.clock.pace import Pace
 
 DEFAULT_INTERVAL_MS = 100

@@ -15,10 +15,10 @@ from kafka.errors import KafkaError
 from msgspec import structs
 
 from checkpoints.metadata import Moved
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.claims import Claim
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.lifetimes import BackgroundThread
 from streaming.service.ownership.owner import (
     ClockRecords,
     NotOwner,

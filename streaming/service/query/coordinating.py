@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming import StreamingQuery
 
 from kafka_why.contract.claims import Claim
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import ServicePhase
 from kafka_why.metrics.batch_progress import BatchProgress
 from streaming.query import pipeline
 from streaming.query.operator import Operator

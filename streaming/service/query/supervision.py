@@ -21,8 +21,8 @@ from pyspark.sql.streaming import StreamingQuery
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.damage import describe_damage
 from checkpoints.state_stores import remove_torn_state
-from kafka_why.background_thread import BackgroundThread
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import ServicePhase
+from kafka_why.lifetimes import BackgroundThread
 from kafka_why.local_files import FolderError, FolderNotWritable
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.service_folder import describe_full_disk

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Epoch, KnownOutage
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.service.replica import ReplicaPhase
+from kafka_why.contract.service import ReplicaPhase
 from kafka_why.local_files import FolderError
 from kafka_why.topic_reader import TopicReader
 from streaming.query.seeding import read_state

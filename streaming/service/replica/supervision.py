@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 
 from checkpoints.metadata import KnownOutage, OwnerRecord
 from kafka_why.contract.early_answers import ReplicaId
-from kafka_why.contract.service.replica import NOT_STARTED, ReplicaPhase, ReplicaState
+from kafka_why.contract.service import NOT_STARTED, ReplicaPhase, ReplicaState
 from kafka_why.topic_reader import TopicReader
 from streaming.replica.audit import Difference
 from streaming.replica.log_watch import Loss

@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct, UnsetType
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult
 from kafka_why.contract.kafka.snapshot import ShareTask, ShareTaskPartitions
-from kafka_why.contract.service.share_state import ShareStateSummary
+from kafka_why.contract.service import ShareStateSummary
 from state.kafka.share.tasks import RETRIABLE
 from streaming.service.share_state.carrying_out import Again, Item, Key, Results
 from streaming.service.share_state.summary import Counts, summary_of

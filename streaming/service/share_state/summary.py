@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
-from kafka_why.contract.service.share_state import ShareStateSummary
+from kafka_why.contract.service import ShareStateSummary
 
 # A task that is open for longer raises an alarm.
 OVERDUE_MS = 120_000

@@ -12,13 +12,13 @@ from contextlib import ExitStack
 import structlog
 from kafka import KafkaProducer
 
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.codec import UNREADABLE, encode
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.service.share_state import ShareStateSummary
+from kafka_why.contract.service import ShareStateSummary
+from kafka_why.lifetimes import BackgroundThread
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader
 from streaming.service.clock.ticker import Ticker

@@ -31,7 +31,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import is_clock_record
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import unpack
-from kafka_why.folders import make_private_folder, sync
+from kafka_why.local_files import make_private_folder, sync
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader
 from state.config import CoordinatorConfig

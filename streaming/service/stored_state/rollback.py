@@ -25,8 +25,7 @@ from checkpoints.spark_logs import (
     read_planned,
 )
 from checkpoints.state_stores import StateStore, state_stores
-from kafka_why.folders import make_private_folder
-from kafka_why.local_files import LocalFiles
+from kafka_why.local_files import LocalFiles, make_private_folder
 from streaming.service.stored_state.continuation import (
     Cluster,
     Continuation,

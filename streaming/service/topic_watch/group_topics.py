@@ -17,7 +17,7 @@ from uuid import UUID
 from msgspec import UNSET, Struct
 
 from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved, TopicMetadata
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import TopicImage
 from streaming.service.topic_watch.group_views import GroupView, GroupViews
 from streaming.service.topic_watch.offset_topics import GROUPS_AT_ONCE, TOPICS_AT_ONCE, Images, Resend
 from streaming.service.topic_watch.pattern_matches import PatternMatches

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Struct, UnsetType, field
 
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import TopicImage
 
 # Images of topics that are shared. More of them have gone than any cluster has topics.
 _SHARED_MAX = 200_000

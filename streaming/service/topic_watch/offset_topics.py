@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from kafka_why.contract.codec import decode_offset_key
 from kafka_why.contract.kafka.requests import TopicMetadata
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import TopicImage
 
 # A group that still needs its record gets it again after a pause, which doubles each time.
 FIRST_PAUSE_S = 30.0

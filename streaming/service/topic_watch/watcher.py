@@ -18,13 +18,13 @@ import structlog
 from kafka import KafkaAdminClient, KafkaProducer
 from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
 
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE, encode
 from kafka_why.contract.kafka.requests import TopicMetadata
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.lifetimes import BackgroundThread
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader
 from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics, Message

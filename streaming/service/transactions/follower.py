@@ -18,12 +18,12 @@ import structlog
 from kafka import TopicPartition
 from kafka.errors import UnknownTopicOrPartitionError
 
-from kafka_why.background_thread import BackgroundThread
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.service.transactions import TransactionsSummary
+from kafka_why.contract.service import TransactionsSummary
+from kafka_why.lifetimes import BackgroundThread
 from kafka_why.topic_reader import TopicReader
 from streaming.service.transactions.markers import MarkersReader, marker_wait_ms
 from streaming.service.transactions.pending import PendingTransactions

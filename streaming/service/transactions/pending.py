@@ -15,8 +15,8 @@ from uuid import UUID
 import msgspec
 
 from kafka_why.contract.codec import PendingTransaction
-from kafka_why.contract.kafka.transactions import MarkerOutcome
-from kafka_why.contract.service.transactions import TransactionsSummary
+from kafka_why.contract.kafka.offsets import MarkerOutcome
+from kafka_why.contract.service import TransactionsSummary
 from state.kafka.offsets.transactions import outcome_of
 from streaming.service.transactions.markers import Fetched, Marker
 

@@ -16,12 +16,12 @@ import pytest
 from kafka.cluster import ClusterMetadata
 
 from assignors.kafka import ASSIGNORS
-from kafka_why.contract.protocols.consumer_protocol import decode_subscription
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,
     Subscription,
     TopicPartition,
+    decode_subscription,
 )
 from tests.harness.examples import scaled
 from tests.harness.kafka_python import STICKY, cluster_of, members_of, tell

@@ -3,14 +3,15 @@
 import pytest
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from kafka_why.contract.protocols.java_order import java_order
 from kafka_why.contract.protocols.subscriptions import (
+    Claim,
     MemberSubscription,
     PartitionRacks,
     Subscription,
     TopicPartition,
+    encode_sticky_user_data,
+    java_order,
 )
-from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
 from kafka_why.sticky.api import members_in_order
 
 EVERY = {**ASSIGNORS, "uniform": BROKER_ASSIGNORS["uniform"]}

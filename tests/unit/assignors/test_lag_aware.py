@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 
 from assignors.lag_aware import LagAwareAssignor
 from kafka_why.contract.protocols.subscriptions import (
+    Claim,
     MemberId,
     MemberSubscription,
     Subscription,
     TopicPartition,
+    encode_sticky_user_data,
 )
-from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data
 
 Answer = dict[MemberId, list[TopicPartition]]
 Wishes = dict[MemberId, tuple[str, ...]]

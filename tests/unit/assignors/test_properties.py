@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
-from kafka_why.contract.protocols.java_order import java_order
 from kafka_why.contract.protocols.subscriptions import (
     MemberId,
     MemberSubscription,
     Subscription,
     TopicPartition,
+    java_order,
 )
 from kafka_why.sticky.api import consumers_per_topic, members_in_order
 

@@ -9,17 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
-from kafka_why.contract.protocols.consumer_protocol import (
+from kafka_why.contract.protocols.subscriptions import (
     HIGHEST_VERSION,
+    Assignment,
     ProtocolError,
+    Subscription,
+    TopicPartition,
     decode_assignment,
     decode_subscription,
     decode_version,
     encode_assignment,
     encode_subscription,
+    java_order,
 )
-from kafka_why.contract.protocols.java_order import java_order
-from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
 
 VERSIONS = range(HIGHEST_VERSION + 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)

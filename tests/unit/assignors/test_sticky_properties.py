@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from assignors.kafka import ASSIGNORS, BROKER_ASSIGNORS
 from kafka_why.contract.protocols.subscriptions import (
+    Claim,
     MemberId,
     MemberSubscription,
     Subscription,
     TopicPartition,
+    encode_sticky_user_data,
+    sticky_claim,
 )
-from kafka_why.contract.protocols.user_data import Claim, encode_sticky_user_data, sticky_claim
 from kafka_why.sticky.assignor import assign_exact
 from kafka_why.sticky.group import number_group
 from kafka_why.sticky.pools import Pools

@@ -5,10 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.coordinator.assignors.sticky.user_data import StickyAssignorUserData
 
-from kafka_why.contract.protocols.subscriptions import Subscription, TopicPartition
-from kafka_why.contract.protocols.user_data import (
+from kafka_why.contract.protocols.subscriptions import (
     NO_GENERATION,
     Claim,
+    Subscription,
+    TopicPartition,
     cooperative_claim,
     decode_sticky_user_data,
     encode_cooperative_user_data,

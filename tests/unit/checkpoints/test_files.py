@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_why.folders import make_private_folder
-from kafka_why.local_files import FolderNotWritable, LocalFiles
+from kafka_why.local_files import FolderNotWritable, LocalFiles, make_private_folder
 from tests.harness.disk_steps import record_disk_steps
 
 

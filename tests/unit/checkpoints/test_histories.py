@@ -22,8 +22,8 @@ from kafka_why.contract.history_reader import (
     decode_any_entry,
     decode_any_snapshot,
 )
+from kafka_why.contract.kafka.history import MemberState
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.kafka.states import MemberState
 from kafka_why.contract.pack import unpack
 from kafka_why.metrics.metrics_state import MetricsState
 from state.config import CoordinatorConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kafka_why.folders import make_private_folder
+from kafka_why.local_files import make_private_folder
 from kafka_why.service_folder import Folder
 
 

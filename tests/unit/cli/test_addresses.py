@@ -8,8 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from kafka_why.cli.cluster_options import client_config_of
-from kafka_why.cli.parameters import ADDRESS, HOST, SERVERS
+from kafka_why.cli.parameters import ADDRESS, HOST, SERVERS, client_config_of
 from kafka_why.connections.address import parse_host, parse_servers
 from kafka_why.connections.client_config import ClientConfig
 

@@ -10,8 +10,8 @@ from msgspec import structs
 from rich.console import Console
 
 from cli.live_view import render
-from kafka_why.contract.any_group import AnyView
 from kafka_why.contract.history_reader import (
+    AnyView,
     CoordinatorStarted,
     GroupTable,
     HistoryReader,
@@ -21,11 +21,10 @@ from kafka_why.contract.history_reader import (
 )
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment
-from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
-from kafka_why.holdings import holdings
-from kafka_why.lag.log import Partition
+from kafka_why.lag.definitions import Partition
+from kafka_why.partition_text import holdings
 from state.rocketmq.protocol import snapshot as rocketmq_snapshot
 from tests.harness.rocketmq_broker import Broker
 from tests.unit.kafka_why.page_facts import member as facts_member

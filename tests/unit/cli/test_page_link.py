@@ -4,7 +4,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli import main
-from kafka_why.cli.page_link import link
+from kafka_why.cli.parameters import link
 
 NOBODY = ("--bootstrap-servers", "127.0.0.1:1")
 

@@ -7,8 +7,7 @@ from cli.gateway_options import Listening
 from cli.run import run
 from cli.run_options import RunOptions
 from cli.spark_options import SparkOptions
-from kafka_why.cli.cluster_options import client_config_of
-from kafka_why.cli.option_object import pop_fields
+from kafka_why.cli.parameters import client_config_of, pop_fields
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.metrics.series import SeriesBounds
 from streaming.service.options import Options

@@ -4,7 +4,7 @@ import threading
 
 from structlog.testing import capture_logs
 
-from kafka_why.cli.thread_deaths import watching_threads
+from kafka_why.cli.signals import watching_threads
 
 
 def die() -> None:

@@ -14,7 +14,7 @@ from cli.run import run
 from cli.spark_options import SparkOptions
 from gateway import health
 from kafka_why import __version__
-from kafka_why.cli.option_object import pop_fields
+from kafka_why.cli.parameters import pop_fields
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "kubernetes"
@@ -25,7 +25,7 @@ DOCUMENTS: list[dict[str, Any]] = [
     for document in yaml.safe_load_all(path.read_text())
 ]
 UNITS_MIB = {"m": 1, "g": 1024, "Mi": 1, "Gi": 1024}
-# What an executor's container has beside the executor's memory, in MiB: see "Sizing" in docs/spark-cluster.md.
+# Memory of a container beside that of its executor, in MiB: see "Sizing" in docs/spark-cluster.md.
 BESIDE_AN_EXECUTOR_MIB = 1_024
 
 

@@ -11,9 +11,8 @@ from gateway.wire import codec
 from gateway.wire.framing import RequestHeader, request_header
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import JoinGroup
-from kafka_why.contract.protocols.consumer_protocol import decode_assignment, encode_subscription
-from kafka_why.contract.protocols.subscriptions import Subscription
-from kafka_why.topic_layout import ClientError
+from kafka_why.contract.protocols.subscriptions import Subscription, decode_assignment, encode_subscription
+from kafka_why.topic_reader import ClientError
 from tests.harness.gateway import HOST, NODE_ID, TOPICS, GatewayFixture, played
 from tests.harness.gateway_requests import (
     COMMIT,

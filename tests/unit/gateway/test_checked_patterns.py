@@ -15,7 +15,7 @@ from gateway.metrics.counts import Counts
 from gateway.metrics.loop_watch import loop_watched
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import TopicImage
 from records.topic_patterns import digest
 from state.kafka.consumer.regex import LOOKS_APART_MS
 from tests.harness.gateway import PATIENCE_S, TOPICS, GatewayFixture, RawClient, Right, acls, played, topic_id

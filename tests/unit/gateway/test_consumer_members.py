@@ -14,9 +14,8 @@ from gateway.apis import topic_facts
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.wire import codec
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, JoinGroup, RegexResolution
-from kafka_why.contract.kafka.topic_images import TopicImage
-from kafka_why.contract.protocols.consumer_protocol import encode_subscription
-from kafka_why.contract.protocols.subscriptions import Subscription, TopicPartition
+from kafka_why.contract.kafka.share_requests import TopicImage
+from kafka_why.contract.protocols.subscriptions import Subscription, TopicPartition, encode_subscription
 from tests.harness.gateway import LAYOUT, PATIENCE_S, TOPICS, GatewayFixture, played, topic_id
 from tests.harness.gateway_requests import JOIN, join_fields
 

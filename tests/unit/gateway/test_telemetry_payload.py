@@ -16,12 +16,12 @@ from gateway.telemetry.compression import ACCEPTED, CompressionType, Decompresso
 from gateway.telemetry.members import Pusher, record_of
 from gateway.telemetry.otlp import FIELDS_MAX, ResourceMetrics, read_metrics
 from gateway.telemetry.service import MAX_BYTES, PREFIX
+from kafka_why.contract.codec import encode
 from kafka_why.contract.telemetry import (
     LAST_POLL,
     POLL_IDLE_RATIO,
     MemberTelemetry,
     decode_telemetry,
-    encode_telemetry,
 )
 from tests.harness.otlp import metric, part, pushed, resource_metrics, tag, text
 
@@ -186,7 +186,7 @@ def test_no_damage_breaks_the_reader(data: st.DataObject) -> None:
     whole = bytes(payload[: data.draw(st.integers(0, len(payload)))])
     record = _read(lambda: record_of(read_metrics(whole), PUSHER))
     if record is not None:
-        assert decode_telemetry(encode_telemetry(record)) == record, "every record can be written and read"
+        assert decode_telemetry(encode(record)) == record, "every record can be written and read"
 
 
 @given(st.sampled_from(ACCEPTED), st.binary(max_size=100), st.data())
@@ -211,8 +211,8 @@ def _read(read: Callable[[], Any]) -> Any:
 def test_a_record_of_a_later_version_is_not_read() -> None:
     record = record_of(read_metrics(pushed(ME, {LAST_POLL: 1.0})), PUSHER)
     assert record is not None
-    assert decode_telemetry(encode_telemetry(record)) == record
-    later = encode_telemetry(record).replace(b'"version":1', b'"version":2')
+    assert decode_telemetry(encode(record)) == record
+    later = encode(record).replace(b'"version":1', b'"version":2')
     assert decode_telemetry(later) is None
     assert decode_telemetry(b"{}") is None
     assert isinstance(record, MemberTelemetry)

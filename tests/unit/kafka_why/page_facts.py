@@ -8,11 +8,8 @@ from kafka_why.contract.codec import CommittedOffset, encode, offset_key
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment
-from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
-from kafka_why.lag.definitions import PartitionLag
-from kafka_why.lag.log import LogBounds, Partition
-from kafka_why.lag.owners import UNKNOWN, ownership
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
+from kafka_why.lag.definitions import UNKNOWN, LogBounds, Partition, PartitionLag, ownership
 from kafka_why.page.fleet import Fleet, GroupFacts
 from kafka_why.why.report import Report, report
 from tests.harness.histories import Recorder

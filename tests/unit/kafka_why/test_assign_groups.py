@@ -10,8 +10,8 @@ from kafka_why.assign.model import GroupSpec, InputError, Member
 from kafka_why.assign.parsing import group_file, parse_members, parse_topics, read_group
 from kafka_why.assign.recorded import Recorded, recorded_group
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.why.names import Names
 from kafka_why.why.rebalances import rebalances
+from kafka_why.why.wording import Names
 from tests.unit.kafka_why.page_facts import played
 
 TOPICS = {"orders": 2, "payments": 1}

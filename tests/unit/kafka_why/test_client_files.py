@@ -26,10 +26,10 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from structlog.testing import capture_logs
 
-from kafka_why.cli.cluster_options import cluster_options
+from kafka_why.cli.parameters import cluster_options
 from kafka_why.connections.client_config import ClientConfig, ClientConfigError
-from kafka_why.connections.jaas import parse_jaas
-from kafka_why.connections.oauth_tokens import TokenProvider
+from kafka_why.connections.client_login import parse_jaas
+from kafka_why.connections.oauth_tokens import LoginTokens
 from tests.harness.certificates import Authority
 from tests.unit.kafka_why.client_files import ACCEPTED, PACKAGE, PASSWORD, SECRETS, STORE, Accepted
 from tests.unit.kafka_why.refused_client_files import REFUSED
@@ -133,7 +133,7 @@ def _check_protocol_and_login(case: Accepted, config: ClientConfig) -> None:
     if case.endpoint is not None:
         assert (options["clientId"], options["clientSecret"]) == case.login
         assert java["sasl.oauthbearer.token.endpoint.url"] == case.endpoint
-        assert isinstance(python["sasl_oauth_token_provider"], TokenProvider)
+        assert isinstance(python["sasl_oauth_token_provider"], LoginTokens)
         assert callable(librdkafka["oauth_cb"])
         return
     assert (options["username"], options["password"]) == case.login

@@ -1,9 +1,8 @@
 """What readers of the groups topic see of the settings of a group id."""
 
-from kafka_why.contract.any_group import AnyView
 from kafka_why.contract.codec import encode
-from kafka_why.contract.history_reader import GroupTable, decode_any_snapshot, decode_configs
-from kafka_why.contract.settings import SettingValue
+from kafka_why.contract.history_reader import AnyView, GroupTable, decode_any_snapshot, decode_configs
+from kafka_why.contract.messages import SettingValue
 from state.dispatch import view_of
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.group import ConfigsOnly

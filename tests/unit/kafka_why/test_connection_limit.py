@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafka_why.connection_limit import ClientSlots, client_network
+from kafka_why.web import ClientSlots, client_network
 
 
 def slots(total: int, idle: str = "", *, ends_busy: bool = True) -> ClientSlots[str]:

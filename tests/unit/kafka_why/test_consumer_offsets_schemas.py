@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from embedded.java import find_java
 from kafka_why.observed.consumer_offsets.decode import decode
 from kafka_why.observed.consumer_offsets.schemas import SCHEMAS, UnknownRecord, read, schemas
-from kafka_why.wire.primitives import ProtocolError
-from kafka_why.wire.schema_notation import Schema, attribute_of, in_versions, is_nullable
+from kafka_why.wire.primitives import ProtocolError, Schema, attribute_of, in_versions, is_nullable
 from tests.harness.coordinator_schemas import as_text, of_kafka
 from tests.harness.java_tools import java_options
 

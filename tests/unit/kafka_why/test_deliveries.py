@@ -5,6 +5,7 @@ from datetime import UTC
 
 import pytest
 
+from kafka_why.contract.codec import encode
 from kafka_why.contract.deliveries import (
     ACCEPTED,
     GONE,
@@ -15,14 +16,13 @@ from kafka_why.contract.deliveries import (
     Suspect,
     decode_deliveries,
     deliveries_key,
-    encode_deliveries,
     is_of_deliveries,
 )
 from kafka_why.contract.telemetry import is_of_group, telemetry_key
-from kafka_why.why.clock import Clock
 from kafka_why.why.deliveries.model import DeliveryReport, Verdict
 from kafka_why.why.deliveries.report import ROWS_MAX, SUSPECTS_MAX, Sums
 from kafka_why.why.deliveries.text import MAX_ROWS, deliveries_text, names_of, strangers
+from kafka_why.why.wording import Clock
 
 MINUTE_MS = 60_000
 
@@ -196,7 +196,7 @@ def test_sp33_poison_a_bad_member_or_an_outage(
 
 def test_a_record_is_read_as_it_was_written_and_its_key_is_no_members() -> None:
     one = counted([row("a", accepted=1)], (suspect(outcome=GONE),), others=Counted(delivered=3))
-    assert decode_deliveries(encode_deliveries(one)) == one
+    assert decode_deliveries(encode(one)) == one
     assert decode_deliveries(b'{"version": 2, "group_id": "g"}') is None
     key = deliveries_key(one, 7)
     assert is_of_deliveries(key, "g")

@@ -10,13 +10,13 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.cli import logs
+from kafka_why.cli import output
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.escaping import VisibleText, visible, visible_text
 from kafka_why.groups.tables import Column, render_table
-from kafka_why.why.clock import Clock
 from kafka_why.why.report import report
 from kafka_why.why.text import report_text
+from kafka_why.why.wording import Clock
 from tests.harness.histories import of_scenario
 
 HOSTILE = "a\x1b[2J\r\nADMIN \x9b31m\u202e\u2028b"
@@ -69,7 +69,7 @@ def test_a_log_line_on_a_terminal_is_one_line(monkeypatch: pytest.MonkeyPatch) -
     terminal, before = Terminal(), structlog.get_config()
     monkeypatch.setattr("sys.stderr", terminal)
     try:
-        logs.configure_logs()
+        output.configure_logs()
         structlog.get_logger().warning("a group", group_id="a\x1b[2Jb", other=HOSTILE)
     finally:
         structlog.configure(**before)

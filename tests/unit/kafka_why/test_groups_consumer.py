@@ -15,7 +15,6 @@ from kafka_why.contract.kafka.responses import (
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.committed import Committed, GroupOffsets
 from kafka_why.groups.describe import (
     member_rows,
     mentioned_partitions,
@@ -23,10 +22,10 @@ from kafka_why.groups.describe import (
     remark,
     state_row,
 )
-from kafka_why.groups.list_groups import listed, select_groups
+from kafka_why.groups.list_groups import Committed, GroupOffsets, listed, select_groups
 from kafka_why.groups.render import member_table, partition_table, state_table
 from kafka_why.groups.selection import parse_states, parse_types
-from kafka_why.lag.log import LogBounds
+from kafka_why.lag.definitions import LogBounds
 from kafka_why.observed.view import view_of
 from operations.admin.answers import snapshot_of
 from operations.assign.live import live_group, subscribed_topics

@@ -9,9 +9,7 @@ from msgspec.structs import replace
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.responses import DescribedMember, DescribeGroupResponse
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment
-from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
-from kafka_why.groups.committed import Committed, GroupOffsets
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.groups.describe import (
     behind,
     member_rows,
@@ -21,7 +19,7 @@ from kafka_why.groups.describe import (
     state_row,
     with_lags,
 )
-from kafka_why.groups.list_groups import consumer_groups, listed, select_groups
+from kafka_why.groups.list_groups import Committed, GroupOffsets, consumer_groups, listed, select_groups
 from kafka_why.groups.render import (
     OffsetDeletion,
     Removal,
@@ -34,7 +32,7 @@ from kafka_why.groups.render import (
     state_table,
 )
 from kafka_why.groups.selection import parse_protocols, parse_states, parse_types
-from kafka_why.lag.log import LogBounds
+from kafka_why.lag.definitions import LogBounds
 from operations.admin.answers import snapshot_of
 from tests.unit.kafka_why.page_facts import view
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.connections.jaas import JaasError, LoginModule, format_jaas, parse_jaas
+from kafka_why.connections.client_login import JaasError, LoginModule, format_jaas, parse_jaas
 
 SECRET = "k3y-0f-the-house"
 

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from kafka_why.contract.codec import UNREADABLE, encode, offset_key
 from kafka_why.lag import lag_book
 from kafka_why.lag.brokers import INTERVAL_S
-from kafka_why.lag.definitions import PartitionLag
+from kafka_why.lag.definitions import LogBounds, Partition, PartitionLag
 from kafka_why.lag.lag_book import MAX_LOOK_UPS, LagBook
-from kafka_why.lag.log import LogBounds, Partition
 from kafka_why.lag.log_history import COARSENESS
 from tests.unit.kafka_why.page_facts import committed_offset
 

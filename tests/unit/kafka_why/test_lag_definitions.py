@@ -12,7 +12,10 @@ from kafka_why.lag.definitions import (
     BEHIND_MS,
     STEPS,
     STUCK_MS,
+    UNKNOWN,
     WINDOW_MS,
+    LogBounds,
+    Ownership,
     PartitionLag,
     Troubles,
     lag_ms,
@@ -20,9 +23,7 @@ from kafka_why.lag.definitions import (
     rises,
     troubles,
 )
-from kafka_why.lag.log import LogBounds
-from kafka_why.lag.owners import UNKNOWN, Ownership
-from kafka_why.lag.trend import STEP_MS, Trend
+from kafka_why.lag.log_history import STEP_MS, Trend
 
 P = ("orders", 0)
 NOW_MS = 100_000_000

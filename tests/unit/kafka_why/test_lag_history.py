@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why.lag import log_history
-from kafka_why.lag.log import LogBounds
+from kafka_why.lag.definitions import LogBounds
 from kafka_why.lag.log_history import COARSENESS, FORGET_MS, MAX_SAMPLES, LogHistory
 from tests.harness.examples import examples
 
@@ -33,7 +33,7 @@ def test_an_end_that_grew_certainly_after_a_time_is_told_from_one_that_may_have_
 
 def test_a_topic_made_anew_begins_anew() -> None:
     logs = looked((0, 10), (1_000, 20), (2_000, 5))
-    assert (logs.bounds(P), logs.came_ms(P, 4)) == (LogBounds(0, 5), (None, 2_000))
+    assert (logs.bounds(P), logs.came(P, 4)) == (LogBounds(0, 5), (None, (4, 2_000)))
 
 
 def test_a_partition_without_a_leader_for_a_moment_is_remembered_and_one_that_is_gone_is_not() -> None:
@@ -53,16 +53,16 @@ def test_a_record_came_between_the_two_times_which_are_apart_by_a_third_of_its_a
     logs = looked(*((number * STEP_MS, end) for number, end in enumerate(ends)))
     offset = data.draw(st.integers(0, ends[-1] + 1))
     came = bisect_right(ends, offset)  # the number of the first look with the record
-    found = logs.came_ms(P, offset)
+    found = logs.came(P, offset)
     assert (found is None) == (came == len(ends))
     if found is not None:
-        first_ms, last_ms = found
-        assert last_ms >= came * STEP_MS
-        assert (first_ms is None) == (offset < ends[0])
-        if first_ms is not None:
-            assert first_ms <= (came - 1) * STEP_MS
+        before, last = found
+        assert last.ms >= came * STEP_MS
+        assert (before is None) == (offset < ends[0])
+        if before is not None:
+            assert before.ms <= (came - 1) * STEP_MS
             age_ms = (len(ends) - came) * STEP_MS
-            assert last_ms - first_ms - STEP_MS <= age_ms / COARSENESS
+            assert last.ms - before.ms - STEP_MS <= age_ms / COARSENESS
 
 
 def test_the_samples_of_a_week_are_bounded() -> None:

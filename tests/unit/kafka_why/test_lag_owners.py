@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.lag.owners import UNKNOWN, Ownership, ownership
+from kafka_why.lag.definitions import UNKNOWN, Ownership, ownership
 from state.kafka.protocols import view_of
 from tests.harness.histories import Recorder
 from tests.unit.kafka_why.page_facts import member, view

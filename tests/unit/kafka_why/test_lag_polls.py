@@ -11,9 +11,9 @@ from kafka.errors import UnsupportedVersionError
 from kafka.structs import OffsetAndTimestamp
 
 from kafka_why.contract.codec import offset_key
-from kafka_why.lag import polls as looks_module
+from kafka_why.lag import brokers as looks_module
+from kafka_why.lag.brokers import Looks
 from kafka_why.lag.lag_book import LagBook
-from kafka_why.lag.polls import Looks
 from tests.harness.scraped import committed
 
 P = ("orders", 0)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.lag.log import Partition
+from kafka_why.lag.definitions import Partition
 from kafka_why.lag.record_times import NEWEST, PRECISION_MS, Found, timestamp_lags
 
 P, Q = ("orders", 0), ("orders", 1)

@@ -8,7 +8,7 @@ from kafka_why.contract.codec import UNREADABLE, encode
 from kafka_why.contract.early_answers import ReplicaId, early_headers, marker_headers
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.pack import pack
-from kafka_why.contract.service.replica import NO_REPLICA_STATE, NOT_STARTED, PHASES
+from kafka_why.contract.service import NO_REPLICA_STATE, NOT_STARTED, PHASES
 from tests.harness import scraped as harness
 from tests.harness.rocketmq_broker import Broker
 from tests.harness.scraped import LAYOUT, Scraped
@@ -106,7 +106,7 @@ def test_an_answer_counts_when_the_query_writes_it() -> None:
         (None, marker_headers(replica)),
     ):
         scraped.metrics_state.apply(LAYOUT.responses_topic, None, value, headers)
-    assert scraped.metrics_state.numbers().answers == {("Heartbeat", "NONE"): 4}
+    assert scraped.metrics_state.numbers().counts.answers == {("Heartbeat", "NONE"): 4}
 
 
 @pytest.mark.parametrize(

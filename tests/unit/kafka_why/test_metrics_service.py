@@ -7,10 +7,14 @@ import pytest
 
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.service.replica import NO_REPLICA_STATE
-from kafka_why.contract.service.status import ServicePhase, ServiceStatus
-from kafka_why.contract.service.transactions import TransactionsSummary
-from kafka_why.metrics.service import Metrics, Readings
+from kafka_why.contract.service import (
+    NO_REPLICA_STATE,
+    ServicePhase,
+    ServiceStatus,
+    TransactionsSummary,
+)
+from kafka_why.metrics.process import Readings
+from kafka_why.metrics.service import Metrics
 from tests.harness.ports import free_port
 from tests.harness.scraped import LAYOUT
 

@@ -4,8 +4,7 @@ import pytest
 from kafka import TopicPartition
 from structlog.testing import capture_logs
 
-from kafka_why.lag.definitions import STUCK_MS
-from kafka_why.lag.log import LogBounds
+from kafka_why.lag.definitions import STUCK_MS, LogBounds
 from kafka_why.notify.events import within
 from kafka_why.notify.messages import KINDS
 from kafka_why.notify.outbox import Position

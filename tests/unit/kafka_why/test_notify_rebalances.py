@@ -8,8 +8,8 @@ import pytest
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.notify import rebalances as module
 from kafka_why.notify.rebalances import Ended, Rebalances
-from kafka_why.why.course import course_of
 from kafka_why.why.model import CauseKind, Rebalance
+from kafka_why.why.report import course_of
 from state.config import CoordinatorConfig
 from tests.harness.histories import SCENARIOS, Recorder, of_random_log, of_scenario
 from tests.unit.kafka_why.why_story import STORY

@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from kafka_why.connections.oauth_tokens import (
-    TokenCallback,
+    LoginTokens,
     TokenError,
     TokenLogin,
-    TokenProvider,
     TokenSource,
 )
 from tests.harness.tokens import TokenEndpoint, TokenIssuer
@@ -39,9 +38,9 @@ def claims_of(token: str) -> dict[str, object]:
 
 def test_clients_of_a_process_share_a_token(endpoint: TokenEndpoint) -> None:
     login = TokenLogin(endpoint.url, "me", SECRET)
-    token = TokenProvider(login).token()
+    token = LoginTokens(login).token()
     assert claims_of(token)["sub"] == "me"
-    text, expires_s, _, extensions = TokenCallback(login)("")
+    text, expires_s, _, extensions = LoginTokens(login)("")
     assert (text, expires_s, extensions) == (token, claims_of(token)["exp"], {})
     assert endpoint.served == 1
 

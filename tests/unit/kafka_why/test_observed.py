@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.states import DEAD
+from kafka_why.contract.kafka.history import DEAD, EntryType
 from kafka_why.observed.records import ClassicGroupRemoved, OffsetCommitted
 from kafka_why.observed.view import view_of
 from tests.harness.observed_epochs import NAMES, Said

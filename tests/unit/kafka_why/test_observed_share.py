@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from kafka_why.contract.kafka.history import EntryType
-from kafka_why.observed.group import SHARE
+from kafka_why.contract.kafka.history import SHARE, EntryType
 from kafka_why.observed.records import AnyRecord, GroupEpoch, MemberSubscribed, TargetEpoch
 from kafka_why.observed.view import view_of
 from tests.harness.observed_epochs import (

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.states import LEAVE_GROUP_STATIC_MEMBER_EPOCH
-from kafka_why.observed.group import ACTIVE, STREAMS, task_key
+from kafka_why.contract.kafka.history import LEAVE_GROUP_STATIC_MEMBER_EPOCH, STREAMS, EntryType
+from kafka_why.observed.group import ACTIVE, task_key
 from kafka_why.observed.records import (
     AnyRecord,
     MemberAssigned,

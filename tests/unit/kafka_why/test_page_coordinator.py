@@ -10,8 +10,7 @@ from gateway.metrics.numbers import Numbers
 from kafka_why import service_state
 from kafka_why.contract.codec import UNREADABLE, DeadLetter, PendingTransaction, Reason, encode
 from kafka_why.contract.history_reader import CoordinatorStarted
-from kafka_why.contract.service.replica import NO_REPLICA_STATE
-from kafka_why.contract.service.status import ServicePhase, ServiceStatus
+from kafka_why.contract.service import NO_REPLICA_STATE, ServicePhase, ServiceStatus
 from kafka_why.metrics.http import HttpPort
 from kafka_why.page.coordinator import MAX_SHOWN, UNKNOWN, CoordinatorPage, coordinator_page
 from kafka_why.page.fleet import MAX_STARTS, WINDOW_MS, Fleet

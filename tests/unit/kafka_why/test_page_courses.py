@@ -16,8 +16,8 @@ from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.page.histories import Histories
 from kafka_why.page.live import Held
 from kafka_why.why.client_telemetry import Telemetry
-from kafka_why.why.course import Course, course_of
 from kafka_why.why.history import History, HistoryUnavailable
+from kafka_why.why.report import Course, course_of
 from tests.e2e.harness import wait_until
 from tests.unit.kafka_why.page_facts import LAYOUT, played, take_entries
 from tests.unit.kafka_why.why_story import END_MS, STORY

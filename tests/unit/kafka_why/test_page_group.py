@@ -7,7 +7,7 @@ from kafka_why.page.findings import Kind
 from kafka_why.page.fleet import WINDOW_MS
 from kafka_why.page.group import GroupPage, group_page
 from kafka_why.page.rebalance import RebalancePage, rebalance_page
-from kafka_why.why.course import course_of
+from kafka_why.why.report import course_of
 from tests.harness.histories import Recorder
 from tests.unit.kafka_why.page_facts import facts, lag, member, played, view
 from tests.unit.kafka_why.why_story import BEGIN_MS, END_MS, STORY

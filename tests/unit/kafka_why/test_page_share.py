@@ -9,7 +9,7 @@ from kafka_why.page.group import GroupPage, group_page
 from kafka_why.page.members import of_view
 from kafka_why.page.overview import Overview
 from kafka_why.page.rebalance import rebalance_page
-from kafka_why.why.course import course_of
+from kafka_why.why.report import course_of
 from state.kafka.protocols import view_of
 from tests.harness.histories import Recorder
 from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records

@@ -18,10 +18,9 @@ from kafka_why.page.timeline import (
     Timeline,
     timeline,
 )
-from kafka_why.why.course import course_of
-from kafka_why.why.names import Names
-from kafka_why.why.report import report
+from kafka_why.why.report import course_of, report
 from kafka_why.why.state_timelines import MemberState, Span, StateTimeline
+from kafka_why.why.wording import Names
 from state.config import CoordinatorConfig
 from tests.harness.examples import examples
 from tests.harness.histories import of_random_log

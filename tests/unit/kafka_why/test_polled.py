@@ -5,14 +5,17 @@ from struct import pack
 
 import pytest
 
-from kafka_why.contract.any_group import AnyHistoryEntry
-from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
-from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
+from kafka_why.contract.history_reader import AnyHistoryEntry
+from kafka_why.contract.kafka.history import CONSUMER, SHARE, HistoryEntry
+from kafka_why.contract.protocols.subscriptions import (
+    Assignment,
+    Subscription,
+    TopicPartition,
+    encode_assignment,
+    encode_subscription,
+)
 from kafka_why.escaping import VisibleText
-from kafka_why.observed.group import CONSUMER, SHARE
-from kafka_why.observed.looks import ClassicLook
-from kafka_why.observed.polled import EpochsLook, PolledGroup, PolledMember
+from kafka_why.observed.polled import ClassicLook, EpochsLook, PolledGroup, PolledMember
 from kafka_why.observed.records import ClassicMember, MemberSubscription
 from kafka_why.why import follow
 from kafka_why.why.follow import Follower

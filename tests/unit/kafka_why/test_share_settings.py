@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafka_why.contract.settings import SettingValue
+from kafka_why.contract.messages import SettingValue
 from kafka_why.why.share_settings import differing
 
 SESSION, INTERVAL, OTHER = (

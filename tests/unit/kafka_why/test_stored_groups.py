@@ -13,7 +13,7 @@ from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.stored_groups import GroupNews, LogPart, StoredGroups
 from kafka_why.stored_log import LogWalk, OpenTransactions
-from kafka_why.topic_ids import NamesById
+from kafka_why.topic_reader import NamesById
 from streaming.query.log_order import LogRow
 from tests.harness.observed_log import REAL, REAL_OF_OTHERS, real_rows
 from tests.unit.kafka_why.test_why_offsets_topic import batch, requests

@@ -4,10 +4,14 @@ import pytest
 from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.protocols.consumer_protocol import decode_assignment, encode_assignment
-from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
-from kafka_why.why import assignments as assignments_module
-from kafka_why.why.assignments import Assignments
+from kafka_why.contract.protocols.subscriptions import (
+    Assignment,
+    TopicPartition,
+    decode_assignment,
+    encode_assignment,
+)
+from kafka_why.why import moves as assignments_module
+from kafka_why.why.moves import Assignments
 from tests.unit.kafka_why.page_facts import played
 from tests.unit.kafka_why.why_story import STORY
 

@@ -10,11 +10,10 @@ from hypothesis import strategies as st
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.telemetry import LAST_HEARTBEAT, LAST_POLL, POLL_IDLE_RATIO
 from kafka_why.why.client_telemetry import Push, Telemetry
-from kafka_why.why.clock import Clock
-from kafka_why.why.course import course_of
 from kafka_why.why.model import About
-from kafka_why.why.report import Report, report_of
+from kafka_why.why.report import Report, course_of, report_of
 from kafka_why.why.text import report_text
+from kafka_why.why.wording import Clock
 from tests.harness.histories import Recorder, of_scenario
 from tests.unit.kafka_why.why_story import BEGIN_MS, END_MS, STORY
 

@@ -7,11 +7,10 @@ from textwrap import dedent
 import pytest
 
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.why.clock import Clock
-from kafka_why.why.course import course_of
 from kafka_why.why.model import CauseKind, HandedOver, Rebalance, RebalanceOutcome
-from kafka_why.why.report import Report, report
+from kafka_why.why.report import Report, course_of, report
 from kafka_why.why.text import report_text
+from kafka_why.why.wording import Clock
 from tests.harness.histories import SCENARIOS, Recorder, of_scenario
 
 SECOND = "config group.consumer.assignment.interval.ms=1000"

@@ -10,8 +10,7 @@ from click.testing import CliRunner
 from cli import main
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.why.folder_history import read_folder
-from kafka_why.why.history import HistoryUnavailable
+from kafka_why.why.history import HistoryUnavailable, read_folder
 from tests.harness.observed_log import REAL_OF_OTHERS, Watched, real_records
 
 HISTORY = Watched().take(real_records(REAL_OF_OTHERS)).history

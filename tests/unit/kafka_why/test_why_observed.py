@@ -4,10 +4,10 @@ import pytest
 
 from kafka_why.observed.records import ClassicGeneration
 from kafka_why.page.group import rebalance_line
-from kafka_why.why.clock import Clock
 from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome
 from kafka_why.why.report import Report, report
 from kafka_why.why.text import names_of, report_text
+from kafka_why.why.wording import Clock
 from tests.harness.observed_epochs import Said
 from tests.harness.observed_log import (
     REAL_OF_OTHERS,

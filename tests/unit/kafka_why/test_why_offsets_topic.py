@@ -1,6 +1,6 @@
 """A group's history out of the bytes of `__consumer_offsets`, as brokers store them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby, pairwise
 from pathlib import Path
 from struct import pack
@@ -16,8 +16,8 @@ from kafka_why.observed.consumer_offsets.decode import decode
 from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.observation import At
 from kafka_why.observed.step import observe
-from kafka_why.stored_log import LogWalk
-from kafka_why.topic_ids import NamesById
+from kafka_why.stored_log import Batch, LogWalk, Progress, StoredLog
+from kafka_why.topic_reader import NamesById
 from kafka_why.why.offsets_topic import GroupRecords
 from streaming.query.log_order import LogRow
 from tests.harness.observed_log import REAL, REAL_OF_OTHERS, real_rows
@@ -57,14 +57,21 @@ def requests(rows: Iterable[LogRow]) -> list[list[LogRow]]:
     return [list(of_time) for _, of_time in groupby(rows, key=lambda row: row.at_ms)]
 
 
+class Stored(StoredLog):
+    """A log of which these are the responses to fetches."""
+
+    def __init__(self, responses: Iterable[bytes]) -> None:
+        self.responses = responses
+
+    def read(self, partition: int, walk: LogWalk, progress: Progress = lambda *_: None) -> Iterator[Batch]:
+        return (found for response in self.responses for found in walk.batches(response))
+
+
 def read(group_id: str, data: Sequence[bytes], end: int) -> tuple[GroupRecords, LogWalk]:
     """Read the group, one response after the other."""
-    part = GroupRecords(group_id, 0, NamesById(dict))
-    walk = LogWalk(0, end, part.key_part)
-    for response in data:
-        for found in walk.batches(response):
-            part.take(found)
-    return part, walk
+    part = GroupRecords(group_id, 0, NamesById(dict), 0, 0)
+    part.read(Stored(data), end)
+    return part, part.walk
 
 
 def observed(group_id: str, rows: Iterable[LogRow]) -> list[HistoryEntry]:
@@ -139,7 +146,6 @@ def test_commit_of_a_transaction_is_later_than_those_before_its_end() -> None:
     )
     stored = [batch([plain]), batch([later], producer_id=7), marker(2, 7, _COMMIT)]
     part, _ = read("classic", [b"".join(stored)], 3)
-    group = part.finish()
-    assert group is not None
-    ((partitions),) = group.offsets.values()
+    assert part.group is not None
+    ((partitions),) = part.group.offsets.values()
     assert [offset.offset for offset in partitions.values()] == [77]

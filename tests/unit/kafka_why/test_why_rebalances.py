@@ -10,12 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.why.clock import Clock
-from kafka_why.why.course import course_of
 from kafka_why.why.model import CauseKind, RebalanceOutcome
 from kafka_why.why.rebalances import rebalances
-from kafka_why.why.report import report
+from kafka_why.why.report import course_of, report
 from kafka_why.why.text import report_text
+from kafka_why.why.wording import Clock
 from state.config import CoordinatorConfig
 from tests.harness.examples import examples
 from tests.harness.histories import SCENARIOS, Recorder, of_random_log, of_scenario

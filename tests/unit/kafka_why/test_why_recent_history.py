@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kafka_why.contract.any_group import AnyHistoryEntry
+from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.why.recent_history import STAMP_MARGIN_MS, RecentHistory, entries_since
+from kafka_why.why.history import STAMP_MARGIN_MS, History, entries_since
 from kafka_why.why.report import Report, report
 from state.config import CoordinatorConfig
 from tests.harness.examples import examples
@@ -80,9 +80,9 @@ class Partition:
         )
 
 
-def comparable(part: RecentHistory | list[HistoryEntry], now_ms: int, since_ms: int) -> Report:
+def comparable(part: History | list[HistoryEntry], now_ms: int, since_ms: int) -> Report:
     """Return a report without the parts that depend on how much was read: its beginning, and its notes."""
-    whole = part if isinstance(part, RecentHistory) else RecentHistory([*part], frozenset(), from_start=True)
+    whole = part if isinstance(part, History) else History([*part], frozenset(), from_start=True)
     ours = [entry for entry in whole.entries if isinstance(entry, HistoryEntry)]
     found = report("g", ours, now_ms, since_ms, unread=whole.unread)
     assert not any("missing" in note for note in found.notes)

@@ -13,9 +13,9 @@ from kafka_why.contract.history_reader import decode_any_entry
 from kafka_why.contract.rocketmq.history import HistoryEntry
 from kafka_why.contract.rocketmq.queues import MessageRequestMode
 from kafka_why.contract.rocketmq.requests import MessageModel, SetMessageRequestMode, SubscriptionGroupConfig
-from kafka_why.why.clock import Clock
-from kafka_why.why.rocketmq.report import report
+from kafka_why.why.rocketmq.changes import report
 from kafka_why.why.rocketmq.text import report_text
+from kafka_why.why.wording import Clock
 from records.truncation import encode_event
 from state.config import CoordinatorConfig
 from state.rocketmq.group import Group

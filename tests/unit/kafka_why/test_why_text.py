@@ -6,12 +6,10 @@ from datetime import UTC
 import pytest
 
 from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.why.clock import Clock, duration_text
 from kafka_why.why.history import why_nothing
-from kafka_why.why.names import Names, is_bare
 from kafka_why.why.report import report
-from kafka_why.why.since import parse_since
 from kafka_why.why.text import MAX_REBALANCES, report_text
+from kafka_why.why.wording import Clock, Names, duration_text, is_bare, parse_since
 from tests.harness.histories import Recorder, of_scenario
 from tests.unit.kafka_why.why_story import END_MS, STORY
 

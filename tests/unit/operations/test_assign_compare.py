@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 from kafka_why.assign.model import GroupSpec, InputError, Member
 from kafka_why.assign.parsing import parse_members, partitions
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.why.assignments import Holdings
-from kafka_why.why.moves import owners
-from kafka_why.why.names import Names
+from kafka_why.why.moves import Holdings, owners
+from kafka_why.why.wording import Names
 from operations.assign.compare import StrategyResult, outcomes
 from operations.assign.strategies import KAFKA, rounds
 from operations.assign.text import outcome_text

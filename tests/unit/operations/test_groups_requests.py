@@ -9,10 +9,10 @@ from msgspec import UNSET
 
 from kafka_why.contract.codec import PendingTransaction
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.kafka.requests import ConsumerGroupDescribe, DescribeGroup, LeavingMember
 from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.kafka.states import DEAD
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from operations.admin.requests import GroupRequests
 from operations.admin.transactions import abort_pending

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.lag.log import LogBounds
+from kafka_why.lag.definitions import LogBounds
 from operations.admin.reset import (
     FromFile,
     Known,

@@ -13,7 +13,7 @@ from checkpoints.export_file import ExportedGroup
 from cli.replay import replay as command
 from kafka_why.contract.codec import encode
 from kafka_why.contract.pack import pack, pack_key, slot_of
-from kafka_why.why.clock import Clock
+from kafka_why.why.wording import Clock
 from operations.replay.judge import judge
 from operations.replay.moment import moment_text
 from operations.replay.recording import Answer, Event, Letter, Line, LogClock, LogRequest, StartGroup

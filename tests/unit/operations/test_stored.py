@@ -6,11 +6,10 @@ from textwrap import dedent
 import msgspec
 from msgspec.structs import replace
 
+from kafka_why.contract.kafka.history import GroupState
 from kafka_why.contract.kafka.offsets import Offset
 from kafka_why.contract.kafka.requests import Protocol, ReplyTo
-from kafka_why.contract.kafka.states import GroupState
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment
-from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition
+from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.requests import ConsumeType, MessageModel, SubscriptionData
 from operations.stored.changes import FieldChange, Kind, change_text, compare_groups

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from kafka_why.contract.kafka.requests import JoinGroup, SyncGroup
-from kafka_why.why.clock import Clock
+from kafka_why.why.wording import Clock
 from operations.whatif.answer import answer
 from operations.whatif.changes import parse_changes
 from operations.whatif.facts import Fleet

@@ -8,14 +8,14 @@ from structlog.testing import capture_logs
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.sizes import (
+from kafka_why.contract.layout import (
     CREATED_TOPIC_BYTES,
     DENSE_RECORD_BYTES,
     LEAST_REQUESTS_TOPIC_BYTES,
     LEAST_RESPONSES_TOPIC_BYTES,
     MIB,
     RECORD_OVERHEAD_BYTES,
+    TopicLayout,
     excess,
     size_limits,
 )

@@ -10,8 +10,7 @@ from itertools import groupby
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.kafka.states import ConsumerGroupState
+from kafka_why.contract.kafka.history import ConsumerGroupState, EntryType, HistoryEntry
 from state.config import CoordinatorConfig
 from state.kafka.consumer_group import ConsumerGroup
 from state.timeline import Timeline

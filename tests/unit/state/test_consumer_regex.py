@@ -5,7 +5,7 @@ from uuid import UUID
 from msgspec import structs
 
 from kafka_why.contract.kafka.requests import RegexResolution
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import TopicImage
 from state.config import CoordinatorConfig
 from state.kafka.consumer.regex import Change, look_to_ask, update_regex
 from state.kafka.consumer_group import CheckedRegex, ConsumerGroup, ConsumerMember, ResolvedRegex

@@ -7,7 +7,7 @@ at each conversion (`tests.harness.mixed_log`).
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.contract.kafka.states import ConsumerGroupState, GroupState
+from kafka_why.contract.kafka.history import ConsumerGroupState, GroupState
 from state.config import CoordinatorConfig, MigrationPolicy
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup

@@ -6,9 +6,8 @@ import pytest
 
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import TopicMetadata
-from kafka_why.contract.kafka.topic_images import TopicImage
-from kafka_why.contract.protocols.consumer_protocol import decode_version, encode_subscription
-from kafka_why.contract.protocols.subscriptions import Subscription
+from kafka_why.contract.kafka.share_requests import TopicImage
+from kafka_why.contract.protocols.subscriptions import Subscription, decode_version, encode_subscription
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer.migration import WANTED_TOPICS_MAX, assignment_bytes
 from state.kafka.consumer_group import ConsumerGroup

@@ -9,9 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.history import EntryType, GroupState
 from kafka_why.contract.kafka.requests import Protocol
-from kafka_why.contract.kafka.states import GroupState
 from state.config import CoordinatorConfig
 from state.dispatch import due_deadlines, is_armed, next_deadline_ms
 from state.kafka.classic.rebalance import transition

@@ -8,8 +8,7 @@ import pytest
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import JoinGroup, Protocol
 from kafka_why.contract.kafka.responses import JoinGroupResponse
-from kafka_why.contract.protocols.consumer_protocol import decode_assignment, encode_subscription
-from kafka_why.contract.protocols.subscriptions import Subscription
+from kafka_why.contract.protocols.subscriptions import Subscription, decode_assignment, encode_subscription
 from kafka_why.numbers import INT32_MAX
 from state.config import CoordinatorConfig
 from state.inputs import Received

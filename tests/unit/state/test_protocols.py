@@ -7,8 +7,8 @@ from typing import Any, get_args
 
 import pytest
 
-from kafka_why.contract.group_type import GroupType
 from kafka_why.contract.kafka.requests import AnyAnswered
+from kafka_why.contract.messages import GroupType
 from kafka_why.contract.rocketmq.requests import AnyRequest as RocketMqRequest
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms, view_of

@@ -6,9 +6,8 @@ import pytest
 
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import JoinGroup, Protocol, TopicMetadata
-from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
-from kafka_why.contract.protocols.consumer_protocol import PROTOCOL_TYPE, encode_subscription
-from kafka_why.contract.protocols.subscriptions import Subscription
+from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
+from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, Subscription, encode_subscription
 from state.config import CoordinatorConfig
 from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.contract.any_group import AnyRequest
+from kafka_why.contract.codec import AnyRequest
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicMetadata
 from kafka_why.contract.messages import ErrorResponse, ReleaseGroup, ReleaseGroupResponse

@@ -17,9 +17,10 @@ from kafka_why.contract.kafka.share_requests import (
     ShareGroupHeartbeat,
     ShareStatePartition,
     ShareStateResult,
+    TopicImage,
+    TopicImages,
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from kafka_why.contract.kafka.topic_images import TopicImage, TopicImages
 from kafka_why.contract.messages import ReleaseGroup
 from state.config import CoordinatorConfig
 from state.dispatch import step, view_of

@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit, TopicMetadata
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import TopicImage
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer.target import topic_metadata

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.offsets import MarkerOutcome
 from kafka_why.contract.kafka.requests import (
     CommittedTopic,
     DeleteGroup,
@@ -25,7 +26,6 @@ from kafka_why.contract.kafka.requests import (
     TxnOffsetCommit,
 )
 from kafka_why.contract.kafka.responses import AnyResponse, OffsetFetchResponse, TxnOffsetCommitResponse
-from kafka_why.contract.kafka.transactions import MarkerOutcome
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.group import PendingOffsets

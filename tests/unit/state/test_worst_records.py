@@ -12,8 +12,8 @@ from typing import get_args
 
 import pytest
 
-from kafka_why.contract.any_group import AnyRequest
-from kafka_why.contract.sizes import DENSE_RECORD_BYTES
+from kafka_why.contract.codec import AnyRequest
+from kafka_why.contract.layout import DENSE_RECORD_BYTES
 from kafka_why.partitioner import partition_of
 from tests.harness.operator_call import OPERATOR, frame_of, spark_state
 from tests.harness.worst_requests import Worst

@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 
 from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import TopicImage
 from records import topic_patterns
 from records.topic_patterns import digest
 from streaming.service.topic_watch.group_topics import ClusterTopics, Message

@@ -12,8 +12,8 @@ from msgspec import UNSET, structs
 
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved, TopicMetadata
+from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot, TopicSnapshot
-from kafka_why.contract.kafka.topic_images import TopicImage
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocols import view_of

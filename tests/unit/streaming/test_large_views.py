@@ -5,7 +5,7 @@ topics and the results that it waits for.
 from uuid import UUID
 
 from kafka_why.contract.kafka.requests import RegexResolved, TopicMetadata
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import TopicImage
 from records.truncation import AWAITED_MAX, encode_view
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.group import Topic

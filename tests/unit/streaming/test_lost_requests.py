@@ -5,8 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kafka_why.contract.any_group import AnyRequest
-from kafka_why.contract.codec import encode
+from kafka_why.contract.codec import AnyRequest, encode
 from kafka_why.contract.early_answers import Headers, ReplicaId, early_headers
 from kafka_why.contract.kafka.requests import CommittedPartition, CommittedTopic, OffsetCommit
 from kafka_why.contract.messages import RECORD_VERSION

@@ -13,7 +13,7 @@ from kafka_why.contract.codec import Reason
 from kafka_why.contract.kafka.history import BY_EPOCHS
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.observed.group import ObservedGroup
-from kafka_why.topic_ids import NamesById
+from kafka_why.topic_reader import NamesById
 from streaming.observing.operator import ObservingCall
 from streaming.query.log_order import LogRow
 from tests.harness.observed_log import REAL_OF_OTHERS, real_rows

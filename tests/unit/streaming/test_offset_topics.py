@@ -8,7 +8,7 @@ import pytest
 
 from kafka_why.contract.codec import CommittedOffset, encode, offset_key
 from kafka_why.contract.kafka.requests import TopicMetadata
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import TopicImage
 from streaming.service.topic_watch import offset_topics
 from streaming.service.topic_watch.offset_topics import (
     FIRST_PAUSE_S,

@@ -21,7 +21,7 @@ from kafka_why.contract.kafka.requests import (
     OffsetCommit,
     TopicMetadata,
 )
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step

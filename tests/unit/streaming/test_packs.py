@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from kafka_why.contract.any_group import AnyRequest
-from kafka_why.contract.codec import encode
+from kafka_why.contract.codec import AnyRequest, encode
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.pack import PACK_PREFIX, is_pack, pack, pack_key, slot_of, unpack
 from kafka_why.partitioner import partition_of

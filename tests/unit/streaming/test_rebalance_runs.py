@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable
 
+from kafka_why.contract.codec import encode
 from kafka_why.contract.sightings import (
     MEMBERS_MAX,
     SeenMember,
     SightingRecord,
     decode_sighting,
-    encode_sighting,
     sighting_key,
 )
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
@@ -102,7 +102,7 @@ def test_a_record_is_read_as_it_was_written_with_the_times_of_the_broker() -> No
     looks.look()
     record = looks.look("g/é")["g/é"]
     key = sighting_key("g/é", 7)
-    group_id, seen = decode_sighting(key, encode_sighting(record), 50_000)
+    group_id, seen = decode_sighting(key, encode(record), 50_000)
     assert (group_id, seen.first_ms, seen.seen_ms, seen.read_ms) == ("g/é", 49_995, 49_995, None)
     assert (seen.state, seen.within_ms, seen.members) == ("PreparingRebalance", 1_010, PREPARING.members)
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kafka_why.contract.codec import encode
 from kafka_why.contract.history_reader import HistoryReader
-from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.contract.kafka.states import GroupState
-from kafka_why.contract.sightings import RebalanceSeen, SeenMember, decode_sighting, encode_sighting
+from kafka_why.contract.kafka.history import EntryType, GroupState, HistoryEntry
+from kafka_why.contract.sightings import RebalanceSeen, SeenMember, decode_sighting
 from streaming.observing.operator import SIGHTINGS, by_time
 from streaming.observing.rebalance_poller import RebalanceRuns, Seen
 from streaming.query.log_order import LogRow
@@ -110,7 +110,7 @@ class PolledGroup:
         runs.ended(now_ms / 1000, {0: sum(at <= now_ms for at, _ in self._log)}, {0: committed})
         for key, record in runs.records(now_ms / 1000, answered_s):
             appended_ms = now_ms + self.random.randrange(1, 30) + self.skew_ms
-            row = LogRow(SIGHTINGS, len(self._sightings), appended_ms, key, encode_sighting(record))
+            row = LogRow(SIGHTINGS, len(self._sightings), appended_ms, key, encode(record))
             self._sightings.append(row)
 
     def _state(self, at_ms: int) -> Seen | None:

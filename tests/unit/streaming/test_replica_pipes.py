@@ -9,7 +9,7 @@ import pytest
 from checkpoints.metadata import Epoch, KnownOutage
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import ReplicaId
-from kafka_why.contract.service.replica import ReplicaPhase
+from kafka_why.contract.service import ReplicaPhase
 from state.inputs import Outage
 from streaming.replica.__main__ import write_traceback
 from streaming.replica.audit import Difference

@@ -5,9 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from kafka_why.contract.service.replica import NO_REPLICA_STATE, NOT_STARTED, PHASES, ReplicaState
-from kafka_why.contract.service.replica import ReplicaPhase as ReplicaPhase
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import (
+    NO_REPLICA_STATE,
+    NOT_STARTED,
+    PHASES,
+    ReplicaState,
+    ServicePhase,
+)
+from kafka_why.contract.service import ReplicaPhase as ReplicaPhase
 from streaming.service.status import ReplicaWatch, StatusBoard, read_status
 
 

@@ -5,8 +5,7 @@ from uuid import UUID
 from msgspec import json
 
 from kafka_why.contract.history_reader import decode_snapshot
-from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat
-from kafka_why.contract.kafka.topic_images import TopicImage
+from kafka_why.contract.kafka.share_requests import ShareGroupHeartbeat, TopicImage
 from records.truncation import encode_view
 from tests.harness.operator_call import call, contents, spark_state
 from tests.spark.log import LAYOUT, T0, Log

@@ -7,8 +7,7 @@ import pytest
 
 from embedded.jars import spark_jars
 from kafka_why.connections.client_login import JAAS
-from kafka_why.connections.client_security import SETTINGS
-from kafka_why.connections.client_tls import KEY
+from kafka_why.connections.client_settings import SETTINGS
 from streaming.query.spark_settings import (
     CHECKPOINT_FILE_MANAGER,
     CLUSTER_TASK_FAILURES,
@@ -133,7 +132,9 @@ def test_settings_of_secured_clients_are_hidden_in_plans() -> None:
     key = "-----BEGIN PRIVATE KEY-----\nsecret\n-----END PRIVATE KEY-----"
     assert texts.sub("", f"[x={login}, y={key}, z=1]") == "[x=, y=, z=1]"
     names_hidden = re.compile(settings()[REDACTED_SETTINGS])
-    assert not [name for name in (JAAS, KEY, "KAFKA_PASSWORD") if not names_hidden.search(name)]
+    assert not [
+        name for name in (JAAS, "ssl.keystore.key", "KAFKA_PASSWORD") if not names_hidden.search(name)
+    ]
 
 
 def test_what_a_user_hides_is_hidden_too() -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import ServicePhase
 from streaming.service.status import StatusBoard, read_status
 
 

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.checkpoint import Checkpoint
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import FolderNotWritable
 from streaming.query.session import Session
 from streaming.service.can_continue import CannotContinue

@@ -14,7 +14,7 @@ import click
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import Heartbeat
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import ServicePhase
 from tests.campaigns.fault import Fault
 from tests.campaigns.planted import KILLER
 from tests.campaigns.stage import START_TIMEOUT_S

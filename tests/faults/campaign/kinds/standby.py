@@ -8,7 +8,7 @@ from functools import partial
 from random import Random
 
 from cli.processes.family import family
-from kafka_why.contract.service.status import ServicePhase
+from kafka_why.contract.service import ServicePhase
 from tests.campaigns.fault import Fault, standing_still
 from tests.campaigns.keeper import LOST_ITS_TOPICS, Keeper
 from tests.campaigns.stage import START_TIMEOUT_S, signal_all

@@ -11,8 +11,13 @@ from bench.load.connection import Connection
 from bench.load.frames import COMMIT, FETCH, HEARTBEAT, JOIN, LEAVE, SYNC, Api
 from bench.load.load_result import WrongAnswer
 from kafka_why.connections.address import Address
-from kafka_why.contract.protocols.consumer_protocol import encode_assignment, encode_subscription
-from kafka_why.contract.protocols.subscriptions import Assignment, Subscription, TopicPartition
+from kafka_why.contract.protocols.subscriptions import (
+    Assignment,
+    Subscription,
+    TopicPartition,
+    encode_assignment,
+    encode_subscription,
+)
 from tests.faults.campaign.load.meter import CHURN, PARTITIONS, RETRY_S, TOPIC, Lost, Member
 
 T = TypeVar("T")

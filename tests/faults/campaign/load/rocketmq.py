@@ -14,7 +14,7 @@ from kafka_why.contract.rocketmq.requests import (
     UnlockBatchMq,
     UnregisterConsumer,
 )
-from kafka_why.topic_layout import ClientError
+from kafka_why.topic_reader import ClientError
 from tests.faults.campaign.load.meter import CHURN, PARTITIONS, TOPIC, Lost, Member
 
 QUEUES = tuple(MessageQueue(TOPIC, "broker", number) for number in range(PARTITIONS))

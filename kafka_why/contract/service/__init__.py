@@ -1,1 +1,0 @@
-"""The state of a coordinator's process, as it serves it."""

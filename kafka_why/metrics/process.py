@@ -1,0 +1,188 @@
+"""The metrics of the service's process: its phase, its backlog, and the work of its threads and replica."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.registry import Collector
+
+from kafka_why.contract.kafka.offsets import MarkerOutcome
+from kafka_why.contract.service import (
+    PHASES,
+    ReplicaState,
+    ServicePhase,
+    ServiceStatus,
+    ShareStateSummary,
+    TransactionsSummary,
+)
+from kafka_why.metrics.lags import OWN
+from kafka_why.metrics.series import filled
+from kafka_why.service_state import GatewayState
+
+_DECIDED = (MarkerOutcome.COMMIT, MarkerOutcome.ABORT, MarkerOutcome.DROPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """What of the service itself is read at each scrape. The age of the ticker is in seconds. An observer has
+    no transactions, no tasks of share groups, no replica and no gateway.
+    """
+
+    status: Callable[[], ServiceStatus]
+    ticker_age_s: Callable[[], float]
+    spark_restarts: Callable[[], int]
+    transactions: Callable[[], TransactionsSummary] | None = None
+    share_state: Callable[[], ShareStateSummary] | None = None
+    replica: Callable[[], ReplicaState] | None = None
+    gateway: Callable[[], GatewayState] | None = None
+
+
+class ProcessCollector(Collector):
+    """Families that cost nothing to make. They are known by name, so a scrape that names some (`?name[]=`)
+    makes no metrics of groups.
+    """
+
+    def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families()
+
+    def describe(self) -> Iterable[Metric]:
+        """See `Collector`."""
+        return self._families()
+
+
+def process_metrics(readings: Readings, read_age_s: float, backlog_records: int | None) -> Iterator[Metric]:
+    """Yield the metrics. `read_age_s` is the age of the last read of the topics, and `backlog_records` is
+    None if it is not known.
+    """
+    yield filled(
+        GaugeMetricFamily(
+            f"{OWN}_backlog_records", "Records of the query's source that are not yet handled."
+        ),
+        () if backlog_records is None else [((), backlog_records)],
+    )
+    yield from _service_metrics(readings, read_age_s)
+    if readings.transactions is not None:
+        yield from _transactions_metrics(readings.transactions())
+    if readings.share_state is not None:
+        yield from _share_state_metrics(readings.share_state())
+    if readings.replica is not None:
+        yield from _replica_metrics(readings.replica())
+
+
+def _gauges(*rows: tuple[str, str, float]) -> Iterator[Metric]:
+    return (GaugeMetricFamily(f"{OWN}_{name}", meaning, value) for name, meaning, value in rows)
+
+
+def _service_metrics(readings: Readings, read_age_s: float) -> Iterator[Metric]:
+    status = readings.status()
+    yield filled(
+        GaugeMetricFamily(f"{OWN}_phase", "1 for the service's current phase.", labels=("phase",)),
+        (((phase.value,), int(phase is status.phase)) for phase in ServicePhase),
+    )
+    yield from _gauges(
+        ("alarm", "1 while an operator must act.", int(status.alarm is not None)),
+        ("last_batch_id", "Id of the last committed batch.", status.batch_id),
+    )
+    yield CounterMetricFamily(
+        f"{OWN}_spark_restarts", "Starts of Spark after its JVM had ended.", readings.spark_restarts()
+    )
+    yield from _gauges(
+        ("ticker_age_seconds", "Seconds since time was last attested.", readings.ticker_age_s()),
+        ("topics_read_age_seconds", "Seconds since these topics were read.", read_age_s),
+    )
+
+
+def _transactions_metrics(summary: TransactionsSummary) -> Iterator[Metric]:
+    """Yield those of transactions whose outcome the groups do not have yet, as their follower saw them."""
+    yield from _gauges(
+        (
+            "transactions_pending",
+            "TxnOffsetCommits with offsets that are pending in a transaction.",
+            summary.pending,
+        ),
+        (
+            "transactions_oldest_age_seconds",
+            "Age of the oldest pending one, 0 if there is none.",
+            summary.oldest_age_ms / 1000,
+        ),
+        (
+            "transactions_follower_lag",
+            "Offsets of the topic of markers that are not read yet, while something is pending.",
+            summary.lag,
+        ),
+    )
+    counts = dict(summary.decided)
+    yield filled(
+        CounterMetricFamily(
+            f"{OWN}_transactions_decided",
+            "TxnOffsetCommits whose offsets are pending no longer, by outcome.",
+            labels=("outcome",),
+        ),
+        (((outcome.value,), counts.get(outcome.value, 0)) for outcome in _DECIDED),
+    )
+
+
+def _share_state_metrics(summary: ShareStateSummary) -> Iterator[Metric]:
+    """Yield those of the tasks of share groups at the share coordinators, as the thread that carries them out
+    saw them. Row SM4.
+    """
+    yield from _gauges(
+        ("share_state_tasks", "Tasks for the share coordinators that are open.", summary.tasks),
+        (
+            "share_state_oldest_age_seconds",
+            "Age of the oldest open task, 0 if there is none.",
+            summary.oldest_age_ms / 1000,
+        ),
+    )
+    yield filled(
+        CounterMetricFamily(
+            f"{OWN}_share_state_partitions",
+            "Partitions whose outcome was appended, by what was done: their state was initialized, deleted, "
+            "or found with a later state epoch.",
+            labels=("done",),
+        ),
+        (((done,), getattr(summary, done)) for done in ("initialized", "adopted", "deleted")),
+    )
+    yield filled(
+        CounterMetricFamily(
+            f"{OWN}_share_state_failures",
+            "Tries for a partition that failed, by error code; lost: without an answer.",
+            labels=("code",),
+        ),
+        (((code,), count) for code, count in summary.failures),
+    )
+    yield SummaryMetricFamily(
+        f"{OWN}_share_state_task_duration_seconds",
+        "From the asking to the outcomes on the requests topic.",
+        count_value=summary.told_tasks,
+        sum_value=summary.told_ms / 1000,
+    )
+
+
+def _replica_metrics(state: ReplicaState) -> Iterator[Metric]:
+    """Yield those of the replica, as the service sees it. Everything is 0 without one."""
+    yield filled(
+        GaugeMetricFamily(f"{OWN}_replica_phase", "1 for the replica's current phase.", labels=("phase",)),
+        (((phase,), int(phase == state.phase)) for phase in PHASES),
+    )
+    for name, meaning, count in (
+        ("answers", "Early answers appended.", state.answers),
+        ("compared", "Early answers compared with the query's.", state.compared),
+        ("differences", "Early answers that were not the query's.", state.differences),
+        ("seedings", "Replicas started from the query's state.", state.seedings),
+    ):
+        yield CounterMetricFamily(f"{OWN}_replica_{name}", meaning, count)
+    yield from _gauges(
+        ("replica_lag_records", "Records of the requests topic that it has not applied.", state.lag_records),
+        (
+            "replica_lag_seconds",
+            "Age of the last record applied, 0 if it was the newest.",
+            state.lag_ms / 1000,
+        ),
+        ("replica_lead_seconds", "Seconds since the query last committed a batch.", state.lead_s),
+        ("replica_lead_bytes", "Size of the early answers that wait for the query's.", state.lead_bytes),
+        ("replica_groups", "Groups in its memory.", state.groups),
+    )
