@@ -15,12 +15,13 @@ from kafka.admin import OffsetSpec
 from kafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.codec import request_id
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.contract.sightings import RebalanceSeen
 from kafka_why.groups.list_groups import list_broker_groups
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets, redpandas_partition
-from kafka_why.observed.group import ObservedGroup
+from kafka_why.observed.group import CREATION, ObservedGroup
 from kafka_why.observed.observation import At
 from kafka_why.observed.records import AnyRecord, ClassicGeneration, ClassicGroupRemoved, OffsetCommitted
 from kafka_why.observed.step import sight
@@ -201,6 +202,7 @@ class GroupRecords:
     generations: int = 0
     first_generation_ms: int | None = None
     _group: ObservedGroup | None = None
+    _removed_ms: int | None = None
     _commits: dict[bytes, Batch] = field(default_factory=dict)
     _transactions: OpenTransactions = field(default_factory=OpenTransactions)
 
@@ -265,9 +267,17 @@ class GroupRecords:
         for record in batch.records():
             if record.key is None or not record.key[2:].startswith(self.key_part):
                 continue
-            seen = observe_stored(self._group, self.group_id, self.partition, record, self.names)
+            group = self._group
+            is_unknown = group is None or (group.classic is None and group.epochs is None)
+            if is_unknown and record.timestamp == self._removed_ms:  # it was converted, and is no new one
+                name = request_id(KAFKAS_OFFSETS_TOPIC, self.partition, record.offset)
+                group = group or ObservedGroup(self.group_id, name)
+                group.seq = CREATION + 1
+            seen = observe_stored(group, self.group_id, self.partition, record, self.names)
             if seen is None:
                 continue
+            if is_unknown and isinstance(seen.says, ClassicGroupRemoved):
+                self._removed_ms = record.timestamp
             self._count(seen.says, record.timestamp)
             self.entries += seen.observed.history
             self._group = seen.group
