@@ -159,7 +159,7 @@ def observe_epoch(seen: Observation, record: GroupEpoch) -> None:
             epochs.is_found, epochs.news = False, News()
         return
     if epochs.is_found:
-        if not _is_seen_from_here(epochs, before, record.epoch):
+        if not _is_seen_from_here(group, epochs, before, record.epoch):
             return
         _begin(seen, epochs, before)
     elif record.epoch > before + 1:
@@ -197,12 +197,12 @@ def _remove_those_away(seen: Observation, news: News) -> None:
     news.away = {}
 
 
-def _is_seen_from_here(epochs: Epochs, before: int, epoch: int) -> bool:
+def _is_seen_from_here(group: ObservedGroup, epochs: Epochs, before: int, epoch: int) -> bool:
     """Whether this epoch is a change that was seen, and not the first that was read of an older group. Of its
     first members more than one come at a time only if they were those of a classic group.
     """
-    is_first = epoch <= _FIRST_EPOCH_MAX and len(epochs.news.joined) == len(epochs.subscriptions) <= 1
-    return before > 0 or is_first
+    is_new = group.seq == CREATION and epoch <= _FIRST_EPOCH_MAX
+    return before > 0 or (is_new and len(epochs.news.joined) == len(epochs.subscriptions) <= 1)
 
 
 def _begin(seen: Observation, epochs: Epochs, before: int) -> None:

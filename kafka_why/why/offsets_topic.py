@@ -13,18 +13,19 @@ from kafka.admin import OffsetSpec
 from kafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.codec import request_id
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.wording import counted
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.contract.sightings import RebalanceSeen
 from kafka_why.groups.list_groups import list_broker_groups
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets, redpandas_partition
-from kafka_why.observed.group import ObservedGroup
+from kafka_why.observed.group import CREATION, ObservedGroup
 from kafka_why.observed.observation import At
 from kafka_why.observed.records import AnyRecord, ClassicGeneration, ClassicGroupRemoved, OffsetCommitted
 from kafka_why.observed.step import sight
 from kafka_why.stored_groups import GroupPart, LogPart, observe_stored
-from kafka_why.stored_log import LogWalk, OpenTransactions, Progress, StoredLog
+from kafka_why.stored_log import LogWalk, OpenTransactions, Progress, StoredLog, StoredRecord
 from kafka_why.topic_reader import NamesById, names_on
 from kafka_why.why.history import History, HistoryUnavailable, why_nothing
 from kafka_why.why.wording import Clock
@@ -180,6 +181,7 @@ class GroupRecords:
         self._names, self._begin = names, begin
         self._generations = 0
         self._first_generation_ms: int | None = None
+        self._removed_ms: int | None = None
         self._transactions = OpenTransactions()
 
     @property
@@ -211,11 +213,23 @@ class GroupRecords:
             part.take(batch)
         of_group = part.groups.get(self._key, GroupPart())
         for record in of_group.all():
-            seen = observe_stored(self.group, self.group_id, self.partition, record, self._names)
-            if seen is not None:
-                self._count(seen.says, record.timestamp)
-                self.entries += seen.observed.history
-                self.group = seen.group
+            self._apply(record)
+
+    def _apply(self, record: StoredRecord) -> None:
+        group = self.group
+        is_unknown = group is None or (group.classic is None and group.epochs is None)
+        if is_unknown and record.timestamp == self._removed_ms:  # it was converted, and is no new one
+            name = request_id(KAFKAS_OFFSETS_TOPIC, self.partition, record.offset)
+            group = group or ObservedGroup(self.group_id, name)
+            group.seq = CREATION + 1
+        seen = observe_stored(group, self.group_id, self.partition, record, self._names)
+        if seen is None:
+            return
+        if is_unknown and isinstance(seen.says, ClassicGroupRemoved):
+            self._removed_ms = record.timestamp
+        self._count(seen.says, record.timestamp)
+        self.entries += seen.observed.history
+        self.group = seen.group
 
     def sight(self, seen_rebalancing: RebalanceSeen) -> None:
         """Take what was seen of the group beside its log."""

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 
+from kafka_why.why.notes import MISSING
 from msgspec.structs import replace
 
 from kafka_why.why.model import Cause, CauseKind, Rebalance, RebalanceOutcome
@@ -73,8 +74,11 @@ class Judge(Comparison):
         """Return True if the source is not able to have seen the step. A report says from when on it is."""
         if before is None and step.began_ms <= self.report.from_ms <= step.ended_ms:
             return True
+        if self.source is not Source.POLLING:
+            return step.began_ms < self._whole_from_ms
+        # A group that changes its protocol between two polls is another one, and entries are missing.
         is_same = before is not None and before.held.keys() == step.held.keys()
-        return step.began_ms < self._whole_from_ms or (self.source is Source.POLLING and is_same)
+        return is_same or any(note.startswith(MISSING) for note in self.report.notes)
 
     def _with_session(self, step: Step) -> Step:
         """A static member that was away for longer than its session went, and joined anew."""
@@ -195,18 +199,20 @@ class Judge(Comparison):
             committed_ms = None
         if (match := _COMMIT.search(reason)) is not None:
             said_ms = r.began_ms - float(match[1]) * 1_000
-            is_right: bool | None = committed_ms is not None and (
-                committed_ms - NEAR_MS < said_ms < self._known_ms(committed_ms) + NEAR_MS
-            )
+            is_right: bool | None = committed_ms is not None and self._is_of_commit(said_ms, committed_ms)
         else:
             is_right = None if _NO_COMMIT not in reason else committed_ms is None
         return self.verdict(step, Line.LAST_COMMIT, is_right, reason, committed_ms)
 
-    def _known_ms(self, committed_ms: int) -> int:
-        """When a source has a commit: polls have it before the next step."""
-        if self.source is not Source.POLLING:
-            return committed_ms
-        return min(step.began_ms for step in self.truth.steps if step.began_ms >= committed_ms)
+    def _is_of_commit(self, said_ms: float, committed_ms: int) -> bool:
+        """Return True if a commit of which a client knew at `committed_ms` was at `said_ms`. It follows on a
+        step, and polls have it before the next one.
+        """
+        ended = [step.ended_ms for step in self.truth.steps if step.ended_ms <= committed_ms]
+        earliest_ms = max(ended, default=committed_ms)
+        following = [step.began_ms for step in self.truth.steps if step.began_ms >= committed_ms]
+        latest_ms = following[0] if self.source is Source.POLLING else committed_ms
+        return earliest_ms - NEAR_MS < said_ms < latest_ms + NEAR_MS
 
     def _is_generation_right(self, step: Step, last: Rebalance) -> bool | None:
         """By what the members know, as far as they say it. A member of whose partitions none changed may

@@ -148,12 +148,11 @@ def table(results: Sequence[Result]) -> str:
 
 
 def _by_source(results: Sequence[Result]) -> str:
+    told = [(result.side, told) for result in results for told in result.stories]
+    told += [("**all of Kafka**", one) for _, one in told if one.source is not Source.OURS]
     found: dict[tuple[str, Source], list[Told]] = defaultdict(list)
-    for result in results:
-        for told in result.stories:
-            found[result.side, told.source].append(told)
-            if told.source is not Source.OURS:
-                found["**all of Kafka**", told.source].append(told)
+    for side, one in told:
+        found[side, one.source].append(one)
     rows = [
         (
             side,
