@@ -6,9 +6,9 @@ from typing import NamedTuple
 from kafka_why.assign.model import GroupSpec, InputError, Member
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId
-from kafka_why.why.incarnations import by_incarnation
 from kafka_why.why.model import Rebalance
 from kafka_why.why.moves import Holdings, KnownState, read_holdings
+from kafka_why.why.segments import by_incarnation
 
 _ENDS = (EntryType.STABLE, EntryType.EMPTY)
 

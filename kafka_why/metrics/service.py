@@ -52,20 +52,16 @@ class BatchMetrics:
         self._dropped = Counter(
             f"{OWN}_rows_dropped_by_watermark", "Requests that Spark lost.", registry=registry
         )
-        self._lag = Gauge(
-            f"{OWN}_event_time_lag_seconds",
-            "Seconds that the watermark is behind the clock.",
-            registry=registry,
-        )
-        self._lag.set_function(self._event_time_lag_s)
-        self._last = Gauge(
-            f"{OWN}_last_batch_duration_seconds", "Duration of the last committed batch.", registry=registry
-        )
-        self._last.set_function(lambda: self._last_s)
-        self._age = Gauge(
-            f"{OWN}_last_batch_age_seconds", "Seconds since a batch was last committed.", registry=registry
-        )
-        self._age.set_function(self._batch_age_s)
+        for name, meaning, read in (
+            (
+                "event_time_lag_seconds",
+                "Seconds that the watermark is behind the clock.",
+                self._event_time_lag_s,
+            ),
+            ("last_batch_duration_seconds", "Duration of the last committed batch.", lambda: self._last_s),
+            ("last_batch_age_seconds", "Seconds since a batch was last committed.", self._batch_age_s),
+        ):
+            Gauge(f"{OWN}_{name}", meaning, registry=registry).set_function(read)
 
     def observe(self, batch: BatchProgress) -> None:
         """Count one batch."""

@@ -28,9 +28,9 @@ from kafka_why.escaping import VisibleText
 from kafka_why.groups.tables import Column, render_table
 from kafka_why.why.causes import BY_RULE, kind_of, kind_of_member
 from kafka_why.why.history import History, HistoryUnavailable, near_names
-from kafka_why.why.incarnations import MISSING, by_incarnation
 from kafka_why.why.model import CauseKind
 from kafka_why.why.report import OBSERVED, Report
+from kafka_why.why.segments import MISSING, by_incarnation
 from kafka_why.why.wording import Clock, count
 
 if TYPE_CHECKING:  # it imports the clients of brokers, which logs do not need

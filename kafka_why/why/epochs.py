@@ -9,11 +9,10 @@ from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import SHARE, STREAMS, ConsumerGroupState, EntryType, HistoryEntry
 from kafka_why.why.causes import LOST, cause_of_epoch, conversion
-from kafka_why.why.incarnations import IncarnationHistory, TopicNames
 from kafka_why.why.model import EpochChange, Moves, Rebalance, RebalanceOutcome
 from kafka_why.why.moves import Holdings, KnownState, compare, compare_shared
 from kafka_why.why.reconciling import Reconciling
-from kafka_why.why.segments import joined_in, removed_in
+from kafka_why.why.segments import IncarnationHistory, TopicNames, joined_in, removed_in
 
 _NOT_SETTLED = (ConsumerGroupState.ASSIGNING, ConsumerGroupState.RECONCILING)
 _ENDS = {

@@ -9,16 +9,18 @@ from kafka_why.contract.kafka.history import EntryType, GroupState, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.why.causes import LOST, cause_of, conversion
 from kafka_why.why.epochs import rebalances_by_epochs
-from kafka_why.why.incarnations import IncarnationHistory, by_incarnation, phases
 from kafka_why.why.model import Idle, Moves, Rebalance, RebalanceOutcome
 from kafka_why.why.moves import Assignments, Holdings, KnownState, compare, idle
 from kafka_why.why.segments import (
     JOINS,
     REMOVALS,
+    IncarnationHistory,
     Segment,
+    by_incarnation,
     first_of_each,
     generation_before,
     joined_in,
+    phases,
     removed_in,
     segments,
 )

@@ -11,10 +11,10 @@ from kafka_why.contract.kafka.history import DEAD, EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.why.client_telemetry import NOTHING_SAID, Telemetry, with_clients_said
 from kafka_why.why.deliveries.model import DeliveryReport
-from kafka_why.why.incarnations import IncarnationHistory, by_incarnation, notes
 from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome, SharesNow
 from kafka_why.why.moves import Assignments
 from kafka_why.why.rebalances import rebalances_of
+from kafka_why.why.segments import IncarnationHistory, by_incarnation, notes
 from kafka_why.why.share_state import shares_now
 from kafka_why.why.state_timelines import Span, StateTimeline, member_timelines, state_spans
 from kafka_why.why.wording import Names, clients_of, lasting_name, names_in

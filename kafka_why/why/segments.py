@@ -1,12 +1,182 @@
-"""A life divided where rebalances begin and end: calm segments of entries and rebalances, alternating."""
+"""A history divided into lives, and a life divided where rebalances begin and end."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
+from typing import Generic, TypeVar
+from uuid import UUID
 
-from kafka_why.contract.kafka.history import EntryType, GroupState, HistoryEntry
+from msgspec import structs
+
+from kafka_why.contract.history_reader import AnyHistoryEntry, HistoryReader
+from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, GroupState, HistoryEntry
+from kafka_why.contract.kafka.snapshot import NamedPartitions
 from kafka_why.contract.protocols.subscriptions import MemberId
-from kafka_why.why.incarnations import IncarnationHistory
+from kafka_why.partition_text import number_list
 from kafka_why.why.model import Joined, RebalanceOutcome, Removed
+
+# Lives: a list of entries, of either protocol, in order, without duplicates and with missing ones named.
+
+
+E = TypeVar("E", bound=AnyHistoryEntry)
+
+
+@dataclass(frozen=True, slots=True)
+class IncarnationHistory(Generic[E]):
+    """The known entries of one incarnation, by `seq`, and the missing numbers between them.
+
+    `unread` are numbers of entries that were not read because nothing depends on them; they are not missing.
+    `begins_after` is the number before the first entry that there can be: 0, unless this is a part of a life.
+    """
+
+    incarnation: str
+    entries: tuple[E, ...]
+    missing: tuple[int, ...]
+    unread: frozenset[int] = frozenset()
+    begins_after: int = 0
+
+    @property
+    def first_seq(self) -> int:
+        """Return the first known number: 1, unless retention deleted the beginning."""
+        return self.entries[0].seq
+
+
+def by_incarnation(
+    history: Iterable[E], unread: Collection[tuple[str, int]] = ()
+) -> list[IncarnationHistory[E]]:
+    """Return the lives of one group in the order of its history.
+
+    `unread` are the names, (incarnation, seq), of entries that were not read because nothing depends on them.
+    """
+    reader = HistoryReader(from_start=False)
+    entries: dict[str, list[E]] = {}
+    group_id = ""
+    for event in history:
+        group_id = event.group_id
+        if reader.is_new(event):
+            entries.setdefault(event.incarnation, []).append(event)
+    left_out: dict[str, set[int]] = {}
+    for incarnation, seq in unread:
+        left_out.setdefault(incarnation, set()).add(seq)
+    return [
+        IncarnationHistory(
+            incarnation,
+            tuple(sorted(found, key=lambda event: event.seq)),
+            tuple(
+                seq
+                for seq in reader.gaps.get((group_id, incarnation), ())
+                if seq not in left_out.get(incarnation, ())
+            ),
+            frozenset(left_out.get(incarnation, ())),
+        )
+        for incarnation, found in entries.items()
+    ]
+
+
+# A life divided where the group changed its protocol: a phase is classic or goes by epochs.
+
+
+def phases(life: IncarnationHistory[HistoryEntry]) -> list[tuple[bool, IncarnationHistory[HistoryEntry]]]:
+    """Return the phases in order, and whether each goes by epochs, as those of consumer, share and streams
+    groups do. A conversion is the first entry of its phase.
+    """
+    found: list[tuple[bool, IncarnationHistory[HistoryEntry]]] = []
+    before = life.begins_after
+    for group_type, entries in groupby(life.entries, lambda entry: entry.group_type):
+        part = IncarnationHistory(life.incarnation, tuple(entries), life.missing, life.unread, before)
+        before = part.entries[-1].seq
+        found.append((group_type in BY_EPOCHS, part))
+    return found
+
+
+# The names of deleted topics. A group forgets the name of a topic when it is deleted, so later entries have
+# the topic's id in its place.
+
+
+class TopicNames:
+    """Puts names in the place of the ids of deleted topics, as far as earlier entries of the same read show
+    them: a member that had partitions under a name has the same partitions under an id, and none under the
+    name.
+    """
+
+    def __init__(self) -> None:
+        self._names: dict[str, str] = {}
+        self._had: dict[MemberId, NamedPartitions] = {}
+
+    def put_in(self, event: HistoryEntry) -> HistoryEntry:
+        """Return the entry with `orders (deleted)` for an id that is known to be that of orders."""
+        if event.type is EntryType.MEMBER_RECONCILED and event.member_id is not None:
+            self._learn(event.member_id, event)
+        elif event.type is EntryType.MEMBER_REPLACED and event.member_id is not None:
+            self._had[event.member_id] = self._had.pop(event.replaced_member_id or "", {})
+        if not self._names:
+            return event
+        named = {field: self._named(getattr(event, field)) for field in ("assigned", "revoking", "awaiting")}
+        targets = event.targets
+        if targets is not None:
+            targets = {member_id: self._named(has) or {} for member_id, has in targets.items()}
+        return structs.replace(event, **named, targets=targets)
+
+    def _learn(self, member_id: MemberId, event: HistoryEntry) -> None:
+        had, has = self._had.get(member_id, {}), {**(event.assigned or {})}
+        for topic, numbers in (event.revoking or {}).items():
+            has[topic] = sorted({*has.get(topic, ()), *numbers})
+        gone = [topic for topic in had if topic not in has and not _is_id(topic)]
+        for topic_id in has.keys() - had.keys() - self._names.keys():
+            fitting = [name for name in gone if had[name] == has[topic_id]] if _is_id(topic_id) else []
+            if len(fitting) == 1:
+                self._names[topic_id] = f"{fitting[0]} (deleted)"
+        self._had[member_id] = has
+
+    def _named(self, partitions: Mapping[str, list[int]] | None) -> NamedPartitions | None:
+        if partitions is None:
+            return None
+        return {self._names.get(topic, topic): numbers for topic, numbers in partitions.items()}
+
+
+def _is_id(topic: str) -> bool:
+    """Whether it is a topic id in the form of the history. A topic may have such a name."""
+    try:
+        return str(UUID(topic)) == topic
+    except ValueError:
+        return False
+
+
+# Remarks about gaps in a group's history, and about faults of the group.
+
+
+MISSING = "entries are missing"
+
+
+def notes(group_lives: Sequence[IncarnationHistory[E]], *, from_start: bool = True) -> list[str]:
+    """Return a sentence for each remark; these kinds of entries have the same names in both protocols.
+
+    `from_start`: the lives begin with the first retained entry.
+    """
+    found = []
+    if len(group_lives) > 1:
+        found.append(f"the group ended and was created again: this report covers {len(group_lives)} lives")
+    for life in group_lives:
+        if life.first_seq > 1 and (from_start or life is not group_lives[0]):
+            found.append(f"the history begins at entry {life.first_seq}: {_why_later(life.entries[0])}")
+        if life.missing:
+            found.append(f"{MISSING}: {number_list(life.missing)} of life {life.incarnation}")
+        late = sum(event.type == EntryType.APPLIED_LATE for event in life.entries)
+        if late:
+            found.append(f"{late} requests were applied late, after a deadline that had already fired")
+    refused = [e for e in group_lives[-1].entries if e.type == EntryType.JOIN_REFUSED]
+    if refused:
+        found.append(f"JoinGroups were refused, {len(refused)} times; the last time: {refused[-1].reason}")
+    marks = [e for e in group_lives[-1].entries if e.type in (EntryType.QUARANTINED, EntryType.RELEASED)]
+    if marks and marks[-1].type == EntryType.QUARANTINED:
+        found.append(f"the group is quarantined, its deadlines do not fire: {marks[-1].reason}")
+    return found
+
+
+def _why_later(first: AnyHistoryEntry) -> str:
+    is_found = isinstance(first, HistoryEntry) and first.observed
+    return "the group was there before it was observed" if is_found else "retention deleted the earlier ones"
+
 
 _REBALANCING = (GroupState.PREPARING_REBALANCE, GroupState.COMPLETING_REBALANCE)
 _FORMS_GENERATION = (EntryType.COMPLETING_REBALANCE, EntryType.EMPTY)

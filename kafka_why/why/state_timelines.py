@@ -9,8 +9,8 @@ from msgspec import Struct
 from kafka_why.contract.kafka.history import BY_EPOCHS, DEAD, EntryType, GroupState, HistoryEntry
 from kafka_why.contract.kafka.history import MemberState as Kafkas
 from kafka_why.contract.protocols.subscriptions import MemberId
-from kafka_why.why.incarnations import IncarnationHistory
 from kafka_why.why.moves import Assignments, Numbers
+from kafka_why.why.segments import IncarnationHistory
 
 
 class MemberState(StrEnum):

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from kafka_why.contract.rocketmq.history import EntryType, HistoryEntry
 from kafka_why.contract.rocketmq.requests import MessageModel
-from kafka_why.why.incarnations import IncarnationHistory, by_incarnation, notes
 from kafka_why.why.rocketmq.model import Change, ChangeCount, ChangeKind, Concerned, Consumer, Report, Trap
+from kafka_why.why.segments import IncarnationHistory, by_incarnation, notes
 
 _KINDS = {
     EntryType.DUPLICATE_CLIENT_ID: ChangeKind.DUPLICATE,
