@@ -1,5 +1,5 @@
 """AddOffsetsToTxn and TxnOffsetCommit over the core and scripted brokers: rows TG1 to TG11.
-tests/e2e/test_transactions.py has what a real broker answers, here it is what is hard to bring about.
+The conformance scripts have what a real broker answers, here it is what is hard to bring about.
 """
 
 import time
