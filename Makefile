@@ -164,7 +164,8 @@ wheels: $(UV) ## resolve wheels of all that kafka-why requires, for PLATFORMS
 		echo "$$platform, Python $$version: $$(grep --count == build/wheels) wheels"; \
 	done; done
 
-# Those of the explainer's tests that need nothing which only the coordinator's distribution requires.
+# Those of the explainer's tests that need nothing which only the coordinator's distribution requires. No random
+# cases: they try rules, which `make test` does, not a version of Python.
 PYTHONS ?= 3.12 3.13
 NOT_ALONE := metrics_progress metrics_scrape page_access page_commands page_coordinator page_courses page_escapes \
 	page_members page_overview why_folder why_share
@@ -174,7 +175,7 @@ test-pythons: $(UV) ## the explainer's pure tests with PYTHONS, each if it is he
 		$(UV) pip install --quiet --python build/python-$$version --constraint requirements-dev.lock \
 			--requirement requirements-why.lock google-re2 hypothesis pytest || exit 1; \
 		CI=1 build/python-$$version/bin/python -m pytest --config-file /dev/null --rootdir . --override-ini pythonpath=. \
-			--import-mode=importlib --noconftest -p no:cacheprovider --quiet tests/unit/kafka_why \
+			--import-mode=importlib --noconftest -p no:cacheprovider --quiet -m 'not hypothesis' tests/unit/kafka_why \
 			$(NOT_ALONE:%=--ignore tests/unit/kafka_why/test_%.py) || exit 1; \
 	done
 

@@ -22,7 +22,8 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.lifetimes import BackgroundThread
 
-INTERVAL_S = 0.1
+# From the begin of a look to that of the next one, so that looks are no rarer where each takes long.
+INTERVAL_S = 0.2
 # No answer is given on the strength of an older look. With the round of the follower that is under way, this
 # bounds the time from the loss of a record to the last answer: at most 1 s (docs/faults.md has it measured).
 CONFIRMED_FOR_S = 0.5
@@ -127,6 +128,7 @@ class LogWatch(BackgroundThread):
 
     def _run(self) -> None:
         while not self._stopped.is_set():
+            next_s = time.monotonic() + INTERVAL_S
             with suppress(KafkaException):  # then no look is recent, and nothing is answered
                 self.look()
-            self._stopped.wait(INTERVAL_S)
+            self._stopped.wait(max(0.0, next_s - time.monotonic()))

@@ -24,7 +24,6 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
 from kafka_why.topic_reader import TopicsMissing, layout_on
 from tests.e2e.gateway_clients import (
-    PARTITIONS,
     RECORDS,
     SESSION_MS,
     ConfluentMember,
@@ -74,6 +73,7 @@ def test_garbage_collections_leave_out_what_a_gateway_has_imported(options: Gate
         assert gc.get_freeze_count() > len(sys.modules)
 
 
+@pytest.mark.one_form
 def test_a_gateway_that_restarts_takes_over(
     broker: EmbeddedBroker, options: GatewayOptions, topic: str
 ) -> None:
@@ -90,30 +90,6 @@ def test_a_gateway_that_restarts_takes_over(
             member.close()
     # It went on as the member it was: nobody else ever joined.
     assert_coordinated(options, group_id, joins=1)
-
-
-def test_clients_of_two_libraries_at_gateways_that_share_a_reply_partition(
-    broker: EmbeddedBroker, options: GatewayOptions, topic: str
-) -> None:
-    group_id = new_group()
-    same = replace(options, reply_partition=2)
-    with ExitStack() as stack:
-        addresses = [str(stack.enter_context(serving(same))) for _ in range(2)]
-        one = stack.enter_context(closing(PythonMember(addresses[0], group_id, topic)))
-        other = stack.enter_context(closing(ConfluentMember(addresses[1], group_id, topic)))
-        share(one, other)
-        for member in (one, other):
-            assert broker.bootstrap_servers not in {f"{host}:{port}" for host, port in member.brokers()}
-        consume_and_commit(addresses[0], topic, one, other)
-        other.close()
-        share(one)
-        assert one.committed(topic) == dict.fromkeys(range(PARTITIONS), RECORDS // PARTITIONS)
-        one.close()
-        # A member that was never there goes on where they stopped.
-        third = stack.enter_context(closing(ConfluentMember(addresses[1], group_id, topic)))
-        produce(addresses[0], topic, range(1_000, 1_004))
-        assert consume(4, third) == [1_000, 1_001, 1_002, 1_003]
-    assert_coordinated(options, group_id, joins=3)
 
 
 @pytest.mark.one_form

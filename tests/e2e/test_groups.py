@@ -42,7 +42,7 @@ from tests.e2e.harness import (
 from tests.harness.commands import invoke
 from tests.harness.shared import PREFIX
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 ORDERS, PRICES = "shop-orders", "shop-prices"
 ORDERS_PARTITIONS, RECORDS = 3, 10
@@ -287,7 +287,6 @@ def test_members_are_removed_with_a_reason(
     ask("delete", "--group", "shipping")
 
 
-@pytest.mark.one_form
 def test_a_reset_is_executed_exported_and_taken_from_a_file(
     ask: Ask, client: CoordinatorClient, broker: EmbeddedBroker, layout: TopicLayout, tmp_path: Path
 ) -> None:
@@ -321,7 +320,6 @@ def test_a_reset_is_executed_exported_and_taken_from_a_file(
     )
 
 
-@pytest.mark.one_form
 def test_a_coordinator_that_does_not_answer(ask: Ask, broker: EmbeddedBroker) -> None:
     quiet = new_layout()
     prepare_topics(broker.client_config, quiet)

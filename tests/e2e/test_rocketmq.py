@@ -163,6 +163,7 @@ def test_consumers_of_all_kinds(
             assert consumer.consumed.keys() == second, "offsets were stored"
 
 
+@pytest.mark.one_form
 def test_a_consumer_that_was_silent_comes_back_on_a_new_connection(
     broker: EmbeddedBroker, layout: TopicLayout, topic: str
 ) -> None:

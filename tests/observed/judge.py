@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 
-from kafka_why.why.notes import MISSING
 from msgspec.structs import replace
 
 from kafka_why.why.model import Cause, CauseKind, Rebalance, RebalanceOutcome
 from kafka_why.why.report import Report
+from kafka_why.why.segments import MISSING
 from tests.observed.comparison import EPOCHS, NEAR_MS, Comparison
 from tests.observed.holdings import Holdings
 from tests.observed.lines import Class, Line, Source, Verdict

@@ -3,6 +3,7 @@ topic grows, the watcher says so, and the commands tell what became of it.
 """
 
 import shlex
+from contextlib import closing
 
 import click
 import pytest
@@ -11,63 +12,64 @@ from kafka import KafkaAdminClient
 from cli import main
 from embedded.broker import EmbeddedBroker
 from kafka_why.contract.layout import TopicLayout
-from tests.e2e.gateway_clients import PARTITIONS
+from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember
 from tests.e2e.harness import wait_until
-from tests.e2e.test_consumer_groups import DESCRIBE, Member
 from tests.harness.commands import invoke
 from tests.harness.transactions import Wire
 
 pytestmark = pytest.mark.e2e
 
+DESCRIBE = 69
 MORE = 2
 
 
 def test_what_the_commands_say(
-    wire: Wire, broker: EmbeddedBroker, layout: TopicLayout, admin: KafkaAdminClient, topic: str, group: str
+    wire: Wire,
+    gateway: str,
+    broker: EmbeddedBroker,
+    layout: TopicLayout,
+    admin: KafkaAdminClient,
+    topic: str,
+    group: str,
 ) -> None:
     def run(command: str) -> str:
         prefix = layout.groups_topic.removesuffix("-groups")
         where = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix]
-        for member in (first, second):  # some commands take as long as a session on a busy machine
-            member.beat()
         result = invoke(main, [*shlex.split(command), *where])
         click.echo(f"\n$ {command}\n{result.output[:4_000]}")
         assert result.exit_code == 0, result.output
         return result.output
 
-    first, second = Member(wire, group), Member(wire, group)
-    for member in (first, second):
-        member.join(subscribed_topic_names=[topic])
+    def joined() -> ConfluentMember:
+        return ConfluentMember(gateway, group, topic, is_of_consumer_protocol=True)
 
-    def has_settled(partitions: int) -> bool:
-        """The sum alone does not show it: a member counts what it has yet to revoke."""
-        first.beat()
-        second.beat()
+    with closing(joined()) as first, closing(joined()) as second:
+
+        def has_settled(partitions: int) -> bool:
+            (described,) = wire.ask(DESCRIBE, 1, group_ids=[group]).groups
+            held = len(first.partitions()) + len(second.partitions())
+            return (described.group_state, held) == ("Stable", partitions)
+
+        wait_until(lambda: has_settled(PARTITIONS), "all partitions of the topic for two members")
+        admin.create_partitions({topic: PARTITIONS + MORE})
+        wait_until(lambda: has_settled(PARTITIONS + MORE), "the topic's new partitions")
+
+        def is_listed() -> bool:
+            """The commands read the query's topics, which follow the answers of its replica."""
+            listed = [line.split() for line in run("groups list --type --state").splitlines()]
+            return [group, "Consumer", "Stable"] in listed
+
+        wait_until(is_listed, "the group in the list")
+        members = run(f"groups describe --group {group} --members --verbose")
         (described,) = wire.ask(DESCRIBE, 1, group_ids=[group]).groups
-        held = sum(len(held) for m in (first, second) for held in m.owned.values())
-        return (described.group_state, held) == ("Stable", partitions)
-
-    wait_until(lambda: has_settled(PARTITIONS), "all partitions of the topic for two members")
-    admin.create_partitions({topic: PARTITIONS + MORE})
-    wait_until(lambda: has_settled(PARTITIONS + MORE), "the topic's new partitions")
-
-    def is_listed() -> bool:
-        """The commands read the query's topics, which follow the answers of its replica."""
-        listed = [line.split() for line in run("groups list --type --state").splitlines()]
-        return [group, "Consumer", "Stable"] in listed
-
-    wait_until(is_listed, "the group in the list")
-    members = run(f"groups describe --group {group} --members --verbose")
-    epoch = str(first.epoch)
-    (line,) = [line.split() for line in members.splitlines() if first.member_id in line]
-    held = f"{topic}:{','.join(map(str, *first.owned.values()))}"
-    assert line[-5:] == [epoch, held, epoch, held, topic]
-    state = run(f"groups describe --group {group} --state").splitlines()[-1].split()
-    assert state[-6:] == ["uniform", "Stable", epoch, epoch, "2", "Consumer"]
-    assert run(f"groups describe --group {group}").count(f" {topic} ") == PARTITIONS + MORE
-    why = run(f"why {group}")
-    assert f"Group {group} is Stable" in why
-    assert f"in the cluster: {topic} has {PARTITIONS + MORE} partitions" in why
-    assert f"{PARTITIONS + MORE} partitions" in run(f"assign --from-group {group} --strategy uniform")
-    first.leave()
-    second.leave()
+        epoch, member_id = str(described.group_epoch), first.do(first.consumer.memberid)
+        (line,) = [line.split() for line in members.splitlines() if member_id in line]
+        held = f"{topic}:{','.join(map(str, sorted(first.partitions())))}"
+        assert line[-5:] == [epoch, held, epoch, held, topic]
+        state = run(f"groups describe --group {group} --state").splitlines()[-1].split()
+        assert state[-6:] == ["uniform", "Stable", epoch, epoch, "2", "Consumer"]
+        assert run(f"groups describe --group {group}").count(f" {topic} ") == PARTITIONS + MORE
+        why = run(f"why {group}")
+        assert f"Group {group} is Stable" in why
+        assert f"in the cluster: {topic} has {PARTITIONS + MORE} partitions" in why
+        assert f"{PARTITIONS + MORE} partitions" in run(f"assign --from-group {group} --strategy uniform")

@@ -205,13 +205,3 @@ SOMEWHERE = [
 @pytest.mark.parametrize(("acls", "expected"), [pytest.param(a, e, id=n) for n, a, e in SOMEWHERE])
 def test_write_on_any_topic(acls: list[Acl], expected: bool) -> None:
     assert authorizer(*acls).may_somewhere(ANN, HOST, Operation.WRITE, TOPIC) is expected
-
-
-def test_operations_are_those_that_kafka_names_for_the_type() -> None:
-    made = authorizer(acl(Operation.ALL), acl(Operation.DELETE, permission=DENY))
-    assert made.operations(ANN, HOST, GROUP, "g") == {
-        Operation.READ,
-        Operation.DESCRIBE,
-        Operation.DESCRIBE_CONFIGS,
-        Operation.ALTER_CONFIGS,
-    }

@@ -1,5 +1,5 @@
 """AddOffsetsToTxn and TxnOffsetCommit over the core and scripted brokers: rows TG1 to TG11.
-tests/e2e/test_transactions.py has what a real broker answers, here it is what is hard to bring about.
+The conformance scripts have what a real broker answers, here it is what is hard to bring about.
 """
 
 import time
@@ -91,7 +91,7 @@ class Brokers:
         return {"transaction_states": [state]}
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions, "BROKERS_TIMEOUT_S", 0.5)
 
@@ -139,6 +139,7 @@ async def test_tg2_errors_of_add_offsets(world: GatewayFixture, code: int, told:
     assert await add_offsets(await world.client(), 3) == told
 
 
+@pytest.mark.usefixtures("short_waits")
 @played
 async def test_tg2_a_lost_broker_is_looked_up_again(world: GatewayFixture) -> None:
     Brokers().on(world)
@@ -249,6 +250,7 @@ async def test_tg8_a_transaction_that_is_not_open_is_refused(world: GatewayFixtu
     assert world.core.asked == []
 
 
+@pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("version", VERSIONS)
 @played
 async def test_tg9_brokers_that_do_not_answer(world: GatewayFixture, version: int) -> None:
@@ -259,6 +261,7 @@ async def test_tg9_brokers_that_do_not_answer(world: GatewayFixture, version: in
     assert world.core.asked == []
 
 
+@pytest.mark.usefixtures("short_waits")
 @played
 async def test_tg9_a_gateway_that_stood_still_writes_no_late_request(
     world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
