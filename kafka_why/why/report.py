@@ -1,7 +1,7 @@
 """A report on a group: its current state, a summary of its rebalances, and the rebalances."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import Struct
@@ -11,7 +11,7 @@ from kafka_why.contract.kafka.history import DEAD, EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.why.client_telemetry import NOTHING_SAID, Telemetry, with_clients_said
 from kafka_why.why.deliveries.model import DeliveryReport
-from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome, SharesNow
+from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome, Returned, SharesNow
 from kafka_why.why.moves import Assignments
 from kafka_why.why.rebalances import rebalances_of
 from kafka_why.why.segments import IncarnationHistory, by_incarnation, notes
@@ -22,6 +22,7 @@ from kafka_why.why.wording import Names, clients_of, lasting_name, names_in
 # The course of a group: all that its entries say, whatever the time at which somebody asks.
 
 
+_WENT = (CauseKind.MEMBER_LEFT, CauseKind.MEMBER_GONE, CauseKind.SESSION_TIMEOUT)
 OBSERVED = "a group of the cluster's own coordinator: this is what can be seen of it (docs/observe.md)"
 
 
@@ -77,7 +78,7 @@ def course_of(
         last=entries[-1],
         state_since_ms=_state_since_ms(last_life),
         members=members,
-        rebalances=rebalances,
+        rebalances=with_returns(rebalances, clients),
         states=state_spans(group_lives),
         lanes=[*earlier, *latest],
         removals=[event for event in entries if event.type is EntryType.MEMBER_REMOVED],
@@ -86,6 +87,26 @@ def course_of(
         names=names_in(members, rebalances, clients),
         shares=shares_now(last_life.entries),
     )
+
+
+def with_returns(rebalances: Sequence[Rebalance], clients: Mapping[MemberId, str]) -> list[Rebalance]:
+    """Return the rebalances, where those by a member that went say when its client came back."""
+    found = list(rebalances)
+    gone: dict[tuple[str, str | None], int] = {}
+    for index, r in enumerate(found):
+        client_id, host = r.cause.client_id, r.cause.client_host
+        if len(r.cause.member_ids) != 1 or client_id is None:
+            continue
+        if r.cause.kind in _WENT:
+            if client_id not in (lasting_name(member_id, clients) for member_id in r.members):
+                gone[client_id, host] = index
+        elif (
+            r.cause.kind is CauseKind.MEMBER_JOINED and (at := gone.pop((client_id, host), None)) is not None
+        ):
+            (member_id,) = r.cause.member_ids
+            back = Returned(member_id, r.began_ms - found[at].began_ms)
+            found[at] = replace(found[at], returned=back)
+    return found
 
 
 def _state_since_ms(life: IncarnationHistory[HistoryEntry]) -> int:

@@ -9,7 +9,7 @@ from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.why.client_telemetry import client_lines
 from kafka_why.why.deliveries.text import deliveries_text
 from kafka_why.why.epoch_text import epoch_lines, partitions_text
-from kafka_why.why.model import About, CauseKind, MemberMoves, Moves, Rebalance, RebalanceOutcome
+from kafka_why.why.model import About, CauseKind, MemberMoves, Moves, Rebalance, RebalanceOutcome, Returned
 from kafka_why.why.report import Report
 from kafka_why.why.share_state import share_lines
 from kafka_why.why.wording import (
@@ -99,12 +99,21 @@ def rebalance_text(r: Rebalance, now_ms: int, clock: Clock, names: Names) -> Vis
     return visible_text([head, *(INDENT + line for line in columns(details(r, now_ms, names)))])
 
 
+_GAPS = {
+    CauseKind.MEMBER_LEFT: "a restart, or processing that exceeded max.poll.interval.ms",
+    CauseKind.SESSION_TIMEOUT: "a process that was killed and restarted, or stood still (GC, suspended)",
+    CauseKind.MEMBER_GONE: "a restart, processing that exceeded max.poll.interval.ms, or a pause",
+}
+
+
 def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
     """Yield what there is to say of a rebalance, each line with its label."""
     yield from _cause(r, names)
     yield from client_lines(r, names, About.CAUSE)
     if r.converted is not None and r.cause.kind is not CauseKind.CONVERTED:
         yield "changed", names.put_in(r.converted)
+    if r.returned is not None:
+        yield "back", _back(r, r.returned, names)
     yield "took", _took(r, now_ms)
     yield from epoch_lines(r, names) if r.goes_by_epochs else _waiting(r, names)
     yield from _removed(r, names)
@@ -136,6 +145,12 @@ def _cause(r: Rebalance, names: Names) -> Lines:
     if len(r.cause.member_ids) == 1 and names.of(r.cause.member_ids[0]) != r.cause.member_ids[0]:
         host = f" at {r.cause.client_host}" if r.cause.client_host else ""
         yield "member", f"{r.cause.member_ids[0]}{host}"
+
+
+def _back(r: Rebalance, returned: Returned, names: Names) -> str:
+    """Return when the client came back, and what such a gap comes from where nobody has said it."""
+    text = f"as {names.of(returned.member_id)} after {duration_text(returned.after_ms)}"
+    return text if r.cause.client_reason else f"{text}: {_GAPS[r.cause.kind]}"
 
 
 def _took(r: Rebalance, now_ms: int) -> str:

@@ -4,10 +4,11 @@ import re
 from datetime import UTC
 
 import pytest
+from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.why.history import why_nothing
-from kafka_why.why.report import report
+from kafka_why.why.report import report, with_returns
 from kafka_why.why.text import MAX_REBALANCES, report_text
 from kafka_why.why.wording import Clock, Names, duration_text, is_bare, parse_since
 from tests.harness.histories import Recorder, of_scenario
@@ -233,3 +234,15 @@ def test_a_deleted_topic_has_the_name_that_earlier_entries_show(again: tuple[str
     first, *others = DELETED
     history = Recorder().play(*BEFORE, first, *again, *others, *REVOKED)
     assert revoked(history) == {"foo (deleted)": [0, 1, 2, 3]}
+
+
+def test_client_that_left_and_came_back_is_named_unless_another_member_has_its_id() -> None:
+    history = Recorder().play(
+        "config group.initial.rebalance.delay.ms=0",
+        *("join w api=3", "sync w assign=@w:jobs-0", "at 1s", "leave w", "at 5s", "join w api=3"),
+    )
+    back = "as w-578e9d55 after 4.0 s: a restart, or processing that exceeded max.poll.interval.ms"
+    assert text_line(text_of(history, NOW_MS), "back") == back
+    _, left, joined = report("g", history, NOW_MS).rebalances
+    twin = replace(left, returned=None, members=["w-00000000-0000-0000-0000-000000000000"])
+    assert with_returns([twin, joined], {})[0].returned is None
