@@ -1,6 +1,7 @@
 """The commands that the page runs for its readers: real processes, which end with the reader."""
 
 import asyncio
+import json
 import shlex
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from kafka_why.assign.recorded import recorded_group
-from kafka_why.page import commands
+from kafka_why.page import app, commands
 from kafka_why.page.commands import (
     MAX_OUTPUT_BYTES,
     Command,
@@ -22,10 +23,13 @@ from kafka_why.page.commands import (
     replay_command,
     whatif_command,
 )
+from kafka_why.why.history import History
 from kafka_why.why.rebalances import rebalances
 from tests.e2e.harness import wait_until
-from tests.unit.kafka_why.page_facts import played
+from tests.unit.kafka_why.page_facts import facts_of, fleet_of, played, take_entries, view
 from tests.unit.kafka_why.test_assign_groups import TWO_WORKERS
+from tests.unit.kafka_why.test_page_access import answer, serving
+from tests.unit.kafka_why.why_story import END_MS, STORY
 
 SOURCE = Source(checkpoint="/data/coordinator", properties="bootstrap.servers=b:9092\nsasl.password=secret\n")
 PYTHON = (sys.executable, "-c")
@@ -132,3 +136,17 @@ def test_names_of_strangers_are_no_options() -> None:
         "--input",
         "/dev/stdin",
     ]
+
+
+def test_buttons_of_commands_are_shown_only_where_these_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = fleet_of(view("g"))
+    take_entries(fleet, played(*STORY), END_MS, "g")
+    history = History(list(facts_of(fleet, "g").entries), frozenset(), from_start=True, records_read=0)
+    with serving(fleet=fleet, read=lambda *_: history, now_ms=lambda: END_MS) as listening:
+        at_ms = json.loads(answer(listening, "/api/group?id=g")[2])["rebalances"][0]["at_ms"]
+        for program, is_shown in ((Path(__file__), True), (tmp_path / "none", False)):
+            monkeypatch.setattr(app, "PROGRAM", program)
+            status, _, body = answer(listening, f"/rebalance?group=g&at={at_ms}")
+            assert (status, b'class="asks"' in body) == (200, is_shown)
