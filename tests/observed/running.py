@@ -142,8 +142,11 @@ def table(results: Sequence[Result]) -> str:
     parts = [_by_source(results), _by_line(results), _by_story(results)]
     for result in results:
         if result.skipped:
-            names = ", ".join(f"{name} ({reason})" for name, reason in result.skipped.items())
-            parts.append(f"Not played with {result.side}: {names}.")
+            names: dict[str, list[str]] = defaultdict(list)
+            for name, reason in result.skipped.items():
+                names[reason].append(name)
+            left_out = "; ".join(f"{', '.join(of)} ({reason})" for reason, of in names.items())
+            parts.append(f"Not played with {result.side}: {left_out}.")
     return "\n\n".join(parts)
 
 
