@@ -27,7 +27,6 @@ LONGEST_FIRST = (
     "tests/slow/test_demo.py",
     "tests/slow/spark/",
     "tests/slow/test_run.py",
-    "tests/slow/test_replay.py",
     "tests/slow/test_secured.py",
     "tests/slow/test_observe_kills.py",
     "tests/slow/test_observe.py",
