@@ -31,7 +31,6 @@ LONGEST_FIRST = (
     "tests/slow/test_observe_kills.py",
     "tests/slow/test_observe.py",
     "tests/slow/test_coordinator_restart.py",
-    "tests/slow/test_endurance.py",
     "tests/slow/test_assignors_live.py",
     "tests/slow/test_worst_records.py",
     "tests/slow/test_page_drag.py",
