@@ -214,49 +214,6 @@ def test_a_killed_consumer_is_named_live_and_two_clicks_lead_to_the_reason(
                     picture(other, f"{name}-{width}{'-dark' if dark else ''}")
 
 
-@in_browser
-def test_dragging_zooms_the_timeline_and_the_address_keeps_it(
-    page: str, gateway: str, topic: str, tmp_path: Path
-) -> None:
-    group_id = new_group()
-    with (
-        closing(ConfluentMember(gateway, group_id, topic)) as member,
-        browser(tmp_path / "browser") as driver,
-    ):
-        share(member)
-        driver.get(f"{page}group?{urlencode({'id': group_id})}")
-        wait_until(lambda: shows(driver, "svg.timeline rect.holds"), "the timeline")
-        drag = (
-            "const [from, to] = arguments, svg = document.querySelector('svg.timeline');"
-            "const box = svg.getBoundingClientRect();"
-            "const before = [Number(svg.dataset.from), Number(svg.dataset.to)];"
-            "const at = (part) => "
-            "({clientX: box.left + box.width * part, clientY: box.top + 5, bubbles: true, button: 0});"
-            "svg.dispatchEvent(new PointerEvent('pointerdown', at(from)));"
-            "svg.dispatchEvent(new PointerEvent('pointermove', at(to)));"
-            "svg.dispatchEvent(new PointerEvent('pointerup', at(to)));"
-            "return before;"
-        )
-        from_ms, to_ms = driver.execute_script(drag, 0.25, 0.75)
-        wait_until(lambda: "from=" in driver.current_url, "the zoom")
-
-        def shown() -> tuple[int, int]:
-            from_ms, to_ms = driver.execute_script(
-                "const {from, to} = document.querySelector('svg.timeline').dataset; return [+from, +to];"
-            )
-            return from_ms, to_ms
-
-        quarter_ms = (to_ms - from_ms) / 4
-        exact = "svg.timeline:not([aria-busy])"
-        wait_until(lambda: shown()[1] < to_ms and shows(driver, exact), "the server's picture of the part")
-        assert shown() == pytest.approx((from_ms + quarter_ms, to_ms - quarter_ms), abs=quarter_ms / 10)
-        assert shows(driver, "#now table"), "the members, which do not depend on the time, stay"
-        driver.refresh()
-        assert shown() == pytest.approx((from_ms + quarter_ms, to_ms - quarter_ms), abs=quarter_ms / 10)
-        driver.back()
-        assert errors_of(driver) == []
-
-
 def test_the_coordinators_page_says_what_its_metrics_and_its_topics_say(
     page: str, coordinated: Coordinated
 ) -> None:
