@@ -56,7 +56,7 @@ pure-conformance: $(STAMP)
 	$(BIN)/python -m tests.conformance.report --pure --random 0
 
 # The same code as in the other tests, with more seeds.
-SEEDS ?= 3
+SEEDS ?= 1
 test-slow: $(STAMP) ## what takes minutes: tests/slow with SEEDS
 	$(PYTEST) --timeout 1800 --seeds $(SEEDS) tests/slow
 

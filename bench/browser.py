@@ -25,9 +25,7 @@ _OPTIONS = (
 
 
 @contextmanager
-def browser(
-    folder: Path, width: int = 1280, height: int = 900, *, dark: bool = False
-) -> Iterator[webdriver.Chrome]:
+def browser(folder: Path, width: int = 1280, height: int = 900) -> Iterator[webdriver.Chrome]:
     """A browser with its own profile in a folder, and a window of this size. It contacts nobody by itself."""
     assert CHROMIUM is not None and DRIVER is not None, MISSING
     options = webdriver.ChromeOptions()
@@ -37,13 +35,18 @@ def browser(
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     try:
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
-        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+        set_screen(driver, width, height)
         yield driver
     finally:
         driver.quit()
+
+
+def set_screen(driver: webdriver.Chrome, width: int, height: int = 900, *, dark: bool = False) -> None:
+    """Set the size of the window, below 600 pixels that of a phone, and light or dark colours."""
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
 
 def errors_of(driver: webdriver.Chrome) -> list[str]:

@@ -18,7 +18,7 @@ from streaming.service.status import read_status
 from tests.campaigns.keeper import FINAL_CODES, LOST_ITS_TOPICS, Keeper
 from tests.campaigns.results import Result, Struck
 from tests.e2e.harness import child_pids, command_of, wait_until
-from tests.harness.broker_cluster import BrokerCluster
+from tests.harness.broker_cluster import ONE_BROKER, BrokerCluster
 from tests.harness.ports import gateway_port
 from tests.harness.secured_broker import COORDINATOR, GATEWAY, write_properties
 
@@ -35,16 +35,6 @@ SETTINGS = {
     "group.consumer.session.timeout.ms": str(CONSUMER_SESSION_MS),
     "rocketmq.channel.expired.timeout.ms": str(CLIENT_EXPIRY_MS),
     "rocketmq.scan.interval.ms": "1000",
-}
-
-_ONE_BROKER = {
-    "default.replication.factor": "1",
-    "min.insync.replicas": "1",
-    "offsets.topic.replication.factor": "1",
-    "transaction.state.log.replication.factor": "1",
-    "transaction.state.log.min.isr": "1",
-    "share.coordinator.state.topic.replication.factor": "1",
-    "share.coordinator.state.topic.min.isr": "1",
 }
 
 
@@ -248,7 +238,7 @@ class Stage(ABC):
 
 def one_broker(folder: Path) -> BrokerCluster:
     """A cluster of one broker, for a stage in this folder on which no broker breaks for long."""
-    return BrokerCluster(folder / "brokers", overrides=_ONE_BROKER, nodes=[1])
+    return BrokerCluster(folder / "brokers", overrides=ONE_BROKER, nodes=[1])
 
 
 def command_line(arguments: list[str], step: str = "steady") -> list[str]:

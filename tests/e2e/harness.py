@@ -31,7 +31,6 @@ from kafka_why.contract.service import ServicePhase
 from kafka_why.topic_reader import TopicReader, layout_on
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
-from streaming.service.status import read_status
 from tests.harness.form import formed
 from tests.harness.shared import QUICK_JAVA as QUICK_JAVA
 from tests.harness.waiting import WAIT_TIMEOUT_S as WAIT_TIMEOUT_S
@@ -92,15 +91,6 @@ def coordinating(options: Options) -> Iterator[Coordinator]:
             coordinator.status.current
         )
         yield coordinator
-
-
-def waits_for_a_request(folder: Path) -> bool:
-    """Whether the coordinator of this folder, without a gateway, was started again and waits for the first
-    request: with it, or half a minute later, the sessions of its members begin.
-    """
-    with suppress(FileNotFoundError):
-        return read_status(folder / "status.json").reason.startswith("sessions begin with the first request")
-    return False
 
 
 @dataclass(frozen=True)

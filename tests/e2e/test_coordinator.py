@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from checkpoints.checkpoint import Checkpoint
+from checkpoints.metadata import Epoch, OwnerRecord
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.service import ServicePhase
@@ -59,3 +60,18 @@ def test_topic_that_is_gone_or_was_made_anew_is_refused(broker: EmbeddedBroker, 
     prepare_topics(broker.client_config, layout)
     with pytest.raises(FolderError, match=f"requests_topic_id was '{before.requests_topic_id}' and is"):
         Coordinator(Options(broker.client_config, tmp_path, layout)).start()
+
+
+def test_batch_that_other_rules_planned_is_refused_before_anything_is_written(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    layout, checkpoint = new_layout(), Checkpoint.at(tmp_path)
+    written = OwnerRecord([Epoch(0, {}, [], "0.0.1")])
+    checkpoint.create(prepare_topics(broker.client_config, layout), written)
+    owner = checkpoint.newest_owner()
+    plans = tmp_path / "spark" / "offsets"
+    plans.mkdir(parents=True)
+    (plans / "0").touch()
+    with pytest.raises(FolderError, match=r"batch 0 was planned by version 0\.0\.1 and is not committed"):
+        Coordinator(Options(broker.client_config, tmp_path, layout)).start()
+    assert (checkpoint.newest_owner(), checkpoint.record()) == (owner, written)

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -34,11 +35,12 @@ HEARTBEAT, COORDINATOR_NOT_AVAILABLE, UNKNOWN_MEMBER_ID = 12, 15, 25
 
 
 class Serving(NamedTuple):
-    """A gateway of several processes, and the ids of those that serve."""
+    """A gateway of several processes, the ids of those that serve, and the address of their metrics."""
 
     parent: subprocess.Popen[str]
     address: Address
     pids: list[int]
+    metrics: str
 
     def ended(self) -> tuple[int, str]:
         """The exit code, and the last line of standard error, when it ends."""
@@ -61,7 +63,7 @@ def serving(broker: EmbeddedBroker, coordinated: Coordinated) -> Iterator[Servin
             ready = json.loads(parent.stdout.readline())
             pids = [pid for pid in child_pids(parent.pid) if "spawn_main" in command_of(pid)]
             assert len(pids) == PROCESSES
-            yield Serving(parent, Address.parse(ready["gateway"]), pids)
+            yield Serving(parent, Address.parse(ready["gateway"]), pids, ready["metrics"])
         finally:
             parent.kill()
 
@@ -106,9 +108,26 @@ async def broker_of(address: Address) -> Address:
         return Address(broker.host, broker.port)
 
 
-def test_processes_share_the_ports_and_end_in_order(serving: Serving) -> None:
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=30) as response:
+        text: str = response.read().decode()
+    return text
+
+
+def heartbeats_counted(metrics: str) -> float:
+    """The heartbeats that all processes have answered together. 0 before there is one."""
+    counted = 'group_coordinator_gateway_request_duration_seconds_count{api="Heartbeat"}'
+    lines = [line for line in get(metrics).splitlines() if line.startswith(counted)]
+    return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+
+def test_processes_share_the_ports_have_one_for_metrics_and_health_and_end_in_order(serving: Serving) -> None:
     for address in (serving.address, asyncio.run(broker_of(serving.address))):
         assert asyncio.run(heartbeats(address, serving.pids)) == [UNKNOWN_MEMBER_ID] * CONNECTIONS
+    # A process that answers late on a busy machine is left out until the next look.
+    wait_until(lambda: heartbeats_counted(serving.metrics) >= 2 * CONNECTIONS, "the heartbeats of both")
+    for path in ("healthz", "readyz"):
+        get(serving.metrics.replace("metrics", path))
     serving.parent.send_signal(signal.SIGTERM)
     exit_code, _ = serving.ended()
     assert exit_code == 0

@@ -25,6 +25,18 @@ from tests.harness.waiting import wait_until
 NODES = (1, 2, 3)
 """The node ids."""
 REPLICAS = 3
+ONE_BROKER: Mapping[str, str] = MappingProxyType(
+    {
+        "default.replication.factor": "1",
+        "min.insync.replicas": "1",
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "share.coordinator.state.topic.replication.factor": "1",
+        "share.coordinator.state.topic.min.isr": "1",
+    }
+)
+"""The settings of a cluster of one node."""
 IN_SYNC_TIMEOUT_S = 120.0
 _START_TRIES = 3
 # Three share a small machine.

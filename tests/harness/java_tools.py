@@ -20,7 +20,6 @@ _JVM_OPTIONS = ("-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "
 _CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 _SHARE_CONSUMER = "org.apache.kafka.tools.consumer.ConsoleShareConsumer"
 _SHARE_GROUPS = "org.apache.kafka.tools.consumer.group.ShareGroupCommand"
-_CONFIGS = "org.apache.kafka.tools.ConfigCommand"
 _ASSIGNMENTS = "org.apache.kafka.clients.consumer.internals.ConsumerRebalanceListenerInvoker"
 _ASSIGNED, _REVOKED = "Adding newly assigned partitions: ", "Revoke previously assigned partitions "
 
@@ -50,10 +49,6 @@ class JavaTools:
         """Return the output of `kafka-share-groups`. It reports errors only there, not by its exit code."""
         command = self._java(_SHARE_GROUPS, self._new_log("groups"))
         return _output([*command, "--timeout", str(_ANSWER_TIMEOUT_MS), *arguments])
-
-    def configs(self, *arguments: str) -> str:
-        """Return the output of `kafka-configs`."""
-        return _output([*self._java(_CONFIGS, self._new_log("configs")), *arguments])
 
     @contextmanager
     def console_consumer(self, group_id: str, topic: str, **settings: str) -> Iterator["ConsoleConsumer"]:

@@ -1,6 +1,6 @@
 """A coordinator in the process of the test that is stopped and started again, and clients that stay."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -50,8 +50,8 @@ class Service:
 
 
 @contextmanager
-def restartable(broker: EmbeddedBroker, folder: Path) -> Iterator[Service]:
-    """The coordinator runs, and is stopped at the end."""
+def restartable(broker: EmbeddedBroker, folder: Path, spark: Mapping[str, str]) -> Iterator[Service]:
+    """The coordinator runs with these settings of Spark, and is stopped at the end."""
     client_config, layout = broker.client_config, new_layout()
     options = formed(
         Options(
@@ -62,7 +62,7 @@ def restartable(broker: EmbeddedBroker, folder: Path) -> Iterator[Service]:
             ui_port=None,
             tick_interval_ms=50,
             first_request_wait_s=1.0,
-            spark=QUICK_SPARK,
+            spark={**QUICK_SPARK, **spark},
         )
     )
     prepare_topics(client_config, layout)

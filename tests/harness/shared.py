@@ -19,7 +19,7 @@ import pytest
 from cli.processes.child import Children
 from embedded.broker import EmbeddedBroker, Ports
 from tests.harness import form
-from tests.harness.broker_cluster import BrokerCluster
+from tests.harness.broker_cluster import NODES, ONE_BROKER, BrokerCluster
 from tests.harness.secured_broker import ADMIN, COORDINATOR, ClusterSecurity, write_properties
 
 PREFIX = "shared"
@@ -83,16 +83,21 @@ class Services(Protocol):
 class Owner:
     """Starts what is asked for, each once, in a folder; `close` stops it.
 
-    With `security` the broker is one of three with TLS, to which tests log in as its administrator and the
+    With `security` the broker is one of `nodes` with TLS, to which tests log in as its administrator and the
     coordinator as a user of its own, by SCRAM. `arguments` are further ones for the coordinator.
     """
 
     def __init__(
-        self, folder: Path, security: ClusterSecurity | None = None, arguments: Sequence[str] = ()
+        self,
+        folder: Path,
+        security: ClusterSecurity | None = None,
+        arguments: Sequence[str] = (),
+        nodes: Sequence[int] = NODES,
     ) -> None:
         self._folder = folder
         self._security = security
         self._arguments = arguments
+        self._nodes = nodes
         self._stack = ExitStack()
         self._broker = _Once(self._start_broker)
         self._coordinator = _Once(self._start_coordinator)
@@ -114,7 +119,11 @@ class Owner:
         return BrokerAt(broker.data_dir, broker.ports)
 
     def _start_cluster(self, security: ClusterSecurity) -> BrokerAt:
-        cluster = self._stack.enter_context(BrokerCluster(self._folder / "brokers", security=security))
+        settings = ONE_BROKER if len(self._nodes) == 1 else {}
+        brokers = BrokerCluster(
+            self._folder / "brokers", overrides=settings, nodes=self._nodes, security=security
+        )
+        cluster = self._stack.enter_context(brokers)
         _, port = cluster.address(cluster.nodes[0]).split(":")
         ports = Ports(client=int(port), controller=0)
         return BrokerAt(cluster.data_dir, ports, security.client_properties(ADMIN, "SCRAM-SHA-512"))

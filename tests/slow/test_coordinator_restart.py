@@ -1,12 +1,17 @@
-"""What a stop, a start, a move and a ticker that stands still mean to groups, with everything real."""
+"""What a stop, a start, a move and a ticker that stands still mean to groups, with everything real; and what
+stays of many batches.
+"""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 
+from bench.memory import MIB, heap_after_collection_bytes
+from bench.rows.checkpoint import growth_of_most, sizes_in
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Epoch
 from cli import main
@@ -25,6 +30,7 @@ from tests.e2e.harness import (
     Member,
     history_of,
     new_layout,
+    note,
     offset_records,
     pending_of,
     read_topic,
@@ -40,10 +46,26 @@ from tests.harness.restartable import Service, restartable
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("quick_java")]
 
+# Spark keeps less than usual, so that what is kept for ever shows soon. The rows `checkpoint` and `endurance`
+# of the bench have its usual bounds and thousands of batches.
+STREAMING = "spark.sql.streaming"
+KEPT = {
+    f"{STREAMING}.minBatchesToRetain": "5",
+    f"{STREAMING}.stateStore.minDeltasForSnapshot": "10",
+    f"{STREAMING}.stateStore.maintenanceInterval": "1s",
+    "spark.ui.retainedJobs": "10",
+    "spark.ui.retainedStages": "10",
+    "spark.sql.ui.retainedExecutions": "10",
+}
+WARM_BATCHES, BATCHES, STEP, HEAP_STEP = 30, 90, 6, 12
+GROWTH_MAX = 0.3
+HEAPS = 3
+HEAP_GROWTH_MAX_BYTES = 12 * MIB
+
 
 @pytest.fixture(scope="module")
 def service(broker: EmbeddedBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    with restartable(broker, tmp_path_factory.mktemp("data") / "coordinator") as service:
+    with restartable(broker, tmp_path_factory.mktemp("data") / "coordinator", KEPT) as service:
         yield service
 
 
@@ -150,6 +172,46 @@ def check_epochs(service: Service, before: list[Epoch]) -> None:
         (old[-1].from_batch, old[-1].settings),
         (new.from_batch, new.settings),
     ]
+
+
+@pytest.mark.timeout(600)
+def test_checkpoint_and_heap_are_bounded(
+    service: Service, record_property: Callable[[str, object], None]
+) -> None:
+    batches: list[int] = []
+    service.coordinator.on_batch = lambda batch: batches.append(batch.batch_id)
+    member = stable_member(service.one, "endurance")
+    wait_until(lambda: batches != [], "a batch")
+    files, sizes, heaps = [], [], []
+    for number in range(WARM_BATCHES, BATCHES + 1, STEP):
+        batch = batches[0] + number
+        heartbeat_each_batch(member, batches, batch)
+        if (number - WARM_BATCHES) % HEAP_STEP == 0:
+            heaps.append(heap_of(service))
+        sample = sizes_in(service.options.folder, batch)
+        files.append(float(sample.files.total()))
+        sizes.append(float(sample.sizes.total()))
+    assert member.leave() is ErrorCode.NONE
+    note(record_property, "files in the checkpoint", f"{min(files):.0f} to {max(files):.0f}")
+    assert growth_of_most(files) < GROWTH_MAX
+    assert growth_of_most(sizes) < GROWTH_MAX
+    # Most collections find a running batch, too, 10 to 20 MiB of it, and some do not. So medians count.
+    first, last = median(heaps[:HEAPS]), median(heaps[-HEAPS:])
+    note(record_property, "heap after a collection", f"{first / MIB:.1f}, then {last / MIB:.1f} MiB")
+    assert last - first < HEAP_GROWTH_MAX_BYTES
+
+
+def heartbeat_each_batch(member: Member, batches: list[int], last: int) -> None:
+    """Send a heartbeat after each batch, until the last one has ended."""
+    while (newest := batches[-1]) < last:
+        assert member.heartbeat(1) is ErrorCode.NONE
+        wait_until(lambda newest=newest: batches[-1] > newest, "one more batch")  # type: ignore[misc]
+
+
+def heap_of(service: Service) -> int:
+    heap = heap_after_collection_bytes(service.coordinator.jvm_pid)
+    assert heap is not None, "this test needs a JDK: jcmd, jstat"
+    return heap
 
 
 def test_without_clock_records_nobody_expires(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,25 +16,23 @@ from tests.harness.commands import invoke
 pytestmark = pytest.mark.e2e
 
 
-@pytest.mark.parametrize("coordinator", ["ours", "Kafka's"])
 def test_a_topic_that_is_made_again_has_no_offsets_of_the_old_one(
-    gateway: str, options: GatewayOptions, topic: str, coordinator: str
+    gateway: str, options: GatewayOptions, topic: str
 ) -> None:
     client_config, layout, group_id = options.client_config, options.layout, new_group()
-    at = gateway if coordinator == "ours" else str(client_config)
-    consume_and_leave(at, group_id, topic, range(RECORDS))
+    consume_and_leave(gateway, group_id, topic, range(RECORDS))
     with closing(kafka_clients.admin(client_config)) as admin:
         admin.delete_topics([topic])
         wait_until(lambda: topic not in admin.list_topics(), "the topic is deleted")
     create_topic(client_config, topic, PARTITIONS, {})
     # Fewer than before: a position of the old topic would be beyond its end.
-    consume_and_leave(at, group_id, topic, range(1_000, 1_004))
+    consume_and_leave(gateway, group_id, topic, range(1_000, 1_004))
     # The new topic's offsets are kept.
-    with closing(PythonMember(at, group_id, topic)) as member:
+    with closing(PythonMember(gateway, group_id, topic)) as member:
         produce(str(client_config), topic, range(2_000, 2_004))
         assert consume(4, member) == [2_000, 2_001, 2_002, 2_003]
     committed = offset_records(client_config, layout, group_id)
-    expected = {(1, topic_id_of(client_config, topic))} if coordinator == "ours" else set()
+    expected = {(1, topic_id_of(client_config, topic))}
     assert {(record.offset, str(record.topic_id)) for record in committed} == expected
 
 

@@ -1,4 +1,6 @@
-"""The demo: the whole of it, and its log judged by `replay`. `tests.e2e.test_demo` has its processes."""
+"""The demo: the whole of it, and a recording of its log, judged by `replay`. `tests.e2e.test_demo` has its
+processes.
+"""
 
 import subprocess
 import sysconfig
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.demo.consumer import SESSION_TIMEOUT_MS
+from cli.record import record
 from cli.replay import replay
 from tests.harness.commands import invoke
 
@@ -16,13 +19,17 @@ COMMAND = str(Path(sysconfig.get_path("scripts")) / "group-coordinator")
 
 
 @pytest.mark.timeout(1_200)
-def test_demo_plays_its_story_and_its_log_can_be_replayed(tmp_path: Path) -> None:
+def test_demo_plays_its_story_and_its_recording_is_identical(tmp_path: Path) -> None:
     folder = str(tmp_path / "demo")
     demo = subprocess.run([COMMAND, "demo", "--data-dir", folder], capture_output=True, text=True)
     assert demo.returncode == 0, demo.stdout + demo.stderr
     assert f"no heartbeat within its session timeout of {SESSION_TIMEOUT_MS} ms [T5]" in demo.stdout
     assert "TakenOver: no coordinator ran for" in demo.stdout
     assert demo.stdout.count("  ok    ") == 4
-    replayed = invoke(replay, ["--all", "--from-topic", "--data-dir", folder])
+    recording = tmp_path / "demo.zst"
+    recorded = invoke(record, ["--data-dir", folder, str(recording)])
+    assert recorded.exit_code == 0, recorded.output
+    assert recording.stat().st_mode & 0o777 == 0o600
+    replayed = invoke(replay, ["--all", "--from", str(recording)])
     assert replayed.exit_code == 0, replayed.output
     assert replayed.stdout.startswith("identical: ")

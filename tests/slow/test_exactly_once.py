@@ -19,10 +19,10 @@ PATIENCE_S = 240.0
 def test_kafkas_own_applications_handle_each_record_once(
     name: str, broker: EmbeddedBroker, gateway: str, tmp_path: Path
 ) -> None:
-    """Three instances of TransactionalMessageCopier, which aborts one of three transactions, and of a word
+    """Two instances of TransactionalMessageCopier, which aborts one of three transactions, and of a word
     count of Kafka Streams with `exactly_once_v2`.
     """
-    running = Fleet(APPLICATIONS[name], broker.bootstrap_servers, lambda _: gateway, tmp_path)
+    running = Fleet(APPLICATIONS[name], broker.bootstrap_servers, lambda _: gateway, tmp_path, instances=2)
     try:
         running.start()
         wait_until(lambda: running.seen >= RECORDS, f"{RECORDS} records of the output", PATIENCE_S)

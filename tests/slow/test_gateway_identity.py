@@ -1,4 +1,4 @@
-"""Real clients of both libraries say who they are: each mechanism at one gateway, and client certificates."""
+"""Real clients say who they are: each mechanism at one gateway, and client certificates."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -20,6 +20,7 @@ from kafka_why.contract.kafka.history import EntryType
 from tests.e2e.gateway_clients import ConfluentMember, PythonMember, new_group, share
 from tests.e2e.harness import history_of, wait_until
 from tests.harness.certificates import Authority
+from tests.harness.java_tools import JavaTools
 from tests.harness.sasl import GivenToken
 from tests.harness.tokens import TokenIssuer
 
@@ -27,6 +28,7 @@ pytestmark = pytest.mark.e2e
 
 PASSWORD = "s3cret, with=signs"
 REAUTHENTICATION_MS = 2_000
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 
 @dataclass(frozen=True)
@@ -54,12 +56,23 @@ class Identities:
             given = {"oauth_cb": lambda _: (self.issuer.token(name), time.time() + 600)}
         return {**settings, "sasl.mechanism": mechanism, **given}
 
+    def in_java(self, mechanism: str, name: str) -> Mapping[str, str]:
+        """The settings of Kafka's own consumer for SCRAM, with `_` for `.`."""
+        login = f'{SCRAM_MODULE} required username="{name}" password="{PASSWORD}";'
+        trust = {"ssl_truststore_type": "PEM", "ssl_truststore_location": str(self.authority.certificate)}
+        return {
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": mechanism,
+            "sasl_jaas_config": login,
+            **trust,
+        }
+
 
 @pytest.fixture(scope="module")
 def identities(tmp_path_factory: pytest.TempPathFactory) -> Identities:
     folder = tmp_path_factory.mktemp("identities")
     users = folder / "users"
-    users.write_text(f"ann:{PASSWORD}\n")
+    users.write_text(f"ann:{PASSWORD}\ncid:{PASSWORD}\n")
     return Identities(Authority(folder), TokenIssuer(folder), users)
 
 
@@ -107,28 +120,29 @@ def test_each_mechanism_keeps_the_wrong_client_out(
 
 
 def test_members_go_on_beyond_the_end_of_their_sessions_and_stand_in_the_history(
-    gateway: str, options: GatewayOptions, identities: Identities, topic: str
+    gateway: str, options: GatewayOptions, identities: Identities, topic: str, tmp_path: Path
 ) -> None:
     """Their clients authenticate again (KIP-368), so the group does not rebalance."""
-    group_id = new_group()
+    group_id, tools = new_group(), JavaTools(gateway, tmp_path)
     with ExitStack() as stack:
+        in_java = identities.in_java("SCRAM-SHA-512", "cid")
+        third = stack.enter_context(tools.console_consumer(group_id, topic, **in_java))
         in_python = identities.in_python("SCRAM-SHA-512", "ann")
         first = stack.enter_context(closing(PythonMember(gateway, group_id, topic, settings=in_python)))
         in_confluent = identities.in_confluent("OAUTHBEARER", "bob")
         second = stack.enter_context(
             closing(ConfluentMember(gateway, group_id, topic, settings=in_confluent))
         )
-        share(first, second)
+        share(first, second, third)
         until_s = time.monotonic() + 2.5 * REAUTHENTICATION_MS / 1_000
         while time.monotonic() < until_s:
             first.poll()
             second.poll()
         first.commit()
-        share(first, second)
+        share(first, second, third)
     history = history_of(options.client_config, options.layout, group_id)
     added = [entry for entry in history if entry.type is EntryType.MEMBER_ADDED]
-    assert {entry.principal for entry in added} == {"User:ann", "User:bob"}
-    assert len(added) == 2
+    assert sorted(str(entry.principal) for entry in added) == ["User:ann", "User:bob", "User:cid"]
 
 
 def test_a_certificate_is_an_identity_too(

@@ -1,15 +1,8 @@
-"""Gateways as a service, with unmodified clients: a rolling restart, quotas, several processes."""
+"""Gateways as a service, with unmodified clients: a rolling restart, quotas, draining."""
 
-import json
-import signal
-import subprocess
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -33,14 +26,11 @@ from tests.e2e.gateway_clients import (
 )
 from tests.e2e.harness import history_of, wait_until
 from tests.harness.ports import gateway_port
-from tests.harness.shared import PREFIX, Coordinated
 
 pytestmark = pytest.mark.e2e
 
-COMMAND = [sys.executable, "-c", "from cli import main; main()", "gateway"]
 HOST = "127.0.0.1"
 DRAIN_S = 10.0
-END_TIMEOUT_S = 60.0
 
 
 def test_a_rolling_restart_of_two_gateways_loses_no_record_and_no_member(
@@ -131,61 +121,6 @@ def throttle_time_ms(member: PythonMember) -> float:
         (value for group in metrics.values() for name, value in group.items() if name == "throttle-time-max"),
         default=0.0,
     )
-
-
-def get(url: str) -> tuple[int, str]:
-    try:
-        with urllib.request.urlopen(url, timeout=10) as response:
-            return response.status, response.read().decode()
-    except urllib.error.HTTPError as refused:
-        return refused.code, refused.read().decode()
-
-
-def counted(text: str, name: str) -> float:
-    """The sum of a metric's samples in a scrape."""
-    lines = [line for line in text.splitlines() if line.startswith(name)]
-    return sum(float(line.rpartition(" ")[2]) for line in lines)
-
-
-def has_at_least(metrics: str, name: str, number: int) -> bool:
-    _, text = get(metrics)
-    return counted(text, name) >= number
-
-
-def test_processes_have_one_port_for_metrics_and_health_and_drain_before_their_end(
-    broker: EmbeddedBroker, coordinated: Coordinated, topic: str
-) -> None:
-    port, group_id = gateway_port(above=3), new_group()
-    at = [
-        "--listen",
-        f"{HOST}:{port}",
-        "--bootstrap-servers",
-        broker.bootstrap_servers,
-        "--prefix",
-        PREFIX,
-    ]
-    with ExitStack() as stack:
-        parent = stack.enter_context(
-            subprocess.Popen([*COMMAND, *at, "--processes", "2", "--json"], stdout=subprocess.PIPE, text=True)
-        )
-        stack.callback(parent.kill)
-        assert parent.stdout is not None
-        ready = json.loads(parent.stdout.readline())
-        metrics = ready["metrics"]
-        members = [
-            stack.enter_context(closing(PythonMember(ready["gateway"], group_id, topic))) for _ in range(3)
-        ]
-        share(*members)
-        # A process that answers late on a busy machine is left out until the next look.
-        for name in ('request_duration_seconds_count{api="SyncGroup"}', "connections "):
-            wait_until(partial(has_at_least, metrics, f"group_coordinator_gateway_{name}", 3), name)
-        for path in ("healthz", "readyz"):
-            url = metrics.replace("metrics", path)
-            wait_until(lambda url=url: get(url)[0] == 200, url)  # type: ignore[misc]
-        for member in members:
-            member.close()
-        parent.send_signal(signal.SIGTERM)
-        assert parent.wait(END_TIMEOUT_S) == 0
 
 
 def test_a_gateway_is_ready_until_it_drains(options: GatewayOptions) -> None:

@@ -17,7 +17,7 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
-from bench.browser import CHROMIUM, DRIVER, MISSING, browser, errors_of
+from bench.browser import CHROMIUM, DRIVER, MISSING, browser, errors_of, set_screen
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
@@ -64,6 +64,12 @@ def page(broker: EmbeddedBroker, layout: TopicLayout, coordinated: Coordinated) 
     log = Source.of(broker.client_config, f"{coordinated.ready['data_dir']}/coordinator")
     with serving(broker, layout, connect_to=coordinated.gateway, metrics_url=metrics_url, log=log) as url:
         yield url
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    with browser(tmp_path_factory.mktemp("browser")) as driver:
+        yield driver
 
 
 @contextmanager
@@ -146,7 +152,7 @@ def picture(driver: Chrome, name: str) -> None:
 
 @in_browser
 def test_a_killed_consumer_is_named_live_and_two_clicks_lead_to_the_reason(
-    page: str, gateway: str, topic: str, tmp_path: Path
+    page: str, gateway: str, topic: str, driver: Chrome
 ) -> None:
     """The page shows it without being loaded again: it is the same document from the start to the end."""
     group_id = new_group()
@@ -161,7 +167,6 @@ def test_a_killed_consumer_is_named_live_and_two_clicks_lead_to_the_reason(
         )
         victim = stack.enter_context(consumer_process(gateway, group_id, topic, "victim"))
         wait_until(lambda: len(stays.partitions()) == PARTITIONS // 2, "both are members")
-        driver = stack.enter_context(browser(tmp_path / "browser"))
         driver.get(f"{page}?{urlencode({'q': group_id})}")
         wait_until(lambda: clicks(driver, group_id), "the group in the list")
         wait_until(lambda: says(driver, "victim"), "the members")
@@ -197,64 +202,21 @@ def test_a_killed_consumer_is_named_live_and_two_clicks_lead_to_the_reason(
         assert errors_of(driver) == []
         (newest, *_) = in_json(page, "group", id=group_id)["rebalances"]
         moment = urlencode({"group": group_id, "at": newest["at_ms"]})
-        for width, dark in ((390, False), (2560, True)):
-            with browser(tmp_path / f"browser-{width}", width, dark=dark) as other:
-                for name, path in (
-                    ("groups", ""),
-                    ("group", f"group?{urlencode({'id': group_id})}"),
-                    ("rebalance", f"rebalance?{moment}"),
-                    ("whatif", f"whatif?{moment}"),
-                    ("members", "members"),
-                    ("coordinator", "coordinator"),
-                ):
-                    other.get(page + path)
-                    wide = other.execute_script("return document.documentElement.scrollWidth")
-                    assert wide <= width, f"{name} scrolls sideways at {width} px"
-                    assert serious_faults(other) == []
-                    picture(other, f"{name}-{width}{'-dark' if dark else ''}")
-
-
-@in_browser
-def test_dragging_zooms_the_timeline_and_the_address_keeps_it(
-    page: str, gateway: str, topic: str, tmp_path: Path
-) -> None:
-    group_id = new_group()
-    with (
-        closing(ConfluentMember(gateway, group_id, topic)) as member,
-        browser(tmp_path / "browser") as driver,
-    ):
-        share(member)
-        driver.get(f"{page}group?{urlencode({'id': group_id})}")
-        wait_until(lambda: shows(driver, "svg.timeline rect.holds"), "the timeline")
-        drag = (
-            "const [from, to] = arguments, svg = document.querySelector('svg.timeline');"
-            "const box = svg.getBoundingClientRect();"
-            "const before = [Number(svg.dataset.from), Number(svg.dataset.to)];"
-            "const at = (part) => "
-            "({clientX: box.left + box.width * part, clientY: box.top + 5, bubbles: true, button: 0});"
-            "svg.dispatchEvent(new PointerEvent('pointerdown', at(from)));"
-            "svg.dispatchEvent(new PointerEvent('pointermove', at(to)));"
-            "svg.dispatchEvent(new PointerEvent('pointerup', at(to)));"
-            "return before;"
-        )
-        from_ms, to_ms = driver.execute_script(drag, 0.25, 0.75)
-        wait_until(lambda: "from=" in driver.current_url, "the zoom")
-
-        def shown() -> tuple[int, int]:
-            from_ms, to_ms = driver.execute_script(
-                "const {from, to} = document.querySelector('svg.timeline').dataset; return [+from, +to];"
-            )
-            return from_ms, to_ms
-
-        quarter_ms = (to_ms - from_ms) / 4
-        exact = "svg.timeline:not([aria-busy])"
-        wait_until(lambda: shown()[1] < to_ms and shows(driver, exact), "the server's picture of the part")
-        assert shown() == pytest.approx((from_ms + quarter_ms, to_ms - quarter_ms), abs=quarter_ms / 10)
-        assert shows(driver, "#now table"), "the members, which do not depend on the time, stay"
-        driver.refresh()
-        assert shown() == pytest.approx((from_ms + quarter_ms, to_ms - quarter_ms), abs=quarter_ms / 10)
-        driver.back()
-        assert errors_of(driver) == []
+        for width, dark in ((390, False), (2560, True), (1280, False)):
+            set_screen(driver, width, dark=dark)
+            for name, path in (
+                ("groups", ""),
+                ("group", f"group?{urlencode({'id': group_id})}"),
+                ("rebalance", f"rebalance?{moment}"),
+                ("whatif", f"whatif?{moment}"),
+                ("members", "members"),
+                ("coordinator", "coordinator"),
+            ):
+                driver.get(page + path)
+                wide = driver.execute_script("return document.documentElement.scrollWidth")
+                assert wide <= width, f"{name} scrolls sideways at {width} px"
+                assert serious_faults(driver) == []
+                picture(driver, f"{name}-{width}{'-dark' if dark else ''}")
 
 
 def test_the_coordinators_page_says_what_its_metrics_and_its_topics_say(
@@ -291,16 +253,13 @@ def test_beside_a_coordinator_of_which_only_the_topics_are_known_it_says_that_on
 
 @in_browser
 def test_what_clients_send_is_shown_and_never_run(
-    page: str, gateway: str, topic: str, tmp_path: Path, broker: EmbeddedBroker, layout: TopicLayout
+    page: str, gateway: str, topic: str, driver: Chrome, broker: EmbeddedBroker, layout: TopicLayout
 ) -> None:
     """In names of groups, client ids and addresses, on all pages and in the pictures; in what was refused."""
     send_hostile(broker, layout, rocketmq := new_group())
     group_id = f"{new_group()}{HOSTILE}"
     settings = {"client.id": HOSTILE}
-    with (
-        closing(ConfluentMember(gateway, group_id, topic, settings=settings)) as member,
-        browser(tmp_path / "browser") as driver,
-    ):
+    with closing(ConfluentMember(gateway, group_id, topic, settings=settings)) as member:
         share(member)
         wait_until(lambda: bool(in_json(page, "group", id=group_id).get("rebalances")), "its first rebalance")
         at_ms = in_json(page, "group", id=group_id)["rebalances"][0]["at_ms"]

@@ -94,7 +94,7 @@ def places(driver: Chrome) -> dict[str, float]:
     return {text: begin for text, begin in found if 0 < begin < 1}
 
 
-def test_a_drag_changes_the_picture_before_the_server_answers(
+def test_a_drag_changes_the_picture_before_the_server_answers_and_the_address_keeps_it(
     served: tuple[Held, str], driver: Chrome
 ) -> None:
     held, url = served
@@ -107,6 +107,9 @@ def test_a_drag_changes_the_picture_before_the_server_answers(
         assert not found.is_exact
         assert f"from={found.after_ms[0]}&to={found.after_ms[1]}" in driver.current_url
     wait_until(lambda: is_exact(driver), "the server's picture")
+    assert shown(driver) == wanted
+    assert driver.find_elements(By.CSS_SELECTOR, "#now table"), "the members do not depend on the time"
+    driver.refresh()
     assert shown(driver) == wanted
     assert errors_of(driver) == []
 

@@ -1,7 +1,7 @@
-"""A coordinator and its gateway on three brokers with TLS, SCRAM and ACLs: stories of clients, what each
-principal may do, and that no secret is shown.
+"""A coordinator and its gateway at a broker with TLS, SCRAM and ACLs: stories of clients, what each principal
+may do, and that no secret is shown.
 
-`pytest --secured tests/e2e/test_gateway_clients.py` and others plays whole suites on such a cluster.
+`pytest --secured tests/e2e/test_gateway_clients.py` and others plays whole suites on three such brokers.
 """
 
 import uuid
@@ -82,7 +82,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     settings = {"enabled": "true", "compress": "false", "dir": str(folder / "spark-events")}
     logged = [f"--spark-conf=spark.eventLog.{name}={value}" for name, value in settings.items()]
     security = ClusterSecurity(tmp_path_factory.mktemp("security"), authorizes=True)
-    owner = Owner(folder, security, logged)
+    owner = Owner(folder, security, logged, nodes=[1])
     try:
         client_config = owner.broker().handle().client_config
         grant(client_config, [*recommended(PREFIX), *OF_CLIENTS])

@@ -57,14 +57,19 @@ class Fleet:
     """
 
     def __init__(
-        self, application: Application, servers: str, reach: Callable[[int], str], folder: Path
+        self,
+        application: Application,
+        servers: str,
+        reach: Callable[[int], str],
+        folder: Path,
+        instances: int = INSTANCES,
     ) -> None:
         self.application = application
         self.group = f"{application.name}-group"
         self.input_topic, self.output_topic = application.topics
         self._servers = servers
         self._folder = folder
-        self.instances = [self._instance(number, reach(number)) for number in range(INSTANCES)]
+        self.instances = [self._instance(number, reach(number)) for number in range(instances)]
         self._reached = reach(0)
         self.fed = dict.fromkeys(range(PARTITIONS), 0)
         """The number of input records by partition."""
