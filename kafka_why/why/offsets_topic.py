@@ -26,7 +26,7 @@ from kafka_why.observed.observation import At
 from kafka_why.observed.records import AnyRecord, ClassicGeneration, ClassicGroupRemoved, OffsetCommitted
 from kafka_why.observed.step import sight
 from kafka_why.stored_groups import observe_stored
-from kafka_why.stored_log import Batch, LogWalk, OpenTransactions, Progress, StoredLog
+from kafka_why.stored_log import COMPACTED, Batch, LogWalk, OpenTransactions, Progress, StoredLog
 from kafka_why.topic_ids import NamesById, names_on
 from kafka_why.why.clock import Clock
 from kafka_why.why.history import History, HistoryUnavailable, why_nothing
@@ -191,10 +191,10 @@ def _coverage(part: "GroupRecords", walk: LogWalk, begin: int) -> str:
     name = f"{KAFKAS_OFFSETS_TOPIC}-{part.partition}"
     if walk.whole_from_ms is None or (walk.is_whole and walk.first == begin == 0):
         return f"read from {name}, which has all its records"
-    earlier = "compaction kept the last of each key" if walk.first == begin else "nothing was read (--since)"
     found_ms = [entry.at_ms for entry in part.entries[:1] if entry.type is not EntryType.GROUP_CREATED]
+    earlier = COMPACTED if walk.first == begin else "of what is older nothing was read (--since)"
     whole = Clock().time(max([walk.whole_from_ms, *found_ms]))
-    return f"read from {name}, which has every record since {whole}; of what is older {earlier}"
+    return f"read from {name}, which has every record since {whole}; {earlier}"
 
 
 @dataclass
