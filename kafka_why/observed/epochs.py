@@ -278,6 +278,9 @@ def observe_assignment(seen: Observation, record: MemberAssigned) -> None:
     was = epochs.assigned.get(member_id)
     is_revoking = bool(now.revoking)
     since_ms = was.revoking_since_ms if was is not None and was.revoking else None
+    had, got_ms = ({}, 0) if was is None else (was.partitions, was.since_ms)
+    if had != now.assigned and (was is not None or now.previous_epoch <= 0):
+        got_ms = seen.at.time_ms
     epochs.assigned[member_id] = Assigned(
         epoch=now.epoch,
         previous_epoch=now.previous_epoch,
@@ -285,7 +288,7 @@ def observe_assignment(seen: Observation, record: MemberAssigned) -> None:
         partitions=now.assigned,
         revoking=now.revoking,
         revoking_since_ms=(since_ms or seen.at.time_ms) if is_revoking else None,
-        since_ms=was.since_ms if was is not None and was.partitions == now.assigned else seen.at.time_ms,
+        since_ms=got_ms,
     )
     if member_id not in epochs.subscriptions:
         return

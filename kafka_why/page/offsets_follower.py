@@ -24,7 +24,7 @@ from kafka_why.now import now_ms
 from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.page.words import thousands, utc_time
 from kafka_why.stored_groups import MAX_GROUPS, GroupNews, LogPart, StoredGroups
-from kafka_why.stored_log import LogWalk, OpenTransactions, StoredLog
+from kafka_why.stored_log import COMPACTED, LogWalk, OpenTransactions, StoredLog
 from kafka_why.topic_reader import FollowerThread, names_on
 
 FIRST_MS = 600_000
@@ -46,13 +46,15 @@ _UNDER_WAY = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconci
 @dataclass(slots=True)
 class _Partition:
     """All from offset `low` to before `next` has been read, and the log begins at `begin`. `low_ms` is the
-    time of the first record that was read.
+    time of the first record that was read, `whole_ms` of the first one after the last gap that compaction
+    left, 0 if there is none.
     """
 
     begin: int
     low: int
     next: int
     low_ms: int
+    whole_ms: int = 0
     transactions: OpenTransactions = field(default_factory=OpenTransactions)
 
 
@@ -89,11 +91,12 @@ class OffsetsFollower(FollowerThread):
         partitions = list(self._partitions.values())
         read = sum(one.next - one.low for one in partitions)
         older = sum(one.low - one.begin for one in partitions)
-        whole_ms = max((one.low_ms for one in partitions if one.low > one.begin), default=0)
+        since_ms = [max(one.whole_ms, one.low_ms if one.low > one.begin else 0) for one in partitions]
         found = [f"made of {thousands(read)} records of the brokers' own {KAFKAS_OFFSETS_TOPIC}"]
-        if older:
+        if any(since_ms):
             why = "are not read, to bound the memory" if self._is_full else "are being read"
-            found.append(f"complete since {utc_time(whole_ms)} UTC; {thousands(older)} older records {why}")
+            rest = f"{thousands(older)} older records {why}" if older else COMPACTED
+            found.append(f"complete since {utc_time(max(since_ms))} UTC; {rest}")
         if self._groups.left_out:
             found.append(f"more than {thousands(MAX_GROUPS)} groups: the others are left out")
         found += self._listed_remarks()
@@ -181,6 +184,9 @@ class OffsetsFollower(FollowerThread):
         part = LogPart(walk.first, walk.end, transactions)
         for batch in stored.read(partition, walk):
             part.take(batch)
+        if not walk.is_whole:
+            at = self._partitions[partition]
+            at.whole_ms = max(at.whole_ms, walk.whole_from_ms or 0)
         return part, walk
 
     def _take(self, news: Iterable[GroupNews]) -> None:

@@ -25,7 +25,7 @@ from kafka_why.observed.observation import At
 from kafka_why.observed.records import AnyRecord, ClassicGeneration, ClassicGroupRemoved, OffsetCommitted
 from kafka_why.observed.step import sight
 from kafka_why.stored_groups import GroupPart, LogPart, observe_stored
-from kafka_why.stored_log import LogWalk, OpenTransactions, Progress, StoredLog, StoredRecord
+from kafka_why.stored_log import COMPACTED, LogWalk, OpenTransactions, Progress, StoredLog, StoredRecord
 from kafka_why.topic_reader import NamesById, names_on
 from kafka_why.why.history import History, HistoryUnavailable, why_nothing
 from kafka_why.why.wording import Clock
@@ -193,10 +193,10 @@ class GroupRecords:
         name, is_all = f"{KAFKAS_OFFSETS_TOPIC}-{self.partition}", walk.first == self._begin
         note = f"read from {name}, which has all its records"
         if walk.whole_from_ms is not None and not (walk.is_whole and is_all and self._begin == 0):
-            earlier = "compaction kept the last of each key" if is_all else "nothing was read (--since)"
+            earlier = COMPACTED if is_all else "of what is older nothing was read (--since)"
             found_ms = [one.at_ms for one in self.entries[:1] if one.type is not EntryType.GROUP_CREATED]
             whole = Clock().time(max([walk.whole_from_ms, *found_ms]))
-            note = f"read from {name}, which has every record since {whole}; of what is older {earlier}"
+            note = f"read from {name}, which has every record since {whole}; {earlier}"
         return History([*self.entries], frozenset(), from_start=False, records_read=number, notes=[note])
 
     def is_enough(self, since_ms: int | None) -> bool:

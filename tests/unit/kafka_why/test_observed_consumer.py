@@ -124,6 +124,18 @@ STATIC = subscription("a", instance="i")
             id="a member that went",
         ),
         pytest.param(
+            (
+                Said(1_000, G, MemberSubscribed("a", subscription("a"))),
+                Said(1_000, G, GroupEpoch(9, 7)),
+                COMMITTED,
+                *settles(9, 4_000, a=(0, 1)),
+                *leaves("a", 10, 9_000),
+            ),
+            [("MemberRemoved", "a", "OB22"), ("GroupEpochBumped", "a", "OB23"), ("Empty", None, "OB26")],
+            {-3: {"reason": "left or expired: the last commit of its partitions was 6.0 s before"}},
+            id="a member that had its partitions before the first record of them that was read",
+        ),
+        pytest.param(
             (*ALONE, *leaves("a", 3, 9_000), Said(9_000, G, TargetEpoch(3, None))),
             [("MemberRemoved", "a", "OB22"), ("GroupEpochBumped", "a", "OB23"), ("Empty", None, "OB26")],
             {},
