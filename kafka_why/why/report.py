@@ -11,6 +11,7 @@ from kafka_why.contract.kafka.history import DEAD, EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.why.client_telemetry import NOTHING_SAID, Telemetry, with_clients_said
 from kafka_why.why.deliveries.model import DeliveryReport
+from kafka_why.why.hints import hints_of_entries
 from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome, Returned, SharesNow
 from kafka_why.why.moves import Assignments
 from kafka_why.why.rebalances import rebalances_of
@@ -119,9 +120,10 @@ def _state_since_ms(life: IncarnationHistory[HistoryEntry]) -> int:
 
 def _notes(group_lives: Sequence[IncarnationHistory[HistoryEntry]], from_start: bool) -> list[str]:
     last = group_lives[-1].entries[-1]
+    hints = hints_of_entries(group_lives[-1].entries)
     ended = [f"the group has ended: {last.reason}"] if last.to_state == DEAD else []
     observed = [OBSERVED] if group_lives[-1].entries[-1].observed else []
-    return [*observed, *notes(group_lives, from_start=from_start), *ended]
+    return [*observed, *notes(group_lives, from_start=from_start), *ended, *hints]
 
 
 _NO_CLIENTS = {

@@ -9,6 +9,7 @@ from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.why.client_telemetry import client_lines
 from kafka_why.why.deliveries.text import deliveries_text
 from kafka_why.why.epoch_text import epoch_lines, partitions_text
+from kafka_why.why.hints import new_partitions
 from kafka_why.why.model import About, CauseKind, MemberMoves, Moves, Rebalance, RebalanceOutcome, Returned
 from kafka_why.why.report import Report
 from kafka_why.why.share_state import share_lines
@@ -137,6 +138,8 @@ def _cause(r: Rebalance, names: Names) -> Lines:
     """Yield why the rebalance began, by which request, and the member that caused it."""
     if r.cause.kind not in _EXPLAINED_BY_KIND:
         yield "why", names.put_in(r.cause.reason)
+    if partitions := new_partitions(r):
+        yield "likely", f"topics gained partitions, which makes members join again: {partitions} had no owner"
     if r.cause.client_reason:
         yield "it said", r.cause.client_reason
     if r.cause.trigger is not None:

@@ -1,8 +1,9 @@
 """What `why` says of a group of the cluster's own coordinator: what its log shows, and nothing else."""
 
 import pytest
+from msgspec.structs import replace
 
-from kafka_why.observed.records import ClassicGeneration
+from kafka_why.observed.records import ClassicGeneration, ClassicMember
 from kafka_why.page.group import rebalance_line
 from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome
 from kafka_why.why.report import Report, report
@@ -81,6 +82,31 @@ def test_a_cause_is_what_the_log_shows_and_no_more(
     shown = text_of(found)
     assert [text for text in said if text not in shown] == []
     assert "session timeout" not in shown
+
+
+A = classic_member("a", 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "remark", "is_there"),
+    [
+        ([(A,), (A, classic_member("b", 0, topic="bills"))], "not: orders by a-1; bills by b-1", True),
+        ([(A,), (A, classic_member("b", 1))], "topics that the others do not", False),
+        ([(A,), (classic_member("a", 0, 1),)], "which makes members join again: orders 1", True),
+        ([(A,), (A,)], "gained partitions", False),
+    ],
+)
+def test_report_names_what_the_records_show_but_do_not_say(
+    changes: list[tuple[ClassicMember, ...]], remark: str, is_there: bool
+) -> None:
+    found = report_on(*(generation(number, *members) for number, members in enumerate(changes, 1)))
+    assert (remark in text_of(found)) is is_there
+
+
+def test_static_member_whose_place_was_taken_is_noted() -> None:
+    first = classic_member("a", 0, instance="one")
+    found = report_on(generation(1, first), generation(1, replace(first, member_id="a-2")))
+    assert "took the place of a static member: one 1 time." in text_of(found)
 
 
 def test_a_rebalance_that_was_seen_has_a_beginning_and_says_how_exact_it_is() -> None:
