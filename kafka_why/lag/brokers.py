@@ -77,6 +77,7 @@ class Looks:
         self._wanted: dict[Partition, int] = {}
         self._search: TimestampSearch | None = None
         self._warning = OutageWarning("looking for the times of records")
+        self._bounds_warning = OutageWarning("reading the ends of topics")
 
     def look(self, admin: KafkaAdminClient) -> None:
         """Look if it is time, and take one step of the search for times of records, so that the reader reads
@@ -94,6 +95,14 @@ class Looks:
                 self._wanted, self._search = wanted, TimestampSearch(wanted)
         if self._search is not None:
             self._step(admin, self._search)
+
+    def look_if_allowed(self, admin: KafkaAdminClient) -> None:
+        """Look, and log a warning instead of raising, because only this needs the right to describe topics."""
+        try:
+            self.look(admin)
+            self._bounds_warning.worked()
+        except KafkaError as error:
+            self._bounds_warning.failed(error)
 
     def _step(self, admin: KafkaAdminClient, search: TimestampSearch) -> None:
         try:

@@ -53,6 +53,12 @@ class EndedRebalances:
         if isinstance(entry, HistoryEntry):
             self._rebalances.add(entry, is_told=is_told)
 
+    def add_news(self, news: Iterable[GroupNews]) -> None:
+        """Take the new entries of groups."""
+        for group in news:
+            for entry in group.entries:
+                self.add(entry, is_told=False)
+
     def put(self, positions: Mapping[int, Position]) -> bool:
         """Put out what the entries ended, and the positions that they reach. Return False if the outbox was
         closed. Waits while it is full.
@@ -165,9 +171,7 @@ class OffsetsEvents(OffsetsFollower):
         found = list(news)
         super()._take(found)
         if self._fleet.is_complete:
-            for group in found:
-                for entry in group.entries:
-                    self._ended.add(entry, is_told=False)
+            self._ended.add_news(found)
 
     def _is_told(self, cause: str) -> bool:
         _, partition, offset = record_of(cause)
@@ -184,9 +188,7 @@ class PolledEvents(PollingFollower):
     def _take(self, news: Iterable[GroupNews]) -> None:
         found = list(news)
         super()._take(found)
-        for group in found:
-            for entry in group.entries:
-                self._ended.add(entry, is_told=False)
+        self._ended.add_news(found)
         if not self._ended.put({}):
             self._stopped.set()  # nothing can be told any more
 

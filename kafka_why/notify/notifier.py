@@ -63,8 +63,7 @@ class Notifier(Startable):
         layout = source if isinstance(source, TopicLayout) else None
         topic = KAFKAS_OFFSETS_TOPIC if layout is None else layout.events_topic
         kept = Kept(folder, topic)
-        has_positions = source is not BrokersOwn.POLLS
-        if has_positions and not kept.positions:  # the first start
+        if source is not BrokersOwn.POLLS and not kept.positions:  # the first start
             kept.deliver([], Taken(ends_of(client_config, topic), []))
             kept.save()
         self._outbox = outbox = Outbox()

@@ -69,7 +69,6 @@ class OffsetsFollower(FollowerThread):
         self._fleet = fleet
         super().__init__(f"{reader}-offsets-follower", f"reading {KAFKAS_OFFSETS_TOPIC} for the {reader}")
         self._lists = OutageWarning("listing the groups")
-        self._lags = OutageWarning("reading the ends of topics")
         self._read_at_s = time.monotonic()
         self._trimmed_at_s = self._listed_at_s = float("-inf")
         self._listed: dict[str, str] | None = None
@@ -135,7 +134,7 @@ class OffsetsFollower(FollowerThread):
         has_older = self._read_older(stored)
         self._warning.worked()
         self._read_at_s = time.monotonic()
-        self._look(admin)
+        self._looks.look_if_allowed(admin)
         if has_older:
             return
         if time.monotonic() - self._trimmed_at_s >= _TRIM_INTERVAL_S:
@@ -225,10 +224,3 @@ class OffsetsFollower(FollowerThread):
             view = self._shown(group_id, self._groups.view(group_id))
             if view is not None:
                 self._fleet.show(group_id, view)
-
-    def _look(self, admin: KafkaAdminClient) -> None:
-        try:
-            self._looks.look(admin)
-            self._lags.worked()
-        except KafkaError as error:  # the right to describe the topics is not needed for the rest
-            self._lags.failed(error)

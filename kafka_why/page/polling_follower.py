@@ -6,10 +6,9 @@ from contextlib import closing
 from itertools import islice
 
 from kafka import KafkaAdminClient
-from kafka.errors import GroupAuthorizationFailedError, KafkaError
+from kafka.errors import GroupAuthorizationFailedError
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.lag.brokers import Looks
 from kafka_why.now import now_ms
 from kafka_why.observed.polled import PolledGroup
@@ -37,7 +36,6 @@ class PollingFollower(FollowerThread):
         self._fleet = fleet
         super().__init__(f"{reader}-polling-follower", f"polling the groups for the {reader}")
         self._looks = Looks(fleet)
-        self._lags = OutageWarning("reading the ends of topics")
         self._polled: dict[str, PolledGroup] = {}
         self._listed = 0
         self._refused = set[str]()
@@ -82,7 +80,7 @@ class PollingFollower(FollowerThread):
             if self._stopped.wait(_PAUSE_S):
                 return
             self._poll(admin, group_id, types.get(group_id, ""))
-            self._look(admin)
+            self._looks.look_if_allowed(admin)
 
     def _poll(self, admin: KafkaAdminClient, group_id: str, kind: str) -> None:
         poller = GroupPoller(admin, group_id, kind)
@@ -105,10 +103,3 @@ class PollingFollower(FollowerThread):
     def _take(self, news: Iterable[GroupNews]) -> None:
         for group_id, view, entries, commits, anew in news:
             self._fleet.take(group_id, view, entries, commits, now_ms(), anew=anew)
-
-    def _look(self, admin: KafkaAdminClient) -> None:
-        try:
-            self._looks.look(admin)
-            self._lags.worked()
-        except KafkaError as error:  # the right to describe the topics is not needed for the rest
-            self._lags.failed(error)
