@@ -97,7 +97,7 @@ class Looks:
             self._step(admin, self._search)
 
     def look_if_allowed(self, admin: KafkaAdminClient) -> None:
-        """Look, and log a warning instead of raising, because only this needs the right to describe topics."""
+        """Look, and log a warning instead of raising: nothing else needs the right to describe topics."""
         try:
             self.look(admin)
             self._bounds_warning.worked()
