@@ -79,9 +79,11 @@ class Message(Struct, frozen=True, kw_only=True):
 def rebalance_message(group_id: str, r: Rebalance, names: Names, link: Link) -> Message:
     """Return the message about a rebalance that has ended: the words of `why`."""
     assert r.ended_ms is not None, "a message is about a rebalance that has ended"
+    # The incarnation of an observed group depends on where reading began.
+    life = "observed" if r.observed else r.incarnation
     told = islice(details(r, r.ended_ms, names), MAX_LINES)
     return Message(
-        id=f"{REBALANCE}:{group_id}:{r.incarnation}:{r.ended_ms}:{r.generation_to}",
+        id=f"{REBALANCE}:{group_id}:{life}:{r.ended_ms}:{r.generation_to}",
         kind=REBALANCE,
         status=Status.HAPPENED,
         subject=group_id,
