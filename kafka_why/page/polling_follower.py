@@ -6,7 +6,7 @@ from contextlib import closing
 from itertools import islice
 
 from kafka import KafkaAdminClient
-from kafka.errors import GroupAuthorizationFailedError
+from kafka.errors import GroupAuthorizationFailedError, KafkaError
 
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.lag.brokers import Looks
@@ -39,6 +39,7 @@ class PollingFollower(FollowerThread):
         self._polled: dict[str, PolledGroup] = {}
         self._listed = 0
         self._refused = set[str]()
+        self._has_failed = False
         self._since_ms = now_ms()
         self._read_at_s = time.monotonic()
 
@@ -74,7 +75,7 @@ class PollingFollower(FollowerThread):
         groups = admin.list_groups()
         self._listed = len(groups)
         types = {
-            group["group_id"]: group.get("group_type", "").lower() for group in islice(groups, MAX_GROUPS)
+            group["group_id"]: (group.get("group_type") or "").lower() for group in islice(groups, MAX_GROUPS)
         }
         for group_id in [*types, *(self._polled.keys() - types.keys())]:
             if self._stopped.wait(_PAUSE_S):
@@ -90,6 +91,12 @@ class PollingFollower(FollowerThread):
         except GroupAuthorizationFailedError:
             self._refused.add(group_id)
             return
+        except KafkaError:
+            if self._has_failed:  # not only this group's coordinator is away
+                raise
+            self._has_failed = True
+            return
+        self._has_failed = False
         self._refused.discard(group_id)
         polled = self._polled.setdefault(group_id, PolledGroup(group_id))
         polled.take(look, committed, now_ms())
