@@ -240,6 +240,8 @@ def one_is_waited_for(observing: Observing, topic: str, group_id: str) -> None:
         return not stuck.poll(100) and holdings_in(observing.history(group_id))[-1:] == alone
 
     with closing(stuck):
+        # kafka-python joins within its polls, so nothing slow comes between them.
+        wait_until(lambda: not stuck.poll(1_000) and bool(stuck.assignment()), "s1 has joined")
         wait_until(has_all, "s1 has all")
         before_ms = time.time_ns() // 1_000_000
         s2 = ConfluentMember(servers, group_id, topic, settings={"client.id": "s2", **limits})
