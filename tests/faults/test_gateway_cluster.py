@@ -17,7 +17,7 @@ import pytest
 import uvloop
 from confluent_kafka import KafkaException, Producer
 from kafka import KafkaAdminClient, TopicPartition
-from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import KafkaError
 from kafka.protocol.api_key import ApiKey
 from kafka.record import MemoryRecordsBuilder
@@ -305,7 +305,7 @@ def test_stored_log_is_read_on_when_the_leader_dies(
     with closing(kafka_clients.admin(cluster.client_config)) as admin:
         leader = find_topic(admin, "log").leader_of(0)
     with StoredLog(cluster.client_config, "log") as log:
-        batches = log.read(0, LogWalk(0, log.offset(0, OffsetSpec.LATEST), b""))
+        batches = log.read(0, LogWalk(0, len(values), b""))
         read = [record.value for record in next(batches).records()]
         cluster.kill(leader)
         read += [record.value for batch in batches for record in batch.records()]
