@@ -103,7 +103,7 @@ def rebalance_text(r: Rebalance, now_ms: int, clock: Clock, names: Names) -> Vis
 _GAPS = {
     CauseKind.MEMBER_LEFT: "a restart, or processing that exceeded max.poll.interval.ms",
     CauseKind.SESSION_TIMEOUT: "a process that was killed and restarted, or stood still (GC, suspended)",
-    CauseKind.MEMBER_GONE: "a restart, processing over max.poll.interval.ms, or a process that stood still (GC)",
+    CauseKind.MEMBER_GONE: "a restart, processing over max.poll.interval.ms, or a process that stood still",
 }
 
 
