@@ -128,7 +128,7 @@ class LogPart:
 
 
 class GroupNews(NamedTuple):
-    """A group that has _changed_by_consumer: its view, None if it has ended, and its committed offsets.
+    """A group that has changed: its view, None if it has ended, and its committed offsets.
 
     `entries` follow those before, or take the place of all of them if they are `anew`.
     """
@@ -172,7 +172,7 @@ class StoredGroups:
         return None if known is None else known.view
 
     def append(self, partition: int, part: LogPart) -> Iterator[GroupNews]:
-        """Apply records that are newer than those before. Yield the groups that _changed_by_consumer."""
+        """Apply records that are newer than those before. Yield the groups that changed."""
         for known, of_group in self._of(partition, part):
             records = of_group.all()
             if self._keeps_records:

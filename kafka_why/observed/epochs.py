@@ -39,7 +39,7 @@ from kafka_why.observed.records import (
 
 
 def _changed_by_consumer(was: MemberSubscription, now: MemberSubscription) -> str:
-    """Return what a member _changed_by_consumer, "" if nothing that makes an epoch."""
+    """Return what a member changed, "" if nothing that makes an epoch."""
     is_other = (was.topic_names, was.topic_regex) != (now.topic_names, now.topic_regex)
     return "what it subscribes to" if is_other else ""
 
@@ -122,9 +122,7 @@ def _remove(seen: Observation, epochs: Epochs, member_id: str, was: MemberSubscr
 
 
 def _committed_by(seen: Observation, epochs: Epochs, partitions: Partitions) -> list[TopicPartition]:
-    """The partitions whose offsets a member commits, none if that cannot be known: offsets of share groups
-    are not in this log, and offsets have the names of topics.
-    """
+    """Return the partitions whose offsets a member commits, none if that cannot be known from this log."""
     if epochs.kind == SHARE:
         return []
     if epochs.kind == STREAMS:
@@ -168,8 +166,7 @@ def observe_epoch(seen: Observation, record: GroupEpoch) -> None:
     rule, reason, member_ids = _reason(epochs.news, other_reasons)
     previous_ms = group.last_rebalance_at_ms
     group.last_rebalance_at_ms, group.last_rebalance_reason = seen.at.time_ms, reason
-    is_empty = not epochs.subscriptions
-    epochs.is_settled = is_empty
+    epochs.is_settled = is_empty = not epochs.subscriptions
     seen.record(
         rule,
         EntryType.GROUP_EPOCH_BUMPED,
@@ -198,8 +195,8 @@ def _remove_those_away(seen: Observation, news: News) -> None:
 
 
 def _is_seen_from_here(group: ObservedGroup, epochs: Epochs, before: int, epoch: int) -> bool:
-    """Whether this epoch is a change that was seen, and not the first that was read of an older group. Of its
-    first members more than one come at a time only if they were those of a classic group.
+    """Return True if this epoch is a change that was seen, and not the first that was read of an older group,
+    or of a classic group that was converted, whose members come at one time.
     """
     is_new = group.seq == CREATION and epoch <= _FIRST_EPOCH_MAX
     return before > 0 or (is_new and len(epochs.news.joined) == len(epochs.subscriptions) <= 1)
