@@ -25,12 +25,12 @@ def what_to_read(client_config: ClientConfig, prefix: str) -> TopicLayout | Brok
     nothing = "no topics of a coordinator or an observer"
     try:
         with OffsetsTopic(client_config) as topic:
-            partitions = topic.partitions
+            read = f"the brokers' own {KAFKAS_OFFSETS_TOPIC}, {topic.partitions} partitions"
     except OffsetsUnreadable as error:
         with closing(polling_client(client_config)) as admin:
             if not admin.list_groups():
                 raise HistoryUnavailable(f"{error}; nor may it describe any group, to poll it") from error
         tell(f"{nothing}: polling the groups, because {error}")
         return BrokersOwn.POLLS
-    tell(f"{nothing}: reading the brokers' own {KAFKAS_OFFSETS_TOPIC}, {partitions} partitions")
+    tell(f"{nothing}: reading {read}")
     return BrokersOwn.OFFSETS_TOPIC

@@ -163,8 +163,7 @@ class OffsetsEvents(OffsetsFollower):
             for group in self._fleet.all_facts():
                 for entry in group.entries:
                     self._ended.add(entry, is_told=self._is_told(entry.cause))
-        at_ms = now_ms()
-        if not self._ended.put({n: Position(at.next, at_ms) for n, at in self._partitions.items()}):
+        if not self._ended.put({n: Position(at.next, now_ms()) for n, at in self._partitions.items()}):
             self._stopped.set()  # nothing can be told any more
 
     def _take(self, news: Iterable[GroupNews]) -> None:

@@ -101,10 +101,10 @@ class PollingFollower(FollowerThread):
         polled = self._polled.setdefault(group_id, PolledGroup(group_id))
         polled.take(look, committed, now_ms())
         entries, polled.entries = polled.entries, []
-        view = None if polled.group is None else view_of(polled.group, polled.names)
         if look is None:
             del self._polled[group_id]
         self._read_at_s = time.monotonic()
+        view = None if polled.group is None else view_of(polled.group, polled.names)
         self._take([GroupNews(group_id, view, entries, committed_offsets(polled.group), anew=False)])
 
     def _take(self, news: Iterable[GroupNews]) -> None:

@@ -23,7 +23,6 @@ from kafka_why.why.wording import Names, clients_of, lasting_name, names_in
 # The course of a group: all that its entries say, whatever the time at which somebody asks.
 
 
-_WENT = (CauseKind.MEMBER_LEFT, CauseKind.MEMBER_GONE, CauseKind.SESSION_TIMEOUT)
 OBSERVED = "a group of the cluster's own coordinator: this is what can be seen of it (docs/observe.md)"
 
 
@@ -98,15 +97,14 @@ def with_returns(rebalances: Sequence[Rebalance], clients: Mapping[MemberId, str
         client_id, host = r.cause.client_id, r.cause.client_host
         if len(r.cause.member_ids) != 1 or client_id is None:
             continue
-        if r.cause.kind in _WENT:
+        if r.cause.kind in (CauseKind.MEMBER_LEFT, CauseKind.MEMBER_GONE, CauseKind.SESSION_TIMEOUT):
             if client_id not in (lasting_name(member_id, clients) for member_id in r.members):
                 gone[client_id, host] = index
         elif (
             r.cause.kind is CauseKind.MEMBER_JOINED and (at := gone.pop((client_id, host), None)) is not None
         ):
-            (member_id,) = r.cause.member_ids
-            back = Returned(member_id, r.began_ms - found[at].began_ms)
-            found[at] = replace(found[at], returned=back)
+            after_ms = r.began_ms - found[at].began_ms
+            found[at] = replace(found[at], returned=Returned(r.cause.member_ids[0], after_ms))
     return found
 
 
