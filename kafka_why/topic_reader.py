@@ -224,12 +224,21 @@ _RETRY_PAUSE_S = 1.0
 
 class FollowerThread(BackgroundThread):
     """Calls `_connect_and_follow` until stopped. `purpose` is what its warnings say, such as `reading for the
-    page`; the subclass tells `_warning` when it has worked.
+    page`; the subclass calls `_worked` each time that it has read.
     """
 
     def __init__(self, name: str, purpose: str) -> None:
         self._warning = OutageWarning(purpose)
+        self._read_at_s = time.monotonic()
         super().__init__(name)
+
+    def read_age_s(self) -> float:
+        """Return the seconds since it last read, or since it was made."""
+        return time.monotonic() - self._read_at_s
+
+    def _worked(self) -> None:
+        self._warning.worked()
+        self._read_at_s = time.monotonic()
 
     def _run(self) -> None:
         while not self._stopped.is_set():

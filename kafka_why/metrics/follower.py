@@ -49,10 +49,6 @@ class Follower(FollowerThread):
         self._read_at_s = float("nan")
         self._looks = Looks(metrics_state)
 
-    def read_age_s(self) -> float:
-        """Return the seconds since the topics and their ends were read, or since the start; NaN before it."""
-        return time.monotonic() - self._read_at_s
-
     def start(self) -> None:
         """Begin to read."""
         self._read_at_s = time.monotonic()
@@ -101,8 +97,7 @@ class Follower(FollowerThread):
             except KafkaError as error:
                 self._retry_later(error)
             else:
-                self._warning.worked()
-                self._read_at_s = time.monotonic()
+                self._worked()
 
     def _apply_records(self, reader: TopicReader) -> None:
         for record in reader.poll(_POLL_MS):

@@ -103,7 +103,7 @@ class EventsFollower(FollowerThread):
                 records = reader.poll(_POLL_MS)
                 if records:
                     is_open = self._take(records)
-                self._warning.worked()
+                self._worked()
             if not is_open:
                 self._stopped.set()  # nothing can be told any more
 

@@ -1,7 +1,6 @@
 """Notify as a process runs it: the threads that read and look, the outbox, and the thread that sends."""
 
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from kafka_why.notify.problems import Sources, TroublesThread
 from kafka_why.notify.receiver import Answer
 from kafka_why.notify.request_bodies import Shape
 from kafka_why.notify.state_file import Kept
+from kafka_why.now import now_ms
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.follower import Follower
 from kafka_why.page.service_topics import ServiceFollower, ServiceTopics
@@ -67,7 +67,6 @@ class Notifier(Startable):
             kept.deliver([], Taken(ends_of(client_config, topic), []))
             kept.save()
         self._outbox = outbox = Outbox()
-        now_ms = time.time_ns() // 1_000_000
         fleet = Fleet(layout)
         ended = EndedRebalances(outbox, wanted, link, kept.told)
         readers: tuple[Follower | OffsetsEvents | PolledEvents, *tuple[FollowerThread, ...]]
@@ -87,7 +86,7 @@ class Notifier(Startable):
         sources = Sources(fleet, topics, state, readers[0].read_age_s)
         episodes = Episodes(
             kept.open,
-            settled_ms=now_ms + SETTLED_MS,
+            settled_ms=now_ms() + SETTLED_MS,
             is_wanted=wanted.wants,
             link=link,
             again_ms=sending.shape.again_ms,

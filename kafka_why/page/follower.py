@@ -39,13 +39,8 @@ class Follower(FollowerThread):
         self._layout = layout
         self._fleet = fleet
         super().__init__(f"{reader}-follower", f"reading for the {reader}")
-        self._read_at_s = time.monotonic()
         self._looks = Looks(fleet)
         self._trimmed_at_s = float("-inf")
-
-    def read_age_s(self) -> float:
-        """The seconds since the topics were last read, or since the follower was made."""
-        return time.monotonic() - self._read_at_s
 
     def _connect_and_follow(self) -> None:
         sizes = self._layout.response_record_max_bytes
@@ -84,8 +79,7 @@ class Follower(FollowerThread):
             if not behind:
                 self._looks.look(admin)
                 self._trim()
-            self._warning.worked()
-            self._read_at_s = time.monotonic()
+            self._worked()
 
     def _apply(self, topic: str, key: bytes | None, value: bytes | None) -> None:
         try:

@@ -69,7 +69,6 @@ class OffsetsFollower(FollowerThread):
         self._fleet = fleet
         super().__init__(f"{reader}-offsets-follower", f"reading {KAFKAS_OFFSETS_TOPIC} for the {reader}")
         self._lists = OutageWarning("listing the groups")
-        self._read_at_s = time.monotonic()
         self._trimmed_at_s = self._listed_at_s = float("-inf")
         self._listed: dict[str, str] | None = None
         self._under_way: dict[str, tuple[str, int]] = {}
@@ -80,10 +79,6 @@ class OffsetsFollower(FollowerThread):
         self._partitions: dict[int, _Partition] = {}
         self._is_full = False
         self._looks = Looks(self._fleet)
-
-    def read_age_s(self) -> float:
-        """The seconds since the topic was last read, or since the follower was made."""
-        return time.monotonic() - self._read_at_s
 
     def remarks(self) -> list[str]:
         """Return what the page is made of, and what is missing."""
@@ -132,8 +127,7 @@ class OffsetsFollower(FollowerThread):
         self._list(admin)
         self._read_new(stored)
         has_older = self._read_older(stored)
-        self._warning.worked()
-        self._read_at_s = time.monotonic()
+        self._worked()
         self._looks.look_if_allowed(admin)
         if has_older:
             return

@@ -1,6 +1,5 @@
 """The thread that polls all groups for the page, where `__consumer_offsets` must not be read."""
 
-import time
 from collections.abc import Iterable
 from contextlib import closing
 from itertools import islice
@@ -41,11 +40,6 @@ class PollingFollower(FollowerThread):
         self._refused = set[str]()
         self._has_failed = False
         self._since_ms = now_ms()
-        self._read_at_s = time.monotonic()
-
-    def read_age_s(self) -> float:
-        """The seconds since a group was last polled, or since the follower was made."""
-        return time.monotonic() - self._read_at_s
 
     def remarks(self) -> list[str]:
         """Return what the page is made of, and what is missing."""
@@ -66,7 +60,7 @@ class PollingFollower(FollowerThread):
         with closing(polling_client(self._client_config)) as admin:
             while not self._stopped.is_set():
                 self._round(admin)
-                self._warning.worked()
+                self._worked()
                 self._fleet.complete()
                 self._fleet.trim(now_ms())
                 self._stopped.wait(_ROUND_S)
@@ -103,7 +97,7 @@ class PollingFollower(FollowerThread):
         entries, polled.entries = polled.entries, []
         if look is None:
             del self._polled[group_id]
-        self._read_at_s = time.monotonic()
+        self._worked()
         view = None if polled.group is None else view_of(polled.group, polled.names)
         self._take([GroupNews(group_id, view, entries, committed_offsets(polled.group), anew=False)])
 

@@ -212,7 +212,7 @@ class ServiceFollower(FollowerThread):
                 if not layout.is_observed and time.monotonic() - looked_at_s > LOOK_INTERVAL_S:
                     self._look(clock)
                     looked_at_s = time.monotonic()
-                self._warning.worked()
+                self._worked()
 
     def _reader(self, max_record_bytes: int) -> TopicReader:
         return TopicReader(
