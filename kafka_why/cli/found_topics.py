@@ -1,4 +1,4 @@
-"""What a long-running command reads: topics of ours, the cluster's own `__consumer_offsets`, or polls."""
+"""The source of a long-running command: topics of ours, the cluster's `__consumer_offsets`, or polls."""
 
 from contextlib import closing
 

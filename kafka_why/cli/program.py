@@ -64,7 +64,7 @@ def _is_read_as(option: str, argument: str) -> bool:
 
 
 CommandsAt = dict[str, str]
-"""Where each subcommand is, by its name: MODULE:ATTRIBUTE."""
+"""The place of each subcommand, by its name: MODULE:ATTRIBUTE."""
 
 
 class Program(Commands):

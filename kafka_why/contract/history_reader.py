@@ -51,7 +51,7 @@ class CoordinatorStarted(Struct, frozen=True, kw_only=True):
 
 
 class _Head(Struct, frozen=True):
-    """What a record says of itself: the type of an entry, and the protocol of the group."""
+    """The head of a record: the type of an entry, and the protocol of the group."""
 
     type: str = ""
     protocol: str = KAFKA

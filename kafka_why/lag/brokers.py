@@ -60,7 +60,7 @@ def records_at(admin: KafkaAdminClient, times_ms: Mapping[Partition, int]) -> di
 
 
 class Looking(Protocol):
-    """What takes the answers: see `kafka_why.lag.lag_book.LagBook`. `topics` are those to look at."""
+    """The reader that takes the answers, such as `LagBook`. `topics` are those to look at."""
 
     def topics(self) -> set[str]: ...
     def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None: ...

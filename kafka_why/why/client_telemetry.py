@@ -212,7 +212,7 @@ def _certain_sentence(said: ClientSaid) -> str:
 
 
 def _earlier(said: ClientSaid) -> str:
-    """What it said some time before, after which it may have polled again."""
+    """Return what a client said some time before, after which it may have polled again."""
     told = []
     if said.last_poll_before_ms is not None:
         told.append(f"its last poll was {_seconds(said.last_poll_before_ms - said.said_before_ms)} ago")

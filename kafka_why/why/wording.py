@@ -133,7 +133,7 @@ _RANDOM = re.compile(r"[A-Za-z0-9_+/-]{22}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-
 
 
 def is_bare(member_id: MemberId) -> bool:
-    """Whether the id is only a UUID, which says nothing of the client."""
+    """Return True if the id is only a UUID, which says nothing of the client."""
     return _RANDOM.fullmatch(member_id) is not None
 
 

@@ -81,10 +81,10 @@ def attribute_of(field: Schema) -> str:
 
 
 def is_tagged(field: Schema, version: int) -> bool:
-    """Whether this version has the field in its tag section."""
+    """Return True if this version has the field in its tag section."""
     return in_versions(field.get("taggedVersions", "none"), version)
 
 
 def is_nullable(field: Schema, version: int) -> bool:
-    """Whether the field may be null in this version."""
+    """Return True if the field may be null in this version."""
     return in_versions(field.get("nullableVersions", "none"), version)

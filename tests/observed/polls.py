@@ -31,7 +31,7 @@ class Polls:
         wait_until(lambda: self._answered >= next_one, f"a poll of {self._group_id}")
 
     def report(self) -> Report:
-        """What is known by the polls."""
+        """Return what the polls have shown."""
         return report(self._group_id, self._entries, now_ms(), from_start=False)
 
     def close(self) -> None:

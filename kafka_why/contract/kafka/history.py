@@ -57,7 +57,7 @@ class ConsumerGroupState(StrEnum):
 
 
 class MemberState(StrEnum):
-    """How far a member is on its way to the target assignment: MemberState.java."""
+    """The progress of a member towards its target assignment. Source: MemberState.java."""
 
     STABLE = "Stable"
     UNREVOKED_PARTITIONS = "UnrevokedPartitions"

@@ -28,7 +28,7 @@ class TopicImage(Struct, frozen=True):
 
 
 TopicImages = dict[ShortStr, TopicImage | None]
-"""What the sender of a request knows of topics, by name, or None if no topic has that name."""
+"""The topics that the sender of a request knows, by name; None if no topic has that name."""
 
 
 PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
