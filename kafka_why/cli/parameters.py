@@ -195,7 +195,7 @@ def cluster_options(
 def client_config_of(
     bootstrap_servers: str | None, properties: Path | None, options: tuple[str, str] = _NAMES
 ) -> ClientConfig | None:
-    """Return the settings of the cluster that two `options` name, None without either. Raises BadParameter."""
+    """Return the settings of the cluster that two `options` name, or None. Raises BadParameter."""
     if properties is None:
         return None if bootstrap_servers is None else _plaintext(bootstrap_servers, options[0])
     configure_logs()  # settings without a use are logged
