@@ -1,4 +1,4 @@
-"""The queries of docs/why.md, unchanged, over a recorded history read as Spark's table."""
+"""The queries of docs/history.md, unchanged, over a recorded history read as Spark's table."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ from tests.harness.histories import Recorder
 from tests.unit.kafka_why.why_story import STORY
 from tests.unit.state.rocketmq_story import BEGIN_MS, night
 
-DOCS = Path(__file__).parents[2] / "docs" / "why.md"
+DOCS = Path(__file__).parents[2] / "docs" / "history.md"
 PER_HOUR_AND_CAUSE, SLOWEST, STUCK, DUPLICATES = re.findall(r"```sql\n(.*?)```", DOCS.read_text(), re.DOTALL)
 
 
