@@ -120,7 +120,7 @@ mutants: $(STAMP) ## make FIRST mistakes in PACKAGE, one after the other, and sa
 	CI=1 $(BIN)/python -m pytest -s -q --timeout 0 -p tests.mutation.plugin \
 		--package $(PACKAGE) --first $(FIRST) $(TESTS)
 
-bench: $(STAMP) ## measure beside Kafka's own coordinator, and write docs/performance.md (85 minutes)
+bench: $(STAMP) ## measure beside Kafka's own coordinator, and write docs/benchmarks.md (85 minutes)
 	$(BIN)/python -m bench --write
 
 pictures: $(STAMP) ## photograph the page in a real run, for README and docs (4 minutes; needs Chromium)

@@ -1,4 +1,4 @@
-"""Measure the rows of docs/performance.md, each beside the systems with which it is compared."""
+"""Measure the rows of docs/benchmarks.md, each beside the systems with which it is compared."""
 
 import argparse
 import os
@@ -100,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--single", action="store_true", help="write a record a request instead of packs")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results as JSON")
     parser.add_argument(
-        "--write", action="store_true", help="write docs/performance.md; rows that were not measured stay"
+        "--write", action="store_true", help="write docs/benchmarks.md; rows that were not measured stay"
     )
     return parser
 

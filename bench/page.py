@@ -1,4 +1,4 @@
-"""docs/performance.md: its generated blocks, the pictures, and the results they are made from.
+"""docs/benchmarks.md: its generated blocks, the pictures, and the results they are made from.
 
 A block stands between the lines `<!-- begin NAME -->` and `<!-- end NAME -->`. Everything else of the page is
 written by hand and stays.
@@ -13,7 +13,7 @@ from bench.plot import draw
 from bench.report import Measured, markdown, markdown_table, to_json
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGE = DOCS / "performance.md"
+PAGE = DOCS / "benchmarks.md"
 PLOTS = DOCS / "plots"
 RESULTS = PLOTS / "results.json"
 WIDTH = 116

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/performance.md."""
+"""Draws the pictures of docs/benchmarks.md."""
 
 import math
 from collections.abc import Sequence

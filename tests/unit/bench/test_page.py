@@ -1,4 +1,4 @@
-"""docs/performance.md: its generated blocks, and a picture."""
+"""docs/benchmarks.md: its generated blocks, and a picture."""
 
 import pytest
 
