@@ -7,7 +7,7 @@ It uses the coordinator's own records, not Kafka's wire protocol. The caller int
 import socket
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import count
@@ -21,33 +21,13 @@ from clients.pending import AnyRequest, Counts, FutureRequest, Pending, PendingR
 from clients.request_writer import RequestWriter
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.kafka.requests import (
-    DescribeGroup,
-    Heartbeat,
-    JoinGroup,
-    LeaveGroup,
-    LeavingMember,
-    MemberAssignment,
-    Protocol,
-    SyncGroup,
-)
-from kafka_why.contract.kafka.responses import (
-    HeartbeatResponse,
-    JoinGroupResponse,
-    LeaveGroupResponse,
-    SyncGroupResponse,
-)
+from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import Closeable
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicReader, TopicsMissing
 
 DEFAULT_REQUEST_TIMEOUT_MS = 30_000
-# A JoinGroup is parked until the other members have joined. Kafka's consumer allows five seconds more.
-JOIN_GRACE_MS = 5_000
-
-# The versions of Kafka's messages that these requests have. Source: *Request.json of Apache Kafka 4.
-JOIN_VERSION, SYNC_VERSION, HEARTBEAT_VERSION, LEAVE_VERSION = 9, 5, 4, 5
 
 _POLL_S = 0.1
 _CLOSE_TIMEOUT_S = 5.0
@@ -145,74 +125,6 @@ class CoordinatorClient(Closeable):
     def next_correlation_id(self) -> str:
         """A correlation id that no other request has."""
         return f"{self._start_id}-{next(self._numbers)}"
-
-    def join(
-        self,
-        group_id: str,
-        *,
-        protocol_type: str,
-        protocols: Sequence[Protocol],
-        session_timeout_ms: int,
-        rebalance_timeout_ms: int,
-        member_id: str = "",
-        group_instance_id: str | None = None,
-        reason: str | None = None,
-        partitions_per_topic: Mapping[str, int] | None = None,
-    ) -> Future[JoinGroupResponse]:
-        """JoinGroup. The response comes when the rebalance completes, at most after the rebalance timeout."""
-        request = JoinGroup(
-            **self.header(group_id, JOIN_VERSION),
-            session_timeout_ms=session_timeout_ms,
-            rebalance_timeout_ms=rebalance_timeout_ms,
-            member_id=member_id,
-            group_instance_id=group_instance_id,
-            protocol_type=protocol_type,
-            protocols=list(protocols),
-            reason=reason,
-            partitions_per_topic=dict(partitions_per_topic or {}),
-        )
-        timeout_ms = max(self._timeout_ms, rebalance_timeout_ms + JOIN_GRACE_MS)
-        return self.send(request, timeout_ms=timeout_ms)
-
-    def sync(
-        self,
-        group_id: str,
-        *,
-        generation_id: int,
-        member_id: str,
-        protocol_type: str,
-        protocol_name: str,
-        assignments: Sequence[MemberAssignment] = (),
-        group_instance_id: str | None = None,
-    ) -> Future[SyncGroupResponse]:
-        """SyncGroup. The response comes when the leader has sent the assignment."""
-        request = SyncGroup(
-            **self.header(group_id, SYNC_VERSION),
-            generation_id=generation_id,
-            member_id=member_id,
-            group_instance_id=group_instance_id,
-            protocol_type=protocol_type,
-            protocol_name=protocol_name,
-            assignments=list(assignments),
-        )
-        return self.send(request)
-
-    def heartbeat(
-        self, group_id: str, *, generation_id: int, member_id: str, group_instance_id: str | None = None
-    ) -> Future[HeartbeatResponse]:
-        """Heartbeat."""
-        request = Heartbeat(
-            **self.header(group_id, HEARTBEAT_VERSION),
-            generation_id=generation_id,
-            member_id=member_id,
-            group_instance_id=group_instance_id,
-        )
-        return self.send(request)
-
-    def leave(self, group_id: str, members: Sequence[LeavingMember]) -> Future[LeaveGroupResponse]:
-        """LeaveGroup, for one or several members."""
-        request = LeaveGroup(**self.header(group_id, LEAVE_VERSION), members=list(members))
-        return self.send(request)
 
     def send(self, request: AnyRequest[R], *, timeout_ms: int | None = None) -> Future[R]:
         """Send a request with a correlation id of this client."""
@@ -312,13 +224,9 @@ def changed_request(header: Header) -> DescribeGroup:
 def wait_for_views(client: CoordinatorClient) -> None:
     """Wait until the topics have what was answered before this call. Raises ClientError."""
     for group_ids in barrier_rounds(client.request_partitions):
-        _ask(client, group_ids)
-
-
-def _ask(client: CoordinatorClient, group_ids: Sequence[str]) -> None:
-    sent = [client.send(barrier_request(client.header(name, BARRIER_VERSION))) for name in group_ids]
-    for answer in sent:
-        answer.result()
+        sent = [client.send(barrier_request(client.header(name, BARRIER_VERSION))) for name in group_ids]
+        for answer in sent:
+            answer.result()
 
 
 def _group_in(partition: int, partitions: int) -> str:

@@ -23,15 +23,17 @@ from kafka_why.contract.early_answers import EarlyAnswers
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.history_reader import CoordinatorStarted, decode_entry, decode_snapshot
 from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.contract.kafka.requests import LeavingMember, MemberAssignment, Protocol
+from kafka_why.contract.kafka.requests import LeaveGroup, LeavingMember, MemberAssignment, Protocol
 from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupResponse
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import ServicePhase
 from kafka_why.topic_reader import TopicReader, layout_on
+from operations.admin.requests import LEAVE_VERSION
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from tests.harness.form import formed
+from tests.harness.member_requests import heartbeat, join_group, sync_group
 from tests.harness.shared import QUICK_JAVA as QUICK_JAVA
 from tests.harness.waiting import WAIT_TIMEOUT_S as WAIT_TIMEOUT_S
 from tests.harness.waiting import wait_until as wait_until
@@ -111,35 +113,29 @@ class Member:
         return cls(client, group_id, response.member_id, session_timeout_ms)
 
     def join(self) -> Future[JoinGroupResponse]:
-        return self.client.join(
+        return join_group(
+            self.client,
             self.group_id,
+            [Protocol("range", self.member_id.encode())],
             member_id=self.member_id,
-            protocol_type="consumer",
-            protocols=[Protocol("range", self.member_id.encode())],
             session_timeout_ms=self.session_timeout_ms,
             rebalance_timeout_ms=60_000,
         )
 
     def sync(self, generation: int, assignments: Mapping[str, bytes] = _NOTHING) -> Future[SyncGroupResponse]:
         """Ask for the assignment; the leader gives everyone's, by member id."""
-        return self.client.sync(
-            self.group_id,
-            generation_id=generation,
-            member_id=self.member_id,
-            protocol_type="consumer",
-            protocol_name="range",
-            assignments=[MemberAssignment(*item) for item in assignments.items()],
-        )
+        given = [MemberAssignment(*item) for item in assignments.items()]
+        return sync_group(self.client, self.group_id, generation, self.member_id, given)
 
     def heartbeat(self, generation: int) -> ErrorCode:
         """The answer's error code."""
-        response = self.client.heartbeat(self.group_id, generation_id=generation, member_id=self.member_id)
-        return response.result().error_code
+        return heartbeat(self.client, self.group_id, generation, self.member_id).result().error_code
 
     def leave(self) -> ErrorCode:
         """The answer's error code for this member."""
-        response = self.client.leave(self.group_id, [LeavingMember(self.member_id)]).result()
-        return response.members[0].error_code
+        header = self.client.header(self.group_id, LEAVE_VERSION)
+        request = LeaveGroup(**header, members=[LeavingMember(self.member_id)])
+        return self.client.send(request).result().members[0].error_code
 
 
 def stable_member(client: CoordinatorClient, group_id: str, session_timeout_ms: int = SESSION_MS) -> Member:

@@ -19,6 +19,7 @@ from kafka_why.contract.pack import NO_PACKS, pack_key, slot_of
 from kafka_why.partitioner import partition_of
 from kafka_why.topic_reader import TopicsMissing, layout_on
 from tests.e2e.other_side import OtherSide
+from tests.harness.member_requests import heartbeat, join_group
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -45,7 +46,7 @@ def client(broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide) -
 
 
 def beat(client: CoordinatorClient, group_id: str = "g") -> Future[HeartbeatResponse]:
-    return client.heartbeat(group_id, generation_id=3, member_id="m")
+    return heartbeat(client, group_id, 3, "m")
 
 
 def test_a_request_stands_where_its_group_belongs(client: CoordinatorClient, other_side: OtherSide) -> None:
@@ -144,10 +145,10 @@ def test_what_is_not_an_answer_of_ours_is_counted_and_does_no_harm(
 def test_a_request_too_large_for_the_topic_is_not_sent(
     client: CoordinatorClient, layout: TopicLayout, other_side: OtherSide
 ) -> None:
-    future = client.join(
+    future = join_group(
+        client,
         "g",
-        protocol_type="consumer",
-        protocols=[Protocol("range", bytes(layout.request_record_max_bytes))],
+        [Protocol("range", bytes(layout.request_record_max_bytes))],
         session_timeout_ms=1,
         rebalance_timeout_ms=1,
     )

@@ -40,6 +40,7 @@ from tests.e2e.harness import (
     topic_id_of,
 )
 from tests.harness.commands import invoke
+from tests.harness.member_requests import sync_group
 from tests.harness.shared import PREFIX
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
@@ -133,14 +134,7 @@ def form(
         for answer, assigned in zip(answers, assignments, strict=True)
     ]
     syncs = [
-        client.sync(
-            group_id,
-            generation_id=1,
-            member_id=answer.member_id,
-            protocol_type="consumer",
-            protocol_name="range",
-            assignments=given if answer.member_id == answer.leader else (),
-        )
+        sync_group(client, group_id, 1, answer.member_id, given if answer.member_id == answer.leader else ())
         for answer in answers
     ]
     assert all(sync.result().error_code is ErrorCode.NONE for sync in syncs)

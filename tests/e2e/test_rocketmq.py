@@ -23,6 +23,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.rocketmq.requests import ConsumeFromWhere, MessageModel
 from kafka_why.topic_reader import layout_on
 from tests.e2e.harness import create_topic, read_topic, wait_until
+from tests.harness.member_requests import join_group
 from tests.harness.shared import PREFIX
 
 pytestmark = pytest.mark.e2e
@@ -140,10 +141,10 @@ def test_consumers_of_all_kinds(
     first = produce(broker, topic, range(30))
     with RunningConsumer(broker, topic, "orderly", orderly=True) as consumer:
         consumer.wait_for(lambda c: c.consumed.keys() == first)
-        join = consumer.client.join(
+        join = join_group(
+            consumer.client,
             "orderly",
-            protocol_type="consumer",
-            protocols=[Protocol("range")],
+            [Protocol("range")],
             session_timeout_ms=10_000,
             rebalance_timeout_ms=10_000,
         )

@@ -43,6 +43,7 @@ from tests.e2e.harness import QUICK_SPARK, coordinating, create_topic, wait_unti
 from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.gateway import RawClient
 from tests.harness.java_tools import ConsoleConsumer, JavaTools
+from tests.harness.member_requests import heartbeat
 
 pytestmark = pytest.mark.e2e
 
@@ -359,7 +360,7 @@ def test_clients_and_the_query_go_on_while_brokers_come_and_go(
         lost = leaders(admin, LAYOUT.requests_topic)[partition_of(TOPIC, LAYOUT.request_partitions)]
         cluster.kill(lost)
         # Before the client gives its request up, which is much sooner than Kafka's clients give a broker up.
-        assert client.heartbeat(TOPIC, generation_id=1, member_id="nobody").result().error_code
+        assert heartbeat(client, TOPIC, 1, "nobody").result().error_code
         story.go_on()
         cluster.restart(lost)
         cluster.wait_until_in_sync()

@@ -49,6 +49,7 @@ from tests.e2e.harness import (
     wait_until,
 )
 from tests.faults.test_spark_cluster import check_every_request_was_answered_once
+from tests.harness.member_requests import heartbeat
 from tests.harness.run_command import SPARK, children_running
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -98,10 +99,7 @@ def beating(members: list[Member]) -> Iterator[None]:
 
     def beat() -> None:
         while not stopping.wait(BEAT_S):
-            sent.extend(
-                member.client.heartbeat(member.group_id, generation_id=1, member_id=member.member_id)
-                for member in members
-            )
+            sent.extend(heartbeat(m.client, m.group_id, 1, m.member_id) for m in members)
 
     thread = threading.Thread(target=beat, daemon=True)
     thread.start()

@@ -48,6 +48,7 @@ from tests.e2e.harness import (
     stable_member,
     wait_until,
 )
+from tests.harness.member_requests import heartbeat
 from tests.harness.ports import gateway_port
 from tests.harness.run_command import Run, hold, jvm_of, run
 
@@ -135,9 +136,7 @@ class Beating:
     def _run(self) -> None:
         while not self._stopping.wait(BEAT_S):
             for member in self._members:
-                self._sent.append(
-                    member.client.heartbeat(member.group_id, generation_id=1, member_id=member.member_id)
-                )
+                self._sent.append(heartbeat(member.client, member.group_id, 1, member.member_id))
 
     def stop(self) -> list[ErrorCode]:
         self._stopping.set()

@@ -40,6 +40,7 @@ from tests.e2e.harness import (
     wait_until,
 )
 from tests.faults.faults import POISON, RUINED_GROUP, UNKNOWN_VERSION, FaultyOperator, poisoned_step
+from tests.harness.member_requests import heartbeat
 
 pytestmark = pytest.mark.e2e
 
@@ -83,9 +84,9 @@ def test_the_query_outlives_what_fails_below_it_and_what_stops_it_is_named(
                 with coordinating(options) as coordinator:
                     broker_is_away_until_the_query_fails(broker, coordinator, client)
                     workers_die_until_the_query_fails(coordinator, client)
-                    client.heartbeat(RUINED_GROUP, generation_id=1, member_id="m")
+                    heartbeat(client, RUINED_GROUP, 1, "m")
                     stable_member(client, "healthy")
-                    poison.heartbeat("poisoned", generation_id=1, member_id="m")
+                    heartbeat(poison, "poisoned", 1, "m")
                     partition = partition_of("poisoned", options.layout.request_partitions)
                     record = f"{options.layout.requests_topic}-{partition}-"
                     failing = wait_for_failing(coordinator)
@@ -95,7 +96,7 @@ def test_the_query_outlives_what_fails_below_it_and_what_stops_it_is_named(
             with coordinating(replace(options, skip=(at_fault,))) as coordinator:
                 assert waiting.result().error_code is ErrorCode.MEMBER_ID_REQUIRED
                 assert reasons_of(options)[at_fault] is Reason.SKIPPED
-                client.heartbeat(RUINED_GROUP, generation_id=1, member_id="m")
+                heartbeat(client, RUINED_GROUP, 1, "m")
                 failing = wait_for_failing(coordinator)
         assert f"of version {UNKNOWN_VERSION}" in failing.reason
         assert "the error names no record" in failing.reason

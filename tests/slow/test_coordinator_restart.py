@@ -42,6 +42,7 @@ from tests.e2e.harness import (
 )
 from tests.e2e.harness import coordinating as running
 from tests.harness.commands import invoke
+from tests.harness.member_requests import heartbeat
 from tests.harness.restartable import Service, restartable
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("quick_java")]
@@ -95,7 +96,7 @@ def test_stop_and_start_keep_groups_and_answer_what_was_asked_meanwhile(
     assert not any(thread.is_alive() for thread in threads)
     check_move(service, member, tmp_path)
 
-    asked = service.one.heartbeat("kept", generation_id=1, member_id=member.member_id)
+    asked = heartbeat(service.one, "kept", 1, member.member_id)
     service.start(**{"group.max.size": "2"})
     assert asked.result().error_code is ErrorCode.NONE
     after = snapshots_of(service.client_config, service.layout, "kept")[-1]
