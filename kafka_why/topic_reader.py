@@ -224,8 +224,11 @@ _RETRY_PAUSE_S = 1.0
 
 class FollowerThread(BackgroundThread):
     """Calls `_connect_and_follow` until stopped. `purpose` is what its warnings say, such as `reading for the
-    page`; the subclass calls `_worked` each time that it has read.
+    page`; the subclass calls `_worked` each time that it has read. After an error of the type `_retried` it
+    connects again.
     """
+
+    _retried: type[Exception] = KafkaError
 
     def __init__(self, name: str, purpose: str) -> None:
         self._warning = OutageWarning(purpose)
@@ -244,16 +247,16 @@ class FollowerThread(BackgroundThread):
         while not self._stopped.is_set():
             try:
                 self._connect_and_follow()
-            except KafkaError as error:
+            except self._retried as error:
                 self._retry_later(error)
 
-    def _retry_later(self, error: KafkaError) -> None:
+    def _retry_later(self, error: Exception) -> None:
         self._warning.failed(error)
         self._stopped.wait(_RETRY_PAUSE_S)
 
     @abstractmethod
     def _connect_and_follow(self) -> None:
-        """Follow until stopped. May raise KafkaError."""
+        """Follow until stopped. May raise an error of the type `_retried`."""
 
 
 # Names of topics by their ids, which records of groups of the consumer protocol have instead.

@@ -3,22 +3,16 @@
 import time
 
 import msgspec
-import structlog
 from msgspec import Struct
 
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.lifetimes import BackgroundThread
-from kafka_why.topic_reader import TopicReader
+from kafka_why.topic_reader import FollowerThread, TopicReader
 from streaming.service.clock.pace import Pace
+from streaming.service.own_requests import BROKER_TIMEOUT_MS
 
-# The maximum time of a request to the brokers, and so of `stop`.
-BROKER_TIMEOUT_MS = 5_000
 LOOK_S = 1.0
-RETRY_PAUSE_S = 5.0
-
-log = structlog.get_logger()
 
 
 class _View(Struct):
@@ -61,26 +55,20 @@ def _has_members(value: bytes) -> bool:
     return view.truncated or bool(view.members or view.pending_members or view.consumers or view.producers)
 
 
-class MembersWatcher(BackgroundThread):
+class MembersWatcher(FollowerThread):
     """Reads the groups topic when no request has come for a while, and reports to `pace` whether no group has
     members. A thread of the coordinator's process. While no broker answers, it reports nothing.
     """
+
+    _retried = Exception  # without this thread, clock records stay frequent for ever
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout, pace: Pace) -> None:
         self._client_config = client_config
         self._layout = layout
         self._pace = pace
-        super().__init__("members-watcher")
+        super().__init__("members-watcher", "looking for groups with members")
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._watch()
-            except Exception as error:  # noqa: BLE001 - without this thread, clock records stay frequent for ever
-                log.warning("looking for groups with members failed, trying again", error=repr(error))
-                self._stopped.wait(RETRY_PAUSE_S)
-
-    def _watch(self) -> None:
+    def _connect_and_follow(self) -> None:
         """Read the groups topic whenever `pace` needs it, until stopped. Raises KafkaError."""
         if not self._wait_for_quiet():
             return
@@ -100,6 +88,7 @@ class MembersWatcher(BackgroundThread):
                         return
                     for record in reader.poll():
                         groups.apply(record.key, record.value)
+                self._worked()
                 if not groups:
                     self._pace.no_member(asked_at_s)
                 self._stopped.wait(LOOK_S)

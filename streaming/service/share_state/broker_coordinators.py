@@ -17,6 +17,7 @@ from kafka_why.connections.broker_requests import send
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.lifetimes import Closeable
+from streaming.service.own_requests import BROKER_TIMEOUT_MS
 from streaming.service.share_state.carrying_out import Item, Key, Lost, NotOwnerNow, Summary
 
 # Messages to a share coordinator, which kafka-python lacks: InitializeShareGroupState,
@@ -40,8 +41,6 @@ DeleteShareGroupStateRequest = _message("DeleteShareGroupStateRequest")
 DeleteShareGroupStateResponse = _message("DeleteShareGroupStateResponse")
 
 
-# The maximum time of a request to the brokers.
-BROKER_TIMEOUT_MS = 5_000
 SHARE_VERSION = "share.version"
 # The first version that finds share coordinators, and the first ones of the other messages.
 _FIND_VERSION = 6

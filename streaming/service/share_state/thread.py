@@ -7,34 +7,27 @@ The thread keeps nothing over a restart, and two of them do no harm: see docs/de
 
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 
 import structlog
-from kafka import KafkaProducer
 
-from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.connections.outage_warning import OutageWarning
-from kafka_why.contract.codec import UNREADABLE, encode
+from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import ShareStateSummary
-from kafka_why.lifetimes import BackgroundThread
-from kafka_why.partitioner import partition_of
-from kafka_why.topic_reader import TopicReader
+from kafka_why.topic_reader import FollowerThread, TopicReader
 from streaming.service.clock.ticker import Ticker
+from streaming.service.own_requests import BROKER_TIMEOUT_MS, OwnRequests
 from streaming.service.ownership.owner import silence_ms
-from streaming.service.share_state.broker_coordinators import BROKER_TIMEOUT_MS, BrokerCoordinators
+from streaming.service.share_state.broker_coordinators import BrokerCoordinators
 from streaming.service.share_state.carrying_out import Again, Item, Key, carry_out
-from streaming.service.share_state.open_tasks import UNCERTAIN_S, OpenTasks, Report
+from streaming.service.share_state.open_tasks import UNCERTAIN_S, OpenTasks
 from streaming.service.share_state.summary import NOT_PERMITTED, Counts
 
-RETRY_PAUSE_S = 1.0
 _REST_POLL_MS = 500
 # While a task is being carried out.
 _POLL_MS = 50
 # How often the permission is looked at while it is missing.
 _CHECK_PAUSE_S = 10.0
-_CLOSE_TIMEOUT_S = 2 * BROKER_TIMEOUT_MS / 1000
 # How old may be what a change follows from. A new owner changes nothing for UNCERTAIN_S (row SP18).
 ROUND_MAX_S = UNCERTAIN_S / 2
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it goes on while the machine sleeps
@@ -42,7 +35,7 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it goes on whi
 log = structlog.get_logger()
 
 
-class ShareStateThread(BackgroundThread):
+class ShareStateThread(FollowerThread):
     """Carries out tasks until stopped. A thread of the coordinator's process. It continues when a broker is
     unreachable. `summary` is what it last saw.
 
@@ -50,6 +43,8 @@ class ShareStateThread(BackgroundThread):
     open before the start waits `settle_s`, because a broker may still process what the last owner sent. What
     was read before the process was held still is not acted on, because another may have been the owner since.
     """
+
+    _retried = Exception  # without this thread, share groups get no partitions
 
     def __init__(
         self,
@@ -62,7 +57,7 @@ class ShareStateThread(BackgroundThread):
         self._client_config = client_config
         self._layout = layout
         self._may_change = may_change
-        super().__init__("share-state")
+        super().__init__("share-state", "carrying out the tasks of share groups")
         self.summary = ShareStateSummary()
         self._settle_s, self._settled_s = settle_s, 0.0
         self._round_s = 0.0  # when the round began, by _CLOCK
@@ -70,33 +65,26 @@ class ShareStateThread(BackgroundThread):
         self._uncertain: dict[Key, float] = {}
         self._coordinators: BrokerCoordinators | None = None
         self._checked_s: float | None = None
-        self._warning = OutageWarning("carrying out the tasks of share groups")
 
-    def _run(self) -> None:
+    def start(self) -> None:
         self._settled_s = time.monotonic() + self._settle_s
-        while not self._stopped.is_set():
-            try:
-                with ExitStack() as connections:
-                    connections.callback(self._disconnect)
-                    reader = connections.enter_context(
-                        TopicReader(
-                            self._client_config,
-                            max_record_bytes=self._layout.response_record_max_bytes,
-                            timeout_ms=BROKER_TIMEOUT_MS,
-                        )
-                    )
-                    producer = kafka_clients.topic_metadata_producer(
-                        self._client_config,
-                        timeout_ms=BROKER_TIMEOUT_MS,
-                        max_request_bytes=self._layout.request_record_max_bytes,
-                    )
-                    connections.callback(producer.close, timeout=_CLOSE_TIMEOUT_S)
-                    self._follow(reader, producer)
-            except Exception as error:  # noqa: BLE001 - without this thread, share groups get no partitions
-                self._warning.failed(error)
-                self._stopped.wait(RETRY_PAUSE_S)
+        super().start()
 
-    def _follow(self, reader: TopicReader, producer: KafkaProducer) -> None:
+    def _connect_and_follow(self) -> None:
+        with (
+            TopicReader(
+                self._client_config,
+                max_record_bytes=self._layout.response_record_max_bytes,
+                timeout_ms=BROKER_TIMEOUT_MS,
+            ) as reader,
+            OwnRequests(self._client_config, self._layout) as requests,
+        ):
+            try:
+                self._follow(reader, requests)
+            finally:
+                self._disconnect()
+
+    def _follow(self, reader: TopicReader, requests: OwnRequests) -> None:
         """Read the groups topic from its start, and carry out tasks until stopped. Raises KafkaError."""
         tasks = OpenTasks(self._counts, self._uncertain)
         partitions = reader.partitions_of(self._layout.groups_topic)
@@ -112,9 +100,9 @@ class ShareStateThread(BackgroundThread):
                 self._check(tasks)
                 self._carry_out(tasks.due(time.monotonic()), tasks)
                 for report in tasks.reports(time.monotonic()):
-                    self._tell(producer, report)
+                    requests.append(report.records)
                     tasks.told(report, time.monotonic(), _wall_ms())
-                self._warning.worked()
+                self._worked()
             self.summary = tasks.summary(_wall_ms())
 
     def _apply_records(self, reader: TopicReader, tasks: OpenTasks, due_s: float) -> None:
@@ -132,20 +120,6 @@ class ShareStateThread(BackgroundThread):
         tasks.take(items, results, time.monotonic())
         if any(isinstance(result, Again) and not result.error_code for result in results.values()):
             self._disconnect()
-
-    def _tell(self, producer: KafkaProducer, report: Report) -> None:
-        """Append the records to the group's partition, and wait for all. Raises KafkaError."""
-        sent = [
-            producer.send(
-                self._layout.requests_topic,
-                key=record.group_id.encode(),
-                value=encode(record),
-                partition=partition_of(record.group_id, self._layout.request_partitions),
-            )
-            for record in report.records
-        ]
-        for future in sent:
-            future.get(timeout=_CLOSE_TIMEOUT_S)
 
     def _check(self, tasks: OpenTasks) -> None:
         """Look at the start whether the permission is missing, and again while it is. Raises KafkaError,

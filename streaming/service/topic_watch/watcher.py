@@ -10,30 +10,26 @@ because a record without news changes nothing.
 import math
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import closing
 from typing import Any
 from uuid import UUID
 
 import structlog
-from kafka import KafkaAdminClient, KafkaProducer
+from kafka import KafkaAdminClient
 from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.codec import UNREADABLE, encode
+from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.kafka.requests import TopicMetadata
 from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.lifetimes import BackgroundThread
-from kafka_why.partitioner import partition_of
-from kafka_why.topic_reader import TopicReader
+from kafka_why.topic_reader import FollowerThread, TopicReader
+from streaming.service.own_requests import ACKNOWLEDGED_TIMEOUT_S, BROKER_TIMEOUT_MS, OwnRequests
 from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics, Message
 from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_in_doubt
 
 DEFAULT_INTERVAL_MS = 2_000
-# The maximum time of a request to the brokers, and so of `stop`.
-BROKER_TIMEOUT_MS = 5_000
-RETRY_PAUSE_S = 1.0
 # The shortest time between two looks. A look is due at once when a group waits for a topic or a pattern, and
 # when a topic looks gone.
 LOOKS_APART_S = 1.0
@@ -48,7 +44,7 @@ _NAMES_LOGGED = 20
 log = structlog.get_logger()
 
 
-class TopicWatcher(BackgroundThread):
+class TopicWatcher(FollowerThread):
     """Watches until stopped. A thread of the coordinator's process. It continues when a broker is
     unreachable.
 
@@ -56,48 +52,39 @@ class TopicWatcher(BackgroundThread):
     the second check, which follows at once.
     """
 
+    _retried = Exception  # whatever it is, the topics have to be watched
+
     def __init__(
         self, client_config: ClientConfig, layout: TopicLayout, *, interval_ms: int = DEFAULT_INTERVAL_MS
     ) -> None:
         self._client_config = client_config
         self._layout = layout
         self._interval_s = interval_ms / 1000
-        super().__init__("topic-watcher")
-        self._is_failing = False
+        super().__init__("topic-watcher", "watching the topics")
         self._images: Images = {}
         self._is_in_doubt = False
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                with ExitStack() as connections:
-                    reader = connections.enter_context(self._reader())
-                    admin = kafka_clients.admin(
-                        self._client_config,
-                        bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
-                        request_timeout_ms=BROKER_TIMEOUT_MS,
-                    )
-                    connections.callback(admin.close)
-                    producer = kafka_clients.topic_metadata_producer(
-                        self._client_config,
-                        timeout_ms=BROKER_TIMEOUT_MS,
-                        max_request_bytes=self._layout.request_record_max_bytes,
-                    )
-                    connections.callback(producer.close, timeout=2 * BROKER_TIMEOUT_MS / 1000)
-                    self._watch(reader, admin, producer)
-            except Exception as error:  # noqa: BLE001 - whatever it is, the topics have to be watched
-                self._failed(error)
+    def _connect_and_follow(self) -> None:
+        with (
+            TopicReader(
+                self._client_config,
+                max_record_bytes=self._layout.response_record_max_bytes,
+                timeout_ms=BROKER_TIMEOUT_MS,
+                fetch_min_bytes=_FETCH_MIN_BYTES,
+                fetch_max_wait_ms=_FETCH_MAX_WAIT_MS,
+            ) as reader,
+            closing(
+                kafka_clients.admin(
+                    self._client_config,
+                    bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
+                    request_timeout_ms=BROKER_TIMEOUT_MS,
+                )
+            ) as admin,
+            OwnRequests(self._client_config, self._layout) as requests,
+        ):
+            self._watch(reader, admin, requests)
 
-    def _reader(self) -> TopicReader:
-        return TopicReader(
-            self._client_config,
-            max_record_bytes=self._layout.response_record_max_bytes,
-            timeout_ms=BROKER_TIMEOUT_MS,
-            fetch_min_bytes=_FETCH_MIN_BYTES,
-            fetch_max_wait_ms=_FETCH_MAX_WAIT_MS,
-        )
-
-    def _watch(self, reader: TopicReader, admin: KafkaAdminClient, producer: KafkaProducer) -> None:
+    def _watch(self, reader: TopicReader, admin: KafkaAdminClient, requests: OwnRequests) -> None:
         """Read the offsets and groups topics from their start, and check the topics until stopped. Raises
         KafkaError.
         """
@@ -114,9 +101,9 @@ class TopicWatcher(BackgroundThread):
             pause_s = min(LOOKS_APART_S, self._interval_s) if is_due else self._interval_s
             if not is_behind and now_s >= looked_at_s + max(pause_s, _PAUSE_PER_LOOK * took_s):
                 looked_at_s = now_s
-                self._look(admin, producer, offsets, groups, now_s)
+                self._look(admin, requests, offsets, groups, now_s)
                 took_s = time.monotonic() - now_s
-                self._is_failing = False
+                self._worked()
 
     def _apply_records(self, reader: TopicReader, offsets: OffsetTopics, groups: GroupTopics) -> None:
         for record in reader.poll(_POLL_MS):
@@ -131,7 +118,7 @@ class TopicWatcher(BackgroundThread):
     def _look(
         self,
         admin: KafkaAdminClient,
-        producer: KafkaProducer,
+        requests: OwnRequests,
         offsets: OffsetTopics,
         groups: GroupTopics,
         now_s: float,
@@ -151,37 +138,23 @@ class TopicWatcher(BackgroundThread):
         of_offsets = offsets.see(images, now_s)
         of_groups = groups.see(ClusterTopics(images, listed, at_ms, internal), now_s)
         try:
-            self._send(producer, [*of_offsets, *of_groups])
+            _send(requests, [*of_offsets, *of_groups])
         except KafkaError:
             offsets.not_sent(of_offsets)
             groups.not_sent(of_groups)
             raise
 
-    def _send(self, producer: KafkaProducer, messages: Sequence[Message]) -> None:
-        """Append each record to its group's partition, and wait for all. Raises KafkaError."""
-        sent = [
-            producer.send(
-                self._layout.requests_topic,
-                key=message.group_id.encode(),
-                value=encode(message),
-                partition=partition_of(message.group_id, self._layout.request_partitions),
-            )
-            for message in messages
-        ]
-        for message, future in zip(messages, sent, strict=True):
-            try:
-                future.get(timeout=2 * BROKER_TIMEOUT_MS / 1000)
-            except MessageSizeTooLargeError:
-                log.warning("topic metadata is larger than a record may be", group=message.group_id)
-        if messages:
-            groups = {message.group_id for message in messages}
-            log.info("topic metadata sent", groups=len(groups), topics=_names(messages)[:_NAMES_LOGGED])
 
-    def _failed(self, error: Exception) -> None:
-        if not self._is_failing:
-            log.warning("watching the topics failed, trying again", error=repr(error))
-        self._is_failing = True
-        self._stopped.wait(RETRY_PAUSE_S)
+def _send(requests: OwnRequests, messages: Sequence[Message]) -> None:
+    """Send the records, and wait until all are acknowledged. Raises KafkaError."""
+    for message, future in zip(messages, requests.send(messages), strict=True):
+        try:
+            future.get(timeout=ACKNOWLEDGED_TIMEOUT_S)
+        except MessageSizeTooLargeError:
+            log.warning("topic metadata is larger than a record may be", group=message.group_id)
+    if messages:
+        groups = {message.group_id for message in messages}
+        log.info("topic metadata sent", groups=len(groups), topics=_names(messages)[:_NAMES_LOGGED])
 
 
 def _names(messages: Sequence[Message]) -> list[str]:

@@ -7,27 +7,28 @@ entry's tombstone is on the transactions topic. Entries that are reported before
 decided by `ReportedTransactions`.
 """
 
+import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import count
+from uuid import UUID
 
 import structlog
 from kafka import TopicPartition
 from kafka.errors import UnknownTopicOrPartitionError
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.codec import UNREADABLE
+from kafka_why.contract.kafka.requests import TransactionMarker
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import TransactionsSummary
-from kafka_why.lifetimes import BackgroundThread
-from kafka_why.topic_reader import TopicReader
+from kafka_why.topic_reader import FollowerThread, TopicReader
+from streaming.service.own_requests import OwnRequests
 from streaming.service.transactions.markers import MarkersReader, marker_wait_ms
-from streaming.service.transactions.pending import PendingTransactions
-from streaming.service.transactions.requests import MarkerRequests
+from streaming.service.transactions.pending import Decision, PendingTransactions
 
 # Outcomes for pending transactions that are reported before they are on the transactions topic.
 #
@@ -42,7 +43,6 @@ REPORTS_CLIENT_ID = "transactions-reports"
 REPORTS_MAX = 10_000
 # A transaction that stays open for longer is left to the follower of the topic.
 KEPT_S = 30.0
-RETRY_PAUSE_S = 1.0
 # While something is pending: the wait for a marker is a Fetch that the broker holds, and a report that comes
 # meanwhile waits for it.
 REPORTED_WAIT_MS = 20
@@ -77,17 +77,18 @@ class EarlyPending:
             self.apply(key, None, now_s)
 
 
-class ReportedTransactions(BackgroundThread):
+class ReportedTransactions(FollowerThread):
     """Tells groups the outcomes of reported transactions until stopped. It connects at the first report."""
 
+    _retried = Exception  # the follower of the topic does the same, later
+
     def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
-        super().__init__("transactions-reports")
+        super().__init__("transactions-reports", "telling early how transactions ended")
         self._client_config = client_config
         self._layout = layout
         self._reports: deque[_Report] = deque(maxlen=REPORTS_MAX)
         self._is_woken = threading.Event()
         """Set when there may be reports, or the thread is to stop."""
-        self._warning = OutageWarning("telling early how transactions ended")
 
     def report(self, key: bytes, value: bytes | None) -> None:
         """Take a report: a record as it will be on the transactions topic, None for a tombstone. Safe for
@@ -97,25 +98,22 @@ class ReportedTransactions(BackgroundThread):
         self._is_woken.set()
 
     def stop(self) -> None:
-        """See `BackgroundThread`."""
         self._stopped.set()
         self._is_woken.set()
         super().stop()
 
     def _run(self) -> None:
         self._is_woken.wait()
-        while not self._stopped.is_set():
-            try:
-                with (
-                    MarkersReader(self._client_config, self._layout.txn_markers_topic) as markers,
-                    MarkerRequests(self._client_config, self._layout, REPORTS_CLIENT_ID) as requests,
-                ):
-                    self._follow(markers, requests)
-            except Exception as error:  # noqa: BLE001 - the follower of the topic does the same, later
-                self._warning.failed(error)
-                self._stopped.wait(RETRY_PAUSE_S)
+        super()._run()
 
-    def _follow(self, markers: MarkersReader, requests: MarkerRequests) -> None:
+    def _connect_and_follow(self) -> None:
+        with (
+            MarkersReader(self._client_config, self._layout.txn_markers_topic) as markers,
+            OwnRequests(self._client_config, self._layout) as requests,
+        ):
+            self._follow(markers, requests)
+
+    def _follow(self, markers: MarkersReader, requests: OwnRequests) -> None:
         """Work until stopped. Raises KafkaError, after which what was reported is left to the topic."""
         pending = PendingTransactions(markers.find_topic(), Counter())
         early = EarlyPending(pending)
@@ -131,8 +129,9 @@ class ReportedTransactions(BackgroundThread):
             wait_ms = marker_wait_ms(len(positions), REPORTED_WAIT_MS, LEAST_REPORTED_WAIT_MS)
             for partition, position in positions.items():
                 pending.read(partition, markers.fetch(partition, position, wait_ms))
-            requests.append(pending.due(time.monotonic()), pending.topic_id)
-            self._warning.worked()
+            due = pending.due(time.monotonic())
+            requests.append(marker_requests(due, pending.topic_id, REPORTS_CLIENT_ID))
+            self._worked()
 
     def _wait(self, pending: PendingTransactions) -> None:
         """Wait for a report, unless there are markers to wait for."""
@@ -160,15 +159,17 @@ _TOPIC_LOOK_S = 10.0
 FAILING_ALARM_S = 30.0
 
 
-class TransactionsFollower(BackgroundThread):
+class TransactionsFollower(FollowerThread):
     """Follows until stopped. A thread of the coordinator's process. It continues when a broker is
     unreachable. `summary` is what it last saw.
     """
 
+    _retried = Exception  # without this thread, offsets stay pending for ever
+
     def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
         self._client_config = client_config
         self._layout = layout
-        super().__init__("transactions-follower")
+        super().__init__("transactions-follower", "following transactions")
         self._failing_since_s: float | None = None
         self._alarms_logged_at_s = float("-inf")
         self._decided: Counter[str] = Counter()  # also by earlier connections
@@ -182,39 +183,28 @@ class TransactionsFollower(BackgroundThread):
         self._reported.report(key, value)
 
     def start(self) -> None:
-        """See `BackgroundThread`."""
         super().start()
         self._reported.start()
 
     def stop(self) -> None:
-        """See `BackgroundThread`."""
         super().stop()
         self._reported.stop()
 
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                with ExitStack() as connections:
-                    reader = connections.enter_context(
-                        TopicReader(
-                            self._client_config,
-                            max_record_bytes=self._layout.response_record_max_bytes,
-                            timeout_ms=2 * _REST_FETCH_MS,
-                            fetch_min_bytes=1,
-                            fetch_max_wait_ms=_REST_FETCH_MS,
-                        )
-                    )
-                    markers = connections.enter_context(
-                        MarkersReader(self._client_config, self._layout.txn_markers_topic)
-                    )
-                    requests = connections.enter_context(
-                        MarkerRequests(self._client_config, self._layout, CLIENT_ID)
-                    )
-                    self._follow(reader, markers, requests)
-            except Exception as error:  # noqa: BLE001 - without this thread, offsets stay pending for ever
-                self._failed(error)
+    def _connect_and_follow(self) -> None:
+        with (
+            TopicReader(
+                self._client_config,
+                max_record_bytes=self._layout.response_record_max_bytes,
+                timeout_ms=2 * _REST_FETCH_MS,
+                fetch_min_bytes=1,
+                fetch_max_wait_ms=_REST_FETCH_MS,
+            ) as reader,
+            MarkersReader(self._client_config, self._layout.txn_markers_topic) as markers,
+            OwnRequests(self._client_config, self._layout) as requests,
+        ):
+            self._follow(reader, markers, requests)
 
-    def _follow(self, reader: TopicReader, markers: MarkersReader, requests: MarkerRequests) -> None:
+    def _follow(self, reader: TopicReader, markers: MarkersReader, requests: OwnRequests) -> None:
         """Read both topics until stopped, or until the topic of markers is another one. Raises KafkaError."""
         pending = PendingTransactions(markers.find_topic(), self._decided)
         looked_at_s = time.monotonic()
@@ -233,9 +223,10 @@ class TransactionsFollower(BackgroundThread):
                     return
                 looked_at_s = time.monotonic()
             self._read(markers, pending)
-            requests.append(pending.due(time.monotonic()), pending.topic_id)
+            requests.append(marker_requests(pending.due(time.monotonic()), pending.topic_id, CLIENT_ID))
             self.summary = pending.summary(round(time.time() * 1000))
             self._log_alarms()
+            self._worked()
             self._failing_since_s = None
 
     def _apply_records(self, reader: TopicReader, pending: PendingTransactions, timeout_ms: int) -> None:
@@ -260,15 +251,14 @@ class TransactionsFollower(BackgroundThread):
             log.error("transactions stay pending", transactions=len(alarms), first=alarms[0])
             self._alarms_logged_at_s = now_s
 
-    def _failed(self, error: Exception) -> None:
+    def _retry_later(self, error: Exception) -> None:
         now_s = time.monotonic()
         if self._failing_since_s is None:
-            log.warning("following transactions failed, trying again", error=repr(error))
             self._failing_since_s = now_s
         elif now_s - self._failing_since_s > FAILING_ALARM_S:
             alarm = f"offsets of transactions stay pending, because their outcomes cannot be read: {error!r}"
             self.summary = replace(self.summary, alarms=(alarm,))
-        self._stopped.wait(RETRY_PAUSE_S)
+        super()._retry_later(error)
 
 
 def partitions_of_all(reader: TopicReader, layout: TopicLayout) -> list[TopicPartition]:
@@ -283,3 +273,30 @@ def partitions_of_all(reader: TopicReader, layout: TopicLayout) -> list[TopicPar
             f"{layout.transactions_topic} has {len(partitions)} of {layout.request_partitions} partitions"
         )
     return partitions
+
+
+_numbers = count(1)  # of the requests that this process has made
+
+
+def marker_requests(
+    decisions: Iterable[Decision], topic_id: UUID, client_id: str
+) -> Iterator[TransactionMarker]:
+    """Yield the request to the group for each decision. `topic_id` is that of the markers topic. Nobody reads
+    the answers.
+    """
+    for decision in decisions:
+        yield TransactionMarker(
+            group_id=decision.group_id,
+            correlation_id=f"{client_id}-{next(_numbers)}",
+            reply_partition=0,
+            api_version=0,
+            client_id=client_id,
+            client_host=socket.gethostname(),
+            producer_id=decision.marker.producer_id,
+            producer_epoch=decision.marker.producer_epoch,
+            txn_partition=decision.partition,
+            txn_position=decision.marker.offset,
+            txn_topic_id=topic_id,
+            first_position=decision.first_position,
+            committed=decision.marker.committed,
+        )

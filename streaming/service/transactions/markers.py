@@ -17,9 +17,8 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.broker_requests import FoundTopic, fetch, find_topic
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.lifetimes import Closeable
+from streaming.service.own_requests import BROKER_TIMEOUT_MS
 
-# The maximum time of a request to the brokers, beside the wait for data.
-BROKER_TIMEOUT_MS = 5_000
 _FETCH_MAX_BYTES = 512 * 1024
 OFFSET_OUT_OF_RANGE = 1
 _MAGIC = 2
