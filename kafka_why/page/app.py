@@ -38,7 +38,7 @@ from kafka_why.page.direction import exact, finalize
 from kafka_why.page.fleet import WINDOW_MS, GroupFacts
 from kafka_why.page.group import GroupPage, group_page
 from kafka_why.page.live import Held, LivePage
-from kafka_why.page.members import By, causes_text, columns_of, sentence
+from kafka_why.page.members import MEMBER_SORTS, By, causes_text, columns_of, sentence
 from kafka_why.page.overview import PAGE_LINES, SORTS, Protocol
 from kafka_why.page.rebalance import rebalance_page
 from kafka_why.page.rocketmq import RocketMqPage, rocketmq_page
@@ -202,7 +202,14 @@ class _Pages:
         """The clients or the hosts of all groups, or those that the address selects."""
         version = self._sources.lines_version()
         shown = self._selected_members(request)
-        return self._page("members.html", now_ms=self._sources.now_ms(), kinds=By, version=version, **shown)
+        return self._page(
+            "members.html",
+            now_ms=self._sources.now_ms(),
+            kinds=By,
+            sorts=MEMBER_SORTS,
+            version=version,
+            **shown,
+        )
 
     def members_json(self, request: Request) -> Response:
         shown = self._selected_members(request)
