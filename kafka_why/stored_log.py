@@ -81,6 +81,11 @@ class Batch(NamedTuple):
         return bool(self.attributes & _COMPRESSED)
 
     @property
+    def record_count(self) -> int:
+        """The number of its records. Compaction has removed the others, whose offsets are still counted."""
+        return int(_INT32.unpack_from(self.data, _COUNT_AT)[0])
+
+    @property
     def is_commit(self) -> bool:
         """True for a marker of a transaction that was committed. Raises KafkaError."""
         return any(record.commit for record in DefaultRecordBatch(self.data))

@@ -45,15 +45,17 @@ _UNDER_WAY = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconci
 
 @dataclass(slots=True)
 class _Partition:
-    """All from offset `low` to before `next` has been read, and the log begins at `begin`. `low_ms` is the
-    time of the first record that was read, `whole_ms` of the first one after the last gap that compaction
-    left, 0 if there is none.
+    """The part of a partition that has been read: from offset `low` to before `next`, which has `records`.
+
+    The log begins at `begin`. `low_ms` is the time of the first record that was read. `whole_ms` is the time
+    of the first record after the last gap that compaction left, or 0 if there is no gap.
     """
 
     begin: int
     low: int
     next: int
     low_ms: int
+    records: int = 0
     whole_ms: int = 0
     transactions: OpenTransactions = field(default_factory=OpenTransactions)
 
@@ -83,13 +85,13 @@ class OffsetsFollower(FollowerThread):
     def remarks(self) -> list[str]:
         """Return what the page is made of, and what is missing."""
         partitions = list(self._partitions.values())
-        read = sum(one.next - one.low for one in partitions)
+        read = sum(one.records for one in partitions)
         older = sum(one.low - one.begin for one in partitions)
         since_ms = [max(one.whole_ms, one.low_ms if one.low > one.begin else 0) for one in partitions]
-        found = [f"made of {thousands(read)} records of the brokers' own {KAFKAS_OFFSETS_TOPIC}"]
+        found = [f"made of about {thousands(read)} records of the brokers' own {KAFKAS_OFFSETS_TOPIC}"]
         if any(since_ms):
             why = "are not read, to bound the memory" if self._is_full else "are being read"
-            rest = f"{thousands(older)} older records {why}" if older else COMPACTED
+            rest = f"up to {thousands(older)} older records {why}" if older else COMPACTED
             found.append(f"complete since {utc_time(max(since_ms))} UTC; {rest}")
         if self._groups.left_out:
             found.append(f"more than {thousands(MAX_GROUPS)} groups: the others are left out")
@@ -175,10 +177,11 @@ class OffsetsFollower(FollowerThread):
         self, stored: StoredLog, partition: int, walk: LogWalk, transactions: OpenTransactions
     ) -> tuple[LogPart, LogWalk]:
         part = LogPart(walk.first, walk.end, transactions)
+        at = self._partitions[partition]
         for batch in stored.read(partition, walk):
             part.take(batch)
+            at.records += batch.record_count
         if not walk.is_whole:
-            at = self._partitions[partition]
             at.whole_ms = max(at.whole_ms, walk.whole_from_ms or 0)
         return part, walk
 

@@ -121,6 +121,15 @@ def test_log_may_end_with_a_gap() -> None:
     assert walk.is_over
 
 
+@pytest.mark.parametrize("compression", [0, GZIP])
+def test_records_that_compaction_removed_are_not_counted(compression: int) -> None:
+    rows = real_rows()
+    whole = [batch(some, compression) for some in requests(rows)]
+    left = [*whole[:3], *whole[4:]]
+    found = LogWalk(0, len(rows), b"").batches(b"".join(left))
+    assert sum(one.record_count for one in found) == len(rows) - len(requests(rows)[3])
+
+
 @pytest.mark.parametrize(
     ("key", "said"), [(_COMMIT, "the last commit of its partitions was"), (_ABORT, "had a commit since")]
 )
