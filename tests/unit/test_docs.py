@@ -3,6 +3,7 @@
 `--rewrite` writes the printed examples again.
 """
 
+import ast
 import re
 import shlex
 import subprocess
@@ -200,9 +201,6 @@ def test_first_columns_of_tables_have_exactly_the_names_in_the_code(
     assert sorted(named) == sorted(expected())
 
 
-METRICS = re.compile(r"(?<=<!-- metrics: begin -->\n).*?(?=<!-- metrics: end -->)", re.DOTALL)
-
-
 def table_of_metrics() -> str:
     """Return the metrics of a scrape as a table: names, labels and help texts."""
     rows = ["| metric | meaning |", "| --- | --- |"]
@@ -213,11 +211,58 @@ def table_of_metrics() -> str:
     return "\n".join(rows) + "\n"
 
 
-def test_the_page_of_metrics_has_the_names_and_help_texts_of_a_scrape(request: pytest.FixtureRequest) -> None:
-    page = ROOT / "docs" / "metrics.md"
+CONTRACT = ROOT / "kafka_why" / "contract"
+RECORDS = {
+    "Of every request and response": ["messages"],
+    "Requests": ["kafka/requests", "kafka/share_requests"],
+    "Responses": ["kafka/responses"],
+    "Views": ["kafka/snapshot"],
+    "History": ["kafka/history"],
+    "Offsets, transactions, dead letters": ["codec"],
+    "Telemetry and deliveries": ["telemetry", "deliveries"],
+    "RocketMQ's groups": ["rocketmq/requests", "rocketmq/responses", "rocketmq/snapshot", "rocketmq/history"],
+}
+"""The sections of the page of records, and the modules whose public Structs and enumerations they show."""
+
+
+def shown_class(source: str, found: ast.ClassDef) -> str:
+    """Return a class as the page shows it: its name, its docstring, and its fields or values."""
+    fields = [
+        ast.get_source_segment(source, line)
+        for line in found.body
+        if isinstance(line, ast.AnnAssign | ast.Assign)
+    ]
+    shown = [f"### {found.name}", ast.get_docstring(found) or ""]
+    if fields:
+        shown.append("\n".join(f"    {line}" for field in fields for line in str(field).splitlines()))
+    return "\n\n".join(shown)
+
+
+def all_records() -> str:
+    parts = []
+    for section, modules in RECORDS.items():
+        parts.append(f"## {section}")
+        for module in modules:
+            source = (CONTRACT / f"{module}.py").read_text()
+            parts += [
+                shown_class(source, node)
+                for node in ast.parse(source).body
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+            ]
+    return "\n\n".join(parts) + "\n"
+
+
+GENERATED: dict[str, Callable[[], str]] = {"metrics": table_of_metrics, "records": all_records}
+"""What stands between the marks of a page of the same name."""
+
+
+@pytest.mark.parametrize("name", GENERATED)
+def test_a_generated_part_of_a_page_is_what_the_code_says(name: str, request: pytest.FixtureRequest) -> None:
+    page = ROOT / "docs" / f"{name}.md"
+    between = re.compile(rf"(?<=<!-- {name}: begin -->\n).*?(?=<!-- {name}: end -->)", re.DOTALL)
     if request.config.getoption("rewrite"):
-        page.write_text(METRICS.sub(lambda _: table_of_metrics(), page.read_text()))
-    assert METRICS.findall(page.read_text()) == [table_of_metrics()]
+        page.write_text(between.sub(lambda _: GENERATED[name](), page.read_text()))
+    assert between.findall(page.read_text()) == [GENERATED[name]()]
 
 
 def test_the_order_of_imports_is_shown_as_it_is_checked() -> None:
