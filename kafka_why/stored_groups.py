@@ -46,7 +46,12 @@ class Seen(NamedTuple):
 
 
 def observe_stored(
-    group: ObservedGroup | None, group_id: str, partition: int, record: StoredRecord, names: NamesById
+    group: ObservedGroup | None,
+    group_id: str,
+    partition: int,
+    record: StoredRecord,
+    names: NamesById,
+    removed_ms: int | None,
 ) -> Seen | None:
     """Apply the next record of a group, None if it cannot be read (logged) or is of another group."""
     try:
@@ -59,7 +64,7 @@ def observe_stored(
     if ids := topic_ids_in(says):
         names.find(ids)
     name = request_id(KAFKAS_OFFSETS_TOPIC, partition, record.offset)
-    seen = observe(group, group_id, says, At(record.timestamp, name, name), names.known)
+    seen = observe(group, group_id, says, At(record.timestamp, name, name), names.known, removed_ms)
     return Seen(says, seen, None if seen.is_over else seen.group)
 
 
@@ -150,6 +155,7 @@ class _Known:
     records: list[StoredRecord] = field(default_factory=list)
     group: ObservedGroup | None = None
     view: GroupSnapshot | None = None
+    removed_ms: int | None = None
 
 
 class StoredGroups:
@@ -227,14 +233,16 @@ class StoredGroups:
         entries, has_news = list[HistoryEntry](), anew
         for record in records:
             try:
-                seen = observe_stored(known.group, known.group_id, known.partition, record, self._names)
+                seen = observe_stored(
+                    known.group, known.group_id, known.partition, record, self._names, known.removed_ms
+                )
             except Exception:  # any fault of this code must not stop the other groups
                 log.exception("a record cannot be applied", partition=known.partition, offset=record.offset)
                 continue
             if seen is not None:
                 entries += seen.observed.history
                 has_news |= seen.observed.has_news or known.group is None or seen.group is None
-                known.group = seen.group
+                known.group, known.removed_ms = seen.group, seen.observed.removed_ms
         if has_news:
             known.view = None if known.group is None else view_of(known.group, self._names.known)
         return GroupNews(known.group_id, known.view, entries, committed_offsets(known.group), anew)

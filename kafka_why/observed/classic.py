@@ -196,7 +196,7 @@ def remove_classic(seen: Observation) -> None:
     """The record of a classic group was removed."""
     group = seen.group
     if group.classic is None and group.seq == CREATION:  # it may have been converted
-        seen.is_over = True
+        seen.is_over, seen.removed_ms = True, seen.at.time_ms
         return
     if group.classic is None or not group.classic.members:
         seen.delete("OB12", _ENDED)

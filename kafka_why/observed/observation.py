@@ -27,7 +27,9 @@ class At(NamedTuple):
 class Observation(Struct):
     """The handling of one record. Handlers change `group`, and add entries by `record`.
 
-    `names` are names of topics by id. `has_news`: the group's view has changed.
+    `names` are names of topics by id. `has_news`: the group's view has changed. `removed_ms` is when a classic
+    group was removed of which no other record was read: a group with epochs that begins at that time has been
+    converted.
     """
 
     group: ObservedGroup
@@ -37,6 +39,7 @@ class Observation(Struct):
     offsets: list[OffsetChange] = field(default_factory=list)
     has_news: bool = False
     is_over: bool = False
+    removed_ms: int | None = None
 
     def record(
         self,
@@ -85,6 +88,8 @@ class Observation(Struct):
             if group.classic is not None or group.epochs is not None:  # the record that ended it is missing
                 self.lose()
                 group.generation = 0
+            elif self.at.time_ms == self.removed_ms and group.seq == CREATION:
+                self.lose()
             group.epochs, group.classic, group.sightings = Epochs(kind), None, []
             group.protocol_type = PROTOCOL_TYPE if kind == CONSUMER else kind
         return group.epochs

@@ -30,12 +30,17 @@ _NO_TIME = -1
 
 
 def observe(
-    group: ObservedGroup | None, group_id: str, record: AnyRecord, at: At, names: Mapping[bytes, str]
+    group: ObservedGroup | None,
+    group_id: str,
+    record: AnyRecord,
+    at: At,
+    names: Mapping[bytes, str],
+    removed_ms: int | None = None,
 ) -> Observation:
     """Apply the next record of a group's partition, which is changed in place.
 
-    `names` are the names of topics by id, as far as they are known. The group of the result is the one after
-    the record. `is_over`: there is none any more.
+    `names` are the names of topics by id, as far as they are known. `removed_ms` is that of the observation
+    before. The group of the result is the one after the record, or there is none if `is_over`.
     """
     if group is None:
         group = ObservedGroup(group_id, at.incarnation)
@@ -47,7 +52,7 @@ def observe(
         group.at_ms = at.time_ms
     else:
         at = at._replace(time_ms=group.at_ms)
-    seen = Observation(group, at, names)
+    seen = Observation(group, at, names, removed_ms=removed_ms)
     _HANDLERS[type(record)](seen, record)
     if seen.is_over and group.offsets:
         seen.group = ObservedGroup(group_id, at.incarnation, at_ms=group.at_ms, offsets=group.offsets)

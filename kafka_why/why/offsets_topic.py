@@ -13,14 +13,13 @@ from kafka.admin import OffsetSpec
 from kafka.errors import TopicAuthorizationFailedError, UnknownTopicOrPartitionError
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.codec import request_id
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.wording import counted
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
 from kafka_why.contract.sightings import RebalanceSeen
 from kafka_why.groups.list_groups import list_broker_groups
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets, redpandas_partition
-from kafka_why.observed.group import CREATION, ObservedGroup
+from kafka_why.observed.group import ObservedGroup
 from kafka_why.observed.observation import At
 from kafka_why.observed.records import AnyRecord, ClassicGeneration, ClassicGroupRemoved, OffsetCommitted
 from kafka_why.observed.step import sight
@@ -216,17 +215,12 @@ class GroupRecords:
             self._apply(record)
 
     def _apply(self, record: StoredRecord) -> None:
-        group = self.group
-        is_unknown = group is None or (group.classic is None and group.epochs is None)
-        if is_unknown and record.timestamp == self._removed_ms:  # it was converted, and is no new one
-            name = request_id(KAFKAS_OFFSETS_TOPIC, self.partition, record.offset)
-            group = group or ObservedGroup(self.group_id, name)
-            group.seq = CREATION + 1
-        seen = observe_stored(group, self.group_id, self.partition, record, self._names)
+        seen = observe_stored(
+            self.group, self.group_id, self.partition, record, self._names, self._removed_ms
+        )
         if seen is None:
             return
-        if is_unknown and isinstance(seen.says, ClassicGroupRemoved):
-            self._removed_ms = record.timestamp
+        self._removed_ms = seen.observed.removed_ms
         self._count(seen.says, record.timestamp)
         self.entries += seen.observed.history
         self.group = seen.group

@@ -153,6 +153,7 @@ class ObservingCall:
             self._entries = codec.read_row(name, int(version), bytes(payload))
         self._awake: dict[str, ObservedGroup | None] = {}
         self._with_news: set[str] = set()
+        self._removed_ms: dict[str, int | None] = {}
 
     def apply(self, rows: Iterable[LogRow]) -> Iterator[pd.DataFrame]:
         """Apply the records in the log's order, and sightings in theirs, those before that are older."""
@@ -194,7 +195,8 @@ class ObservingCall:
         if ids := topic_ids_in(says):
             self._names.find(ids)
         at = At(row.at_ms, record, incarnation(record, self._observer))
-        self._handle(row, record, group, lambda: observe(group, group_id, says, at, self._names.known))
+        names, removed_ms = self._names.known, self._removed_ms.get(group_id)
+        self._handle(row, record, group, lambda: observe(group, group_id, says, at, names, removed_ms))
 
     def _handle(
         self, row: LogRow, record: str, group: ObservedGroup | None, step: Callable[[], Observation]
@@ -218,6 +220,7 @@ class ObservingCall:
         if seen.has_news or seen.is_over:
             self._with_news.add(group.group_id)
         self._awake[group.group_id] = None if seen.is_over else group
+        self._removed_ms[group.group_id] = seen.removed_ms
 
     def _awaken(self, group_id: str) -> ObservedGroup | None:
         """Decode a group once in a call. None if there is none."""

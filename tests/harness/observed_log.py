@@ -63,6 +63,15 @@ def real_records(path: Path = REAL) -> list[Said]:
     return [Said(row.at_ms, d.group_id, d.says) for row, d in decoded]
 
 
+def converted_rows() -> list[LogRow]:
+    """What is left of the group `consumer` of `real_rows` if it was a classic group whose records are gone: the
+    removal of these, and all later records, the first of which have its time.
+    """
+    rows = [row for row in real_rows() if decode(row.key, row.value or None).group_id == "consumer"]
+    removal = rows[0]._replace(key=b"\0\2\0\x08consumer", value=b"")
+    return [row._replace(partition=0, offset=n) for n, row in enumerate([removal, *rows])]
+
+
 class Watched:
     """Groups that are observed record by record. `history` has the entries in order."""
 
@@ -71,6 +80,7 @@ class Watched:
         self.history: list[HistoryEntry] = []
         self.offsets: list[OffsetChange] = []
         self._names = names
+        self._removed_ms: dict[str, int | None] = {}
         self._count = 0
 
     def take(self, said: Iterable[Said]) -> "Watched":
@@ -85,7 +95,8 @@ class Watched:
                     continue
                 seen = sight(group, says, at)
             else:
-                seen = observe(group, group_id, says, at, self._names)
+                seen = observe(group, group_id, says, at, self._names, self._removed_ms.get(group_id))
+                self._removed_ms[group_id] = seen.removed_ms
             self.history += seen.history
             self.offsets += seen.offsets
             if seen.is_over:

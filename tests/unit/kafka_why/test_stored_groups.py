@@ -9,13 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why import stored_groups
-from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.stored_groups import GroupNews, LogPart, StoredGroups
 from kafka_why.stored_log import LogWalk, OpenTransactions
 from kafka_why.topic_reader import NamesById
 from streaming.query.log_order import LogRow
-from tests.harness.observed_log import REAL, REAL_OF_OTHERS, real_rows
+from tests.harness.observed_log import REAL, REAL_OF_OTHERS, converted_rows, real_rows
+from tests.unit.kafka_why import test_why_offsets_topic as offsets_topic
 from tests.unit.kafka_why.test_why_offsets_topic import batch, requests
 
 ALL_MS, NOTHING_MS = 0, 2**62
@@ -83,3 +84,15 @@ def test_groups_beyond_the_bound_are_left_out(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(stored_groups, "MAX_GROUPS", 1)
     known = read(REAL, [], ALL_MS)
     assert (len(known.views), known.groups.left_out) == (1, True)
+
+
+def test_converted_group_is_not_new_to_the_page_nor_to_why() -> None:
+    rows, known = converted_rows(), Known()
+    data = [batch(some) for some in requests(rows)]
+    for news in known.groups.append(0, part(data, 0, len(rows))):
+        known.take(news)
+    of_why, _ = offsets_topic.read("consumer", [b"".join(data)], len(rows))
+    for entries in (known.entries["consumer"], of_why.entries):
+        assert {EntryType.MEMBER_ADDED, EntryType.GROUP_EPOCH_BUMPED} <= {entry.type for entry in entries}
+        added = [entry.client_id for entry in entries if entry.type is EntryType.MEMBER_ADDED]
+        assert (entries[0].seq > 1, added) == (True, ["k2"]), "k1 was a member before"

@@ -16,7 +16,7 @@ from kafka_why.observed.group import ObservedGroup
 from kafka_why.topic_reader import NamesById
 from streaming.observing.operator import ObservingCall
 from streaming.query.log_order import LogRow
-from tests.harness.observed_log import REAL_OF_OTHERS, real_rows
+from tests.harness.observed_log import REAL_OF_OTHERS, converted_rows, real_rows
 from tests.harness.operator_call import spark_state
 
 LAYOUT = TopicLayout.observed("o", 1)
@@ -91,6 +91,13 @@ def test_a_process_that_goes_on_looks_up_the_topics_of_the_groups() -> None:
         first, state = called(rows[:cut], None, names)
         then, _ = called(rows[cut:], state, names)
         assert records(first, topic) + records(then, topic) == whole
+
+
+def test_converted_group_is_no_new_group() -> None:
+    frames, _ = called(converted_rows())
+    events = [event or {} for _, event in records(frames, LAYOUT.events_topic)]
+    added = [event["client_id"] for event in events if event["type"] == "MemberAdded"]
+    assert (events[0]["seq"] > 1, added) == (True, ["k2"]), "k1 was a member before"
 
 
 def test_share_and_streams_groups_are_written_as_the_others() -> None:
