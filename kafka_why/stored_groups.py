@@ -5,7 +5,7 @@ an older one of it has come. Of the time before a window only the last record of
 compaction does: from these the group's state at the beginning of the window follows.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -135,7 +135,8 @@ class LogPart:
 class GroupNews(NamedTuple):
     """A group that has changed: its view, None if it has ended, and its committed offsets.
 
-    `entries` follow those before, or take the place of all of them if they are `anew`.
+    `entries` follow those before, or replace all of them if they are `anew`. `entry_offsets` has the offset
+    of the record in `partition` from which each entry follows; polls have no records.
     """
 
     group_id: str
@@ -143,6 +144,8 @@ class GroupNews(NamedTuple):
     entries: list[HistoryEntry]
     offsets: dict[tuple[str, int], tuple[int, int]]
     anew: bool
+    partition: int = -1
+    entry_offsets: Sequence[int] = ()
 
 
 @dataclass(slots=True)
@@ -230,7 +233,7 @@ class StoredGroups:
         self.kept_bytes += sum(_RECORD_BYTES + len(r.key or b"") + len(r.value or b"") for r in records)
 
     def _observe(self, known: _Known, records: Iterable[StoredRecord], *, anew: bool) -> GroupNews:
-        entries, has_news = list[HistoryEntry](), anew
+        entries, entry_offsets, has_news = list[HistoryEntry](), list[int](), anew
         for record in records:
             try:
                 seen = observe_stored(
@@ -241,11 +244,20 @@ class StoredGroups:
                 continue
             if seen is not None:
                 entries += seen.observed.history
+                entry_offsets += [record.offset] * len(seen.observed.history)
                 has_news |= seen.observed.has_news or known.group is None or seen.group is None
                 known.group, known.removed_ms = seen.group, seen.observed.removed_ms
         if has_news:
             known.view = None if known.group is None else view_of(known.group, self._names.known)
-        return GroupNews(known.group_id, known.view, entries, committed_offsets(known.group), anew)
+        return GroupNews(
+            known.group_id,
+            known.view,
+            entries,
+            committed_offsets(known.group),
+            anew,
+            known.partition,
+            entry_offsets,
+        )
 
 
 def committed_offsets(group: ObservedGroup | None) -> dict[tuple[str, int], tuple[int, int]]:

@@ -6,7 +6,7 @@ import structlog
 from kafka import KafkaAdminClient, TopicPartition
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.codec import UNREADABLE, record_of
+from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.history_reader import decode_entry
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import TopicLayout
@@ -58,6 +58,16 @@ class EndedRebalances:
         for group in news:
             for entry in group.entries:
                 self.add(entry, is_told=False)
+
+    def add_first(self, news: Iterable[GroupNews], positions: Mapping[int, Position], since_ms: int) -> None:
+        """Take the entries since a time, as they are read first. Those of records before the positions, by
+        partition, only say what was before.
+        """
+        for group in news:
+            position = positions.get(group.partition)
+            for entry, offset in zip(group.entries, group.entry_offsets, strict=True):
+                if entry.at_ms >= since_ms:
+                    self.add(entry, is_told=position is not None and offset < position.offset)
 
     def put(self, positions: Mapping[int, Position]) -> bool:
         """Put out what the entries ended, and the positions that they reach. Return False if the outbox was
@@ -150,6 +160,7 @@ class OffsetsEvents(OffsetsFollower):
         super().__init__(client_config, fleet, "notify")
         self._ended = ended
         self._told_to = dict(positions)
+        self._early: dict[str, list[GroupNews]] = {}
         kept_ms = min((position.at_ms for position in positions.values()), default=now_ms())
         if kept_ms < now_ms() - WINDOW_MS:
             log.warning("rebalances that ended more than an hour ago are not told", last_told_ms=kept_ms)
@@ -160,9 +171,9 @@ class OffsetsEvents(OffsetsFollower):
         if not self._fleet.is_complete:
             return
         if not was_complete:
-            for group in self._fleet.all_facts():
-                for entry in group.entries:
-                    self._ended.add(entry, is_told=self._is_told(entry.cause))
+            for news in self._early.values():
+                self._ended.add_first(news, self._told_to, now_ms() - WINDOW_MS)
+            self._early.clear()
         if not self._ended.put({n: Position(at.next, now_ms()) for n, at in self._partitions.items()}):
             self._stopped.set()  # nothing can be told any more
 
@@ -171,10 +182,11 @@ class OffsetsEvents(OffsetsFollower):
         super()._take(found)
         if self._fleet.is_complete:
             self._ended.add_news(found)
-
-    def _is_told(self, cause: str) -> bool:
-        _, partition, offset = record_of(cause)
-        return partition in self._told_to and offset < self._told_to[partition].offset
+            return
+        for group in found:
+            if group.anew:
+                self._early.pop(group.group_id, None)
+            self._early.setdefault(group.group_id, []).append(group)
 
 
 class PolledEvents(PollingFollower):

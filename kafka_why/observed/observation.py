@@ -27,9 +27,9 @@ class At(NamedTuple):
 class Observation(Struct):
     """The handling of one record. Handlers change `group`, and add entries by `record`.
 
-    `names` are names of topics by id. `has_news`: the group's view has changed. `removed_ms` is when a classic
-    group was removed of which no other record was read: a group with epochs that begins at that time has been
-    converted.
+    `names` are names of topics by id. `has_news`: the group's view has changed. `removed_ms` is when a
+    classic group was removed that had no earlier record: a group with epochs that begins at that time is not
+    new, but was converted.
     """
 
     group: ObservedGroup

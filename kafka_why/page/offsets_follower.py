@@ -186,11 +186,11 @@ class OffsetsFollower(FollowerThread):
         return part, walk
 
     def _take(self, news: Iterable[GroupNews]) -> None:
-        for group_id, view, entries, commits, anew in news:
-            if entries and not anew:
-                self._under_way.pop(group_id, None)
-            shown = self._shown(group_id, view)
-            self._fleet.take(group_id, shown, entries, commits, now_ms(), anew=anew)
+        for group in news:
+            if group.entries and not group.anew:
+                self._under_way.pop(group.group_id, None)
+            shown = self._shown(group.group_id, group.view)
+            self._fleet.take(group.group_id, shown, group.entries, group.offsets, now_ms(), anew=group.anew)
 
     def _shown(self, group_id: str, view: GroupSnapshot | None) -> GroupSnapshot | None:
         """Return the view with the state that the brokers list, if it is that of a rebalance under way."""

@@ -102,5 +102,7 @@ class PollingFollower(FollowerThread):
         self._take([GroupNews(group_id, view, entries, committed_offsets(polled.group), anew=False)])
 
     def _take(self, news: Iterable[GroupNews]) -> None:
-        for group_id, view, entries, commits, anew in news:
-            self._fleet.take(group_id, view, entries, commits, now_ms(), anew=anew)
+        for group in news:
+            self._fleet.take(
+                group.group_id, group.view, group.entries, group.offsets, now_ms(), anew=group.anew
+            )

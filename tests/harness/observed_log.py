@@ -64,8 +64,8 @@ def real_records(path: Path = REAL) -> list[Said]:
 
 
 def converted_rows() -> list[LogRow]:
-    """What is left of the group `consumer` of `real_rows` if it was a classic group whose records are gone: the
-    removal of these, and all later records, the first of which have its time.
+    """The group `consumer` of `real_rows` as one that was converted from a classic group whose records are
+    gone. Their removal has the time of the first records of the consumer protocol.
     """
     rows = [row for row in real_rows() if decode(row.key, row.value or None).group_id == "consumer"]
     removal = rows[0]._replace(key=b"\0\2\0\x08consumer", value=b"")

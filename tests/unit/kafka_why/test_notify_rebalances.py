@@ -7,11 +7,19 @@ import pytest
 
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.notify import rebalances as module
+from kafka_why.notify.events import EndedRebalances
+from kafka_why.notify.filters import Filter
+from kafka_why.notify.outbox import Outbox, Position
 from kafka_why.notify.rebalances import Ended, Rebalances
+from kafka_why.stored_groups import LogPart, StoredGroups
+from kafka_why.stored_log import LogWalk, OpenTransactions
+from kafka_why.topic_reader import NamesById
 from kafka_why.why.model import CauseKind, Rebalance
 from kafka_why.why.report import course_of
 from state.config import CoordinatorConfig
 from tests.harness.histories import SCENARIOS, Recorder, of_random_log, of_scenario
+from tests.harness.observed_log import real_rows
+from tests.unit.kafka_why.test_why_offsets_topic import batch
 from tests.unit.kafka_why.why_story import STORY
 
 NAMES = [path.stem for path in sorted(SCENARIOS.glob("*.txt"))]
@@ -119,3 +127,20 @@ def test_the_groups_that_rebalanced_longest_ago_are_forgotten_first(monkeypatch:
         assert len(found(rebalances, history)) == 1
         assert sum(len(group.entries) for group in rebalances._groups.values()) <= 40
     assert list(rebalances._groups)[-1] == "g19"
+
+
+@pytest.mark.parametrize("told", range(1, 5))
+def test_rebalance_after_the_position_is_told_whatever_other_records_have_its_time(told: int) -> None:
+    """Two batches of a group can have one time, and notify can end between them."""
+    generations = [row for row in real_rows() if row.key[:2] == b"\0\2" and b"classic" in row.key]
+    rows = [row._replace(partition=0, offset=n, at_ms=5_000) for n, row in enumerate(generations)]
+    part = LogPart(0, len(rows), OpenTransactions())
+    for one in LogWalk(0, len(rows), b"").batches(b"".join(batch([row]) for row in rows)):
+        part.take(one)
+    (news,) = StoredGroups(NamesById(dict)).append(0, part)
+    outbox = Outbox()
+    ended = EndedRebalances(outbox, Filter(), lambda _: None, ())
+    ended.add_first([news], {0: Position(told, 5_000)}, since_ms=0)
+    assert ended.put({})
+    generation_of = [int(message.id.rpartition(":")[2]) for message in outbox.head(99)]
+    assert generation_of == list(range(told, len(rows)))
