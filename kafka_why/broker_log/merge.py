@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from kafka_why.broker_log.group import OF_MEMBERS
 from kafka_why.contract.kafka.history import BY_EPOCHS, EntryType, HistoryEntry
-from kafka_why.contract.kafka.wording import counted, listed
+from kafka_why.contract.kafka.wording import counted, last_commit_in, listed
 
 _FORMS = (EntryType.COMPLETING_REBALANCE, EntryType.EMPTY)
 _REMOVED, _ADDED = EntryType.MEMBER_REMOVED, EntryType.MEMBER_ADDED
@@ -124,7 +124,8 @@ class _Merge:
         self._gone.remove(said)
         self._found += 1
         self._note_clock(said.at_ms - entry.at_ms)
-        return replace(entry, rule=said.rule, reason=said.reason, client_reason=said.client_reason)
+        reason = _with_clues(said.reason, [last_commit_in(entry.reason)])
+        return replace(entry, rule=said.rule, reason=reason, client_reason=said.client_reason)
 
     def _bump(self, bump: HistoryEntry) -> HistoryEntry:
         """Return a new epoch with the broker's words about the members that went."""
@@ -150,7 +151,7 @@ class _Merge:
         shift_ms = forming.at_ms - last.at_ms
         self._note_clock(-shift_ms)
         known = {it.member_id: it for it in (*recorded.lead, *recorded.middle)}
-        said = [it for part in chain for it in [*part.before, part.forming]][:-1]
+        said = [it for part in chain for it in (*_with_commits(part, known, shift_ms), part.forming)][:-1]
         entries = [_placed(it, known, recorded.opening, shift_ms) for it in said if it is not None]
         named = {(it.type, it.member_id) for it in entries}
         entries += [
@@ -247,6 +248,26 @@ class _Merge:
             )
         if self._contradictions:
             yield f"CONTRADICTION: {listed(self._contradictions, 'contradiction')}"
+
+
+def _with_commits(
+    part: _Round, known: Mapping[str | None, HistoryEntry], shift_ms: int
+) -> Iterator[HistoryEntry]:
+    """Yield what the log says up to the generation, with what the records say of the last commits of members
+    that went. What led to the rebalance is said at its beginning, too.
+    """
+
+    for entry in part.before:
+        about = part.lead if entry is part.opening else [entry]
+        went = [known.get(it.member_id) for it in about if it.type is _REMOVED]
+        at_ms = entry.at_ms + shift_ms
+        clues = [last_commit_in(it.reason, it.at_ms - at_ms) for it in went if it is not None]
+        yield replace(entry, reason=_with_clues(entry.reason, clues))
+
+
+def _with_clues(reason: str, clues: Iterable[str]) -> str:
+    found = [clue for clue in dict.fromkeys(clues) if clue]
+    return "; ".join([reason.rstrip("."), *found]) if found else reason
 
 
 def _placed(

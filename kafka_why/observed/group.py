@@ -18,6 +18,7 @@ from kafka_why.contract.kafka.history import (
 )
 from kafka_why.contract.kafka.offsets import Offset
 from kafka_why.contract.kafka.snapshot import NamedPartitions, Partitions, named
+from kafka_why.contract.kafka.wording import last_commit
 from kafka_why.contract.protocols.subscriptions import (
     PROTOCOL_TYPE,
     ProtocolError,
@@ -244,9 +245,7 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         last_ms = max((offset.committed_at_ms for offset in offsets if offset is not None), default=0)
         if last_ms == since_ms:  # of one poll: which of both came first is not known
             return text
-        if last_ms < since_ms:
-            return f"{text}: none of its partitions had a commit since it got them"
-        return f"{text}: the last commit of its partitions was {max(at_ms - last_ms, 0) / 1000:.1f} s before"
+        return f"{text}: {last_commit(None if last_ms < since_ms else at_ms - last_ms)}"
 
     def held_by(self, member: ClassicMember) -> list[TopicPartition]:
         """The partitions of a classic member, none if its assignment is not of Kafka's consumer."""

@@ -2,18 +2,27 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC
 
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
 from kafka_why.partition_text import partition_list
 from kafka_why.why.model import CauseKind, Rebalance
-from kafka_why.why.wording import count, shortened
+from kafka_why.why.wording import Clock, count, shortened
 
 
 def hints_of_entries(entries: Sequence[HistoryEntry]) -> Iterator[str]:
     """Yield a sentence on static members that were replaced, and on members that share no topic."""
-    replaced = Counter(it.group_instance_id for it in entries if it.type is EntryType.MEMBER_REPLACED)
-    if names := [f"{name} {count(times, 'time')}" for name, times in replaced.items() if name]:
+    replaced = [it for it in entries if it.type is EntryType.MEMBER_REPLACED and it.group_instance_id]
+    times, last_ms = (
+        Counter(it.group_instance_id for it in replaced),
+        {it.group_instance_id: it.at_ms for it in replaced},
+    )
+    names = [
+        f"{name} {count(times[name], 'time')}, last at {Clock(UTC).time(at_ms)} UTC"
+        for name, at_ms in last_ms.items()
+    ]
+    if names:
         yield (
             f"another instance took the place of a static member: {shortened(names)}. A restart does that. "
             "If the former one still ran, two clients share its group.instance.id, and it was fenced "
@@ -22,7 +31,7 @@ def hints_of_entries(entries: Sequence[HistoryEntry]) -> Iterator[str]:
     formed = [it for it in entries if it.type is EntryType.COMPLETING_REBALANCE]
     parts = _unrelated((formed[-1].subscriptions or {}) if formed else {})
     if len(parts) > 1:
-        listed = "; ".join(f"{shortened(sorted(part))} by {shortened(parts[part])}" for part in parts)
+        listed = "; ".join(f"{shortened(parts[part])} to {shortened(sorted(part))}" for part in parts)
         yield (
             f"members subscribe to topics that the others do not: {listed}. Each rebalances the others; "
             "applications that share no topic should have a group.id each"

@@ -23,7 +23,10 @@ from kafka_why.why.wording import Names, clients_of, lasting_name, names_in
 # The course of a group: all that its entries say, whatever the time at which somebody asks.
 
 
-OBSERVED = "a group of the cluster's own coordinator: this is what can be seen of it (docs/observe.md)"
+OBSERVED = (
+    "made of the records of Kafka's own coordinator, which leave some things open: docs/observe.md says "
+    "which lines are exact and which are inferred"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from kafka_why.contract.kafka.history import BY_EPOCHS, DEAD, GroupState
+from kafka_why.contract.kafka.wording import last_commit_in
 from kafka_why.contract.messages import ANONYMOUS
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.escaping import VisibleText, visible_text
@@ -87,7 +88,11 @@ def _summary(report: Report, clock: Clock, names: Names) -> Lines:
         yield "Not Stable", f"{least}{duration_text(figures.not_stable_ms)} in all{'' if alone else longest}"
         if any(r.moves is not None for r in report.rebalances):
             noun = "task" if report.group_type == "streams" else "partition"
-            yield "Moved", f"{count(figures.moved, noun)}{_needlessly(report)}"
+            is_known = any(r.moves is not None and r.moves.needless is not None for r in report.rebalances)
+            needlessly = f", {figures.needless} needlessly" if is_known else ""
+            yield "Moved", f"{count(figures.moved, noun)}{needlessly}"
+            if figures.needless:
+                yield "", "needlessly: from owners that stayed, although an even split did not need it"
     if report.shares is not None:
         yield from share_lines(report.shares, report.now_ms)
     for note in report.notes:
@@ -136,7 +141,7 @@ def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
 
 def _cause(r: Rebalance, names: Names) -> Lines:
     """Yield why the rebalance began, by which request, and the member that caused it."""
-    if r.cause.kind not in _EXPLAINED_BY_KIND:
+    if r.cause.kind not in _EXPLAINED_BY_KIND or last_commit_in(r.cause.reason):
         yield "why", names.put_in(r.cause.reason)
     if partitions := new_partitions(r):
         yield "likely", f"topics gained partitions, which makes members join again: {partitions} had no owner"
@@ -144,7 +149,7 @@ def _cause(r: Rebalance, names: Names) -> Lines:
         yield "it said", r.cause.client_reason
     if r.cause.trigger is not None:
         who = f" of {r.cause.principal}" if r.cause.principal not in (None, ANONYMOUS) else ""
-        yield "by", f"{names.put_in(trigger_text(r.cause.trigger))}{who}"
+        yield "trigger", f"{names.put_in(trigger_text(r.cause.trigger))}{who}"
     if len(r.cause.member_ids) == 1 and names.of(r.cause.member_ids[0]) != r.cause.member_ids[0]:
         host = f" at {r.cause.client_host}" if r.cause.client_host else ""
         yield "member", f"{r.cause.member_ids[0]}{host}"
@@ -244,12 +249,6 @@ def _formed(r: Rebalance, names: Names) -> Lines:
     yield "formed", ", ".join(about)
     if r.outcome is RebalanceOutcome.SUPERSEDED:
         yield "", "no assignment came"
-
-
-def _needlessly(report: Report) -> str:
-    """The sum of the needless moves, "" if they are not known of any rebalance."""
-    are_known = any(r.moves is not None and r.moves.needless is not None for r in report.rebalances)
-    return f", {report.summary.needless} needlessly" if are_known else ""
 
 
 def _moved(moves: Moves, noun: str) -> str:

@@ -1,5 +1,9 @@
-"""Lists in the sentences of the history: short, because the fields of an entry have everything."""
+"""Parts of the sentences of the history.
 
+Lists are short, because the fields of an entry have everything.
+"""
+
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from kafka_why.contract.kafka.snapshot import named
@@ -32,3 +36,24 @@ def names_change(before: Sequence[str], after: Sequence[str]) -> str:
     if not added:
         return f"no longer subscribes to {listed(removed, 'topic')}"
     return f"subscribes to {listed(added, 'topic')} and no longer to {listed(removed, 'topic')}"
+
+
+_NO_COMMIT = "none of its partitions had a commit since it got them"
+_LAST_COMMIT = re.compile(r"the last commit of its partitions was (\d+\.\d) s before")
+
+
+def last_commit(ago_ms: int | None) -> str:
+    """Return how long ago a member that went had committed, None if it never had."""
+    if ago_ms is None:
+        return _NO_COMMIT
+    return f"the last commit of its partitions was {max(ago_ms, 0) / 1000:.1f} s before"
+
+
+def last_commit_in(reason: str, earlier_ms: int = 0) -> str:
+    """Return the part of a reason that `last_commit` wrote, "" if there is none. It is as of
+    `earlier_ms` before the time of the reason.
+    """
+    found = _LAST_COMMIT.search(reason)
+    if found is not None:
+        return last_commit(round(float(found[1]) * 1000) - earlier_ms)
+    return _NO_COMMIT if _NO_COMMIT in reason else ""

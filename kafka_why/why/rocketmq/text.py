@@ -136,7 +136,7 @@ def _causes(change: Change) -> Lines:
     for concerned in change.concerned if change.kind not in _EXPLAINED_BY_KIND else ():
         who = f"{concerned.client_id}: " if several and concerned.client_id else ""
         yield "why", f"{who}{concerned.reason}"
-    yield "by", trigger_text(change.trigger)
+    yield "trigger", trigger_text(change.trigger)
     if not change.traps:
         for concerned in change.concerned:
             if concerned.connection is not None:

@@ -16,9 +16,12 @@ from kafka_why.broker_log.merge import Merged, merge
 from kafka_why.cli.why import why
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.why.broker_logs import read_broker_logs
+from kafka_why.why.report import report
+from kafka_why.why.text import report_text
+from kafka_why.why.wording import Clock
 from tests.harness.commands import invoke
 from tests.harness.observed_epochs import Said
-from tests.harness.observed_log import Watched, classic_member, generation
+from tests.harness.observed_log import Watched, classic_member, committed, generation
 
 G = "orders, old)"  # ids may hold what the messages have
 AT = datetime(2024, 5, 1, 12, tzinfo=UTC)
@@ -244,16 +247,17 @@ def test_lines_of_any_length_are_read_in_bounded_memory(tmp_path: Path) -> None:
     assert (logs.lines, logs.events[0].place) == (17, "server.log:2")
 
 
-def records() -> list[HistoryEntry]:
+def records(*commits: Said) -> list[HistoryEntry]:
     """What the records of the same group say, by the same clock."""
     a, b, c = (classic_member(name, n) for n, name in enumerate("abc"))
-    said = [
+    generations = [
         generation(1, a, since_ms=AT_MS + 1_000),
         generation(2, a, b, c, since_ms=AT_MS + 6_000),
         generation(3, a, since_ms=AT_MS + 11_000),
         generation(4, since_ms=AT_MS + 14_000),
     ]
-    return Watched().take([Said((it.since_ms or 0) + 500, "g", it) for it in said]).of("g")
+    said = [*commits, *(Said((it.since_ms or 0) + 500, "g", it) for it in generations)]
+    return Watched().take(sorted(said, key=lambda it: it.at_ms)).of("g")
 
 
 def merged(tmp_path: Path, messages: Sequence[str]) -> Merged:
@@ -269,6 +273,20 @@ def test_log_explains_what_the_records_leave_open(tmp_path: Path) -> None:
     assert (expired.member_id, expired.client_host) == ("b-1", "/10.0.0.1")
     assert [it.seq for it in both.entries] == list(range(1, len(both.entries) + 1))
     assert both.notes == ["the broker log explains 4 of 4 changes in the records"]
+
+
+def test_last_commit_of_a_member_that_went_stays_beside_the_brokers_words(tmp_path: Path) -> None:
+    """It is said for the time at which the broker removed the member, also in the report."""
+    logs = read_broker_logs([in_file(tmp_path, of_scala(), SCALA)], "g", UTC)
+    committed_ms = AT_MS + 7_500
+    both = merge(
+        records(Said(committed_ms, "g", committed(1, 5, committed_ms))), entries_of(logs.events).entries
+    ).entries
+    clue = "; the last commit of its partitions was"
+    expired = next(it for it in both if it.rule == "T5")
+    assert (expired.at_ms - AT_MS, expired.reason.endswith(f"{clue} 0.5 s before")) == (8_000, True)
+    found = report_text(report("g", both, AT_MS + 20_000), Clock(UTC))
+    assert f"removing member b-1 on heartbeat expiration{clue} 1.5 s before" in found
 
 
 @pytest.mark.parametrize(

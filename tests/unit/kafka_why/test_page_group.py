@@ -100,7 +100,7 @@ def test_a_rebalance_has_its_phases_in_per_cent_its_moves_and_the_lines_of_why()
         ("worker-4", 0, 2, "jobs 4-5", ""),
     ]
     assert (it.line.moved, it.line.needless) == (6, 4)
-    assert {"by", "member", "moved"} <= {label for label, _ in it.lines}
+    assert {"trigger", "member", "moved"} <= {label for label, _ in it.lines}
     assert not any(text.startswith("worker-4  ") for _, text in it.lines), "the moves are a table"
 
 

@@ -104,7 +104,7 @@ def looks(text: str) -> str:
 def test_one_member_more() -> None:
     assert block(reported(played(*MORNING)), 2) == looks("""
 #2  1970-01-01 00:00:04.000  member joined: B
-    by       requests-0-1
+    trigger  requests-0-1
     took     4.0 s until Stable
     epoch    2 -> 3
     target   computed at once by uniform, which changed 2 members
@@ -120,7 +120,7 @@ def test_one_member_more() -> None:
 def test_several_epochs_in_one_rebalance_and_members_that_do_not_give_up() -> None:
     assert block(reported(played(*MORNING)), 3) == looks("""
 #3  1970-01-01 00:00:12.000  member joined: C
-    by       requests-0-5
+    trigger  requests-0-5
     took     48.0 s until Stable
     epoch    3 -> 8
              4 after 0 ms: member joined: C; target computed at once by uniform, which changed 3 members
@@ -164,7 +164,7 @@ def test_conversions_both_ways() -> None:
     assert upgraded.moves.moved == 2, "the classic member's partitions are known from before"
     assert "waited 2.0 s for orders 2-3 of a" in block(shown, 2)
     assert converted.removed == []
-    assert "why     in the cluster: orders has 6 partitions" in block(shown, 3)
+    assert "why      in the cluster: orders has 6 partitions" in block(shown, 3)
 
 
 def test_a_history_without_its_beginning_says_what_it_knows() -> None:

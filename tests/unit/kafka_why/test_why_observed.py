@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from kafka_why.observed.records import ClassicGeneration, ClassicMember
 from kafka_why.page.group import rebalance_line
 from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome
-from kafka_why.why.report import Report, report
+from kafka_why.why.report import OBSERVED, Report, report
 from kafka_why.why.text import names_of, report_text
 from kafka_why.why.wording import Clock
 from tests.harness.observed_epochs import Said
@@ -58,13 +58,13 @@ ONE = generation(1, classic_member("a", 0, 1))
             CauseKind.MEMBER_JOINED,
             {"a-1", "b-1"},
             [
-                "took    100 ms for the assignment; when it began was not seen",
+                "took     100 ms for the assignment; when it began was not seen",
                 "Not Stable  at least 100 ms in all",
-                "a group of the cluster's own coordinator: this is what can be seen of it (docs/observe.md)",
+                OBSERVED,
             ],
         ),
         # Records before Kafka 2.1 do not say when the generation was formed.
-        ([ONE], CauseKind.MEMBER_JOINED, {"a-1"}, ["took    when it began was not seen"]),
+        ([ONE], CauseKind.MEMBER_JOINED, {"a-1"}, ["took     when it began was not seen"]),
         (
             [ONE, generation(2, classic_member("b", 0))],
             CauseKind.MEMBERS_CHANGED,
@@ -90,7 +90,7 @@ A = classic_member("a", 0)
 @pytest.mark.parametrize(
     ("changes", "remark", "is_there"),
     [
-        ([(A,), (A, classic_member("b", 0, topic="bills"))], "not: orders by a-1; bills by b-1", True),
+        ([(A,), (A, classic_member("b", 0, topic="bills"))], "not: a-1 to orders; b-1 to bills", True),
         ([(A,), (A, classic_member("b", 1))], "topics that the others do not", False),
         ([(A,), (classic_member("a", 0, 1),)], "which makes members join again: orders 1", True),
         ([(A,), (A,)], "gained partitions", False),
@@ -106,7 +106,8 @@ def test_report_names_what_the_records_show_but_do_not_say(
 def test_static_member_whose_place_was_taken_is_noted() -> None:
     first = classic_member("a", 0, instance="one")
     found = report_on(generation(1, first), generation(1, replace(first, member_id="a-2")))
-    assert "took the place of a static member: one 1 time." in text_of(found)
+    when = "1970-01-01 00:00:20.000 UTC"
+    assert f"took the place of a static member: one 1 time, last at {when}." in text_of(found)
 
 
 def test_a_rebalance_that_was_seen_has_a_beginning_and_says_how_exact_it_is() -> None:
@@ -118,7 +119,7 @@ def test_a_rebalance_that_was_seen_has_a_beginning_and_says_how_exact_it_is() ->
     said = [created(G, 1_000), Said(2_000, G, both), *looks]
     under_way = report(G, Watched().take(said).of(G), 25_000)
     assert last(under_way).outcome is RebalanceOutcome.UNDER_WAY
-    assert "took  5.0 s so far, waiting for members to join; it began up to 1.0 s before" in text_of(
+    assert "took     5.0 s so far, waiting for members to join; it began up to 1.0 s before" in text_of(
         under_way
     )
     after = generation(2, classic_member("a", 0), classic_member("c", 1), since_ms=29_900)
@@ -194,7 +195,7 @@ def test_a_real_broker_s_share_group_has_its_causes_and_moves() -> None:
     assert [r.moves.moved for r in found.rebalances if r.moves is not None] == [0, 0, 2, 2, 0]
     shown = text_of(found)
     assert "share partitions were initialized" in shown
-    assert "target  computed 517 ms later, which changed 2 members" in shown
+    assert "target   computed 517 ms later, which changed 2 members" in shown
 
 
 def test_a_real_broker_s_streams_group_has_tasks() -> None:

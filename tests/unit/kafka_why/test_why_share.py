@@ -58,22 +58,22 @@ def test_a_newcomer_waits_for_the_assignment_interval_and_the_next_heartbeat() -
         Moved       0 partitions
 
         #1  1970-01-01 00:00:10.000  member joined: A
-            by      requests-0-0
-            took    0 ms until Stable
-            epoch   1 -> 2
-            target  computed at once by simple, which changed 1 member
+            trigger  requests-0-0
+            took     0 ms until Stable
+            epoch    1 -> 2
+            target   computed at once by simple, which changed 1 member
 
         #2  1970-01-01 00:00:10.200  member joined: B
-            by      requests-0-1
-            took    6.0 s until Stable
-            epoch   2 -> 3
-            target  computed 4.8 s later by simple, which changed 2 members
-            waits   B joined 200 ms after the last assignment: its first target waited 4.8 s
-            last    B: its heartbeat came 1.2 s after the target was computed
-            moved   0 of 2 partitions; 2 had no owner before
-                    A  0 -> 1  + orders 0
-                    B  0 -> 1  + orders 1
-            idle    2 partitions, for up to 5.9 s
+            trigger  requests-0-1
+            took     6.0 s until Stable
+            epoch    2 -> 3
+            target   computed 4.8 s later by simple, which changed 2 members
+            waits    B joined 200 ms after the last assignment: its first target waited 4.8 s
+            last     B: its heartbeat came 1.2 s after the target was computed
+            moved    0 of 2 partitions; 2 had no owner before
+                     A  0 -> 1  + orders 0
+                     B  0 -> 1  + orders 1
+            idle     2 partitions, for up to 5.9 s
         """)
 
 
@@ -130,7 +130,7 @@ def test_the_causes(commands: tuple[str, ...], kind: CauseKind, reason: str, cli
 def test_nobody_is_blamed_and_no_move_is_needless() -> None:
     """Rows SP26, SP28."""
     text = text_of(SLOW, *TWO_AT_ONCE, "at 19s", "share C e0", "at 20s", "share A e3", "at 21s", "share B e3")
-    assert "moved   2 of 2 partitions\n" in text
+    assert "moved    2 of 2 partitions\n" in text
     for word in ("needless", "gave up", "waited for"):
         assert word not in text
 

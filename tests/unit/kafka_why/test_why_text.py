@@ -19,7 +19,7 @@ NOW_MS = 1_700_000_000_000
 THE_DEATH = """\
 #3  1970-01-01 00:00:10.000  session timeout: follower
     why       member follower expired: no heartbeat within its session timeout of 10000 ms
-    by        heartbeat deadline of follower
+    trigger   heartbeat deadline of follower
     member    @follower
     took      5.0 s so far, waiting for the leader's assignment
     rejoined  leader 1.0 s
@@ -44,7 +44,7 @@ def test_a_dead_member_and_its_session_timeout_are_the_cause() -> None:
 )
 def test_the_request_that_caused_a_rebalance_has_a_principal(principal: str, shown: str) -> None:
     history = Recorder().play(f"join a api=3 principal={principal}")
-    assert text_line(text_of(history, NOW_MS), "by") == shown
+    assert text_line(text_of(history, NOW_MS), "trigger") == shown
     assert report("g", history, NOW_MS).rebalances[0].cause.principal == principal
 
 
