@@ -1,11 +1,10 @@
 """Which records of the topics belong into a recording, and as which lines."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-import msgspec
-
-from kafka_why.contract.codec import UNREADABLE, Clock, DeadLetter, clock_of, record_of
+from kafka_why.contract.codec import UNREADABLE, clock_of, record_of
+from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import unpack
 from kafka_why.partitioner import partition_of
 from operations.replay.recording import (
@@ -21,6 +20,7 @@ from operations.replay.recording import (
     View,
 )
 from operations.replay.replay import named_group
+from operations.replay.topic_contents import decode_answer, decode_letter, group_named_in
 from streaming.query.admission import Message
 from streaming.query.log_order import LogRow
 
@@ -66,29 +66,23 @@ class Collector:
         for record in records:
             clock = clock_of(record.key, record.value)
             if clock is not None:
-                self._clock(record, clock)
-                continue
-            kept = list(self._requests(record))
-            if kept:
+                time_ms = min(clock.time_ms, record.at_ms)
+                before = self._clocks.get(record.partition)
+                if before is None or before.time_ms < time_ms:
+                    self._clocks[record.partition] = LogClock(
+                        record.partition, record.offset, record.at_ms, time_ms
+                    )
+            elif kept := self._requests(record):
                 if record.partition in self._clocks:
                     yield self._clocks.pop(record.partition)
                 yield from kept
         yield from self._clocks.values()
-        self._clocks = {}
+        self._clocks.clear()
 
-    def _clock(self, record: TopicRecord, clock: Clock) -> None:
-        time_ms = min(clock.time_ms, record.at_ms)
-        before = self._clocks.get(record.partition)
-        if before is None or before.time_ms < time_ms:
-            self._clocks[record.partition] = LogClock(record.partition, record.offset, record.at_ms, time_ms)
-
-    def _requests(self, record: TopicRecord) -> Iterator[LogRequest]:
+    def _requests(self, record: TopicRecord) -> list[LogRequest]:
         row = LogRow(record.partition, record.offset, record.at_ms, record.key or b"", record.value or b"")
-        return (
-            LogRequest.of(message)
-            for message in self._admissions[record.partition].messages(row)
-            if self.takes(message)
-        )
+        messages = self._admissions[record.partition].messages(row)
+        return [LogRequest.of(message) for message in messages if self.takes(message)]
 
     def takes(self, message: Message) -> bool:
         """Whether a message is of a recorded group."""
@@ -96,63 +90,40 @@ class Collector:
             return True
         group_id = named_group(message)
         is_wanted = self._header.wants(group_id)
-        if is_wanted and _group_of(message.value) != group_id:
+        if is_wanted and group_named_in(message.value) != group_id:
             self._nameless.add(message.id)
         return is_wanted
 
     def outputs(self, records: Iterable[TopicRecord]) -> Iterator[OutputLine]:
-        """The lines of the output topics."""
-        makers: dict[str, Callable[[TopicRecord], Iterator[OutputLine]]] = {
-            self._layout.responses_topic: self._answers,
-            self._layout.events_topic: self._events,
-            self._layout.dead_letters_topic: self._letters,
-            self._layout.groups_topic: self._views,
-        }
+        """Yield the lines of the output topics."""
         for record in records:
-            yield from makers[record.topic](record)
+            yield from filter(self.includes, _output_lines(record, self._layout))
 
-    def _answers(self, record: TopicRecord) -> Iterator[Answer]:
-        for value in unpack(record.value or b""):
-            if self._is_wanted(value):
-                yield Answer(record.partition, record.offset, record.at_ms, Bytes.of(value), record.is_early)
-
-    def _events(self, record: TopicRecord) -> Iterator[Event]:
-        # Entries of the coordinator itself have no key.
-        if record.key and self._header.wants(record.key.decode(errors="replace")):
-            yield Event(record.partition, record.offset, record.at_ms, Bytes.of(record.value or b""))
-
-    def _letters(self, record: TopicRecord) -> Iterator[Letter]:
-        value = record.value or b""
-        if self._header.groups is None or self._is_letter_wanted(record.key or b"", value):
-            yield Letter(record.partition, record.offset, record.at_ms, Bytes.of(value))
-
-    def _is_letter_wanted(self, key: bytes, value: bytes) -> bool:
+    def includes(self, line: OutputLine) -> bool:
+        """Return True if an output belongs to the recorded part of the log."""
+        if isinstance(line, View):
+            return self._header.wants(line.group_id)
+        value = line.value.get()
+        if isinstance(line, Event):
+            return self._header.wants(group_named_in(value))
         try:
-            letter = _letter.decode(value)
+            return self._includes_letter(value) if isinstance(line, Letter) else self._includes_answer(value)
         except UNREADABLE:
-            return False
-        group_id = _group_of(letter.value) or key.decode(errors="replace")
+            return self._header.groups is None
+
+    def _includes_letter(self, value: bytes) -> bool:
+        letter = decode_letter(value)
+        group_id = group_named_in(letter.value) or letter.key.decode(errors="replace")
         # A letter without the record is of a parked request that was answered later.
         is_perhaps = not letter.value and self._is_of_partitions(letter.request)
         return letter.request in self._nameless or self._header.wants(group_id) or is_perhaps
 
-    def _views(self, record: TopicRecord) -> Iterator[View]:
-        group_id = (record.key or b"").decode(errors="replace")
-        if self._header.wants(group_id):
-            value = None if record.value is None else Bytes.of(record.value)
-            yield View(record.partition, record.offset, record.at_ms, group_id, value)
-
-    def _is_wanted(self, value: bytes) -> bool:
-        """Whether an answer or a dead letter belongs to the recorded part of the log."""
-        try:
-            named = _output.decode(value)
-        except UNREADABLE:
-            return self._header.groups is None
+    def _includes_answer(self, value: bytes) -> bool:
+        named = decode_answer(value)
         if named.request in self._nameless:
             return True
-        if named.group_id is None or not self._header.wants(named.group_id):
-            return self._header.groups is None and named.group_id is not None
-        return self._is_of_partitions(named.request)
+        is_wanted = named.group_id is not None and self._header.wants(named.group_id)
+        return is_wanted and self._is_of_partitions(named.request)
 
     def _is_of_partitions(self, request: str) -> bool:
         if self._partitions is None:
@@ -163,17 +134,16 @@ class Collector:
             return True  # a deadline or a scan, which is of no partition
 
 
-class _Output(msgspec.Struct):
-    request: str = ""
-    group_id: str | None = None
-
-
-_output = msgspec.json.Decoder(_Output)
-_letter = msgspec.json.Decoder(DeadLetter)
-
-
-def _group_of(value: bytes) -> str | None:
-    try:
-        return _output.decode(value).group_id
-    except UNREADABLE:
-        return None
+def _output_lines(record: TopicRecord, layout: TopicLayout) -> Iterator[OutputLine]:
+    place = record.partition, record.offset, record.at_ms
+    value = Bytes.of(record.value or b"")
+    if record.topic == layout.responses_topic:
+        for answer in unpack(record.value or b""):
+            yield Answer(*place, Bytes.of(answer), record.is_early)
+    elif record.topic == layout.dead_letters_topic:
+        yield Letter(*place, value)
+    elif record.topic == layout.groups_topic:
+        group_id = (record.key or b"").decode(errors="replace")
+        yield View(*place, group_id, None if record.value is None else value)
+    elif record.key:  # entries of the coordinator itself have no key
+        yield Event(*place, value)

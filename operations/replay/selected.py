@@ -5,19 +5,8 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from checkpoints.export_file import ExportedGroup
-from operations.replay.collect import Collector, TopicRecord
-from operations.replay.recording import (
-    Answer,
-    Event,
-    Header,
-    Letter,
-    LogClock,
-    LogLine,
-    OutputLine,
-    Recording,
-    View,
-)
-from operations.replay.topic_contents import group_named_in, letter_key
+from operations.replay.collect import Collector
+from operations.replay.recording import Header, LogClock, LogLine, OutputLine, Recording
 
 
 class Selected:
@@ -43,21 +32,4 @@ class Selected:
             for _ in self.log():  # it shows which answers belong
                 pass
             self._has_read_log = True
-        for line in self._recording.outputs():
-            yield from self._collector.outputs([self._record(line)])
-
-    def _record(self, line: OutputLine) -> TopicRecord:
-        """The record of a line, as far as the collector looks at it."""
-        layout = self.header.layout
-        value = None if line.value is None else line.value.get()
-        topic, key, is_early = layout.responses_topic, b"", False
-        match line:
-            case Answer(is_early=is_early):
-                pass
-            case Event():
-                topic, key = layout.events_topic, group_named_in(value or b"").encode()
-            case Letter():
-                topic, key = layout.dead_letters_topic, letter_key(value or b"")
-            case View(group_id=group_id):
-                topic, key = layout.groups_topic, group_id.encode()
-        return TopicRecord(topic, line.partition, line.offset, line.at_ms, key, value, is_early)
+        return filter(self._collector.includes, self._recording.outputs())

@@ -60,11 +60,13 @@ class Contradiction(NamedTuple):
 N = TypeVar("N", bound=AnswerName | EventName | LetterName)
 
 
-class _AnswerFields(msgspec.Struct):
+class AnswerFields(msgspec.Struct):
+    """The fields of an answer, or of a request, that say what it belongs to."""
+
     request: str = ""
     connection: str = ""
     type: str = ""
-    group_id: str = ""
+    group_id: str | None = None
 
 
 class EventFields(msgspec.Struct):
@@ -79,27 +81,23 @@ class EventFields(msgspec.Struct):
     late_by_ms: int | None = None
 
 
-_answer = msgspec.json.Decoder(_AnswerFields)
-_event = msgspec.json.Decoder(EventFields)
-_letter = msgspec.json.Decoder(DeadLetter)
+# Decoders raise one of `kafka_why.contract.codec.UNREADABLE`.
+decode_answer = msgspec.json.Decoder(AnswerFields).decode
+event_fields = msgspec.json.Decoder(EventFields).decode
+decode_letter = msgspec.json.Decoder(DeadLetter).decode
 
 
 def answer_name(value: bytes) -> AnswerName:
-    """The name of an answer. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
-    fields = _answer.decode(value)
+    """Return the name of an answer. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
+    fields = decode_answer(value)
     if not fields.connection:
         return AnswerName(fields.request)
-    return AnswerName(fields.request, fields.connection, fields.type, fields.group_id)
-
-
-def event_fields(value: bytes) -> EventFields:
-    """The fields of a history entry or view. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
-    return _event.decode(value)
+    return AnswerName(fields.request, fields.connection, fields.type, fields.group_id or "")
 
 
 def letter_name(value: bytes) -> LetterName:
     """The name of a dead letter. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
-    letter = _letter.decode(value)
+    letter = decode_letter(value)
     first_line = letter.message.partition("\n")[0]
     return LetterName(letter.reason, letter.request or f"{letter.key.decode(errors='replace')}: {first_line}")
 
@@ -107,17 +105,9 @@ def letter_name(value: bytes) -> LetterName:
 def group_named_in(value: bytes) -> str:
     """The group that an answer or dead letter names, "" if it names none."""
     try:
-        return _answer.decode(value).group_id
+        return decode_answer(value).group_id or ""
     except UNREADABLE:
         return ""
-
-
-def letter_key(value: bytes) -> bytes:
-    """The key of the record that a dead letter is about."""
-    try:
-        return _letter.decode(value).key
-    except UNREADABLE:
-        return b""
 
 
 def is_fixed(name: LetterName) -> bool:

@@ -1,13 +1,13 @@
 """The tables of a state on the terminal."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from operator import attrgetter
+from typing import Any
 
 from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.groups.tables import Column, render_table
-from operations.stored.offset_rows import OffsetRow, PendingRow
-from operations.stored.rows import AnyRow, GroupRow, GroupRows, LockRow, MemberRow, Table, TimerRow
-from operations.stored.share_rows import ShareRow
+from operations.stored.rows import AnyRow, GroupRow, GroupRows, MemberRow, Table
 
 _EVER_S = 253_402_300_799  # the last second of the year 9999
 
@@ -54,114 +54,122 @@ def _indented(text: VisibleText) -> VisibleText:
 
 
 def table_text(table: Table, rows: Sequence[AnyRow], *, with_group: bool = True) -> VisibleText:
-    """One table with its heading, without the columns in which no row has a value."""
-    headings, cells_of = _LAYOUTS[table]
-    cells = [cells_of(row) for row in rows]
-    shown = [
-        number
-        for number, heading in enumerate(headings)
-        if (with_group or heading != _GROUP) and (not rows or any(line[number] is not None for line in cells))
-    ]
-    columns = [Column(headings[number], 0) for number in shown]
-    return render_table(columns, [[line[number] for number in shown] for line in cells])
+    """Return one table with its heading, without the columns in which no row has a value."""
+    cells = {
+        heading: [cell(row) for row in rows]
+        for heading, cell in _COLUMNS[table].items()
+        if with_group or heading != _GROUP
+    }
+    shown = {
+        heading: values
+        for heading, values in cells.items()
+        if not rows or any(value is not None for value in values)
+    }
+    columns = [Column(heading, 0) for heading in shown]
+    return render_table(columns, list(zip(*shown.values(), strict=True)))
 
 
-def _group_cells(row: AnyRow) -> list[object]:
-    assert isinstance(row, GroupRow)
-    strategy = row.protocol_name or row.message_model
-    has_epochs = row.group_type in ("consumer", "share")
-    protocol = f"{row.protocol} ({row.group_type})" if has_epochs else row.protocol
-    cells: list[object] = [row.group_id, protocol, row.state, time_text(row.state_since_ms)]
-    cells += [
-        row.generation,
-        row.assignment_epoch,
-        strategy,
-        row.members,
-        row.offsets,
-        row.pending or None,
-        row.locks,
-    ]
-    return [*cells, time_text(row.clock_ms), time_text(row.next_deadline_ms)]
+def _time(field: str) -> Callable[[Any], str | None]:
+    """Return the function that formats this field of a row, a time in ms."""
+    return lambda row: time_text(getattr(row, field))
 
 
-def _member_cells(row: AnyRow) -> list[object]:
-    assert isinstance(row, MemberRow)
-    role = "leader" if row.is_leader else "classic member" if row.is_classic else str(row.role)
-    cells: list[object] = [row.group_id, row.member_id, row.group_instance_id, row.client_id]
-    cells += [row.client_host, role, row.waits_for, time_text(row.deadline_ms)]
-    cells += [time_text(row.last_update_ms), row.member_epoch, row.member_state]
-    cells += [assignment_text(row.assignment), assignment_text(row.revoking), assignment_text(row.target)]
-    subscription = [*(row.subscribed_topics or ()), *([f"/{p}/"] if (p := row.subscribed_pattern) else [])]
-    return [*cells, ",".join(subscription) or None]
+def _assignment(field: str) -> Callable[[Any], str | None]:
+    """Return the function that formats this field of a row, partitions by topic."""
+    return lambda row: assignment_text(getattr(row, field))
 
 
-def _offset_cells(row: AnyRow) -> list[object]:
-    assert isinstance(row, OffsetRow)
-    cells: list[object] = [row.group_id, row.topic, row.partition, row.offset, row.leader_epoch]
-    return [*cells, time_text(row.committed_at_ms), time_text(row.expire_at_ms), row.metadata or None]
+def _protocol(row: GroupRow) -> str:
+    return f"{row.protocol} ({row.group_type})" if row.group_type in ("consumer", "share") else row.protocol
 
 
-def _pending_cells(row: AnyRow) -> list[object]:
-    assert isinstance(row, PendingRow)
-    cells: list[object] = [row.group_id, row.topic, row.partition, row.offset]
-    cells += [row.transactional_id, row.producer_id, row.producer_epoch, row.txn_position]
-    return [*cells, time_text(row.requested_at_ms)]
+def _role(row: MemberRow) -> str:
+    return "leader" if row.is_leader else "classic member" if row.is_classic else str(row.role)
 
 
-def _timer_cells(row: AnyRow) -> list[object]:
-    assert isinstance(row, TimerRow)
-    return [row.group_id, row.kind, time_text(row.deadline_ms), row.member_id]
-
-
-def _lock_cells(row: AnyRow) -> list[object]:
-    assert isinstance(row, LockRow)
-    cells: list[object] = [row.group_id, row.topic, row.broker_name, row.queue_id, row.client_id]
-    return [*cells, time_text(row.last_update_ms)]
-
-
-def _share_cells(row: AnyRow) -> list[object]:
-    assert isinstance(row, ShareRow)
-    cells: list[object] = [row.group_id, row.topic, row.partition, row.state, row.task]
-    return [*cells, time_text(row.asked_at_ms), row.state_epoch, row.start_offset, row.error_code]
+def _subscription(row: MemberRow) -> str | None:
+    patterns = [f"/{row.subscribed_pattern}/"] if row.subscribed_pattern else []
+    return ",".join([*(row.subscribed_topics or ()), *patterns]) or None
 
 
 _GROUP = "GROUP"
-_LAYOUTS = {
-    Table.GROUPS: (
-        (
-            *(_GROUP, "PROTOCOL", "STATE", "SINCE", "GENERATION", "TARGET-EPOCH", "STRATEGY"),
-            *("#MEMBERS", "#OFFSETS", "#PENDING", "#LOCKS", "LAST-EVENT", "NEXT-DEADLINE"),
-        ),
-        _group_cells,
-    ),
-    Table.MEMBERS: (
-        (
-            *(_GROUP, "MEMBER-ID", "INSTANCE-ID", "CLIENT-ID", "HOST", "ROLE", "WAITS-FOR", "EXPIRES"),
-            *("LAST-HEARTBEAT", "EPOCH", "STATE", "ASSIGNMENT", "REVOKING", "TARGET", "SUBSCRIPTION"),
-        ),
-        _member_cells,
-    ),
-    Table.OFFSETS: (
-        (_GROUP, "TOPIC", "PARTITION", "OFFSET", "LEADER-EPOCH", "COMMITTED", "EXPIRES", "METADATA"),
-        _offset_cells,
-    ),
-    Table.PENDING: (
-        (
-            *(_GROUP, "TOPIC", "PARTITION", "PENDING-OFFSET", "TRANSACTIONAL-ID", "PRODUCER-ID"),
-            *("EPOCH", "POSITION", "REQUESTED"),
-        ),
-        _pending_cells,
-    ),
-    Table.TIMERS: ((_GROUP, "TIMER", "DEADLINE", "MEMBER-ID"), _timer_cells),
-    Table.LOCKS: (
-        (_GROUP, "TOPIC", "BROKER", "QUEUE", "CLIENT-ID", "LAST-LOCKED"),
-        _lock_cells,
-    ),
-    Table.SHARES: (
-        (
-            *(_GROUP, "TOPIC", "PARTITION", "STATE", "TASK", "ASKED", "STATE-EPOCH", "START-OFFSET"),
-            "ERROR",
-        ),
-        _share_cells,
-    ),
+_TOPIC_PARTITION = {
+    _GROUP: attrgetter("group_id"),
+    "TOPIC": attrgetter("topic"),
+    "PARTITION": attrgetter("partition"),
 }
+_COLUMNS: Mapping[Table, Mapping[str, Callable[[Any], object]]] = {
+    Table.GROUPS: {
+        _GROUP: attrgetter("group_id"),
+        "PROTOCOL": _protocol,
+        "STATE": attrgetter("state"),
+        "SINCE": _time("state_since_ms"),
+        "GENERATION": attrgetter("generation"),
+        "TARGET-EPOCH": attrgetter("assignment_epoch"),
+        "STRATEGY": lambda row: row.protocol_name or row.message_model,
+        "#MEMBERS": attrgetter("members"),
+        "#OFFSETS": attrgetter("offsets"),
+        "#PENDING": lambda row: row.pending or None,
+        "#LOCKS": attrgetter("locks"),
+        "LAST-EVENT": _time("clock_ms"),
+        "NEXT-DEADLINE": _time("next_deadline_ms"),
+    },
+    Table.MEMBERS: {
+        _GROUP: attrgetter("group_id"),
+        "MEMBER-ID": attrgetter("member_id"),
+        "INSTANCE-ID": attrgetter("group_instance_id"),
+        "CLIENT-ID": attrgetter("client_id"),
+        "HOST": attrgetter("client_host"),
+        "ROLE": _role,
+        "WAITS-FOR": attrgetter("waits_for"),
+        "EXPIRES": _time("deadline_ms"),
+        "LAST-HEARTBEAT": _time("last_update_ms"),
+        "EPOCH": attrgetter("member_epoch"),
+        "STATE": attrgetter("member_state"),
+        "ASSIGNMENT": _assignment("assignment"),
+        "REVOKING": _assignment("revoking"),
+        "TARGET": _assignment("target"),
+        "SUBSCRIPTION": _subscription,
+    },
+    Table.OFFSETS: {
+        **_TOPIC_PARTITION,
+        "OFFSET": attrgetter("offset"),
+        "LEADER-EPOCH": attrgetter("leader_epoch"),
+        "COMMITTED": _time("committed_at_ms"),
+        "EXPIRES": _time("expire_at_ms"),
+        "METADATA": lambda row: row.metadata or None,
+    },
+    Table.PENDING: {
+        **_TOPIC_PARTITION,
+        "PENDING-OFFSET": attrgetter("offset"),
+        "TRANSACTIONAL-ID": attrgetter("transactional_id"),
+        "PRODUCER-ID": attrgetter("producer_id"),
+        "EPOCH": attrgetter("producer_epoch"),
+        "POSITION": attrgetter("txn_position"),
+        "REQUESTED": _time("requested_at_ms"),
+    },
+    Table.TIMERS: {
+        _GROUP: attrgetter("group_id"),
+        "TIMER": attrgetter("kind"),
+        "DEADLINE": _time("deadline_ms"),
+        "MEMBER-ID": attrgetter("member_id"),
+    },
+    Table.LOCKS: {
+        _GROUP: attrgetter("group_id"),
+        "TOPIC": attrgetter("topic"),
+        "BROKER": attrgetter("broker_name"),
+        "QUEUE": attrgetter("queue_id"),
+        "CLIENT-ID": attrgetter("client_id"),
+        "LAST-LOCKED": _time("last_update_ms"),
+    },
+    Table.SHARES: {
+        **_TOPIC_PARTITION,
+        "STATE": attrgetter("state"),
+        "TASK": attrgetter("task"),
+        "ASKED": _time("asked_at_ms"),
+        "STATE-EPOCH": attrgetter("state_epoch"),
+        "START-OFFSET": attrgetter("start_offset"),
+        "ERROR": attrgetter("error_code"),
+    },
+}
+"""The columns of each table: their headings, and the cell that each makes of a row."""
