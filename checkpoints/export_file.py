@@ -8,9 +8,11 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from checkpoints import codec
 from checkpoints.metadata import Epoch, Identity, KnownOutage
 from checkpoints.sealed_file import Kind, SealedFile, write_sealed
 from checkpoints.spark_logs import PlannedBatch
+from state.dispatch import AnyGroup
 
 FORMAT_VERSION = 1
 
@@ -49,6 +51,10 @@ class ExportedGroup(Struct, frozen=True):
     group_id: str
     version: int
     group: bytes
+
+    def decode(self) -> AnyGroup:
+        """Return the group. Raises StateError if it is not readable."""
+        return codec.decode_group(self.group_id, codec.Entry(self.version, None, self.group))
 
 
 class _End(Struct, forbid_unknown_fields=True):

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import click
 
-from checkpoints.upgrades import code_version
-from cli.replay_source import Source, parse_time, reported, source_options
+from cli.replay_source import CoordinatorSource, parse_time, reported, source_options
 from kafka_why.cli.output import configure_logs, show
 from operations.replay import read_topics
 from operations.replay.read_topics import Part
@@ -27,7 +26,7 @@ from operations.replay.read_topics import Part
 @click.option("--until", metavar="TIME|DURATION", help="Leave out requests from this time on.")
 @source_options
 def record(
-    source: Source,
+    source: CoordinatorSource,
     file: Path,
     groups: tuple[str, ...],
     since: str | None,
@@ -49,7 +48,7 @@ def record(
     with reported():
         start = source.start()
         with source.coordinator() as (servers, layout, checkpoint):
-            header = read_topics.record(file, servers, layout, checkpoint, part, code_version(), start)
+            header = read_topics.record(file, servers, layout, checkpoint, part, start)
     records = sum(header.ends[partition] - begin for partition, begin in header.begins.items())
     what = ", ".join(groups) or "all groups"
     show(f"recorded {what} from {records} records of {layout.requests_topic}: {file}")

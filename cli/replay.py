@@ -5,7 +5,7 @@ import time
 
 import click
 
-from cli.replay_source import Source, parse_time, recording_options, reported
+from cli.replay_source import RecordingSource, parse_time, recording_options, reported
 from kafka_why.cli.output import configure_logs, show, show_json, tell
 from kafka_why.escaping import visible_text
 from kafka_why.numbers import is_whole_number, parse_whole_number
@@ -39,7 +39,7 @@ NOT_IDENTICAL = 1
 @click.option("--step", is_flag=True, help="Go through the group's entries one by one, instead of comparing.")
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
 def replay(
-    source: Source,
+    source: RecordingSource,
     groups: tuple[str, ...],
     all_groups: bool,
     from_topic: bool,

@@ -3,30 +3,25 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
-from typing import Any
 
 import click
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportFile
-from checkpoints.upgrades import code_version
 from cli.coordinator_parameters import PLACE
 from cli.data_folder import cluster, data_dir_option, reported_as
-from kafka_why.cli.parameters import cluster_options
+from kafka_why.cli.parameters import Command, as_object, cluster_options, with_options
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import ClientError, layout_on
 from kafka_why.why.wording import parse_since
-from operations.replay.live import recorded
-from operations.replay.read_topics import CannotRecord, Part
+from operations.replay.read_topics import CannotRecord, Part, recorded
 from operations.replay.recording import Recording
 from operations.replay.recording_file import RecordingError, RecordingFile
 from records.topic_sizes import with_topic_sizes
 from streaming.query.storage import storage_at
 
-Command = Callable[..., Any]
 _TOPIC_ENDING = "-requests"
 _ERRORS = (CannotRecord, ClientError, RecordingError)
 _OPTIONS = (
@@ -52,22 +47,21 @@ _OPTIONS = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where to read from: a recording's `file`, or a coordinator's topics and checkpoint."""
+class CoordinatorSource:
+    """A coordinator's topics and checkpoint, and the export with which a recording of them begins."""
 
     data_dir: Path
     checkpoint: str | None
     client_config: ClientConfig | None
     from_state: Path | None
-    file: Path | None = None
 
     def start(self) -> ExportFile | None:
-        """The export to begin with. Raises ExportError."""
+        """Return the export to begin with. Raises ExportError."""
         return None if self.from_state is None else ExportFile(self.from_state)
 
     @contextmanager
     def coordinator(self) -> Iterator[tuple[ClientConfig, TopicLayout, Checkpoint]]:
-        """The cluster, the topics and the checkpoint of the coordinator."""
+        """Yield the cluster, the topics and the checkpoint of the coordinator."""
         with (
             _opened_checkpoint(self.data_dir, self.checkpoint) as checkpoint,
             cluster(self.data_dir, self.client_config) as servers,
@@ -77,62 +71,43 @@ class Source:
             prefix = checkpoint.identity().requests_topic.removesuffix(_TOPIC_ENDING)
             yield servers, with_topic_sizes(servers, layout_on(servers, prefix)), checkpoint
 
+
+@dataclass(frozen=True, kw_only=True)
+class RecordingSource(CoordinatorSource):
+    """A recording in a `file`, or the coordinator from which one is made now."""
+
+    file: Path | None
+
     @contextmanager
     def recording(self, part: Part) -> Iterator[Recording]:
-        """The recording in the file, or this part of the topics as a recording that is made now."""
+        """Yield the recording in the file, or else a recording of this part of the topics."""
         if self.file is not None:
             yield RecordingFile(self.file)
             return
         start = self.start()
-        with (
-            self.coordinator() as (servers, layout, checkpoint),
-            recorded(
-                servers, layout, checkpoint, part, code_version=code_version(), start=start
-            ) as recording,
-        ):
+        with self.coordinator() as coordinator, recorded(*coordinator, part, start) as recording:
             yield recording
 
 
 def source_options(command: Command) -> Command:
-    """Add the options that name a coordinator's topics and checkpoint. The command gets them as `source`."""
-
-    @wraps(command)
-    def with_source(
-        *,
-        data_dir: Path,
-        checkpoint: str | None,
-        client_config: ClientConfig | None,
-        from_state: Path | None,
-        recording: Path | None = None,
-        **others: Any,
-    ) -> None:
-        source = Source(
-            data_dir=data_dir,
-            checkpoint=checkpoint,
-            client_config=client_config,
-            from_state=from_state,
-            file=recording,
-        )
-        command(source=source, **others)
-
-    wrapped: Command = with_source
-    for option in reversed(_OPTIONS):
-        wrapped = option(wrapped)
-    return wrapped
+    """Add the options that name a coordinator's topics and checkpoint. The command gets them as `source`, a
+    CoordinatorSource.
+    """
+    return with_options(as_object(CoordinatorSource, "source")(command), *_OPTIONS)
 
 
 def recording_options(default: str | None = None) -> Callable[[Command], Command]:
-    """Add `--from` and the options of `source_options`. The command gets them as `source`. `default` says
-    what is read without `--from`.
+    """Add `--from` and the options of `source_options`. The command gets them as `source`, a RecordingSource.
+    `default` says what is read without `--from`.
     """
     option = click.option(
         "--from",
-        "recording",
+        "file",
         type=click.Path(path_type=Path, dir_okay=False, exists=True),
         metavar="FILE",
         help="Read a recording that `record` made." + (f" Default: {default}." if default else ""),
     )
-    return lambda command: option(source_options(command))
+    return lambda command: with_options(as_object(RecordingSource, "source")(command), option, *_OPTIONS)
 
 
 def reported() -> AbstractContextManager[None]:
@@ -145,16 +120,12 @@ def _opened_checkpoint(data_dir: Path, checkpoint: str | None) -> Iterator[Check
     """The checkpoint to read. Spark is started only if no path of this machine leads to it."""
     storage = storage_at(checkpoint or str(data_dir / "coordinator"))
     if storage.path is not None:
-        yield Checkpoint(storage.open(_no_spark))
+        yield Checkpoint.at(storage.path)
         return
     from streaming.query.session import Session  # imports Spark, which takes a second
 
     with Session(log_path=data_dir / "record.log", app_name="group-coordinator record") as session:
         yield Checkpoint(storage.open(lambda: session.spark))
-
-
-def _no_spark() -> Any:
-    raise AssertionError("a checkpoint with a path needs no Spark")
 
 
 def parse_time(text: str | None, now_ms: int, option: str) -> int | None:

@@ -4,7 +4,7 @@ import sys
 
 import click
 
-from cli.replay_source import Source, recording_options, reported
+from cli.replay_source import RecordingSource, recording_options, reported
 from kafka_why.cli.output import configure_logs, show, show_json
 from kafka_why.why.wording import Clock
 from operations.replay.read_topics import Part
@@ -37,7 +37,7 @@ NOT_REPRODUCED = 1
 )
 @click.option("-o", "--output", type=click.Choice(("text", "json")), default="text", show_default=True)
 def whatif(
-    source: Source,
+    source: RecordingSource,
     group_id: str,
     settings: tuple[str, ...],
     assignor: str | None,

@@ -10,7 +10,6 @@ import click
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.codec import Entry, decode_group
 from checkpoints.export_file import ExportedGroup, ExportFile
 from cli.data_folder import data_dir_option
 from cli.state.common import coordinator_folder, reported, spark_session
@@ -18,7 +17,6 @@ from kafka_why.cli.output import configure_logs, show, show_json
 from kafka_why.escaping import visible_text
 from kafka_why.numbers import is_whole_number, parse_whole_number
 from operations.stored.changes import GroupChange, change_text, compare_groups
-from state.dispatch import AnyGroup
 from streaming.service.stored_state.reading import read_stored
 
 _PLACE_AT_BATCH = re.compile(r"(?P<place>.+)@(?P<batch>[0-9]+)")
@@ -57,8 +55,7 @@ def diff(
         old, new = _load(_source(before, data_dir), _source(after, data_dir))
         changes = _changes(old, new, groups, ignore_times=ignore_times)
     if output == "json":
-        content = {"equal": not changes, "groups": changes}
-        show_json(content)
+        show_json({"equal": not changes, "groups": changes})
     else:
         show(visible_text(map(change_text, changes)) or f"{len(old)} groups, no differences")
     raise click.exceptions.Exit(1 if changes else 0)
@@ -108,13 +105,8 @@ def _changes(old: Groups, new: Groups, groups: Collection[str], *, ignore_times:
         before, after = old.get(group_id), new.get(group_id)
         if (groups and group_id not in groups) or before == after:
             continue
-        change = compare_groups(group_id, _decoded(before), _decoded(after), ignore_times=ignore_times)
+        decoded = [None if group is None else group.decode() for group in (before, after)]
+        change = compare_groups(group_id, *decoded, ignore_times=ignore_times)
         if change is not None:
             changes.append(change)
     return changes
-
-
-def _decoded(group: ExportedGroup | None) -> AnyGroup | None:
-    if group is None:
-        return None
-    return decode_group(group.group_id, Entry(group.version, None, group.group))

@@ -9,7 +9,6 @@ import click
 import msgspec
 from pyspark.sql import SparkSession
 
-from checkpoints.codec import Entry, decode_group
 from cli.data_folder import data_dir_option
 from cli.state.common import opened, place_options, reported
 from kafka_why.cli.output import configure_logs, show, show_encoded, show_json, tell
@@ -74,11 +73,11 @@ def read(
 def _rows(state: StoredState, groups: Collection[str]) -> Iterator[GroupRows]:
     """The rows of the wanted groups, of all if none is named, by group id. Settings alone are no group."""
     config = state.config
-    for it in sorted(state.groups, key=lambda group: group.group_id):
-        if not groups or it.group_id in groups:
-            group = decode_group(it.group_id, Entry(it.version, None, it.group))
+    for exported in sorted(state.groups, key=lambda group: group.group_id):
+        if not groups or exported.group_id in groups:
+            group = exported.decode()
             if not isinstance(group, ConfigsOnly):
-                yield rows_of(group, it.version, config)
+                yield rows_of(group, exported.version, config)
 
 
 def _print(state: StoredState, groups: Collection[str], what: Table | None, output: str) -> None:
@@ -119,5 +118,4 @@ def _print_query(
 
 
 def _print_json(state: StoredState, name: str, rows: list[Any]) -> None:
-    content = {"batch": state.batch, "watermark_ms": state.watermark_ms, name: rows}
-    show_json(content)
+    show_json({"batch": state.batch, "watermark_ms": state.watermark_ms, name: rows})

@@ -6,12 +6,11 @@ from typing import Generic, TypeVar
 
 from kafka_why.contract.codec import Reason, Refusal, encode
 from kafka_why.contract.history_reader import AnyHistoryEntry
-from kafka_why.contract.kafka.offsets import OffsetChange
 from kafka_why.contract.layout import TopicLayout
 from records.truncation import encode_event
 from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.inputs import Failed, Outage, Received
+from state.inputs import Failed, Outage, Received, cause_of
 from state.kafka.effects import Reply
 from state.rocketmq import effects as rocketmq
 from state.timeline import Row, Step, Timeline
@@ -26,7 +25,6 @@ class Sent:
     """A record for a reply partition: an answer, or a message to a RocketMQ connection."""
 
     reply_partition: int
-    request: str
     value: bytes
 
 
@@ -39,17 +37,8 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class LostLetter:
-    """A dead letter: its record, and the reason, which is also in it."""
-
-    reason: Reason
-    request: str
-    value: bytes
-
-
-@dataclass(frozen=True, slots=True)
 class Entry(Generic[K]):
-    """One step of a group, and what it caused.
+    """One step of a group, and what it caused. `letters` are the values of dead letters.
 
     `event` is the request, deadline or takeover; a `Refusal` if the message was refused before it reached the
     group. `message` is the message of the log that was being applied, None after the last one; it fired the
@@ -65,8 +54,7 @@ class Entry(Generic[K]):
     is_handled: bool
     sent: tuple[Sent, ...]
     history: tuple[Said, ...]
-    offsets: tuple[OffsetChange, ...]
-    letters: tuple[LostLetter, ...]
+    letters: tuple[bytes, ...]
     kept: K | None
 
     @property
@@ -145,7 +133,7 @@ class GroupRun(Generic[K]):
             if id(effects) not in effective:
                 continue
             sent, too_large = self._sent(effects, message)
-            failed = letters.pop(_cause(event), None) if letters else None
+            failed = letters.pop(cause_of(event), None) if letters else None
             yield Entry(
                 self.group_id,
                 at_ms,
@@ -156,47 +144,37 @@ class GroupRun(Generic[K]):
                 tuple(
                     Said(said, encode_event(said, self._layout.view_max_bytes)) for said in effects.history
                 ),
-                () if isinstance(effects, rocketmq.Effects) else tuple(effects.offsets),
                 too_large if failed is None else (*too_large, failed),
                 kept,
             )
 
     def _sent(
         self, effects: AnyEffects, message: Message | None
-    ) -> tuple[tuple[Sent, ...], tuple[LostLetter, ...]]:
-        sent, letters = [], []
-        for reply in effects.replies:
-            answer, letter = sent_and_letter(reply, message, self._layout)
-            sent.append(answer)
-            letters += letter
+    ) -> tuple[tuple[Sent, ...], tuple[bytes, ...]]:
+        answers = [sent_and_letter(reply, message, self._layout) for reply in effects.replies]
+        sent = [answer for answer, _ in answers]
         if isinstance(effects, rocketmq.Effects):
-            sent += [Sent(p.reply_partition, p.message.request, encode(p.message)) for p in effects.pushes]
-        return tuple(sent), tuple(letters)
+            sent += [Sent(p.reply_partition, encode(p.message)) for p in effects.pushes]
+        return tuple(sent), tuple(letter for _, letter in answers if letter is not None)
 
-    def _failed(self, cause: str, traceback: str, message: Message | None) -> LostLetter:
+    def _failed(self, cause: str, traceback: str, message: Message | None) -> bytes:
         at_fault = message if message is not None and message.id == cause else None
         key = self.group_id.encode() if at_fault is None else at_fault.row.key
         # A message without an answer, such as TopicMetadata, is not answered if it fails either.
-        letter = dead_letter(Reason.HANDLER_FAILED, f"{cause}\n{traceback}", key, at_fault, answered=False)
-        return LostLetter(Reason.HANDLER_FAILED, letter.request, encode(letter))
+        text = f"{cause}\n{traceback}"
+        return encode(dead_letter(Reason.HANDLER_FAILED, text, key, at_fault, answered=False))
 
 
 def sent_and_letter(
     reply: Reply | rocketmq.Reply, message: Message | None, layout: TopicLayout
-) -> tuple[Sent, list[LostLetter]]:
+) -> tuple[Sent, bytes | None]:
     """The record of an answer, and a dead letter if the answer is too large for the topic."""
     request = reply.response.request
     value, too_large = response_value(reply, layout.response_max_bytes)
-    sent = Sent(reply.reply_partition, request, value)
+    sent = Sent(reply.reply_partition, value)
     if too_large is None:
-        return sent, []
+        return sent, None
     at_hand = message if message is not None and message.id == request else None
     key = b"" if at_hand is None else at_hand.row.key
     letter = dead_letter(Reason.RESPONSE_TOO_LARGE, too_large, key, at_hand, request, answered=True)
-    return sent, [LostLetter(Reason.RESPONSE_TOO_LARGE, request, encode(letter))]
-
-
-def _cause(event: AnyEvent) -> str:
-    if isinstance(event, Received | Failed):
-        return event.request_id
-    return str(getattr(event, "deadline", event))
+    return sent, encode(letter)

@@ -19,13 +19,14 @@ from operations.replay.topic_contents import (
     EventName,
     Found,
     LetterName,
+    RecordKind,
     answer_name,
     event_fields,
     group_named_in,
     is_fixed,
     letter_name,
 )
-from operations.replay.verdict import Counts, Difference, How, Verdict, What
+from operations.replay.verdict import Counts, Difference, DifferenceKind, Verdict
 from records.truncation import encode_view
 from state.dispatch import AnyGroup, step, view_of
 from state.kafka.classic_group import ClassicGroup
@@ -66,7 +67,7 @@ class _Judge:
     unjudged: int = 0
     skipped: int = 0
     # The last number (`Copy.number`) that was compared of each group and partition.
-    _last: dict[tuple[What, str, int], int] = field(default_factory=dict)
+    _last: dict[tuple[RecordKind, str, int], int] = field(default_factory=dict)
     _handled: dict[str, EventName] = field(default_factory=dict)
     _repeated: set[tuple[object, bytes]] = field(default_factory=set)
 
@@ -76,12 +77,11 @@ class _Judge:
         self.found = found = Found.of(self.recording.outputs())
         self.starts = starts_of(self.recording, found)
         for broken in found.unreadable:
-            self._differ(What.ANSWER, How.UNREADABLE, "", type(broken).__name__)
+            self._differ(RecordKind.ANSWER, DifferenceKind.UNREADABLE, "", type(broken).__name__)
         for name, first, second in found.contradictions:
-            what = _what(name)
-            place = f"{second.partition}-{second.offset}"
+            group_id = _group(name, first.value)
             self._differ(
-                what, How.TWICE, _group(name, first.value), name, None, first.value, second.value, place
+                _what(name), DifferenceKind.TWICE, group_id, name, expected=first.value, found=second
             )
         cut = {group_id: start.request for group_id, start in self.starts.items() if start.is_cut}
         replay = Replay(self.recording, self._see, late=found.late, first=cut, step=self.step)
@@ -125,19 +125,12 @@ class _Judge:
         for sent in entry.sent:
             name = answer_name(sent.value)
             self._compare_early(name, sent, entry)
-            copy = self._match(What.ANSWER, self.found.answers, name, sent.value, entry, sent.reply_partition)
-            counts.answers += copy is not None
+            counts.answers += self._match(self.found.answers, name, sent.value, entry, sent.reply_partition)
         for said in entry.history:
-            event = said.entry
-            named = EventName(event.group_id, event.incarnation, event.seq)
-            counts.history += (
-                self._match(What.HISTORY, self.found.events, named, said.value, entry) is not None
-            )
+            event = EventName(said.entry.group_id, said.entry.incarnation, said.entry.seq)
+            counts.history += self._match(self.found.events, event, said.value, entry)
         for letter in entry.letters:
-            lost = letter_name(letter.value)
-            counts.letters += (
-                self._match(What.LETTER, self.found.letters, lost, letter.value, entry) is not None
-            )
+            counts.letters += self._match(self.found.letters, letter_name(letter), letter, entry)
 
     def _compare_early(self, name: AnswerName, sent: Sent, entry: Entry[EventName]) -> None:
         """Compare what replicas answered. A replica may be silent, so none of it has to be there."""
@@ -146,52 +139,47 @@ class _Judge:
                 continue
             self.groups[entry.group_id].early += 1
             if (copy.partition, copy.value) != (sent.reply_partition, sent.value):
-                how = How.CHANGED if copy.value != sent.value else How.MISPLACED
-                place = f"{copy.partition}-{copy.offset}"
-                self._differ(
-                    What.EARLY, how, entry.group_id, name, cause_of(entry), sent.value, copy.value, place
-                )
+                how = DifferenceKind.CHANGED if copy.value != sent.value else DifferenceKind.MISPLACED
+                self._differ(RecordKind.EARLY, how, entry.group_id, name, entry, sent.value, copy)
 
     def _match(
-        self,
-        what: What,
-        names: dict[N, Copy],
-        name: N,
-        value: bytes,
-        entry: Entry[Any],
-        partition: int | None = None,
-    ) -> Copy | None:
-        """Compare one expected record with what was found, and take it out. Returns None if there is none, or
-        if it was not asked for.
+        self, names: dict[N, Copy], name: N, value: bytes, entry: Entry[Any], partition: int | None = None
+    ) -> bool:
+        """Compare an expected record with the one on the topics, and take that out of `names`. Return True if
+        there is one and it is to be compared.
         """
-        cause, group_id = cause_of(entry), entry.group_id
+        what, group_id = _what(name), entry.group_id
         repeatable = _repeatable(name, value)
         if repeatable in self._repeated:
-            return None
+            return False
         copy = names.pop(name, None)
         if not self._is_asked(entry):
-            return None
+            return False
         if copy is None:
-            counts = self.groups[group_id]
-            if not entry.is_handled:
-                counts.open += 1
-            elif self._is_gone(what, entry.at_ms, partition):
-                counts.gone += 1
-            else:
-                self._differ(what, How.MISSING, group_id, name, cause, value)
-            return None
+            self._miss(what, name, value, entry, partition)
+            return False
         if repeatable is not None:
             self._repeated.add(repeatable)
-        place = f"{copy.partition}-{copy.offset}"
         if partition is not None and copy.partition != partition:
-            self._differ(what, How.MISPLACED, group_id, name, cause, value, copy.value, place)
-        elif copy.value != value and not (isinstance(name, LetterName) and not is_fixed(name)):
-            self._differ(what, How.CHANGED, group_id, name, cause, value, copy.value, place)
+            self._differ(what, DifferenceKind.MISPLACED, group_id, name, entry, value, copy)
+        elif copy.value != value and is_fixed(name):
+            self._differ(what, DifferenceKind.CHANGED, group_id, name, entry, value, copy)
         elif copy.number < self._last.get(lane := (what, group_id, copy.partition), -1):
-            self._differ(what, How.OUT_OF_ORDER, group_id, name, cause, value, copy.value, place)
+            self._differ(what, DifferenceKind.OUT_OF_ORDER, group_id, name, entry, value, copy)
         else:
             self._last[lane] = copy.number
-        return copy
+        return True
+
+    def _miss(
+        self, what: RecordKind, name: object, value: bytes, entry: Entry[Any], partition: int | None
+    ) -> None:
+        """Count an expected record that is not on the topics, or report it if it has to be there."""
+        if not entry.is_handled:
+            self.groups[entry.group_id].open += 1
+        elif self._is_gone(what, entry.at_ms, partition):
+            self.groups[entry.group_id].gone += 1
+        else:
+            self._differ(what, DifferenceKind.MISSING, entry.group_id, name, entry, value)
 
     def _is_asked(self, entry: Entry[Any]) -> bool:
         until = self.until
@@ -201,12 +189,12 @@ class _Judge:
             return False
         return until.offset is None or (entry.message is not None and until.includes(entry.message))
 
-    def _is_gone(self, what: What, at_ms: int, partition: int | None) -> bool:
+    def _is_gone(self, what: RecordKind, at_ms: int, partition: int | None) -> bool:
         """Whether a record that was written at this time or later may have been deleted by retention."""
         topic = {
-            What.ANSWER: self.layout.responses_topic,
-            What.HISTORY: self.layout.events_topic,
-            What.LETTER: self.layout.dead_letters_topic,
+            RecordKind.ANSWER: self.layout.responses_topic,
+            RecordKind.HISTORY: self.layout.events_topic,
+            RecordKind.LETTER: self.layout.dead_letters_topic,
         }[what]
         kept_ms = self.header.kept_since_ms.get(topic, {})
         since = kept_ms.values() if partition is None else [kept_ms.get(partition, 0)]
@@ -216,7 +204,7 @@ class _Judge:
         """What is on the topics, and no step of the replay leads to it."""
         found = self.found
         for answer, copy in found.answers.items():
-            self._unexpected(What.ANSWER, answer, copy, self._is_judged(answer.request, copy.value))
+            self._unexpected(RecordKind.ANSWER, answer, copy, self._is_judged(answer.request, copy.value))
         skipped = set(self.header.epochs[-1].skip)
         for answer, copies in found.early.items():
             # A replica may have answered it before somebody decided to skip it.
@@ -224,22 +212,20 @@ class _Judge:
                 self.skipped += len(copies)
                 continue
             for copy in copies:
-                self._unexpected(What.EARLY, answer, copy, self._is_judged(answer.request, copy.value))
+                self._unexpected(RecordKind.EARLY, answer, copy, self._is_judged(answer.request, copy.value))
         for event, copy in found.events.items():
-            self._unexpected(What.HISTORY, event, copy, self._is_event_judged(event, copy))
+            self._unexpected(RecordKind.HISTORY, event, copy, self._is_event_judged(event, copy))
         for letter, copy in found.letters.items():
-            self._unexpected(What.LETTER, letter, copy, self._is_judged(letter.subject, copy.value))
+            self._unexpected(RecordKind.LETTER, letter, copy, self._is_judged(letter.subject, copy.value))
         for view, copies in found.views.items():
             for copy in copies:
-                self._unexpected(What.VIEW, view, copy, self._is_event_judged(view, copy))
+                self._unexpected(RecordKind.VIEW, view, copy, self._is_event_judged(view, copy))
 
-    def _unexpected(self, what: What, name: Any, copy: Copy, is_judged: bool) -> None:
+    def _unexpected(self, what: RecordKind, name: Any, copy: Copy, is_judged: bool) -> None:
         if not is_judged:
             self.unjudged += 1
             return
-        group_id = _group(name, copy.value)
-        place = f"{copy.partition}-{copy.offset}"
-        self._differ(what, How.UNEXPECTED, group_id, name, None, None, copy.value, place)
+        self._differ(what, DifferenceKind.UNEXPECTED, _group(name, copy.value), name, found=copy)
 
     def _is_judged(self, request: str, value: bytes) -> bool:
         """Whether an answer or dead letter is of a request from which on its group can be judged."""
@@ -274,18 +260,17 @@ class _Judge:
             is_ended = last is None and group_id in self.found.last_views and group_id not in groups
             is_other = last is not None and last.incarnation != handled.incarnation
             if not (is_ended or is_other or (last is not None and last.seq >= handled.seq)):
-                self._differ(What.VIEW, How.MISSING, group_id, handled)
+                self._differ(RecordKind.VIEW, DifferenceKind.MISSING, group_id, handled)
 
     def _differ(
         self,
-        what: What,
-        how: How,
+        what: RecordKind,
+        how: DifferenceKind,
         group_id: str,
         name: object,
-        entry: str | None = None,
+        entry: Entry[Any] | None = None,
         expected: bytes | None = None,
-        found: bytes | None = None,
-        place: str | None = None,
+        found: Copy | None = None,
     ) -> None:
         self.by_kind[f"{what} {how.partition(':')[0]}"] += 1
         if len(self.differences) < DIFFERENCES_KEPT:
@@ -294,23 +279,24 @@ class _Judge:
                     what=what,
                     how=how,
                     group_id=group_id,
-                    name=name_text(name),
-                    entry=entry,
+                    name=str(name),
+                    entry=None if entry is None else _cause(entry),
                     expected=None if expected is None else expected.decode(errors="replace"),
-                    found=None if found is None else found.decode(errors="replace"),
-                    place=place,
+                    found=None if found is None else found.value.decode(errors="replace"),
+                    place=None if found is None else f"{found.partition}-{found.offset}",
                 )
             )
 
 
 def _repeatable(name: object, value: bytes) -> tuple[object, bytes] | None:
-    """What identifies a record that may rightly be there several times: a message to a connection that one
-    request caused twice, and a deadline that failed again after its group was released. Returns None if it
-    may not.
+    """Return what identifies a record that may be there several times, or None if it may not.
+
+    One request may cause a message to a connection twice, and a deadline may fail again after its group was
+    released.
     """
     if isinstance(name, AnswerName) and name.connection:
         return name, value
-    return (name, b"") if isinstance(name, LetterName) and not is_fixed(name) else None
+    return None if is_fixed(name) else (name, b"")
 
 
 def _parked_in(groups: Iterable[AnyGroup]) -> set[str]:
@@ -318,27 +304,15 @@ def _parked_in(groups: Iterable[AnyGroup]) -> set[str]:
     return {to.request for group in groups if isinstance(group, ClassicGroup) for to in group.parked()}
 
 
-def cause_of(entry: Entry[Any]) -> str:
-    """What a step is: the id of its request, or the deadline."""
+def _cause(entry: Entry[Any]) -> str:
+    """Return the id of the step's request, or the deadline as text."""
     return entry.request_id or str(getattr(entry.event, "deadline", entry.event))
 
 
-def name_text(name: object) -> str:
-    """A record's name for people."""
-    match name:
-        case EventName(_, incarnation, seq):
-            return f"number {seq} of incarnation {incarnation}"
-        case LetterName(reason, subject):
-            return f"{reason} of {subject}"
-        case AnswerName(request, connection, kind, _):
-            return f"{kind} to {connection} because of {request}" if connection else f"answer to {request}"
-    return str(name)
-
-
-def _what(name: AnswerName | EventName | LetterName) -> What:
+def _what(name: AnswerName | EventName | LetterName) -> RecordKind:
     if isinstance(name, AnswerName):
-        return What.ANSWER
-    return What.HISTORY if isinstance(name, EventName) else What.LETTER
+        return RecordKind.ANSWER
+    return RecordKind.HISTORY if isinstance(name, EventName) else RecordKind.LETTER
 
 
 def _group(name: AnswerName | EventName | LetterName, value: bytes) -> str:

@@ -5,8 +5,10 @@ of the outputs; then the configurations and outages, and the end of the log, bec
 those outputs.
 """
 
+import tempfile
 import time
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from kafka import TopicPartition
@@ -15,7 +17,9 @@ from msgspec import Struct
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.export_file import ExportFile
 from checkpoints.metadata import Identity
+from checkpoints.sealed_file import COMPRESSED
 from checkpoints.spark_logs import read_planned
+from checkpoints.upgrades import code_version
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import EarlyAnswers, is_by_query
 from kafka_why.contract.layout import TopicLayout
@@ -23,7 +27,7 @@ from kafka_why.local_files import FolderError
 from kafka_why.topic_reader import Record, TopicReader
 from operations.replay.collect import Collector, TopicRecord
 from operations.replay.recording import Handled, Header, Line, StartGroup
-from operations.replay.recording_file import write_recording
+from operations.replay.recording_file import RecordingFile, write_recording
 
 Ends = Mapping[TopicPartition, int]
 
@@ -42,13 +46,27 @@ class Part(Struct, frozen=True):
     until_ms: int | None = None
 
 
+@contextmanager
+def recorded(
+    client_config: ClientConfig,
+    layout: TopicLayout,
+    checkpoint: Checkpoint,
+    part: Part,
+    start: ExportFile | None = None,
+) -> Iterator[RecordingFile]:
+    """Make a recording in a temporary file that only this user may read. Raises as `record` does."""
+    with tempfile.TemporaryDirectory(prefix="group-coordinator-recording-") as folder:
+        path = Path(folder) / f"recording{COMPRESSED}"
+        record(path, client_config, layout, checkpoint, part, start)
+        yield RecordingFile(path)
+
+
 def record(
     path: Path,
     client_config: ClientConfig,
     layout: TopicLayout,
     checkpoint: Checkpoint,
     part: Part,
-    code_version: str,
     start: ExportFile | None = None,
 ) -> Header:
     """Write a recording into a new file. With `start` it begins with the groups of that export.
@@ -69,7 +87,7 @@ def record(
         begins, ends = topics.log_part(None if start is None else _ends_of(start, identity))
         header = Header(
             recorded_at_ms=time.time_ns() // 1_000_000,
-            code_version=code_version,
+            code_version=code_version(),
             groups=part.groups,
             identity=identity,
             layout=layout,

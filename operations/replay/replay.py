@@ -14,7 +14,7 @@ import msgspec
 
 from checkpoints import codec
 from kafka_why.contract.codec import Refusal, encode
-from operations.replay.group_run import Entry, GroupRun, LostLetter, Sent, sent_and_letter
+from operations.replay.group_run import Entry, GroupRun, Sent, sent_and_letter
 from operations.replay.recording import Event, Header, LogClock, Recording, View
 from operations.replay.starts import Start, starts_of
 from operations.replay.topic_contents import Found
@@ -104,8 +104,7 @@ class Replay(Generic[K]):
         self._wanted = groups
         self._late = late or {}
         self._first = dict(first or {})
-        header = recording.header
-        self._header = header
+        self._header = header = recording.header
         self._outages = [known.outage for known in header.outages]
         self._configs = header.configs
         self._admissions = header.admissions()
@@ -124,8 +123,7 @@ class Replay(Generic[K]):
         until = until or Until()
         for state in self._recording.states():
             if self._wants(state.group_id):
-                entry = codec.Entry(state.version, None, state.group)
-                self._run_of(state.group_id, codec.decode_group(state.group_id, entry))
+                self._run_of(state.group_id, state.decode())
         end_ms = 0
         later_ms: dict[str, int] = {}  # the last message after the end, by group
         for line in self._recording.log():
@@ -142,14 +140,17 @@ class Replay(Generic[K]):
         for run in self._runs.values():
             # A later message of the group fires what is due before it.
             known_ms = max(end_ms, later_ms.get(run.group_id, 0), self._handled_ms)
-            known_ms = min(known_ms, self._until_ms)
-            yield from self._fire(run, known_ms if until.time_ms is None else min(known_ms, until.time_ms))
+            until_ms = min(known_ms, self._until_ms, sys.maxsize if until.time_ms is None else until.time_ms)
+            # The last committed batch has fired the deadlines before its watermark.
+            yield from self._fire_handled(run, min(self._handled_ms, until_ms))
+            yield from run.fire_until(until_ms, is_handled=False)
 
     def _wants(self, group_id: str) -> bool:
         return self._wanted is None or group_id in self._wanted
 
     def _message(self, message: Message) -> Iterator[Entry[K]]:
-        request = self._admissions[message.row.partition].admit(message, _unknown)
+        # No group is known to belong to a partition before its partition is computed.
+        request = self._admissions[message.row.partition].admit(message, lambda _: False)
         is_handled = self._is_handled(message)
         if isinstance(request, Refusal):
             entry: Entry[K] = _refused(request, message, is_handled, self._header)
@@ -176,11 +177,6 @@ class Replay(Generic[K]):
         del self._first[group_id]
         return True
 
-    def _fire(self, run: GroupRun[K], until_ms: int) -> Iterator[Entry[K]]:
-        """Fire the deadlines until a time. The last committed batch has fired those before its watermark."""
-        yield from self._fire_handled(run, min(self._handled_ms, until_ms))
-        yield from run.fire_until(until_ms, is_handled=False)
-
     def _fire_handled(self, run: GroupRun[K], until_ms: int) -> Iterator[Entry[K]]:
         """Fire what a committed batch has fired.
 
@@ -191,19 +187,11 @@ class Replay(Generic[K]):
             yield from run.fire_until(due_ms, is_handled=True)
 
     def _run_of(self, group_id: str, group: AnyGroup | None = None) -> GroupRun[K]:
-        run = self._runs.get(group_id)
-        if run is None:
-            run = GroupRun(
-                group_id,
-                group,
-                self._header.layout,
-                self._configs,
-                self._outages,
-                self._keep,
-                self._step,
+        if group_id not in self._runs:
+            self._runs[group_id] = GroupRun(
+                group_id, group, self._header.layout, self._configs, self._outages, self._keep, self._step
             )
-            self._runs[group_id] = run
-        return run
+        return self._runs[group_id]
 
     def _is_handled(self, message: Message) -> bool:
         handled = self._header.handled
@@ -226,26 +214,18 @@ _named = msgspec.json.Decoder(_Named)
 
 
 def _refused(refusal: Refusal, message: Message, is_handled: bool, header: Header) -> Entry[K]:
-    sent: list[Sent] = []
-    letters: list[LostLetter] = []
     response = refusal.response(message.id)
+    letter = encode(
+        dead_letter(refusal.reason, refusal.message, message.row.key, message, answered=response is not None)
+    )
+    sent: tuple[Sent, ...] = ()
+    letters: tuple[bytes, ...] = (letter,)
     if response is not None and refusal.address is not None:
         reply = Reply(refusal.address.reply_partition, response)
-        answer, letters = sent_and_letter(reply, message, header.layout)
-        sent = [answer]
-    letter = dead_letter(
-        refusal.reason, refusal.message, message.row.key, message, answered=response is not None
-    )
-    letters.append(LostLetter(refusal.reason, message.id, encode(letter)))
+        answer, too_large = sent_and_letter(reply, message, header.layout)
+        sent, letters = (answer,), letters if too_large is None else (too_large, letter)
     at_ms = message.row.at_ms
-    return Entry(
-        named_group(message), at_ms, refusal, message, is_handled, tuple(sent), (), (), tuple(letters), None
-    )
-
-
-def _unknown(_: str) -> bool:
-    """No group is known to belong to a partition before its partition is computed."""
-    return False
+    return Entry(named_group(message), at_ms, refusal, message, is_handled, sent, (), letters, None)
 
 
 def encode_kept(group: AnyGroup | None) -> bytes | None:

@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from checkpoints import codec
 from kafka_why.contract.codec import record_of
 from kafka_why.partitioner import partition_of
 from operations.replay.recording import Header, Recording
@@ -49,7 +48,7 @@ def starts_of(recording: Recording, found: Found) -> dict[str, Start]:
     header = recording.header
     starts: dict[str, Start] = {}
     for state in recording.states():
-        group = codec.decode_group(state.group_id, codec.Entry(state.version, None, state.group))
+        group = state.decode()
         starts[state.group_id] = Start(incarnation=group.incarnation, seq=group.seq)
     if header.starts_from is not None:
         return starts

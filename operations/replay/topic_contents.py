@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -10,6 +11,16 @@ import msgspec
 from kafka_why.contract.codec import UNREADABLE, DeadLetter, Reason
 from kafka_why.contract.early_answers import lists_changed
 from operations.replay.recording import Answer, Event, Letter, OutputLine, View
+
+
+class RecordKind(StrEnum):
+    """The kinds of records that are judged."""
+
+    ANSWER = "answer"
+    EARLY = "early answer"
+    HISTORY = "history entry"
+    LETTER = "dead letter"
+    VIEW = "view"
 
 
 class AnswerName(NamedTuple):
@@ -22,6 +33,11 @@ class AnswerName(NamedTuple):
     type: str = ""
     group_id: str = ""
 
+    def __str__(self) -> str:
+        if self.connection:
+            return f"{self.type} to {self.connection} because of {self.request}"
+        return f"answer to {self.request}"
+
 
 class EventName(NamedTuple):
     """What identifies a history entry or a view."""
@@ -29,6 +45,9 @@ class EventName(NamedTuple):
     group_id: str
     incarnation: str
     seq: int
+
+    def __str__(self) -> str:
+        return f"number {self.seq} of incarnation {self.incarnation}"
 
 
 class LetterName(NamedTuple):
@@ -38,6 +57,9 @@ class LetterName(NamedTuple):
 
     reason: str
     subject: str
+
+    def __str__(self) -> str:
+        return f"{self.reason} of {self.subject}"
 
 
 class Copy(NamedTuple):
@@ -110,9 +132,9 @@ def group_named_in(value: bytes) -> str:
         return ""
 
 
-def is_fixed(name: LetterName) -> bool:
-    """Whether a dead letter's bytes are determined: tracebacks depend on the installation."""
-    return name.reason != Reason.HANDLER_FAILED
+def is_fixed(name: object) -> bool:
+    """Return True if the log determines a record's bytes. Tracebacks depend on the installation."""
+    return not isinstance(name, LetterName) or name.reason != Reason.HANDLER_FAILED
 
 
 @dataclass
@@ -190,5 +212,5 @@ class Found:
             return
         if (first.partition, first.value) == (copy.partition, copy.value):
             self.duplicates += 1
-        elif not isinstance(name, LetterName) or is_fixed(name):
+        elif is_fixed(name):
             self.contradictions.append(Contradiction(name, first, copy))

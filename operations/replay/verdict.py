@@ -5,19 +5,10 @@ from enum import StrEnum
 from msgspec import Struct
 
 from operations.replay.starts import Start
+from operations.replay.topic_contents import RecordKind
 
 
-class What(StrEnum):
-    """The kinds of records that are judged."""
-
-    ANSWER = "answer"
-    EARLY = "early answer"
-    HISTORY = "history entry"
-    LETTER = "dead letter"
-    VIEW = "view"
-
-
-class How(StrEnum):
+class DifferenceKind(StrEnum):
     """The kinds of differences between the topics and the replay."""
 
     MISSING = "missing: the log leads to it, and it is not on the topics"
@@ -35,8 +26,8 @@ class Difference(Struct, frozen=True, kw_only=True):
     found, <partition>-<offset>.
     """
 
-    what: What
-    how: How
+    what: RecordKind
+    how: DifferenceKind
     group_id: str
     name: str
     entry: str | None = None

@@ -1,4 +1,4 @@
-"""What a replay makes of a log: outages, late requests, lost beginnings, ends, moments and steps."""
+"""The outcome of a replay: outages, late requests, lost beginnings, ends, moments and steps."""
 
 from collections.abc import Callable
 from datetime import UTC
@@ -21,7 +21,8 @@ from operations.replay.recording_file import RecordingError, RecordingFile, writ
 from operations.replay.replay import Until
 from operations.replay.replay import replay as replay_group
 from operations.replay.text import verdict_text
-from operations.replay.verdict import How, What
+from operations.replay.topic_contents import RecordKind
+from operations.replay.verdict import DifferenceKind
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from tests.harness.coordinated_log import CoordinatedLog
@@ -166,7 +167,7 @@ def test_a_replay_begins_with_an_exported_state() -> None:
 def test_what_retention_has_deleted_of_the_outputs_is_not_missing() -> None:
     recording = a_member_expires().recording()
     without = Lines(recording.header, [x for x in recording.lines if not isinstance(x, Answer)])
-    assert {d.how for d in judge(without).differences} == {How.MISSING}
+    assert {d.how for d in judge(without).differences} == {DifferenceKind.MISSING}
     kept = {LAYOUT.responses_topic: {1: T0 + 10_000}}
     verdict = judge(Lines(replace(recording.header, kept_since_ms=kept), without.lines))
     assert (verdict.differences, verdict.groups["a"].gone) == ([], 3)
@@ -192,13 +193,13 @@ def out_of_order(lines: list[Line]) -> list[Line]:
 @pytest.mark.parametrize(
     ("tamper", "what", "how"),
     [
-        (forged, What.HISTORY, How.UNEXPECTED),
-        (answered_twice, What.ANSWER, How.TWICE),
-        (out_of_order, What.ANSWER, How.OUT_OF_ORDER),
+        (forged, RecordKind.HISTORY, DifferenceKind.UNEXPECTED),
+        (answered_twice, RecordKind.ANSWER, DifferenceKind.TWICE),
+        (out_of_order, RecordKind.ANSWER, DifferenceKind.OUT_OF_ORDER),
     ],
 )
 def test_records_that_nothing_led_to_are_a_difference(
-    tamper: Callable[[list[Line]], list[Line]], what: What, how: How
+    tamper: Callable[[list[Line]], list[Line]], what: RecordKind, how: DifferenceKind
 ) -> None:
     recording = a_member_expires().recording()
     differences = judge(Lines(recording.header, tamper([*recording.lines]))).differences

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from operations.replay.judge import judge
 from operations.replay.recording import Answer, Bytes, Event, Line, LogClock, LogRequest
 from operations.replay.text import verdict_text
-from operations.replay.verdict import How, What
+from operations.replay.topic_contents import RecordKind
+from operations.replay.verdict import DifferenceKind
 from state.config import BrokerConfig, CoordinatorConfig
 from state.dispatch import step
 from state.timeline import Row, Step
@@ -149,8 +150,8 @@ def test_one_changed_record_is_a_difference(seed: int, length: int) -> None:
         recording.header, [_altered(x) if n in copies else x for n, x in enumerate(recording.lines)]
     )
     dropped = Lines(recording.header, [x for n, x in enumerate(recording.lines) if n not in copies])
-    assert [d.how for d in judge(altered).differences] == [How.CHANGED]
-    assert [d.how for d in judge(dropped).differences] == [How.MISSING]
+    assert [d.how for d in judge(altered).differences] == [DifferenceKind.CHANGED]
+    assert [d.how for d in judge(dropped).differences] == [DifferenceKind.MISSING]
 
 
 def _is_copy(line: Line, of: Line) -> bool:
@@ -183,9 +184,13 @@ def test_early_answers_are_compared_with_the_log() -> None:
     nobodys = replace(
         answers[-1], value=Bytes.of(re.sub(rb'"request":"[^"]*"', no_request, answers[-1].value.get()))
     )
-    for early, how in ((other, How.CHANGED), (moved, How.MISPLACED), (nobodys, How.UNEXPECTED)):
+    for early, how in (
+        (other, DifferenceKind.CHANGED),
+        (moved, DifferenceKind.MISPLACED),
+        (nobodys, DifferenceKind.UNEXPECTED),
+    ):
         (difference,) = judge(with_early(recording, early)).differences
-        assert (difference.what, difference.how) == (What.EARLY, how)
+        assert (difference.what, difference.how) == (RecordKind.EARLY, how)
 
 
 def test_an_early_answer_to_a_request_that_was_skipped_later_is_counted_by_itself() -> None:
