@@ -22,10 +22,10 @@ from kafka_why.contract.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import DEFAULT_DATA_DIR, FolderError
 from kafka_why.metrics.batch_progress import BatchProgress
+from kafka_why.metrics.process import Readings
 from kafka_why.metrics.series import SeriesBounds
 from kafka_why.metrics.service import Metrics
 from kafka_why.web import WebUnavailable
-from operations.service_metrics import observer_metrics_of
 from streaming.observing.pipeline import COUNTS
 from streaming.observing.query import (
     DEFAULT_BATCH_INTERVAL_MS,
@@ -191,10 +191,26 @@ def observe(options: ObserveOptions) -> None:
 
 
 def _metrics(options: ObserveOptions, observer: Observer) -> Metrics | None:
-    """The metrics come from the observer's topics, so there are none if it writes files."""
+    """Return the observer's metrics, which count its batches from now on, or None if it writes files: they
+    come from its topics.
+    """
     if options.output_dir is not None:
         return None
-    return observer_metrics_of(observer, options.metrics_host, options.metrics_port, options.series)
+    metrics = Metrics(
+        observer.options.client_config,
+        observer.options.layout,
+        options.metrics_host,
+        options.metrics_port,
+        Readings(
+            status=lambda: observer.status.current,
+            ticker_age_s=lambda: float("nan"),
+            spark_restarts=lambda: observer.spark_restarts,
+        ),
+        log_rebalances=False,
+        series=options.series,
+    )
+    observer.on_batch = metrics.observe_batch
+    return metrics
 
 
 def _wait_until_ready(observer: Observer, stop: threading.Event) -> None:

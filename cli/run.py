@@ -11,7 +11,7 @@ from click.core import ParameterSource
 
 from cli.gateway_options import LISTENING
 from cli.live_view import LiveView
-from cli.run_broker_groups import GroupsBeside
+from cli.run_broker_groups import OtherGroups
 from cli.run_gateway import GatewayToStart, metrics_and_checks
 from cli.run_options import NO_GATEWAY, RunOptions, run_options
 from cli.run_page import RunPage
@@ -88,12 +88,12 @@ def run(options: RunOptions) -> None:
         if _wait_until_ready(coordinator, stop):
             if page is not None:
                 _start(page, coordinator, metrics.url, watches_broker=options.client_config is None)
-                stack.callback(page.stop)  # before the broker ends, of which the page would warn
+                stack.callback(page.close)  # before the broker ends, of which the page would warn
             _say_ready(coordinator, metrics.url, None if page is None else page.url, as_json=options.as_json)
-            beside = GroupsBeside(coordinator, is_logged=log_rebalances)
+            others = OtherGroups(coordinator, is_logged=log_rebalances)
             if options.client_config is None:
-                stack.enter_context(beside)
-            _show(coordinator, beside, stop, as_json=options.as_json)
+                stack.enter_context(others)
+            _show(coordinator, others, stop, as_json=options.as_json)
         coordinator.failure = coordinator.failure or stop.failure  # the status has the reason too
         if coordinator.is_deposed:
             raise TopicsBelongToAnother(str(coordinator.failure))
@@ -174,7 +174,7 @@ def _say_ready(coordinator: Coordinator, metrics_url: str, page_url: str | None,
         )
 
 
-def _show(coordinator: Coordinator, beside: GroupsBeside, stop: threading.Event, *, as_json: bool) -> None:
+def _show(coordinator: Coordinator, others: OtherGroups, stop: threading.Event, *, as_json: bool) -> None:
     if as_json:
         stop.wait()
         return
@@ -183,7 +183,7 @@ def _show(coordinator: Coordinator, beside: GroupsBeside, stop: threading.Event,
         options.client_config,
         options.layout,
         replica=lambda: coordinator.replica().phase,
-        remarks=beside.sentences,
+        remarks=others.sentences,
     )
     view.run(stop)
 

@@ -18,11 +18,11 @@ from gateway.net.options import GatewayOptions
 from gateway.service import STARTUP_ERRORS, RunningGateway, running
 from kafka_why.contract.service import ReplicaState, ServicePhase, ServiceStatus
 from kafka_why.metrics.http import Checks, Note
+from kafka_why.metrics.process import Readings
 from kafka_why.metrics.series import SeriesBounds
 from kafka_why.metrics.service import Metrics
 from kafka_why.service_state import Durations, GatewayState, durations
 from kafka_why.topic_reader import ClientError
-from operations.service_metrics import metrics_of
 from state.config import CoordinatorConfig
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
@@ -60,8 +60,10 @@ class GatewayToStart:
                 self._running = stack.enter_context(running(self.options(options)))
             except (*STARTUP_ERRORS, ClientError, KafkaError) as error:
                 raise click.ClickException(f"the gateway does not start: {error}") from error
-            stack.callback(self._forget)
-            yield str(self._running.address)
+            try:
+                yield str(self._running.address)
+            finally:
+                self._running = None
 
     def numbers(self) -> Numbers:
         """What it has counted, nothing before its start."""
@@ -83,9 +85,6 @@ class GatewayToStart:
         """Answer what is under way, before the coordinator ends."""
         if self._running is not None:
             self._running.drain(self._listening.drain_timeout_s)
-
-    def _forget(self) -> None:
-        self._running = None
 
 
 def coordinator_checks(status: ServiceStatus, replica: ReplicaState) -> Checks:
@@ -132,21 +131,34 @@ def metrics_and_checks(
     with_members: bool = False,
     series: SeriesBounds | None = None,
 ) -> Metrics:
-    """The metrics of a coordinator and of its gateway, with /healthz and /readyz. See `Metrics`."""
+    """Return the metrics of a coordinator and of its gateway, with /healthz and /readyz (see `Metrics`). They
+    count the coordinator's batches from now on.
+    """
 
     def ready(exclude: Collection[str]) -> Checks:
         of_coordinator = coordinator_checks(coordinator.status.current, coordinator.replica())
         found: dict[str, str | Note | None] = {} if gateway is None else {**gateway.checks(exclude)}
         return found | {name: why for name, why in of_coordinator.items() if name not in exclude}
 
-    return metrics_of(
-        coordinator,
+    metrics = Metrics(
+        coordinator.options.client_config,
+        coordinator.options.layout,
         host,
         port,
+        Readings(
+            status=lambda: coordinator.status.current,
+            ticker_age_s=coordinator.ticker_age_s,
+            spark_restarts=lambda: coordinator.spark_restarts,
+            transactions=coordinator.transactions,
+            share_state=coordinator.share_state,
+            replica=coordinator.replica,
+            gateway=None if gateway is None else lambda: gateway_state(gateway.numbers()),
+        ),
         log_rebalances=log_rebalances,
         with_members=with_members,
         series=series,
         collectors=[] if gateway is None else [GatewayCollector(gateway.numbers)],
-        gateway=None if gateway is None else lambda: gateway_state(gateway.numbers()),
         checks={"/healthz": lambda _: {} if gateway is None else gateway.alive(), "/readyz": ready},
     )
+    coordinator.on_batch = metrics.observe_batch
+    return metrics

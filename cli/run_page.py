@@ -5,8 +5,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from types import TracebackType
-from typing import Self
 
 import msgspec
 import structlog
@@ -14,6 +12,7 @@ import structlog
 from cli.page_child import Start
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.lifetimes import Closeable
 from kafka_why.page.commands import Source
 from kafka_why.web import listening_at, url_of
 from streaming.query.session import LOOPBACK
@@ -25,8 +24,8 @@ _END_GRACE_S = 3.0
 log = structlog.get_logger()
 
 
-class RunPage:
-    """Serves the page on this machine from `start` to `stop`. Its process is started again when it has ended.
+class RunPage(Closeable):
+    """Serves the page on this machine from `start` to `close`. A process that ends is started again.
 
     The socket is open from the beginning, so that the address is known and stays. Raises WebUnavailable.
     """
@@ -64,8 +63,8 @@ class RunPage:
         self._thread = threading.Thread(target=self._keep, args=(start,), name="page-keeper", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """End the process. It may be called again."""
+    def close(self) -> None:
+        """End the process. This may be called again."""
         self._stopping.set()
         with self._lock:
             process = self._process
@@ -74,14 +73,6 @@ class RunPage:
         if self._thread is not None:
             self._thread.join()
         self._socket.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
     def _keep(self, start: Start) -> None:
         restarts = 0

@@ -2,12 +2,13 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Self, TypeVar
+from typing import TypeVar
 
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.history_reader import decode_entry
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import decode_assignment
+from kafka_why.lifetimes import Closeable
 from kafka_why.topic_reader import Record, TopicReader
 
 T = TypeVar("T")
@@ -18,7 +19,7 @@ class NotSeen(RuntimeError):
     """An expected event did not happen in time."""
 
 
-class Watch:
+class Watch(Closeable):
     """The group's history so far, each entry once. `show` is called with each entry when it is read."""
 
     def __init__(
@@ -36,10 +37,7 @@ class Watch:
         self._partitions = self._reader.partitions_of(events_topic)
         self._reader.start(beginning=self._partitions)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         self._reader.close()
 
     def wait_for(self, what: str, find: Find[T], timeout_s: float, *, since: int = 0) -> T:

@@ -1,18 +1,15 @@
 """The coordinator behind the subcommands of `groups`: it is asked and changed by requests."""
 
-from collections.abc import Sequence
 from functools import cached_property
 
 from clients.coordinator_client import CoordinatorClient
 from clients.pending import RequestTimedOut
 from kafka_why.cli.groups.common import Cluster
 from kafka_why.contract.codec import PendingTransaction
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.history_reader import AnyView
 from kafka_why.groups.gather import Describing
 from kafka_why.groups.transactions import pending_transactions
 from operations.admin.requests import GroupRequests, ObservedGroups
-from operations.admin.transactions import abort_pending
 
 CLIENT_ID = "group-coordinator-groups"
 
@@ -21,19 +18,14 @@ class Coordinator(Cluster):
     """A cluster with a coordinator of this project, or with an observer, whose groups are read only."""
 
     @cached_property
-    def client(self) -> CoordinatorClient:
-        """The client that sends requests to the coordinator."""
-        client = CoordinatorClient(
-            self._client_config, self.layout, client_id=CLIENT_ID, request_timeout_ms=self._timeout_ms
-        )
-        return self._stack.enter_context(client)
-
-    @cached_property
     def requests(self) -> GroupRequests:
         """The requests of an administrator."""
         if self.layout.is_observed:
             return ObservedGroups(self._client_config, self.layout, self._timeout_ms)
-        return GroupRequests(self.client)
+        client = CoordinatorClient(
+            self._client_config, self.layout, client_id=CLIENT_ID, request_timeout_ms=self._timeout_ms
+        )
+        return GroupRequests(self._stack.enter_context(client))
 
     @property
     def described_by(self) -> Describing:
@@ -51,10 +43,6 @@ class Coordinator(Cluster):
         """
         self.requests.wait_for_views()
         return pending_transactions(self._client_config, self.layout, self._timeout_ms)
-
-    def abort_pending(self, pending: Sequence[PendingTransaction]) -> list[ErrorCode]:
-        """Drop these pending offsets. Returns the coordinator's answer for each."""
-        return abort_pending(self.client, pending)
 
     def reason(self, error: Exception) -> str:
         """Return why a command failed. An answer that did not come has a hint."""

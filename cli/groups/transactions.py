@@ -52,7 +52,9 @@ def abort_pending(
         and (not transactional_ids or one.transactional_id in transactional_ids)
         and (not producer_ids or one.producer_id in producer_ids)
     ]
-    errors = [error_name(code) for code in cluster.abort_pending(chosen)] if execute and chosen else []
+    errors = (
+        [error_name(code) for code in cluster.requests.abort_pending(chosen)] if execute and chosen else []
+    )
     if output == "json":
         dropped = errors or [None] * len(chosen)
         show_json(

@@ -12,11 +12,10 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from cli.processes.family import family
 from embedded import parent_watchdog
+from kafka_why.lifetimes import Closeable
 
 STOP_GRACE_S = 20
 GROUP_COORDINATOR = Path(sysconfig.get_path("scripts")) / "group-coordinator"
@@ -125,7 +124,7 @@ class Child:
             self._watchdog.wait()
 
 
-class Children:
+class Children(Closeable):
     """Starts processes, and stops them all at the end of the `with` block, even after an exception."""
 
     def __init__(self, logs_dir: Path) -> None:
@@ -137,16 +136,8 @@ class Children:
         self._children.append(child)
         return child
 
-    def stop_all(self) -> None:
+    def close(self) -> None:
         """Stop all processes, the last started first."""
         while self._children:
             self._children[-1].stop()
             self._children.pop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop_all()

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from clients.coordinator_client import CoordinatorClient, wait_for_views
 from clients.pending import CoordinatorError, R
+from kafka_why.contract.codec import PendingTransaction
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import DEAD
 from kafka_why.contract.kafka.requests import (
@@ -27,15 +28,11 @@ from kafka_why.contract.kafka.requests import (
     OffsetDelete,
     OffsetFetch,
     TopicPartitions,
+    TransactionMarker,
 )
-from kafka_why.contract.kafka.responses import (
-    NO_GENERATION,
-    LeaveGroupResponse,
-    OffsetCommitResponse,
-    TopicErrors,
-)
+from kafka_why.contract.kafka.responses import NO_GENERATION, OffsetCommitResponse, TopicErrors
 from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
-from kafka_why.contract.messages import ReleaseGroup
+from kafka_why.contract.messages import ReleaseGroup, Request, Response
 from kafka_why.contract.protocols.subscriptions import TopicPartition, by_topic
 from kafka_why.groups.gather import Answers, KnownTypes, TopicsGroups
 from kafka_why.groups.list_groups import GroupOffsets
@@ -43,6 +40,7 @@ from kafka_why.topic_reader import ClientError
 from operations.admin.answers import AnyDescription, offsets_of, snapshot_of
 
 K = TypeVar("K")
+A = TypeVar("A", bound=Response)
 
 # The versions of Kafka's messages that these requests correspond to. Source: *Request.json of Apache Kafka 4.
 _DescribeRequest = type[DescribeGroup | ConsumerGroupDescribe | ShareGroupDescribe]
@@ -151,12 +149,11 @@ class GroupRequests:
 
     def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
         """Send DeleteGroups. Return the outcome of each group."""
-        send, header = self._client.send, self._client.header
-        pending = {
-            group_id: send(DeleteGroup(**header(group_id, DELETE_VERSION), waits_for_views=True))
-            for group_id in group_ids
-        }
-        return {group_id: future.result().error_code for group_id, future in pending.items()}
+        header = self._client.header
+        answers = self._send(
+            {name: DeleteGroup(**header(name, DELETE_VERSION), waits_for_views=True) for name in group_ids}
+        )
+        return {name: answer.error_code for name, answer in answers.items()}
 
     def delete_offsets(
         self, group_ids: Iterable[str], partitions: Iterable[TopicPartition]
@@ -164,15 +161,14 @@ class GroupRequests:
         """Send OffsetDelete for these partitions of each group. Return the outcome for the group and, if that
         is NONE, for each partition.
         """
-        send, header = self._client.send, self._client.header
+        header = self._client.header
         topics = [TopicPartitions(topic, numbers) for topic, numbers in by_topic(partitions).items()]
-        pending = {
-            group_id: send(
-                OffsetDelete(**header(group_id, OFFSET_DELETE_VERSION), waits_for_views=True, topics=topics)
-            )
-            for group_id in group_ids
-        }
-        answers = {group_id: future.result() for group_id, future in pending.items()}
+        answers = self._send(
+            {
+                name: OffsetDelete(**header(name, OFFSET_DELETE_VERSION), waits_for_views=True, topics=topics)
+                for name in group_ids
+            }
+        )
         return {name: (answer.error_code, _errors(answer.topics)) for name, answer in answers.items()}
 
     def remove_members(
@@ -183,32 +179,62 @@ class GroupRequests:
         Source of the reason's form: KafkaAdminClient.removeMembersFromConsumerGroup (KIP-800).
         """
         full_reason = (f"{_REASON}: {reason}" if reason else _REASON)[:_REASON_MAX_CHARS]
-        pending = {
-            group_id: self._remove(
-                group_id, [LeavingMember(m.member_id, m.group_instance_id, full_reason) for m in leaving]
-            )
-            for group_id, leaving in members.items()
-        }
-        answers = {group_id: future.result() for group_id, future in pending.items()}
+        header = self._client.header
+        answers = self._send(
+            {
+                name: LeaveGroup(
+                    **header(name, LEAVE_VERSION),
+                    waits_for_views=True,
+                    members=[LeavingMember(m.member_id, m.group_instance_id, full_reason) for m in leaving],
+                )
+                for name, leaving in members.items()
+            }
+        )
         return {
-            group_id: (answer.error_code, [member.error_code for member in answer.members])
-            for group_id, answer in answers.items()
+            name: (answer.error_code, [member.error_code for member in answer.members])
+            for name, answer in answers.items()
         }
-
-    def _remove(self, group_id: str, leaving: list[LeavingMember]) -> Future[LeaveGroupResponse]:
-        header = self._client.header(group_id, LEAVE_VERSION)
-        return self._client.send(LeaveGroup(**header, waits_for_views=True, members=leaving))
 
     def release_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
-        """ReleaseGroup of each group, of either protocol: the error code by group id.
+        """Send ReleaseGroup for each group, of either protocol. Return the error code of each.
 
-        The code is NONE also where the group is not quarantined or does not exist.
+        The code is also NONE if the group is not quarantined or does not exist.
         """
-        send, header = self._client.send, self._client.header
-        responses = {
-            group_id: send(ReleaseGroup(**header(group_id), waits_for_views=True)) for group_id in group_ids
-        }
-        return {group_id: future.result().error_code for group_id, future in responses.items()}
+        header = self._client.header
+        answers = self._send({name: ReleaseGroup(**header(name), waits_for_views=True) for name in group_ids})
+        return {name: answer.error_code for name, answer in answers.items()}
+
+    def abort_pending(self, pending: Sequence[PendingTransaction]) -> list[ErrorCode]:
+        """Drop these pending offsets, as an ABORT marker of their own transaction would do. Return the
+        coordinator's answer for each.
+        """
+        futures = [self._client.send(self._abort_marker(transaction)) for transaction in pending]
+        codes = []
+        for future in futures:
+            try:
+                codes.append(future.result().error_code)
+            except CoordinatorError as error:
+                codes.append(error.error_code)
+        return codes
+
+    def _abort_marker(self, pending: PendingTransaction) -> TransactionMarker:
+        """Return the marker that would end this transaction by an abort, at its own position."""
+        return TransactionMarker(
+            **self._client.header(pending.group_id),
+            waits_for_views=True,
+            producer_id=pending.producer_id,
+            producer_epoch=pending.producer_epoch + 1 if pending.txn_version > 1 else pending.producer_epoch,
+            txn_partition=pending.txn_partition,
+            txn_position=pending.txn_position,
+            txn_topic_id=pending.txn_topic_id,
+            first_position=pending.txn_position,
+            committed=False,
+        )
+
+    def _send(self, requests: Mapping[str, Request[A]]) -> dict[str, A]:
+        """Send a request for each group, all at once. Return the responses."""
+        pending = {name: self._client.send(request) for name, request in requests.items()}
+        return {name: future.result() for name, future in pending.items()}
 
 
 class ReadOnly(ClientError):

@@ -15,7 +15,6 @@ from kafka_why.contract.kafka.share_requests import ShareGroupDescribe
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from operations.admin.requests import GroupRequests
-from operations.admin.transactions import abort_pending
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.share_group import ShareGroup
@@ -52,7 +51,7 @@ CHANGES: dict[str, Callable[[CoreClient], Any]] = {
         {name: [LeavingMember("m")] for name in GROUPS}, None
     ),
     "release": lambda client: GroupRequests(client).release_groups(GROUPS),
-    "abort-pending": lambda client: abort_pending(client, list(map(pending, GROUPS))),
+    "abort-pending": lambda client: GroupRequests(client).abort_pending(list(map(pending, GROUPS))),
 }
 
 
