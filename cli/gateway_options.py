@@ -13,7 +13,7 @@ from gateway.limits import Limits
 from gateway.net.advertised import Template
 from gateway.net.options import GatewayOptions
 from gateway.quotas.rules import read_quotas
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from gateway.telemetry.service import INTERVAL_MAX_MS, INTERVAL_MIN_MS, INTERVAL_MS
 from gateway.upstream.share_groups import Coordinators
 from kafka_why.cli.parameters import (
@@ -84,12 +84,12 @@ class Listening:
             if not kind or not name:
                 raise click.UsageError(f"--super-users: {principal!r} is not TYPE:NAME, such as User:admin")
 
-    def security(self) -> Security:
+    def security(self) -> ListenerSecurity:
         """Read the security settings, and the files of the certificate, key and users. Raises SecurityError
         if one is unusable.
         """
         by_broker = self.broker_principal == CLIENTS
-        return Security.read(
+        return ListenerSecurity.read(
             self.certificate, self.key, self.users, self.security_config, by_broker=by_broker
         )
 
@@ -103,7 +103,9 @@ class Listening:
         if acls is not None and acls.file is not None:
             read_acl_file(acls.file)
 
-    def options(self, client_config: ClientConfig, layout: TopicLayout, security: Security) -> GatewayOptions:
+    def options(
+        self, client_config: ClientConfig, layout: TopicLayout, security: ListenerSecurity
+    ) -> GatewayOptions:
         """Return the options of a gateway that listens this way, for the coordinator with these topics."""
         return GatewayOptions(
             client_config,

@@ -98,7 +98,7 @@ class FairQueue(Generic[W]):
 # gateway reads nothing more of it. So the clients of an overloaded coordinator wait at their sockets.
 
 
-class Room:
+class CapacityLimiter:
     """Room for `requests` requests at one time, while they have fewer than `total_bytes` bytes: the last one
     may exceed these. Tenants that wait get room by turns. `async with` takes room for a request whose bytes
     do not count.
@@ -114,7 +114,7 @@ class Room:
         """The number of connections that wait for room."""
         return self._waiting.waiting
 
-    def enter_at_once(self, request_bytes: int = 0) -> bool:
+    def try_acquire(self, request_bytes: int = 0) -> bool:
         """Take room for a request, unless there is none or a connection waits for it. Returns whether it is
         taken.
         """
@@ -123,9 +123,9 @@ class Room:
         self._take(request_bytes)
         return True
 
-    async def enter(self, request_bytes: int = 0) -> None:
+    async def acquire(self, request_bytes: int = 0) -> None:
         """Take room for a request when there is some."""
-        if self.enter_at_once(request_bytes):
+        if self.try_acquire(request_bytes):
             return
         turn = Turn.of(request_bytes)
         self._waiting.append(turn)
@@ -133,10 +133,10 @@ class Room:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():  # it had just got the room
-                self.leave(request_bytes)
+                self.release(request_bytes)
             raise
 
-    def leave(self, request_bytes: int = 0) -> None:
+    def release(self, request_bytes: int = 0) -> None:
         """Give the room of a request back."""
         self._requests_left += 1
         self._bytes_left += request_bytes
@@ -146,10 +146,10 @@ class Room:
             turn.set_result(None)
 
     async def __aenter__(self) -> None:
-        await self.enter()
+        await self.acquire()
 
     async def __aexit__(self, *_: object) -> None:
-        self.leave()
+        self.release()
 
     @property
     def _has_room(self) -> bool:

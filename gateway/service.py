@@ -21,7 +21,7 @@ from gateway.authorization.sources import CurrentAcls
 from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.groups import GroupsReader
 from gateway.health import Checks, Readiness
-from gateway.metrics.counts import Counts
+from gateway.metrics.counts import GatewayCounts
 from gateway.metrics.loop_watch import loop_watched
 from gateway.metrics.numbers import Numbers
 from gateway.net.limits.connections import allow_open_files, files_for
@@ -137,7 +137,7 @@ def running(options: GatewayOptions) -> Iterator[RunningGateway]:
     options = replace(options, layout=with_topic_sizes(options.client_config, options.layout))
     allow_open_files(files_for(options.limits))
     _freeze_imports()
-    counts = Counts()
+    counts = GatewayCounts()
     with ExitStack() as stack:
         client = stack.enter_context(
             CoordinatorClient(
@@ -210,7 +210,7 @@ async def _serve(
     telemetry: ClientTelemetry | None,
     writer: TelemetryWriter,
     rules: WatchedFiles[QuotaRules] | None,
-    counts: Counts,
+    counts: GatewayCounts,
     started: Future[RunningGateway],
 ) -> None:
     acls = None if options.acls is None else CurrentAcls.of(options.acls, cluster)

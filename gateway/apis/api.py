@@ -65,12 +65,12 @@ class Api:
     is_passed: Callable[[Services], bool] | None = None
     versions: range = range(0)
     """Those of the codec, if none are given."""
-    takes_room: bool = field(init=False)
+    needs_capacity: bool = field(init=False)
     """Whether it needs room at the coordinator. A request that may be parked waits for its turn instead."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "versions", self.versions or codec.versions(self.key))
-        object.__setattr__(self, "takes_room", self.asks_coordinator and self.parks is None)
+        object.__setattr__(self, "needs_capacity", self.asks_coordinator and self.parks is None)
 
     def passes(self, services: Services) -> bool:
         """Whether brokers answer all requests of the API."""

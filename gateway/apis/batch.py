@@ -90,19 +90,19 @@ class _Batch:
         """Take a place. Returns what gives it back, None if there is no place."""
         if not self._is_own_taken:
             self._is_own_taken = True
-            return self._leave_own
-        if self._others < AT_ONCE and self._fan_out.take_one_more():
+            return self._release_own
+        if self._others < AT_ONCE and self._fan_out.try_acquire():
             self._others += 1
-            return self._leave_other
+            return self._release_other
         return None
 
-    def _leave_own(self, task: asyncio.Task[Any]) -> None:
+    def _release_own(self, task: asyncio.Task[Any]) -> None:
         self._is_own_taken = False
         self._one_ended.set()
 
-    def _leave_other(self, task: asyncio.Task[Any]) -> None:
+    def _release_other(self, task: asyncio.Task[Any]) -> None:
         self._others -= 1
-        self._fan_out.leave()
+        self._fan_out.release()
         self._one_ended.set()
 
 

@@ -43,7 +43,7 @@ async def screen_descriptions(context: RequestContext, message: bytes) -> Screen
     if all(resource.resource_type != _BROKER for resource in request.resources):
         return None
     asked = DescribeGroupConfigs(**context.to_group(_ANY_GROUP), of_coordinator=True)
-    async with context.fan_out.place(context):
+    async with context.fan_out.acquired(context):
         answer = await context.send(asked, ANSWER_TIMEOUT_MS)
     in_force = {config.name: config for config in answer.configs}
 

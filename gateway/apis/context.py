@@ -19,8 +19,8 @@ from gateway.coordinator.backend import Backend
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.coordinator.oversized import too_large
 from gateway.deliveries.service import Deliveries
-from gateway.fairness import Room
-from gateway.security.session import Session
+from gateway.fairness import CapacityLimiter
+from gateway.security.session import ClientSession
 from gateway.telemetry.instance import ClientMetricsInstance
 from gateway.telemetry.service import ClientTelemetry
 from gateway.upstream.cluster import Cluster, InternalTopics
@@ -122,8 +122,8 @@ class Services:
     consumer_protocol: bool = True
     telemetry: ClientTelemetry | None = None
     deliveries: Deliveries | None = None
-    deciding: Room = field(default_factory=partial(Room, 1))
-    turns: Room = field(default_factory=partial(Room, 1))
+    deciding: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 1))
+    turns: CapacityLimiter = field(default_factory=partial(CapacityLimiter, 1))
 
 
 class Deferred(Struct, frozen=True):
@@ -147,15 +147,15 @@ class FanOut(Protocol):
     async def pay(self, context: "RequestContext") -> None:
         """Take a part of the client's quota for one item, when there is some."""
 
-    def take_one_more(self) -> bool:
+    def try_acquire(self) -> bool:
         """Take a place at the coordinator, unless there is none or somebody waits for one. Returns whether
-        it is taken. `leave` gives it back.
+        it is taken. `release` gives it back.
         """
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Give a place back."""
 
-    def place(self, context: "RequestContext") -> AbstractAsyncContextManager[None]:
+    def acquired(self, context: "RequestContext") -> AbstractAsyncContextManager[None]:
         """A place for a request that has none of its own, and its part of the quota."""
 
 
@@ -172,7 +172,7 @@ class RequestContext(Struct, frozen=True):
     principal: str
     host: str
     node_id: int | None
-    session: Session
+    session: ClientSession
     remembered: Remembered
     fan_out: FanOut
     oversized_bytes: int = 0

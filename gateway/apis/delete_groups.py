@@ -41,7 +41,7 @@ def _delete(context: RequestContext, group_id: str) -> Fields | Deferred:
 async def _screen_share_groups(context: RequestContext, message: bytes) -> Screened | None:
     """Groups of other types at the brokers are not deleted: clients of the gateway do not see them."""
     request = await beside.decode_passed(context.header, message)
-    async with context.fan_out.place(context):
+    async with context.fan_out.acquired(context):
         deferred = await serve(context, request)
         results = deferred.fields(await deferred.response)["results"]
         missing = [one["group_id"] for one in results if one["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND]

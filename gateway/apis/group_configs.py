@@ -110,7 +110,7 @@ async def _screen(
     own = [part for group in groups if (part := parts[group.resource_name].own) is not None]
     checked = [one for one in own if parts[one.resource_name].brokers_first]
     names_checked = frozenset(one.resource_name for one in checked)
-    async with context.fan_out.place(context):
+    async with context.fan_out.acquired(context):
         first = partial(_answered, answer, context, replace(asked, checked=names_checked))
         answers = await each(context, first, own, _beyond)
     failed = {one["resource_name"] for one in answers if one["error_code"]}
@@ -146,7 +146,7 @@ async def _store(
     taken = [
         own for own in checked if own.resource_name in answered and not answered[own.resource_name].error_code
     ]
-    async with context.fan_out.place(context):
+    async with context.fan_out.acquired(context):
         kept = await each(context, partial(_answered, answer, context, asked), taken, _beyond)
     for one in kept:
         if one["error_code"]:

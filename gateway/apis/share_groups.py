@@ -189,7 +189,7 @@ async def fill_in(context: RequestContext, message: bytes) -> Screened | None:
     asked = [group for group in request.groups if group.topics is None]
     if not asked:
         return None
-    async with context.fan_out.place(context):
+    async with context.fan_out.acquired(context):
         found = await each(context, _known(context), asked, lambda group: _error(group, _BEYOND))
     filled = {one["group_id"]: one for one in found if one.get("topics")}
     alone = [one for one in found if not one.get("topics")]

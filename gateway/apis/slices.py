@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import compress
 from typing import TypeVar
 
-from gateway.fairness import Room
+from gateway.fairness import CapacityLimiter
 
 _SLICE_S = 0.002
 # So many entries take a small part of a slice.
@@ -28,7 +28,7 @@ class Slices:
 
     __slots__ = ("_began_s", "_turns")
 
-    def __init__(self, turns: Room) -> None:
+    def __init__(self, turns: CapacityLimiter) -> None:
         self._turns = turns
         self._began_s = time.monotonic()
 

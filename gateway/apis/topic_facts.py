@@ -16,7 +16,7 @@ from gateway.apis.guards import may_describe_topic
 from gateway.authorization.authorizer import Authorizer
 from gateway.fairness import FairThread
 from gateway.limits import MIB
-from gateway.upstream.cluster import AllTopics, Topic
+from gateway.upstream.cluster import AllTopics, ClusterTopic
 from gateway.upstream.connections import UpstreamLost
 from kafka_why.contract.kafka.requests import RegexResolution
 from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
@@ -129,7 +129,7 @@ def is_too_much(*topics: Iterable[str] | None) -> bool:
     return sum(len(name) + _IMAGE_BYTES for name in known) > FACTS_MAX_BYTES
 
 
-def _image(topic: Topic) -> TopicImage | None:
+def _image(topic: ClusterTopic) -> TopicImage | None:
     """None where the broker is too old for topic ids."""
     return None if topic.topic_id is None else TopicImage(topic.topic_id, topic.partitions)
 

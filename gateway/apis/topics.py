@@ -13,7 +13,7 @@ from msgspec import Struct
 from gateway.apis.context import RequestContext
 from gateway.apis.slices import Steps, batches
 from gateway.authorization.acls import Operation, ResourceType
-from gateway.upstream.cluster import Topic
+from gateway.upstream.cluster import ClusterTopic
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.errors import GatewayError
 from kafka_why.contract.errors import ErrorCode
@@ -35,7 +35,7 @@ class NamedTopic(Struct, frozen=True):
 
     name: str
     topic_id: UUID | None
-    topic: Topic | None
+    topic: ClusterTopic | None
     by_id: bool = False
 
     @property
@@ -94,11 +94,11 @@ def look_up_at_once(
     return [_by_id(ids, topic) for topic in requested]
 
 
-def _by_name(found: Mapping[str, Topic], topic: Any) -> NamedTopic:
+def _by_name(found: Mapping[str, ClusterTopic], topic: Any) -> NamedTopic:
     return NamedTopic(topic.name, None, found.get(topic.name))
 
 
-def _by_id(found: Mapping[UUID, Topic], topic: Any) -> NamedTopic:
+def _by_id(found: Mapping[UUID, ClusterTopic], topic: Any) -> NamedTopic:
     return NamedTopic("", topic.topic_id, found.get(topic.topic_id), by_id=True)
 
 

@@ -23,7 +23,7 @@ from gateway.upstream.connections import UpstreamLost
 from gateway.upstream.transactions import (
     ADD_PARTITIONS_LAST_VERSION,
     CoordinatorRefused,
-    Position,
+    MarkersEnd,
     Transactions,
     TxnProducer,
 )
@@ -86,7 +86,7 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
     partition = context.services.transactions.partition(request.group_id)
     producer = TxnProducer(request.transactional_id, request.producer_id, request.producer_epoch)
     found = await _open_position(context, producer, partition)
-    if not isinstance(found, Position):
+    if not isinstance(found, MarkersEnd):
         return await valid.refused(slices, found)
     response = context.send(
         TxnOffsetCommit(
@@ -108,7 +108,9 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
     return Deferred(asyncio.create_task(valid.merged(slices, response)), valid.all_fields)
 
 
-async def _open_position(context: RequestContext, producer: TxnProducer, partition: int) -> Position | Codes:
+async def _open_position(
+    context: RequestContext, producer: TxnProducer, partition: int
+) -> MarkersEnd | Codes:
     """As `_position`, within BROKERS_TIMEOUT_S.
 
     The time is looked at again at the end: in a process that stood still, an answer and the end of the time
@@ -128,7 +130,7 @@ async def _open_position(context: RequestContext, producer: TxnProducer, partiti
 
 async def _position(
     context: RequestContext, transactions: Transactions, producer: TxnProducer, partition: int
-) -> Position | Codes:
+) -> MarkersEnd | Codes:
     """The end of the markers partition at a time when it takes part in the transaction, which is open later.
     So the markers of the producer's earlier transactions are before it, the marker of this one is not. Else
     the error.

@@ -15,7 +15,7 @@ from gateway.coordinator.failures import failed, failure_of
 from gateway.coordinator.oversized import refused
 from gateway.limits import Limits
 from gateway.log_text import RateLimitedWarning, quoted
-from gateway.metrics.counts import Counts
+from gateway.metrics.counts import GatewayCounts
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.messages import Request, Response
 from kafka_why.topic_reader import ClientError
@@ -168,9 +168,11 @@ class CoordinatorBackend:
     each gateway drops the responses to others' requests. All methods but `close` belong to the event loop.
     """
 
-    def __init__(self, client: CoordinatorClient, limits: Limits, counts: Counts | None = None) -> None:
+    def __init__(
+        self, client: CoordinatorClient, limits: Limits, counts: GatewayCounts | None = None
+    ) -> None:
         self._client = client
-        self._counts = counts or Counts()
+        self._counts = counts or GatewayCounts()
         self.answered_at_s = -math.inf
         """When the coordinator last answered a request, in seconds of `time.monotonic`."""
         timeout = AdaptiveTimeout(round(limits.member_held_s * 1000), ANSWER_TIMEOUT_MS)

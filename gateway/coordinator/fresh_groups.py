@@ -24,7 +24,7 @@ from clients.coordinator_client import (
     changed_request,
 )
 from gateway.coordinator.backend import Backend
-from gateway.coordinator.groups import Groups, KnownGroup
+from gateway.coordinator.groups import GroupsView, KnownGroup
 from gateway.limits import Limits
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import DescribeGroup
@@ -128,7 +128,7 @@ log = structlog.get_logger()
 class FreshGroups:
     """The groups, at least as of the call. Concurrent calls share the requests and the listing."""
 
-    def __init__(self, backend: Backend, groups: Groups, limits: Limits, request_partitions: int) -> None:
+    def __init__(self, backend: Backend, groups: GroupsView, limits: Limits, request_partitions: int) -> None:
         self._backend = backend
         self._groups = groups
         self._rounds = barrier_rounds(request_partitions)

@@ -55,7 +55,7 @@ def known_of(group: GroupSnapshot) -> KnownGroup:
     )
 
 
-class Groups(Protocol):
+class GroupsView(Protocol):
     """A view of all groups. It may be behind the coordinator. The time of `groups` and `configured` grows
     with the groups, so they are not for the event loop.
     """
@@ -103,26 +103,26 @@ class GroupsReader(Closeable):
 
     @property
     def is_read(self) -> bool:
-        """See `Groups`."""
+        """See `GroupsView`."""
         return self._caught_up.is_set()
 
     def groups(self) -> list[KnownGroup]:
-        """See `Groups`."""
+        """See `GroupsView`."""
         with self._lock:
             return self._table.groups
 
     def configured(self) -> list[str]:
-        """See `Groups`."""
+        """See `GroupsView`."""
         with self._lock:
             return [found.group_id for found in self._configs.groups]
 
     def type_of(self, group_id: str) -> str | None:
-        """See `Groups`. It does not wait for the lock, which `groups` holds for long."""
+        """See `GroupsView`. It does not wait for the lock, which `groups` holds for long."""
         found = self._table.get(group_id)
         return None if found is None else found.group_type
 
     async def reach_end(self, timeout_s: float) -> bool:
-        """See `Groups`."""
+        """See `GroupsView`."""
         return await asyncio.get_running_loop().run_in_executor(self._asking, self._reach_end, timeout_s)
 
     def close(self) -> None:

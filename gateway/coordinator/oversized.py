@@ -22,7 +22,7 @@ from kafka_why.contract.messages import ANONYMOUS, Request, Response
 R = TypeVar("R", bound=Response)
 
 
-class Sender(Protocol):
+class RequestSender(Protocol):
     """Sends requests to the coordinator: see `gateway.coordinator.backend.Backend`."""
 
     def header(
@@ -44,7 +44,7 @@ def too_large(request: Request[Any], frame_bytes: int, max_bytes: int) -> Reques
     )
 
 
-def refused(sender: Sender, request: Request[R], error: RequestTooLarge) -> asyncio.Future[R]:
+def refused(sender: RequestSender, request: Request[R], error: RequestTooLarge) -> asyncio.Future[R]:
     """Return the response to a request that is too large, when the group knows of it."""
     response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
     notice = _notice(sender, request, error)
@@ -69,7 +69,7 @@ def _settle(
     response.set_result(failed(request, answer.error_code if answer.request else permanent))
 
 
-def _notice(sender: Sender, request: Request[Any], error: RequestTooLarge) -> OversizedRequest | None:
+def _notice(sender: RequestSender, request: Request[Any], error: RequestTooLarge) -> OversizedRequest | None:
     """Return what tells the group of the request, or None if no group would act on it."""
     if not isinstance(request, JoinGroup | SyncGroup):
         return None

@@ -15,7 +15,7 @@ REASONS = (TOO_MANY, TOO_MANY_OF_IP, TOO_OFTEN_OF_IP, DRAINING)
 """Why a connection is refused: the limit that it is over, or the gateway's end."""
 
 
-class Durations:
+class DurationHistogram:
     """A histogram: the number of values in each bucket, and the sum of all values in seconds."""
 
     __slots__ = ("buckets", "sum_s")
@@ -30,7 +30,7 @@ class Durations:
         self.sum_s += seconds
 
 
-class Counts:
+class GatewayCounts:
     """The counts since the start. `refused` is by reason, one of REASONS. `answered` are answered
     requests by api key. `errors` are responses by api key and error code, without those that have none.
     `items` are the groups in requests about several groups, by api key. `throttled` is by api key; these
@@ -45,21 +45,21 @@ class Counts:
         self.closed: Counter[str] = Counter()
         self.received_bytes = 0
         self.sent_bytes = 0
-        self.answered: dict[int, Durations] = {}
+        self.answered: dict[int, DurationHistogram] = {}
         self.errors: Counter[tuple[int, int]] = Counter()
         self.items: Counter[int] = Counter()
         self.throttled: Counter[int] = Counter()
         self.throttled_s = 0.0
         self.held = 0
         self.held_s = 0.0
-        self.coordinator: dict[str, Durations] = {}
+        self.coordinator: dict[str, DurationHistogram] = {}
 
     def answer(self, api_key: int, seconds: float) -> None:
         """Count an answered request."""
         try:
             self.answered[api_key].add(seconds)
         except KeyError:
-            self.answered[api_key] = Durations()
+            self.answered[api_key] = DurationHistogram()
             self.answered[api_key].add(seconds)
 
     def coordinator_answer(self, request: str, seconds: float) -> None:
@@ -67,5 +67,5 @@ class Counts:
         try:
             self.coordinator[request].add(seconds)
         except KeyError:
-            self.coordinator[request] = Durations()
+            self.coordinator[request] = DurationHistogram()
             self.coordinator[request].add(seconds)

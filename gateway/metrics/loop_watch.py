@@ -15,7 +15,7 @@ from types import FrameType
 
 import structlog
 
-from gateway.metrics.counts import Counts
+from gateway.metrics.counts import GatewayCounts
 
 HELD_MAX_S = 0.02
 """So much processor time one step may take. A longer one is counted, and logged with its place."""
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 @contextmanager
-def loop_watched(counts: Counts) -> Iterator[None]:
+def loop_watched(counts: GatewayCounts) -> Iterator[None]:
     """Watch the running loop until the block ends."""
     watch = _LoopWatch(asyncio.get_running_loop(), counts)
     thread = threading.Thread(target=watch.run, name="gateway-loop-watch", daemon=True)
@@ -42,7 +42,7 @@ def loop_watched(counts: Counts) -> Iterator[None]:
 
 
 class _LoopWatch:
-    def __init__(self, loop: asyncio.AbstractEventLoop, counts: Counts) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, counts: GatewayCounts) -> None:
         self.ended = threading.Event()
         self._loop = loop
         self._counts = counts

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.metrics.counts import REASONS, Counts, Durations
+from gateway.metrics.counts import REASONS, DurationHistogram, GatewayCounts
 from gateway.wire.errors import GatewayError
 from gateway.wire.newer_messages import NewerApiKey
 from kafka_why.contract.errors import ErrorCode
@@ -77,7 +77,7 @@ FAMILIES: Mapping[str, Family] = {
 """All metrics, by name without the prefix."""
 
 
-def counted(counts: Counts) -> Numbers:
+def counted(counts: GatewayCounts) -> Numbers:
     """The counters as numbers. Each reason of a refusal is there from the start, because Prometheus sees no
     increase in the first value of a series.
     """
@@ -119,7 +119,7 @@ def _add(into: Values, labels: Labels, value: list[float]) -> None:
     into[labels] = [a + b for a, b in zip(before, value, strict=True)]
 
 
-def _histograms(durations: Iterable[tuple[str, Durations]]) -> Values:
+def _histograms(durations: Iterable[tuple[str, DurationHistogram]]) -> Values:
     """Several may have the same label: those of unknown apis."""
     total: Values = {}
     for label, one in durations:

@@ -23,13 +23,13 @@ from gateway.apis.context import Deferred, Remembered, RequestContext
 from gateway.apis.handshake import is_valid, unsupported
 from gateway.apis.screened import Screened
 from gateway.fairness import TENANT
-from gateway.net.dispatch import Kind
-from gateway.net.life import forget_frames
-from gateway.net.limits.requests import Forwarded
+from gateway.net.dispatch import RequestOrdering
+from gateway.net.lifecycle import forget_frames
+from gateway.net.limits.requests import ForwardedRequests
 from gateway.net.listener import AuthenticationFailed, Listener
 from gateway.net.responses import Responses
 from gateway.net.stream import HELD_MAX_BYTES, ClientStream, passes, relay
-from gateway.net.writing import Place
+from gateway.net.writing import ResponseSlot
 from gateway.upstream.connections import Upstream, UpstreamLost
 from gateway.upstream.passthrough import PassedSasl
 from gateway.wire import beside, codec
@@ -59,9 +59,9 @@ class Connection:
         self._responses = Responses(listener, client)
         self._remembered = Remembered()
         self._passed_sasl = PassedSasl()
-        self._latest: Kind | None = None
-        self._forwarded: asyncio.Queue[tuple[RequestHeader, Place, Screened | None]] = asyncio.Queue()
-        self._at_broker = Forwarded(listener.forwarding)
+        self._latest: RequestOrdering | None = None
+        self._forwarded: asyncio.Queue[tuple[RequestHeader, ResponseSlot, Screened | None]] = asyncio.Queue()
+        self._at_broker = ForwardedRequests(listener.forwarding)
         self._upstream: Upstream | None = None
         self._returning: asyncio.Task[None] | None = None
 
@@ -72,7 +72,7 @@ class Connection:
 
     @property
     def items(self) -> int:
-        """The items of requests under way that have places of their own at the coordinator."""
+        """The items of requests under way that have slots of their own at the coordinator."""
         return self._responses.fan_out.items
 
     @property
@@ -121,78 +121,78 @@ class Connection:
 
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            message, place = await self._client.take()
+            message, slot = await self._client.take()
             try:
-                await self._start(tasks, request_header(message), message, place)
+                await self._start(tasks, request_header(message), message, slot)
             except ProtocolError:
-                await self._client.turn(place)  # the requests before it are well-formed, and get a response
+                await self._client.turn(slot)  # the requests before it are well-formed, and get a response
                 raise
             del message  # it may be large, and the next one may be long in coming
 
     async def _start(
-        self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
+        self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
         """Start a request. When this returns, the next one may start."""
         TENANT.set(self._session.tenant(self._peer))
-        place.api_key = header.api_key
+        slot.api_key = header.api_key
         api = apis.SERVED.get(header.api_key)
         if header.api_key in apis.SASL or not self._session.is_open:
-            await self._authenticate(tasks, header, message, place)
+            await self._authenticate(tasks, header, message, slot)
         elif not apis.is_allowed(header.api_key, header.api_version):
-            self._refuse(header, place)
+            self._refuse(header, slot)
         elif api is None or api.passes(self._listener.services):
-            await self._pass_on(tasks, header, message, place)
+            await self._pass_on(tasks, header, message, slot)
         else:
-            await self._serve(api, tasks, header, message, place)
+            await self._serve(api, tasks, header, message, slot)
 
-    def _start_at_once(self, message: bytes, place: Place) -> bool:
+    def _start_at_once(self, message: bytes, slot: ResponseSlot) -> bool:
         """Start a request without a wait. Returns False if that is not possible: `_start` does it then."""
         try:
-            return self._has_started(message, place)
+            return self._has_started(message, slot)
         except ProtocolError:
             return False  # `_start` raises it
         except Exception as error:  # noqa: BLE001 - it ends this connection: see `run`
-            self._responses.leave(place)
+            self._responses.release(slot)
             self._client.end(error)
             return True
 
-    def _has_started(self, message: bytes, place: Place) -> bool:
+    def _has_started(self, message: bytes, slot: ResponseSlot) -> bool:
         TENANT.set(self._session.tenant(self._peer))  # this may be called by the client's transport, too
         header = request_header(message)
-        place.api_key = header.api_key
+        slot.api_key = header.api_key
         api = apis.SERVED.get(header.api_key)
-        if api is None or api.serve_at_once is None or not self._may_start_at_once(api, header, place):
+        if api is None or api.serve_at_once is None or not self._may_start_at_once(api, header, slot):
             return False
         request = api.decode(header, message, None)
-        if api.takes_room and not self._responses.enter_at_once(place):
+        if api.needs_capacity and not self._responses.try_acquire(slot):
             return False
         answer = api.serve_at_once(self._call(header), request)
         if answer is None:
-            self._responses.leave(place)
+            self._responses.release(slot)
             return False
-        self._latest = Kind.COORDINATOR
+        self._latest = RequestOrdering.COORDINATOR
         if self._listener.quotas.has_request_rates:
-            self._responses.count(api, place, header, self._session.principal)
-        self._answer(api, place, header, answer)
+            self._responses.count(api, slot, header, self._session.principal)
+        self._answer(api, slot, header, answer)
         return True
 
-    def _may_start_at_once(self, api: Api, header: RequestHeader, place: Place) -> bool:
+    def _may_start_at_once(self, api: Api, header: RequestHeader, slot: ResponseSlot) -> bool:
         return (
             self._session.is_open
-            and (self._latest is Kind.COORDINATOR or self._client.unanswered == 1)
-            and place.request_bytes <= beside.AT_ONCE_BYTES
+            and (self._latest is RequestOrdering.COORDINATOR or self._client.unanswered == 1)
+            and slot.request_bytes <= beside.AT_ONCE_BYTES
             and header.api_version in api.versions
             and not api.passes(self._listener.services)
         )
 
-    async def _in_order(self, place: Place, kind: Kind) -> None:
+    async def _in_order(self, slot: ResponseSlot, kind: RequestOrdering) -> None:
         """Wait until a request of this kind may start."""
-        if kind is not self._latest or kind is Kind.ALONE:
-            await self._client.turn(place)
+        if kind is not self._latest or kind is RequestOrdering.ALONE:
+            await self._client.turn(slot)
             self._latest = kind
 
     async def _authenticate(
-        self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
+        self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
         """A client that has not authenticated may only request versions, and authenticate. Where its session
         has ended, it may only authenticate again.
@@ -203,44 +203,44 @@ class Connection:
         if self._session.has_ended and sasl is None:
             raise AuthenticationFailed("the session ended before the client had authenticated again")
         if header.api_key == ApiKey.ApiVersions and apis.is_allowed(header.api_key, header.api_version):
-            await self._say_versions(header, message, place)
+            await self._say_versions(header, message, slot)
         elif sasl is not None and header.api_version in sasl.versions:
             if len(message) > self._listener.limits.unauthenticated_frame_bytes:
                 raise ProtocolError(f"a SASL request of {len(message)} bytes")
-            await self._in_order(place, Kind.ALONE)
+            await self._in_order(slot, RequestOrdering.ALONE)
             if self._session.by_broker:
-                await self._pass_sasl(tasks, header, message, place)
+                await self._pass_sasl(tasks, header, message, slot)
                 return
             request = sasl.decode(header, message, None)
             answer = await sasl.answer(self._call(header), request)
             if self._session.is_open:
                 self._client.authenticate()  # before the response, which lets the client send
-            self._client.answer(place, framed(codec.encode_response(header, answer)))
+            self._client.answer(slot, framed(codec.encode_response(header, answer)))
             if self._session.failed is not None:
                 await self._end_unauthenticated(self._session.failed)
         else:
-            self._refuse(header, place)
+            self._refuse(header, slot)
 
-    async def _say_versions(self, header: RequestHeader, message: bytes, place: Place) -> None:
-        """Answer ApiVersions in the broker's place: a stranger costs no connection to it."""
-        await self._in_order(place, Kind.ALONE)
+    async def _say_versions(self, header: RequestHeader, message: bytes, slot: ResponseSlot) -> None:
+        """Answer ApiVersions for the broker: a client that is not authenticated costs no connection to it."""
+        await self._in_order(slot, RequestOrdering.ALONE)
         request = codec.decode_request(header, message)
         if is_valid(request, header.api_version):
-            kept = self._listener.kept_versions
+            kept = self._listener.api_versions
             response = await kept.response(header, partial(self._rewritten, screened=None))
         else:
             response = codec.encode_response(header, {"error_code": ErrorCode.INVALID_REQUEST})
-        self._client.answer(place, framed(response))
+        self._client.answer(slot, framed(response))
 
     async def _pass_sasl(
-        self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
+        self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
         """Have the broker authenticate the client."""
-        outcome = await self._passed_sasl.relay(header, message, await self._connected(tasks, place))
+        outcome = await self._passed_sasl.relay(header, message, await self._connected(tasks, slot))
         if outcome.accepted is not None:
             self._session.accept(outcome.accepted.name, outcome.accepted.lifetime_ms)
             self._client.authenticate()
-        self._client.answer(place, framed(outcome.response))
+        self._client.answer(slot, framed(outcome.response))
         if outcome.failed is not None:
             await self._end_unauthenticated(outcome.failed)
 
@@ -252,61 +252,61 @@ class Connection:
         await asyncio.sleep(self._listener.limits.failed_authentication_delay_s)
         raise AuthenticationFailed(why)
 
-    def _refuse(self, header: RequestHeader, place: Place) -> None:
+    def _refuse(self, header: RequestHeader, slot: ResponseSlot) -> None:
         if header.api_key != ApiKey.ApiVersions:
             raise ProtocolError(f"api {header.api_key} version {header.api_version} is not served")
         answer = unsupported(codec.versions(ApiKey.ApiVersions))
-        self._client.answer(place, framed(codec.encode_response(header.at_version(0), answer)))
+        self._client.answer(slot, framed(codec.encode_response(header.at_version(0), answer)))
 
     async def _serve(
-        self, api: Api, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
+        self, api: Api, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
         """Start a request that the gateway answers."""
         oversized_bytes = 0
         if len(message) > self._listener.services.frame_max_bytes:
-            oversized_bytes, place.sent_bytes = len(message), 0
+            oversized_bytes, slot.sent_bytes = len(message), 0
         request = await api.decoded(header, message)
         if api.is_upstreams is not None and api.is_upstreams(request):
-            await self._pass_on(tasks, header, message, place)
+            await self._pass_on(tasks, header, message, slot)
             return
-        await self._in_order(place, Kind.ALONE if api.is_alone else Kind.COORDINATOR)
+        await self._in_order(slot, RequestOrdering.ALONE if api.is_alone else RequestOrdering.COORDINATOR)
         if self._listener.quotas.has_request_rates:
-            self._responses.count(api, place, header, self._session.principal)
+            self._responses.count(api, slot, header, self._session.principal)
         if api.asks_coordinator:
-            await self._responses.enter(api, place)
+            await self._responses.acquire(api, slot)
         try:
             answer = await api.answer(self._call(header, oversized_bytes), request)
         except BaseException:
-            self._responses.leave(place)
+            self._responses.release(slot)
             raise
-        self._answer(api, place, header, answer)
+        self._answer(api, slot, header, answer)
 
-    def _answer(self, api: Api, place: Place, header: RequestHeader, answer: Answer) -> None:
+    def _answer(self, api: Api, slot: ResponseSlot, header: RequestHeader, answer: Answer) -> None:
         """Answer a request, at once or later."""
         if isinstance(answer, Deferred) and answer.holds_back:
-            self._latest = Kind.ALONE
-        self._responses.answer(api, place, header, answer)
+            self._latest = RequestOrdering.ALONE
+        self._responses.answer(api, slot, header, answer)
 
     async def _pass_on(
-        self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, place: Place
+        self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
         """Forward the part of a request that the client may send."""
         context = self._call(header)
         if not screening.is_needed(context):
-            await self._forward(tasks, header, message, place)
+            await self._forward(tasks, header, message, slot)
             return
-        await self._in_order(place, Kind.BROKERS)
+        await self._in_order(slot, RequestOrdering.BROKERS)
         if header.api_key != ApiKey.Produce and len(message) > self._listener.limits.decoded_frame_bytes:
             raise ProtocolError(f"a request of {len(message)} bytes that has to be decoded")
         screened = await screening.screen(context, message)
         if screened is None:
-            await self._forward(tasks, header, message, place)
+            await self._forward(tasks, header, message, slot)
             return
         has_response = expects_response(header, message)
         if screened.remaining is not None:
-            await self._forward(tasks, header, screened.remaining, place, screened)
+            await self._forward(tasks, header, screened.remaining, slot, screened)
         elif has_response:
-            self._client.answer(place, framed(await beside.encode_fields(header, screened.refused)))
+            self._client.answer(slot, framed(await beside.encode_fields(header, screened.refused)))
         if not has_response:
             # As a broker does, because a client that expects no response has no other sign of the error.
             raise ProtocolError("a Produce with acks=0 to a topic that the client may not change")
@@ -316,26 +316,26 @@ class Connection:
         tasks: asyncio.TaskGroup,
         header: RequestHeader,
         message: bytes,
-        place: Place,
+        slot: ResponseSlot,
         screened: Screened | None = None,
     ) -> None:
         """Forward a request unchanged. `_return` brings the response and adds the errors of `screened`."""
-        await self._in_order(place, Kind.BROKERS)
-        upstream = await self._connected(tasks, place)
+        await self._in_order(slot, RequestOrdering.BROKERS)
+        upstream = await self._connected(tasks, slot)
         if not expects_response(header, message):
             await upstream.send(message)
-            self._client.answer(place)
+            self._client.answer(slot)
             return
-        await self._at_broker.enter(partial(self._client.turn, place))
-        self._forwarded.put_nowait((header, place, screened))
+        await self._at_broker.acquire(partial(self._client.turn, slot))
+        self._forwarded.put_nowait((header, slot, screened))
         await upstream.send(message)
 
-    async def _connected(self, tasks: asyncio.TaskGroup, place: Place) -> Upstream:
+    async def _connected(self, tasks: asyncio.TaskGroup, slot: ResponseSlot) -> Upstream:
         """The connection to the broker, where the gateway has authenticated itself, or the client has."""
         upstream = self._upstream
         if upstream is not None and not (upstream.ended and not self._at_broker.requests):
             if upstream.is_due:
-                await self._client.turn(place)
+                await self._client.turn(slot)
                 await upstream.authenticate()
             return upstream
         # A broker closes idle connections. The client's connection is not idle.
@@ -354,19 +354,19 @@ class Connection:
     async def _return(self, upstream: Upstream) -> None:
         """Send the broker's responses to the client, in order."""
         while True:
-            header, place, screened = await self._forwarded.get()
+            header, slot, screened = await self._forwarded.get()
             TENANT.set(self._session.tenant(self._peer))
             if await upstream.next_bytes() > HELD_MAX_BYTES and passes(header, screened):
-                await relay(upstream, self._client, header, place, screened)
+                await relay(upstream, self._client, header, slot, screened)
             else:
                 response = await upstream.receive()
                 if correlation_id_of(response) != header.correlation_id:
                     raise UpstreamLost("the broker answers something else than what was asked")
                 response = await self._rewritten(header, response, screened)
-                self._client.answer(place, size_of(response), response)
+                self._client.answer(slot, size_of(response), response)
                 del response
             await self._client.drain()  # nothing more is read of the broker before the client has this
-            self._at_broker.leave()
+            self._at_broker.release()
 
     async def _rewritten(self, header: RequestHeader, response: bytes, screened: Screened | None) -> bytes:
         rewrite = apis.rewrite_of(header.api_key, header.api_version, response)

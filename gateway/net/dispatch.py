@@ -5,14 +5,14 @@ from collections.abc import Callable
 from enum import Enum
 
 from gateway.limits import Limits
-from gateway.net.life import Life
-from gateway.net.reading import MUTED, Reading
-from gateway.net.writing import Place, Writing
+from gateway.net.lifecycle import Lifecycle
+from gateway.net.reading import MUTED, RequestReader
+from gateway.net.writing import ResponseSlot, ResponseWriter
 
-StartAtOnce = Callable[[bytes, Place], bool]
+StartAtOnce = Callable[[bytes, ResponseSlot], bool]
 
 
-class Phase(Enum):
+class DispatchPhase(Enum):
     """What the connection's task does about the next request."""
 
     AWAY = "it is busy with a request, or waits for the answers to earlier ones"
@@ -22,15 +22,15 @@ class Phase(Enum):
 
 
 # Looked up once: an attribute of an enum takes 0.15 us.
-_AWAY, _STARTING, _WAITING, _GIVEN = Phase
+_AWAY, _STARTING, _WAITING, _GIVEN = DispatchPhase
 
 
-def _never(_: bytes, __: Place) -> bool:
+def _never(_: bytes, __: ResponseSlot) -> bool:
     return False
 
 
-class Taking:
-    """Takes up at most `in_flight_max` requests. `start_at_once` gets each first, and the place of its
+class Dispatcher:
+    """Takes up at most `in_flight_max` requests. `start_at_once` gets each first, and the slot of its
     response. If it returns False, `take` returns the request. No request is taken up before the caller of
     `take` calls it again.
     """
@@ -41,7 +41,12 @@ class Taking:
     )  # fmt: skip
 
     def __init__(
-        self, limits: Limits, life: Life, reading: Reading, writing: Writing, loop: AbstractEventLoop
+        self,
+        limits: Limits,
+        life: Lifecycle,
+        reading: RequestReader,
+        writing: ResponseWriter,
+        loop: AbstractEventLoop,
     ) -> None:
         self._bytes_max = limits.in_flight_bytes_per_connection
         self._life = life
@@ -49,7 +54,7 @@ class Taking:
         self._writing = writing
         self._loop = loop
         self._phase = _AWAY
-        self._given: tuple[bytes, Place] | None = None
+        self._given: tuple[bytes, ResponseSlot] | None = None
         """The request of the phase GIVEN."""
         self._wanted: Future[None] | None = None
         """What the task waits for: a request, or its turn."""
@@ -60,23 +65,23 @@ class Taking:
         """Whether so many requests, with so many bytes, are as much as the connection may have."""
         return number >= self.in_flight_max or number_bytes >= self._bytes_max
 
-    async def take(self) -> tuple[bytes, Place]:
-        """Return the next request that does not start at once, and the place of its response."""
+    async def take(self) -> tuple[bytes, ResponseSlot]:
+        """Return the next request that does not start at once, and the slot of its response."""
         self._start_all()
         while (given := self._given) is None:
             await self._wait()
         self._given, self._phase = None, _AWAY
         return given
 
-    async def turn(self, place: Place) -> None:
+    async def turn(self, slot: ResponseSlot) -> None:
         """Wait until all earlier requests are answered."""
-        places = self._writing.places
-        while places and places[0] is not place:
+        slots = self._writing.slots
+        while slots and slots[0] is not slot:
             await self._wait()
 
     async def answered(self) -> None:
         """Wait until all requests that were taken are answered."""
-        while self._writing.places:
+        while self._writing.slots:
             await self._wait()
 
     def go_on(self) -> None:
@@ -96,28 +101,28 @@ class Taking:
         self._phase = _STARTING
         while self._may_take():
             request = self._reading.next()
-            place = self._writing.enter(len(request))
-            if not self.start_at_once(request, place):
-                self._given, self._phase = (request, place), _GIVEN
+            slot = self._writing.open_slot(len(request))
+            if not self.start_at_once(request, slot):
+                self._given, self._phase = (request, slot), _GIVEN
                 return
         self._phase = _WAITING
 
     def _may_take(self) -> bool:
-        places = self._writing.places
-        if not self._reading.requests or len(places) >= self.in_flight_max:
+        slots = self._writing.slots
+        if not self._reading.requests or len(slots) >= self.in_flight_max:
             return False
         if self._writing.unsent is not None or MUTED in self._reading.reasons:
             return False  # a client that does not read its responses gets no more of them
         if not self._life.state.takes:
             return False
-        return not places or self._writing.taken_bytes < self._bytes_max
+        return not slots or self._writing.taken_bytes < self._bytes_max
 
     async def _wait(self) -> None:
         self._wanted = self._loop.create_future()
         await self._wanted
 
 
-class Kind(Enum):
+class RequestOrdering(Enum):
     """The order of a request among others. It waits for all earlier requests of another kind. One of kind
     ALONE waits for all earlier requests, and all later requests wait for it.
     """

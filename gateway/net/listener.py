@@ -4,16 +4,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from gateway.apis.context import Services
-from gateway.fairness import Room
+from gateway.fairness import CapacityLimiter
 from gateway.limits import Limits
 from gateway.log_text import RateLimitedWarning
-from gateway.metrics.counts import Counts
-from gateway.net.life import ClientGone
-from gateway.net.limits.requests import Flow, Forwarding, Parked
+from gateway.metrics.counts import GatewayCounts
+from gateway.net.lifecycle import ClientGone
+from gateway.net.limits.requests import ForwardingLimiter, LargeRequestRate, ParkedMemoryLimit
 from gateway.quotas.quotas import Quotas
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
+from gateway.upstream.api_versions import CachedApiVersions
 from gateway.upstream.connections import Upstream
-from gateway.upstream.kept_versions import KeptVersions
 from gateway.wire.framing import ProtocolError
 
 
@@ -57,14 +57,14 @@ class Listener:
     node_id: int | None
     services: Services
     limits: Limits
-    forwarding: Forwarding
-    room: Room
-    parked: Parked
-    flow: Flow
+    forwarding: ForwardingLimiter
+    capacity: CapacityLimiter
+    parked_memory: ParkedMemoryLimit
+    large_requests: LargeRequestRate
     connect: Callable[[], Awaitable[Upstream]]
-    kept_versions: KeptVersions
+    api_versions: CachedApiVersions
     advertised_host: str | None
-    security: Security
+    security: ListenerSecurity
     log_lines: ConnectionLog
     quotas: Quotas
-    counts: Counts
+    counts: GatewayCounts

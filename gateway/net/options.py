@@ -7,7 +7,7 @@ from pathlib import Path
 from gateway.authorization.sources import AclOptions
 from gateway.limits import Limits
 from gateway.net.advertised import Template
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from gateway.upstream.share_groups import Coordinators
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
@@ -38,7 +38,7 @@ class GatewayOptions:
     shares_ports: bool = False
     reply_partition: int | None = None
     limits: Limits = field(default_factory=Limits)
-    security: Security = field(default_factory=Security)
+    security: ListenerSecurity = field(default_factory=ListenerSecurity)
     acls: AclOptions | None = None
     quotas: Path | None = None
     expose_internal_topics: bool = False

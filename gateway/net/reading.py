@@ -7,7 +7,7 @@ from enum import Enum
 from gateway.wire.framing import FrameBuffer
 
 
-class Reason(Enum):
+class PauseReason(Enum):
     """Why nothing is read of a client."""
 
     FULL = "as much of it is under way as a connection may have"
@@ -19,10 +19,10 @@ class Reason(Enum):
     __hash__ = object.__hash__
 
 
-FULL, WAITING, HELD, MUTED = Reason
+FULL, WAITING, HELD, MUTED = PauseReason
 
 
-class Reading:
+class RequestReader:
     """Requests are read whole. While there are `reasons`, the transport is paused.
 
     The transport is set when the client is connected. `requests` wait to be taken up. `bytes` are theirs.
@@ -37,7 +37,7 @@ class Reading:
         self.buffer = FrameBuffer(frame_max_bytes)
         self.requests: deque[bytes] = deque()
         self.bytes = 0
-        self.reasons: frozenset[Reason] = frozenset()
+        self.reasons: frozenset[PauseReason] = frozenset()
 
     def feed(self, data: bytes) -> None:
         """Add received bytes. Raises ProtocolError for a frame that is too large."""
@@ -51,7 +51,7 @@ class Reading:
         self.bytes -= len(request)
         return request
 
-    def set(self, reason: Reason, *, holds: bool) -> None:
+    def set(self, reason: PauseReason, *, holds: bool) -> None:
         """Whether this reason to read nothing holds."""
         if holds is not (reason in self.reasons):
             self._replace(self.reasons | {reason} if holds else self.reasons - {reason})
@@ -60,7 +60,7 @@ class Reading:
         """Read on, whatever was in the way."""
         self._replace(frozenset())
 
-    def _replace(self, reasons: frozenset[Reason]) -> None:
+    def _replace(self, reasons: frozenset[PauseReason]) -> None:
         before, self.reasons = self.reasons, reasons
         if bool(before) is bool(reasons) or self.transport.is_closing():
             return

@@ -9,10 +9,10 @@ from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import Answer, Api
 from gateway.apis.context import Deferred
-from gateway.net.limits.quota import Items, Meter
+from gateway.net.limits.quota import FanOutSlots, QuotaMeter
 from gateway.net.listener import Listener
 from gateway.net.stream import ClientStream
-from gateway.net.writing import Place
+from gateway.net.writing import ResponseSlot
 from gateway.wire import beside, codec
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader, framed, size_prefix
@@ -24,48 +24,54 @@ _LIST_GROUPS = ApiKey.ListGroups.value
 
 
 class Responses:
-    """Encodes responses and puts them into their places."""
+    """Encodes responses and puts them into their slots."""
 
     __slots__ = (
-        "_all_parked", "_client", "_counts", "_flow", "_is_draining", "_meter", "_parked", "_room", "fan_out",
+        "_capacity",
+        "_client",
+        "_counts",
+        "_is_draining",
+        "_large_requests",
+        "_meter",
+        "_parked",
+        "_parked_memory",
+        "fan_out",
     )  # fmt: skip
 
     def __init__(self, listener: Listener, client: ClientStream) -> None:
         self._client = client
-        self._room, self._flow = listener.room, listener.flow
+        self._capacity, self._large_requests = listener.capacity, listener.large_requests
         self._counts = listener.counts
-        self._meter = Meter(listener.quotas, listener.counts)
-        self.fan_out = Items(listener.room, self._meter, listener.counts)
-        self._parked: tuple[Place, RequestHeader, Deferred, int, type[Response]] | None = None
-        """The request that the coordinator may park, and its number in `_all_parked`. The requests behind it
-        wait.
-        """
-        self._all_parked = listener.parked
+        self._meter = QuotaMeter(listener.quotas, listener.counts)
+        self.fan_out = FanOutSlots(listener.capacity, self._meter, listener.counts)
+        self._parked: tuple[ResponseSlot, RequestHeader, Deferred, int, type[Response]] | None = None
+        """The request that the coordinator may park, its number in `_parked_memory`. Later ones wait."""
+        self._parked_memory = listener.parked_memory
         self._is_draining = False
 
-    def count(self, api: Api, place: Place, header: RequestHeader, principal: str) -> None:
+    def count(self, api: Api, slot: ResponseSlot, header: RequestHeader, principal: str) -> None:
         """Count a request for its client's quota, where there are quotas. If it is over the quota, none is
         taken up behind it.
         """
         if api.is_metered:
-            place.quota = self._meter.over(principal, header.client_id, header.api_key)
-            if place.quota is not None:
+            slot.quota = self._meter.over(principal, header.client_id, header.api_key)
+            if slot.quota is not None:
                 self._client.mute()
 
-    def answer(self, api: Api, place: Place, header: RequestHeader, answer: Answer) -> None:
+    def answer(self, api: Api, slot: ResponseSlot, header: RequestHeader, answer: Answer) -> None:
         """Answer a request, at once or later."""
         if not isinstance(answer, Deferred):
-            self.leave(place)
-            self._respond(place, header, answer, answer.get("error_code", 0))
+            self.release(slot)
+            self._respond(slot, header, answer, answer.get("error_code", 0))
             return
-        place.waits_for = answer.response
-        answer.response.add_done_callback(partial(self._complete, api, place, header, answer.fields))
+        slot.waits_for = answer.response
+        answer.response.add_done_callback(partial(self._complete, api, slot, header, answer.fields))
         if api.parks is not None:
-            number = self._all_parked.enter(place.sent_bytes, self._give_up)
-            self._parked = place, header, answer, number, api.parks
+            number = self._parked_memory.add(slot.sent_bytes, self._give_up)
+            self._parked = slot, header, answer, number, api.parks
             if self._is_draining:
                 self._unpark(GatewayError.NOT_COORDINATOR)
-            self._all_parked.shrink()
+            self._parked_memory.shrink()
 
     def drain(self) -> None:
         """Answer a request that may be parked with NOT_COORDINATOR, as a broker whose groups move to another
@@ -74,72 +80,74 @@ class Responses:
         self._is_draining = True
         self._unpark(GatewayError.NOT_COORDINATOR)
 
-    def enter_at_once(self, place: Place) -> bool:
+    def try_acquire(self, slot: ResponseSlot) -> bool:
         """Take room at the coordinator. Returns whether there is some."""
-        place.has_room = self._room.enter_at_once(place.sent_bytes)
-        return place.has_room
+        slot.has_capacity = self._capacity.try_acquire(slot.sent_bytes)
+        return slot.has_capacity
 
-    async def enter(self, api: Api, place: Place) -> None:
+    async def acquire(self, api: Api, slot: ResponseSlot) -> None:
         """Wait for the turn of a large request, and then for room at the coordinator, which a request that
         may be parked does not take. While it waits for room, nothing is read of the client.
         """
-        await self._flow.enter(place.sent_bytes)
-        if api.parks is None and not self.enter_at_once(place):
+        await self._large_requests.acquire(slot.sent_bytes)
+        if api.parks is None and not self.try_acquire(slot):
             self._client.pause(paused=True)
-            await self._room.enter(place.sent_bytes)
+            await self._capacity.acquire(slot.sent_bytes)
             self._client.pause(paused=False)
-            place.has_room = True
+            slot.has_capacity = True
 
-    def leave(self, place: Place) -> None:
+    def release(self, slot: ResponseSlot) -> None:
         """Give the room of a request back, if it has some."""
-        if place.has_room:
-            place.has_room = False
-            self._room.leave(place.sent_bytes)
+        if slot.has_capacity:
+            slot.has_capacity = False
+            self._capacity.release(slot.sent_bytes)
 
     def _complete(
         self,
         api: Api,
-        place: Place,
+        slot: ResponseSlot,
         header: RequestHeader,
         fields: Callable[[Any], codec.Fields],
         response: asyncio.Future[Any],
     ) -> None:
         """Answer a request with the coordinator's response."""
-        self.leave(place)
-        if self._parked is not None and self._parked[0] is place:
-            self._all_parked.leave(self._parked[3])
+        self.release(slot)
+        if self._parked is not None and self._parked[0] is slot:
+            self._parked_memory.remove(self._parked[3])
             self._parked = None
-        if response.cancelled() or place.frame is not None:  # perhaps given up when it had just been answered
+        if response.cancelled() or slot.frame is not None:  # perhaps given up when it had just been answered
             return
         try:
             result = response.result()
-            self._respond(place, header, fields(result), api.error_code(result))
+            self._respond(slot, header, fields(result), api.error_code(result))
         except Exception as error:  # noqa: BLE001 - it ends this connection: see `Connection.run`
             self._client.end(error)
 
-    def _respond(self, place: Place, header: RequestHeader, fields: codec.Fields, error_code: int) -> None:
+    def _respond(
+        self, slot: ResponseSlot, header: RequestHeader, fields: codec.Fields, error_code: int
+    ) -> None:
         if error_code:
             self._counts.errors[header.api_key, error_code] += 1
-        if place.quota is not None:
-            throttle_s, fields = self._meter.throttled(place.quota, fields)
+        if slot.quota is not None:
+            throttle_s, fields = self._meter.throttled(slot.quota, fields)
             self._client.unmute_after(throttle_s)
         if beside.is_long(fields):
             encoding = beside.encode_response(header, fields)
-            encoding.add_done_callback(partial(self._encoded, place))
-            place.waits_for = encoding
+            encoding.add_done_callback(partial(self._encoded, slot))
+            slot.waits_for = encoding
         elif header.api_key == _LIST_GROUPS:
             parts = codec.encode_parts(header, fields)
-            self._client.answer(place, size_prefix(sum(map(len, parts))), *parts)
+            self._client.answer(slot, size_prefix(sum(map(len, parts))), *parts)
         else:
-            self._client.answer(place, framed(codec.encode_response(header, fields)))
+            self._client.answer(slot, framed(codec.encode_response(header, fields)))
 
-    def _encoded(self, place: Place, encoded: asyncio.Future[bytes]) -> None:
+    def _encoded(self, slot: ResponseSlot, encoded: asyncio.Future[bytes]) -> None:
         if encoded.cancelled():
             return
         if (error := encoded.exception()) is not None:
             self._client.end(cast(Exception, error))
         else:
-            self._client.answer(place, framed(encoded.result()))
+            self._client.answer(slot, framed(encoded.result()))
 
     def _give_up(self) -> None:
         """The client sends the request again, when it has looked for the coordinator."""
@@ -149,10 +157,10 @@ class Responses:
         """The coordinator's own response is dropped when it comes."""
         if self._parked is None:
             return
-        (place, header, answer, number, kind), self._parked = self._parked, None
-        self._all_parked.leave(number)
+        (slot, header, answer, number, kind), self._parked = self._parked, None
+        self._parked_memory.remove(number)
         answer.response.cancel()
         nothing = kind(
             group_id="", correlation_id="", request="", error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE
         )
-        self._respond(place, header, {**answer.fields(nothing), "error_code": error}, error)
+        self._respond(slot, header, {**answer.fields(nothing), "error_code": error}, error)

@@ -14,27 +14,27 @@ import structlog
 from gateway.apis.context import SendingBackend, Services
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.fresh_groups import FreshGroups
-from gateway.coordinator.groups import Groups
+from gateway.coordinator.groups import GroupsView
 from gateway.deliveries.reports import DeliveryEvidence, DeliveryReports
 from gateway.deliveries.service import Deliveries, delivered
-from gateway.fairness import Room
-from gateway.metrics.counts import DRAINING, Counts
+from gateway.fairness import CapacityLimiter
+from gateway.metrics.counts import DRAINING, GatewayCounts
 from gateway.metrics.numbers import Numbers, Values, counted
 from gateway.net.advertised import Advertised
 from gateway.net.connection import Connection
-from gateway.net.life import ClientGone
-from gateway.net.limits.buffers import Received, Unread
-from gateway.net.limits.connections import Admission
-from gateway.net.limits.requests import Flow, Forwarding, Parked
+from gateway.net.lifecycle import ClientGone
+from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
+from gateway.net.limits.connections import ConnectionAdmission
+from gateway.net.limits.requests import ForwardingLimiter, LargeRequestRate, ParkedMemoryLimit
 from gateway.net.listener import ConnectionLog, Listener
 from gateway.net.options import GatewayOptions
 from gateway.net.stream import ClientStream
 from gateway.net.tls_entry import TlsEntry
 from gateway.quotas.quotas import Quotas
 from gateway.telemetry.service import ClientTelemetry
+from gateway.upstream.api_versions import CachedApiVersions
 from gateway.upstream.cluster import Cluster, InternalTopics
 from gateway.upstream.connections import Upstream, UpstreamLost
-from gateway.upstream.kept_versions import KeptVersions
 from gateway.upstream.share_groups import ShareGroups
 from gateway.upstream.transactions import Transactions
 from kafka_why.connections.address import MAX_PORT, Address
@@ -62,11 +62,11 @@ class Gateway:
         options: GatewayOptions,
         cluster: Cluster,
         backend: SendingBackend,
-        groups: Groups,
+        groups: GroupsView,
         *,
         authorizer: Authorizer | None = None,
         quotas: Quotas | None = None,
-        counts: Counts | None = None,
+        counts: GatewayCounts | None = None,
         telemetry: ClientTelemetry | None = None,
         evidence: DeliveryEvidence | None = None,
     ) -> None:
@@ -99,16 +99,16 @@ class Gateway:
         if evidence is not None and self._services.deliveries is not None:
             self._reports = DeliveryReports(self._services.deliveries, cluster, evidence)
         self._quotas = quotas or Quotas(limits)
-        self._counts = counts or Counts()
-        self._admission = Admission(limits, self._quotas)
+        self._counts = counts or GatewayCounts()
+        self._admission = ConnectionAdmission(limits, self._quotas)
         self.is_draining = False
-        self._room = Room(limits.at_coordinator, limits.bytes_at_coordinator)
-        self._parked = Parked(limits.parked_bytes)
-        self._flow = Flow(limits.large_bytes_per_s, limits.large_burst_bytes)
-        self._kept_versions = KeptVersions(cluster)
-        self._unread = Unread(limits.unread_bytes)
-        self._received = Received(limits.unanswered_bytes, limits.write_timeout_s)
-        self._forwarding = Forwarding(limits.forwarded)
+        self._capacity = CapacityLimiter(limits.at_coordinator, limits.bytes_at_coordinator)
+        self._parked_memory = ParkedMemoryLimit(limits.parked_bytes)
+        self._large_requests = LargeRequestRate(limits.large_bytes_per_s, limits.large_burst_bytes)
+        self._api_versions = CachedApiVersions(cluster)
+        self._unread = WriteBufferLimit(limits.unread_bytes)
+        self._received = ReceiveBufferLimit(limits.unanswered_bytes, limits.write_timeout_s)
+        self._forwarding = ForwardingLimiter(limits.forwarded)
         self._opening = asyncio.Lock()
         self._servers: dict[int | None, asyncio.Server] = {}
         self._listeners: dict[int | None, Listener] = {}
@@ -176,8 +176,8 @@ class Gateway:
         forwarded = sum(connection.forwarded for connection in connections)
         items = sum(connection.items for connection in connections)
         held: Values = {
-            ("room",): [float(self._room.waiting)],
-            ("flow",): [float(self._flow.waiting)],
+            ("room",): [float(self._capacity.waiting)],
+            ("flow",): [float(self._large_requests.waiting)],
             ("memory",): [float(self._received.held)],
             ("quota",): [float(sum(connection.is_muted for connection in connections))],
         }
@@ -188,7 +188,7 @@ class Gateway:
             "held_clients": held,
             "unanswered_bytes": {(): [self._received.bytes]},
             "unread_bytes": {(): [self._unread.bytes]},
-            "parked_bytes": {(): [self._parked.bytes]},
+            "parked_bytes": {(): [self._parked_memory.bytes]},
             "upstream_connections": {(): [sum(connection.has_upstream for connection in connections)]},
             "draining": {(): [float(self.is_draining)]},
             **delivered(self._services.deliveries),
@@ -238,11 +238,11 @@ class Gateway:
             services=self._services,
             limits=self._limits,
             forwarding=self._forwarding,
-            room=self._room,
-            parked=self._parked,
-            flow=self._flow,
+            capacity=self._capacity,
+            parked_memory=self._parked_memory,
+            large_requests=self._large_requests,
             connect=partial(self._connect, node_id),
-            kept_versions=self._kept_versions,
+            api_versions=self._api_versions,
             advertised_host=self._advertised_host,
             security=self._security,
             log_lines=self._log_lines,
@@ -296,16 +296,18 @@ class Gateway:
         raise failed
 
     def _accept(self, listener: Listener, client: ClientStream) -> None:
-        verdict = self._admission.enter(client.peer)
-        refused = DRAINING if self.is_draining else verdict.refused
-        client.ended.add_done_callback(lambda _, peer=client.peer: self._admission.leave(peer))  # type: ignore[misc]
+        decision = self._admission.admit(client.peer)
+        refused = DRAINING if self.is_draining else decision.refused
+        client.ended.add_done_callback(lambda _, peer=client.peer: self._admission.release(peer))  # type: ignore[misc]
         if refused is not None:
             self._counts.refused[refused] += 1
             self._log_lines.refused.add(connections=len(self._connections), limit=refused)
-            self._later(verdict.wait_s, client, partial(self._refuse, client))
+            self._later(decision.wait_s, client, partial(self._refuse, client))
         else:
             self._counts.accepted += 1
-            self._later(verdict.wait_s, client, partial(self._begin, self._by_name(listener, client), client))
+            self._later(
+                decision.wait_s, client, partial(self._begin, self._by_name(listener, client), client)
+            )
 
     def _later(self, seconds: float, client: ClientStream, act: Callable[[], None]) -> None:
         """Act now, or after some time in which nothing is read of the client."""

@@ -1,8 +1,8 @@
 """The bytes of one client's connection. Requests are read whole, a bounded number at a time. Responses are
 written in the order of the requests, whatever the order in which they are ready.
 
-`Reading` finds the requests in the bytes, `Taking` starts them, and `Writing` has the responses. `Timers`
-has the deadlines. `Life` says which of these still work. Here they are joined.
+`RequestReader` finds the requests in the bytes, `Dispatcher` starts them, `ResponseWriter` writes the
+responses, `Timers` has the deadlines, and `Lifecycle` the state. `ClientStream` joins them to one protocol.
 """
 
 import asyncio
@@ -14,12 +14,20 @@ from typing import cast
 from gateway import apis
 from gateway.apis.screened import Screened
 from gateway.limits import Limits
-from gateway.metrics.counts import Counts
-from gateway.net.dispatch import StartAtOnce, Taking
-from gateway.net.life import ClientGone, Deadline, Drained, Event, Life, State, Timers
-from gateway.net.limits.buffers import MUCH_BYTES, SMALL_BYTES, Received, Unread
-from gateway.net.reading import FULL, HELD, MUTED, WAITING, Reading, Reason
-from gateway.net.writing import Place, Writing
+from gateway.metrics.counts import GatewayCounts
+from gateway.net.dispatch import Dispatcher, StartAtOnce
+from gateway.net.lifecycle import (
+    ClientGone,
+    ConnectionEvent,
+    ConnectionState,
+    Deadline,
+    Drained,
+    Lifecycle,
+    Timers,
+)
+from gateway.net.limits.buffers import MUCH_BYTES, SMALL_BYTES, ReceiveBufferLimit, WriteBufferLimit
+from gateway.net.reading import FULL, HELD, MUTED, WAITING, PauseReason, RequestReader
+from gateway.net.writing import ResponseSlot, ResponseWriter
 from gateway.upstream.connections import READ_BYTES, Upstream, UpstreamLost
 from gateway.wire.fetch_tail import WITH_RECORDS, tail_of
 from gateway.wire.framing import ProtocolError, RequestHeader, correlation_id_of, size_prefix
@@ -65,7 +73,7 @@ class Endpoint:
         return found
 
 
-_FINISHING = State.FINISHING  # looked up once: an attribute of an enum takes 0.15 us
+_FINISHING = ConnectionState.FINISHING  # looked up once: an attribute of an enum takes 0.15 us
 
 
 class ClientStream(Endpoint, asyncio.Protocol):
@@ -85,9 +93,9 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self,
         limits: Limits,
         made: Callable[["ClientStream"], None],
-        counts: Counts,
-        unread: Unread,
-        received: Received,
+        counts: GatewayCounts,
+        unread: WriteBufferLimit,
+        received: ReceiveBufferLimit,
         *,
         authenticated: bool = True,
     ) -> None:
@@ -97,13 +105,13 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._received = received
         self._is_authenticated = authenticated
         self._is_counted = False
-        """Whether `Received` counts what is under way."""
+        """Whether `ReceiveBufferLimit` counts what is under way."""
         self._loop = loop = asyncio.get_running_loop()
         self._timers = Timers(limits, loop)
-        self._life = Life(self._timers, loop.create_future())
-        self._reading = Reading(limits.unauthenticated_frame_bytes)
-        self._writing = Writing(self._life, counts, unread)
-        self._taking = Taking(limits, self._life, self._reading, self._writing, loop)
+        self._life = Lifecycle(self._timers, loop.create_future())
+        self._reading = RequestReader(limits.unauthenticated_frame_bytes)
+        self._writing = ResponseWriter(self._life, counts, unread)
+        self._taking = Dispatcher(limits, self._life, self._reading, self._writing, loop)
 
     # The way of a request, and of its response.
 
@@ -122,38 +130,38 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._go_on()
 
     def start_by(self, start_at_once: StartAtOnce) -> None:
-        """See `Taking`."""
+        """See `Dispatcher`."""
         self._taking.start_at_once = start_at_once
 
-    async def take(self) -> tuple[bytes, Place]:
-        """See `Taking.take`."""
+    async def take(self) -> tuple[bytes, ResponseSlot]:
+        """See `Dispatcher.take`."""
         return await self._taking.take()
 
-    async def turn(self, place: Place) -> None:
+    async def turn(self, slot: ResponseSlot) -> None:
         """Wait until all earlier requests are answered."""
-        await self._taking.turn(place)
+        await self._taking.turn(slot)
 
     async def answered(self) -> None:
         """Wait until all requests that were taken are answered."""
         await self._taking.answered()
 
-    def answer(self, place: Place, *frame: bytes) -> None:
+    def answer(self, slot: ResponseSlot, *frame: bytes) -> None:
         """Send a response to the client, after the responses to all earlier requests."""
         writing = self._writing
-        writing.put(place, frame)
-        if writing.places[0] is not place:
+        writing.put(slot, frame)
+        if writing.slots[0] is not slot:
             return
-        if len(writing.places) == 1:
+        if len(writing.slots) == 1:
             self._flush()
         elif not writing.is_due:
             # The next responses are often ready in the same turn of the event loop.
             writing.is_due = True
             self._loop.call_soon(self._flush)
 
-    async def answer_in_part(self, place: Place, part: bytes) -> None:
+    async def answer_in_part(self, slot: ResponseSlot, part: bytes) -> None:
         """Send a part of a response in its turn, until the kernel has it. `answer` sends the last part."""
         await self.drain()
-        if unread_bytes := self._writing.write_part(place, part):
+        if unread_bytes := self._writing.write_part(slot, part):
             await self.drain()
             self._writing.part_is_sent(unread_bytes)
 
@@ -190,9 +198,9 @@ class ClientStream(Endpoint, asyncio.Protocol):
             self._is_counted = self._received.count(self, bytes_here)
         self._taking.go_on()
         if self._life.state.takes:
-            number = len(reading.requests) + len(writing.places)
+            number = len(reading.requests) + len(writing.slots)
             reading.set(FULL, holds=self._taking.is_full(number, reading.bytes + writing.taken_bytes))
-        elif self._life.state is _FINISHING and not writing.places:
+        elif self._life.state is _FINISHING and not writing.slots:
             self._say_end()
 
     # The life of the connection.
@@ -207,7 +215,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._reading.transport = self._writing.transport = transport
         # A response counts as given when the kernel has all of it, so that closing loses none.
         socket.set_write_buffer_limits(high=0)
-        self._life.on(Event.CONNECTED)
+        self._life.on(ConnectionEvent.CONNECTED)
         self._timers.watch_silence(self)
         if self._is_authenticated:
             self.authenticate()
@@ -217,7 +225,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
 
     def authenticate(self) -> None:
         """Lift the bounds for clients that have not authenticated."""
-        self._life.on(Event.AUTHENTICATED)
+        self._life.on(ConnectionEvent.AUTHENTICATED)
         self._timers.cancel(Deadline.AUTHENTICATION)
         self._reading.buffer.max_bytes = self._limits.frame_bytes
         self._taking.in_flight_max = self._limits.in_flight_per_connection
@@ -225,7 +233,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
 
     def finish(self) -> None:
         """Take up no more requests, and end when all that were taken up are answered."""
-        if self._life.on(Event.FINISH) is _FINISHING:
+        if self._life.on(ConnectionEvent.FINISH) is _FINISHING:
             self._reading.forget_reasons()  # to see the client's end; what it sends is dropped
             self._go_on()
 
@@ -233,7 +241,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         """Tell the client that no more responses come, and give it time to read them. If the gateway closed
         at once, a request that the client has just sent would make the kernel drop what is not read yet.
         """
-        self._life.on(Event.ANSWERED)
+        self._life.on(ConnectionEvent.ANSWERED)
         self._timers.watch_linger(self)
         if self._transport.is_closing():
             return
@@ -248,7 +256,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
 
     def abort(self) -> None:
         """Close the connection. Bytes that the client has not read by now are lost."""
-        self._life.on(Event.END)
+        self._life.on(ConnectionEvent.END)
         self._writing.cancel()
         self._transport.abort()
         self._taking.end()
@@ -257,7 +265,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         """See `asyncio.Protocol`. It is also called after the client's end of file."""
         self._writing.forget()
         self._received.forget(self)
-        is_drained = self._life.state in (State.FINISHING, State.LINGERING)
+        is_drained = self._life.state in (ConnectionState.FINISHING, ConnectionState.LINGERING)
         self._life.lost(Drained("drained") if is_drained else ClientGone("the client ended the connection"))
 
     # What holds the client up.
@@ -267,7 +275,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._set(WAITING, holds=paused)
 
     def hold(self, *, held: bool) -> None:
-        """The same, for `Received`."""
+        """The same, for `ReceiveBufferLimit`."""
         self._set(HELD, holds=held)
 
     def mute(self) -> None:
@@ -282,7 +290,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._set(MUTED, holds=False)
         self._go_on()
 
-    def _set(self, reason: Reason, *, holds: bool) -> None:
+    def _set(self, reason: PauseReason, *, holds: bool) -> None:
         if self._life.state.takes:
             self._reading.set(reason, holds=holds)
 
@@ -301,12 +309,12 @@ class ClientStream(Endpoint, asyncio.Protocol):
     @property
     def is_busy(self) -> bool:
         """Whether requests wait or are under way."""
-        return bool(self._reading.requests or self._writing.places)
+        return bool(self._reading.requests or self._writing.slots)
 
     @property
     def unanswered(self) -> int:
         """The number of requests that are under way."""
-        return len(self._writing.places)
+        return len(self._writing.slots)
 
     @property
     def lacks_a_part(self) -> bool:
@@ -337,7 +345,7 @@ async def relay(
     upstream: Upstream,
     client: ClientStream,
     header: RequestHeader,
-    place: Place,
+    slot: ResponseSlot,
     screened: Screened | None,
 ) -> None:
     """Pass the broker's next response on. Raises UpstreamLost, ProtocolError."""
@@ -355,9 +363,9 @@ async def relay(
     tail = tail_of(header)
     while left := left - len(part):
         passed = part if tail is None else tail.feed(part)
-        await client.answer_in_part(place, prefix + passed)
+        await client.answer_in_part(slot, prefix + passed)
         prefix = b""
         part = await upstream.receive_part()
         sees(part)
     last = part if tail is None else tail.feed(part) + tail.end()
-    client.answer(place, prefix + last if prefix else last)
+    client.answer(slot, prefix + last if prefix else last)

@@ -5,18 +5,18 @@ from asyncio import Future, Transport
 from collections import deque
 from typing import Any
 
-from gateway.metrics.counts import Counts
-from gateway.net.life import Life
-from gateway.net.limits.buffers import Unread
+from gateway.metrics.counts import GatewayCounts
+from gateway.net.lifecycle import Lifecycle
+from gateway.net.limits.buffers import WriteBufferLimit
 from gateway.quotas.quotas import TokenBucket
 
 
-class Place:
-    """One request's place in the order of responses.
+class ResponseSlot:
+    """One request's slot in the order of responses.
 
     `frame` is the response as a frame, in one or several parts, without a part for a request that expects no
     response. It is None until the response is ready. `waits_for` is cancelled if the connection ends before
-    that. With `has_room` the request has room of `gateway.fairness`. `quota` is the quota that it is
+    that. With `has_capacity` the request has room of `gateway.fairness`. `quota` is the quota that it is
     over, None if it is over none. `response_bytes` of the response are counted as unread
     (`gateway.net.limits.buffers`). `sent_bytes` of the request go to the coordinator: none if the gateway
     refuses it.
@@ -26,7 +26,7 @@ class Place:
         "api_key",
         "began_s",
         "frame",
-        "has_room",
+        "has_capacity",
         "quota",
         "request_bytes",
         "response_bytes",
@@ -41,7 +41,7 @@ class Place:
         self.quota: TokenBucket | None = None
         self.frame: tuple[bytes, ...] | None = None
         self.waits_for: Future[Any] | None = None
-        self.has_room = False
+        self.has_capacity = False
         self.response_bytes = 0
 
 
@@ -49,47 +49,47 @@ class Place:
 _SMALL_BYTES = 4096
 
 
-class Writing:
-    """The places of the requests under way. A response leaves its place when the kernel has all of it.
+class ResponseWriter:
+    """The slots of the requests under way. A response leaves its slot when the kernel has all of it.
 
     The transport is set when the client is connected. `taken_bytes` are the bytes of the requests that have
-    places. `unsent` is done when the kernel has all responses, and None if it has them now. With `is_due` the
+    slots. `unsent` is done when the kernel has all responses, and None if it has them now. With `is_due` the
     event loop is about to call `flush`.
     """
 
     __slots__ = (
-        "_being_sent", "_counts", "_life", "_unread", "is_due", "places", "taken_bytes", "transport",
+        "_being_sent", "_counts", "_life", "_unread", "is_due", "slots", "taken_bytes", "transport",
         "unsent",
     )  # fmt: skip
 
     transport: Transport
 
-    def __init__(self, life: Life, counts: Counts, unread: Unread) -> None:
+    def __init__(self, life: Lifecycle, counts: GatewayCounts, unread: WriteBufferLimit) -> None:
         self._life = life
         self._counts = counts
         self._unread = unread
-        self.places: deque[Place] = deque()
+        self.slots: deque[ResponseSlot] = deque()
         self.taken_bytes = 0
         self._being_sent = 0
-        """The first places whose responses are written. The kernel does not have all of them yet."""
+        """The first slots whose responses are written. The kernel does not have all of them yet."""
         self.is_due = False
         self.unsent: Future[None] | None = None
 
-    def enter(self, request_bytes: int) -> Place:
-        """The place of a request that is taken up."""
-        place = Place(request_bytes)
+    def open_slot(self, request_bytes: int) -> ResponseSlot:
+        """The slot of a request that is taken up."""
+        slot = ResponseSlot(request_bytes)
         self.taken_bytes += request_bytes
-        self.places.append(place)
-        return place
+        self.slots.append(slot)
+        return slot
 
-    def put(self, place: Place, frame: tuple[bytes, ...]) -> None:
+    def put(self, slot: ResponseSlot, frame: tuple[bytes, ...]) -> None:
         """A response is ready. `flush` writes it in its turn."""
-        place.frame, place.waits_for = frame, None
+        slot.frame, slot.waits_for = frame, None
         frame_bytes = sum(map(len, frame))
         if frame_bytes > _SMALL_BYTES and self._may_write():
-            place.response_bytes = frame_bytes
+            slot.response_bytes = frame_bytes
             self._unread.add(self._life.end, frame_bytes)
-        self._counts.answer(place.api_key, time.monotonic() - place.began_s)
+        self._counts.answer(slot.api_key, time.monotonic() - slot.began_s)
 
     def flush(self) -> bool:
         """Write the responses that are ready and have no unanswered request before them. Returns whether the
@@ -99,10 +99,10 @@ class Writing:
         if self._being_sent or not self._may_write():
             return False
         parts: list[bytes] = []
-        for place in self.places:
-            if place.frame is None:
+        for slot in self.slots:
+            if slot.frame is None:
                 break
-            parts += place.frame
+            parts += slot.frame
             self._being_sent += 1
         if len(parts) == 1:
             self._counts.sent_bytes += len(parts[0])
@@ -112,16 +112,16 @@ class Writing:
             self.transport.writelines(parts)
         if self.unsent is not None:
             return False
-        self._leave()
+        self._free_sent()
         return True
 
-    def write_part(self, place: Place, part: bytes) -> int:
+    def write_part(self, slot: ResponseSlot, part: bytes) -> int:
         """Write a part of the first response. Returns how many bytes of it the kernel does not have: for
         `part_is_sent`.
         """
         if not self._may_write():
             return 0
-        assert self.places[0] is place
+        assert self.slots[0] is slot
         self._counts.sent_bytes += len(part)
         self.transport.write(part)
         if self.unsent is None:
@@ -142,13 +142,13 @@ class Writing:
         if self.unsent is not None:
             self.unsent.set_result(None)
             self.unsent = None
-        self._leave()
+        self._free_sent()
 
     def cancel(self) -> None:
         """Nobody waits for what is not answered yet."""
-        for place in self.places:
-            if place.waits_for is not None:
-                place.waits_for.cancel()
+        for slot in self.slots:
+            if slot.waits_for is not None:
+                slot.waits_for.cancel()
 
     def forget(self) -> None:
         """The client is gone: nothing counts as unread."""
@@ -157,11 +157,11 @@ class Writing:
     def _may_write(self) -> bool:
         return self._life.state.gives and not self.transport.is_closing()
 
-    def _leave(self) -> None:
-        """The kernel has the responses that were written: their places are free."""
+    def _free_sent(self) -> None:
+        """The kernel has the responses that were written: their slots are free."""
         for _ in range(self._being_sent):
-            place = self.places.popleft()
-            if place.response_bytes:
-                self._unread.remove(self._life.end, place.response_bytes)
-            self.taken_bytes -= place.request_bytes
+            slot = self.slots.popleft()
+            if slot.response_bytes:
+                self._unread.remove(self._life.end, slot.response_bytes)
+            self.taken_bytes -= slot.request_bytes
         self._being_sent = 0

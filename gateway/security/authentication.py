@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Self, TypeVar
 
 from gateway.security.distinguished_name import subject_of
-from gateway.security.mechanisms import MAX_NAME_CHARS, PLAIN, Exchange, PlainExchange, ScramExchange
+from gateway.security.mechanisms import MAX_NAME_CHARS, PLAIN, PlainExchange, ScramExchange, ServerExchange
 from gateway.security.oauthbearer import (
     OAUTHBEARER,
     InvalidJwks,
     OAuthBearerExchange,
     TokenValidator,
 )
-from gateway.security.session import Mechanisms, Session, principal_of
+from gateway.security.session import ClientSession, Mechanisms, principal_of
 from gateway.security.settings import ClientAuth, SecurityError, SecuritySettings, parse
 from gateway.watched_files import WatchedFiles
 from kafka_why.connections.properties import PropertiesError, read_properties
@@ -83,7 +83,7 @@ CHECK_INTERVAL_S = 1.0
 T = TypeVar("T")
 
 
-class Security:
+class ListenerSecurity:
     """The security of a gateway's listeners. Without settings they speak plain text, and clients do not
     authenticate.
 
@@ -137,21 +137,21 @@ class Security:
     def _has_mechanisms(self) -> bool:
         return self.settings.users is not None or self.settings.jwks is not None
 
-    def session(self, certificate: bytes | None) -> Session:
+    def session(self, certificate: bytes | None) -> ClientSession:
         """The session of a new connection, with the client's certificate in DER, None if it shows none."""
         if self.by_broker:
-            return Session(by_broker=True)
+            return ClientSession(by_broker=True)
         if self._has_mechanisms:
-            return Session(self._mechanisms, max_reauth_ms=self.settings.max_reauth_ms)
+            return ClientSession(self._mechanisms, max_reauth_ms=self.settings.max_reauth_ms)
         if certificate is None:
-            return Session()
+            return ClientSession()
         try:
             name = self.settings.mapper.name_of(subject_of(certificate))
         except ValueError as error:  # includes NoMatchingRule
-            return Session.refused(str(error))
+            return ClientSession.refused(str(error))
         if len(name) > MAX_NAME_CHARS:
-            return Session.refused("the name of the certificate is too long")
-        return Session(principal=principal_of(name))
+            return ClientSession.refused("the name of the certificate is too long")
+        return ClientSession(principal=principal_of(name))
 
     async def follow(self) -> None:
         """Read the files again whenever one of them has changed, until cancelled."""
@@ -168,7 +168,7 @@ class Security:
     def _mechanisms(self) -> Mechanisms:
         """What begins an authentication now, by mechanism."""
         wanted = self.settings.mechanisms
-        offered: dict[str, Callable[[], Exchange]] = {}
+        offered: dict[str, Callable[[], ServerExchange]] = {}
         if self.users is not None:
             users = self.users.value
             for mechanism in wanted or users.mechanisms:

@@ -18,7 +18,7 @@ from kafka_why.credentials import HASHES, ScramCredential, Users
 MAX_NAME_CHARS = 1_024
 
 
-class Accepted(Struct, frozen=True):
+class AuthenticationAccepted(Struct, frozen=True):
     """The client is this user. `expires_at_ms` is when its credential expires, None if it does not."""
 
     name: str
@@ -32,7 +32,7 @@ class Continues(Struct, frozen=True):
     reply: bytes
 
 
-class Refused(Struct, frozen=True):
+class AuthenticationRefused(Struct, frozen=True):
     """The authentication failed. `why` is for the log. `message` is for the client, and says nothing about
     which part of its credentials is wrong. If it is None, the client gets a sentence that is the same for
     every mechanism.
@@ -42,10 +42,10 @@ class Refused(Struct, frozen=True):
     message: str | None = None
 
 
-ExchangeResult = Accepted | Continues | Refused
+ExchangeResult = AuthenticationAccepted | Continues | AuthenticationRefused
 
 
-class Exchange(Protocol):
+class ServerExchange(Protocol):
     """One authentication of one client."""
 
     def evaluate(self, message: bytes) -> ExchangeResult:
@@ -65,19 +65,19 @@ class PlainExchange:
         self._users = users
 
     def evaluate(self, message: bytes) -> ExchangeResult:
-        """See `Exchange`."""
+        """See `ServerExchange`."""
         parts = message.split(b"\0")
         if len(parts) != _PARTS:
-            return Refused("a PLAIN message that has not three parts")
+            return AuthenticationRefused("a PLAIN message that has not three parts")
         acts_as, name, password = parts
         try:
             user = name.decode()
         except UnicodeDecodeError:
-            return Refused(f"authentication of user {quoted(name)} failed", _MESSAGE)
+            return AuthenticationRefused(f"authentication of user {quoted(name)} failed", _MESSAGE)
         is_right = self._users.has_password(user, password) and len(user) <= MAX_NAME_CHARS
         if not is_right or acts_as not in (b"", name):
-            return Refused(f"authentication of user {quoted(name)} failed", _MESSAGE)
-        return Accepted(user)
+            return AuthenticationRefused(f"authentication of user {quoted(name)} failed", _MESSAGE)
+        return AuthenticationAccepted(user)
 
 
 # SASL/SCRAM, the server's side (RFC 5802, RFC 7677), with the bounds of Kafka's ScramSaslServer.
@@ -110,24 +110,24 @@ class ScramExchange:
         self._first: _First | None = None
 
     def evaluate(self, message: bytes) -> ExchangeResult:
-        """See `Exchange`."""
+        """See `ServerExchange`."""
         try:
             text = message.decode("ascii")
         except UnicodeDecodeError:
-            return Refused(f"a {self._mechanism} message that is not ASCII")
+            return AuthenticationRefused(f"a {self._mechanism} message that is not ASCII")
         return self._begin(text) if self._first is None else self._decide(text, self._first)
 
     def _begin(self, text: str) -> ExchangeResult:
         match = _FIRST.fullmatch(text)
         if match is None:
-            return Refused(f"a malformed first message of {self._mechanism}")
+            return AuthenticationRefused(f"a malformed first message of {self._mechanism}")
         if ",tokenauth=true" in match["extensions"].lower():
-            return Refused("a delegation token, where no such tokens are known")
+            return AuthenticationRefused("a delegation token, where no such tokens are known")
         name = unescaped(match["name"])
         if len(name) > MAX_NAME_CHARS:
-            return Refused(f"user {quoted(name)} has too long a name")
+            return AuthenticationRefused(f"user {quoted(name)} has too long a name")
         if match["acts_as"] is not None and unescaped(match["acts_as"]) != name:
-            return Refused(
+            return AuthenticationRefused(
                 f"user {quoted(name)} asks to act for another",
                 "Authentication failed: Client requested an authorization id that is different from username",
             )
@@ -137,11 +137,11 @@ class ScramExchange:
     def _decide(self, text: str, first: "_First") -> ExchangeResult:
         match = _FINAL.fullmatch(text)
         if match is None:
-            return Refused(f"a malformed last message of {self._mechanism}")
+            return AuthenticationRefused(f"a malformed last message of {self._mechanism}")
         try:
             channel, proof = (b64decode(match[part], validate=True) for part in ("channel", "proof"))
         except binascii.Error:
-            return Refused(f"a malformed last message of {self._mechanism}")
+            return AuthenticationRefused(f"a malformed last message of {self._mechanism}")
         said = f"{first.bare},{first.reply},{match['without_proof']}".encode()
         signature = hmac.digest(first.credential.stored_key, said, self._hash)
         is_right = (
@@ -151,9 +151,9 @@ class ScramExchange:
             & first.is_known
         )
         if not is_right:
-            return Refused(f"authentication of user {quoted(first.name)} failed")
+            return AuthenticationRefused(f"authentication of user {quoted(first.name)} failed")
         verifier = hmac.digest(first.credential.server_key, said, self._hash)
-        return Accepted(first.name, b"v=" + b64encode(verifier))
+        return AuthenticationAccepted(first.name, b"v=" + b64encode(verifier))
 
     def _proves(self, credential: ScramCredential, signature: bytes, proof: bytes) -> bool:
         """Whether the client knows the key whose hash is stored."""

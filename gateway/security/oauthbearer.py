@@ -15,7 +15,13 @@ from jwt.exceptions import InvalidSignatureError, PyJWTError
 from msgspec import Struct
 
 from gateway.log_text import quoted
-from gateway.security.mechanisms import MAX_NAME_CHARS, Accepted, Continues, ExchangeResult, Refused
+from gateway.security.mechanisms import (
+    MAX_NAME_CHARS,
+    AuthenticationAccepted,
+    AuthenticationRefused,
+    Continues,
+    ExchangeResult,
+)
 from gateway.wire.sasl import NAME_PATTERN, trimmed, unescaped
 
 OAUTHBEARER = "OAUTHBEARER"
@@ -59,7 +65,7 @@ class TokenSettings(Struct, frozen=True, kw_only=True):
     clock_skew_s: int = 30
 
 
-class Token(Struct, frozen=True):
+class TokenClaims(Struct, frozen=True):
     """The claims of a valid token that matter here."""
 
     name: str
@@ -92,7 +98,7 @@ class TokenValidator:
         if algorithms:
             self._keys.append(_Key(key.get("kid"), jwt.PyJWK(dict(key)).key, algorithms))
 
-    def check(self, token: str) -> Token:
+    def check(self, token: str) -> TokenClaims:
         """Return the claims of a valid token. Raises InvalidToken."""
         claims = self._claims(token)
         claimed = claims.get(self._settings.sub_claim_name)
@@ -101,7 +107,7 @@ class TokenValidator:
             raise InvalidToken("its subject is no name")
         if not _is_scope(claims.get(self._settings.scope_claim_name)):
             raise InvalidToken("its scope is neither a text nor a list of texts")
-        return Token(name, int(claims["exp"]) * MS_PER_S)
+        return TokenClaims(name, int(claims["exp"]) * MS_PER_S)
 
     def _claims(self, token: str) -> dict[str, Any]:
         """Return the claims of a token with a valid signature. Claims may be of any type and size: what fails
@@ -151,7 +157,7 @@ class OAuthBearerExchange:
 
     def __init__(self, tokens: TokenValidator) -> None:
         self._tokens = tokens
-        self._refused: Refused | None = None
+        self._refused: AuthenticationRefused | None = None
 
     def evaluate(self, message: bytes) -> ExchangeResult:
         """See `Exchange`."""
@@ -161,20 +167,20 @@ class OAuthBearerExchange:
         auth = None if match is None else dict(_PAIRS.findall(match["pairs"])).get("auth")
         given = None if auth is None else _AUTH.fullmatch(auth)
         if match is None or given is None or given["scheme"].lower() != "bearer":
-            return Refused("a malformed message of OAUTHBEARER")
+            return AuthenticationRefused("a malformed message of OAUTHBEARER")
         try:
             token = self._tokens.check(given["token"])
         except InvalidToken as error:
-            self._refused = Refused(f"the token is not valid: {error}", _INVALID)
+            self._refused = AuthenticationRefused(f"the token is not valid: {error}", _INVALID)
             return Continues(_INVALID.encode())
         acts_as = match["acts_as"]
         if acts_as is not None and unescaped(acts_as) != token.name:
-            return Refused(
+            return AuthenticationRefused(
                 f"user {quoted(token.name)} asks to act for another",
                 "Authentication failed: Client requested an authorization id that is different from the "
                 "token's principal name",
             )
-        return Accepted(token.name, expires_at_ms=token.expires_at_ms)
+        return AuthenticationAccepted(token.name, expires_at_ms=token.expires_at_ms)
 
 
 def _is_scope(scope: object) -> bool:

@@ -12,7 +12,13 @@ from typing import Self
 from msgspec import Struct
 
 from gateway.log_text import quoted
-from gateway.security.mechanisms import Accepted, Continues, Exchange, ExchangeResult, Refused
+from gateway.security.mechanisms import (
+    AuthenticationAccepted,
+    AuthenticationRefused,
+    Continues,
+    ExchangeResult,
+    ServerExchange,
+)
 from gateway.security.oauthbearer import MS_PER_S, remaining_ms
 from gateway.wire.errors import GatewayError
 from kafka_why.contract.errors import ErrorCode
@@ -24,11 +30,11 @@ MIN_REAUTHENTICATION_INTERVAL_S = 1.0
 NO_LIMIT_MS = 0
 _MAX_LIFETIME_MS = 2**63 - 1
 
-Mechanisms = Mapping[str, Callable[[], Exchange]]
+Mechanisms = Mapping[str, Callable[[], ServerExchange]]
 """By the name of a mechanism: what begins an authentication with it."""
 
 
-class Reply(Struct, frozen=True):
+class AuthenticateReply(Struct, frozen=True):
     """The response to SaslAuthenticate. `lifetime_ms` is 0 for a session without an end."""
 
     error: ErrorCode | GatewayError
@@ -37,7 +43,7 @@ class Reply(Struct, frozen=True):
     lifetime_ms: int = NO_LIMIT_MS
 
 
-class Session:
+class ClientSession:
     """The state of a connection's authentication.
 
     `mechanisms` returns the current ones, by name. It is None if clients do not authenticate here. Then
@@ -60,7 +66,7 @@ class Session:
         self._clock = clock
         self._max_reauth_ms = max_reauth_ms
         self._mechanism: str | None = None
-        self._exchange: Exchange | None = None
+        self._exchange: ServerExchange | None = None
         self.is_authenticated = mechanisms is None and not by_broker
         """Whether the client has ever authenticated, or need not."""
         self._begun_again_at_s: float | None = None
@@ -114,25 +120,27 @@ class Session:
         self._mechanism = mechanism
         return ErrorCode.NONE
 
-    def authenticate(self, message: bytes) -> Reply:
+    def authenticate(self, message: bytes) -> AuthenticateReply:
         """Take the client's next message of its mechanism."""
         if self._exchange is None:
             if not self.is_open:
                 self.failed = "SaslAuthenticate out of turn"
-            return Reply(
+            return AuthenticateReply(
                 GatewayError.ILLEGAL_SASL_STATE, "SaslAuthenticate without a SaslHandshake before it"
             )
         outcome = self._checked(self._exchange.evaluate(message))
         if isinstance(outcome, Continues):
-            return Reply(ErrorCode.NONE, auth_bytes=outcome.reply)
-        if isinstance(outcome, Refused):
+            return AuthenticateReply(ErrorCode.NONE, auth_bytes=outcome.reply)
+        if isinstance(outcome, AuthenticationRefused):
             again = "re-authentication" if self.is_authenticated else "authentication"
             error = self._fail(GatewayError.SASL_AUTHENTICATION_FAILED, outcome.why)
             general = f"Authentication failed during {again} due to invalid credentials with SASL mechanism "
-            return Reply(error, outcome.message or general + str(self._mechanism))
+            return AuthenticateReply(error, outcome.message or general + str(self._mechanism))
         lifetime_ms = self._lifetime_ms(outcome)
         self._open(outcome.name, lifetime_ms)
-        return Reply(ErrorCode.NONE, auth_bytes=outcome.reply, lifetime_ms=lifetime_ms or NO_LIMIT_MS)
+        return AuthenticateReply(
+            ErrorCode.NONE, auth_bytes=outcome.reply, lifetime_ms=lifetime_ms or NO_LIMIT_MS
+        )
 
     def accept(self, name: str, lifetime_ms: int) -> None:
         """Open the session of a client that a broker authenticated; 0 ms: the session has no end."""
@@ -157,17 +165,17 @@ class Session:
 
     def _checked(self, outcome: ExchangeResult) -> ExchangeResult:
         """The user of a session may not change."""
-        if isinstance(outcome, Accepted) and self.is_authenticated:
+        if isinstance(outcome, AuthenticationAccepted) and self.is_authenticated:
             principal = principal_of(outcome.name)
             if principal != self.principal:
                 before, after = quoted(self.principal), quoted(principal)
-                return Refused(
+                return AuthenticationRefused(
                     f"re-authentication of {before} as {after}",
                     f"Cannot change principals during re-authentication from {self.principal} to {principal}",
                 )
         return outcome
 
-    def _lifetime_ms(self, accepted: Accepted) -> int | None:
+    def _lifetime_ms(self, accepted: AuthenticationAccepted) -> int | None:
         """The time until the session ends, None if it does not."""
         limits = [] if self._max_reauth_ms == NO_LIMIT_MS else [self._max_reauth_ms]
         if accepted.expires_at_ms is not None:
@@ -189,8 +197,8 @@ class _OtherMechanism:
         )
 
     def evaluate(self, _: bytes) -> ExchangeResult:
-        """See `Exchange`."""
-        return Refused("re-authentication with another mechanism", self._message)
+        """See `ServerExchange`."""
+        return AuthenticationRefused("re-authentication with another mechanism", self._message)
 
 
 def principal_of(name: str) -> str:

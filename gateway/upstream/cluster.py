@@ -13,9 +13,9 @@ from uuid import UUID
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.fairness import Room
+from gateway.fairness import CapacityLimiter
 from gateway.limits import Limits
-from gateway.upstream.connections import CLIENT_ID, PLAIN_TEXT, Access, Address, Upstream, UpstreamLost
+from gateway.upstream.connections import CLIENT_ID, PLAIN_TEXT, Address, BrokerAccess, Upstream, UpstreamLost
 from gateway.wire import beside, codec
 from gateway.wire.errors import GatewayError
 from kafka_why.connections.client_config import ClientConfig
@@ -50,7 +50,7 @@ K = TypeVar("K")  # a name or an id
 
 
 @dataclass(frozen=True, slots=True)
-class Topic:
+class ClusterTopic:
     """An existing topic. Its partitions are numbered from 0."""
 
     name: str
@@ -63,7 +63,7 @@ class Topic:
 class AllTopics:
     """The topics of the cluster by name. `at_ms` is the time of the request, by the clock of the system."""
 
-    topics: Mapping[str, Topic]
+    topics: Mapping[str, ClusterTopic]
     at_ms: int
 
 
@@ -73,7 +73,7 @@ class _Known:
     no such topic. Without it, and without `topic`, the broker had another error.
     """
 
-    topic: Topic | None
+    topic: ClusterTopic | None
     at_s: float
     number: int
     is_absent: bool = False
@@ -89,14 +89,16 @@ class Cluster:
     latest metadata. `access` is how the gateway reaches brokers, with its own principal.
     """
 
-    def __init__(self, bootstrap: Sequence[Address], limits: Limits, access: Access = PLAIN_TEXT) -> None:
+    def __init__(
+        self, bootstrap: Sequence[Address], limits: Limits, access: BrokerAccess = PLAIN_TEXT
+    ) -> None:
         self.nodes: dict[int, Address] = {}
         self.live: list[int] = []
         self._bootstrap = list(bootstrap)
         self.limits = limits
         self.access = access
         self._upstream: Upstream | None = None
-        self._asking = Room(1)
+        self._asking = CapacityLimiter(1)
         self._numbers = count(1)
         self._by_name: dict[str, _Known] = {}
         self._by_id: dict[UUID, _Known] = {}
@@ -113,7 +115,7 @@ class Cluster:
         not HOST:PORT,... .
         """
         bootstrap = [Address.parse(text) for text in client_config.bootstrap_servers.split(",")]
-        return cls(bootstrap, limits, Access.of(client_config.kafka_python_settings()))
+        return cls(bootstrap, limits, BrokerAccess.of(client_config.kafka_python_settings()))
 
     async def refresh(self) -> None:
         """Read the list of brokers. Raises UpstreamLost."""
@@ -150,7 +152,9 @@ class Cluster:
         live = random.sample(self.live, len(self.live))
         return [*(self.nodes[node_id] for node_id in live), *self._bootstrap]
 
-    async def topics(self, names: Iterable[str], age_max_s: float = TOPIC_AGE_MAX_S) -> dict[str, Topic]:
+    async def topics(
+        self, names: Iterable[str], age_max_s: float = TOPIC_AGE_MAX_S
+    ) -> dict[str, ClusterTopic]:
         """The existing topics of these names, by metadata no older than `age_max_s`. A name that no topic can
         have enters no request, because others share the request and its failure. Raises UpstreamLost.
         """
@@ -159,12 +163,12 @@ class Cluster:
             self._by_name, self._names, possible, lambda name: {"name": name, "topic_id": None}, age_max_s
         )
 
-    async def described(self, names: Iterable[str], age_max_s: float) -> dict[str, Topic | None]:
+    async def described(self, names: Iterable[str], age_max_s: float) -> dict[str, ClusterTopic | None]:
         """What the brokers say of each name: the topic, or None if there is none. A name of which they said
         neither is left out. The metadata is no older than `age_max_s`. Raises UpstreamLost.
         """
         wanted = list(dict.fromkeys(names))
-        found: dict[str, Topic | None] = dict(await self.topics(wanted, age_max_s))
+        found: dict[str, ClusterTopic | None] = dict(await self.topics(wanted, age_max_s))
         return found | {name: None for name in wanted if name not in found and self._is_absent(name)}
 
     async def all_topics(self, age_max_s: float) -> AllTopics:
@@ -180,17 +184,19 @@ class Cluster:
                 self._all = AllTopics({topic.name: topic for topic in found}, at_ms), asked_s
             return self._all[0]
 
-    def cached_topics(self, names: Iterable[str], age_max_s: float) -> dict[str, Topic] | None:
+    def cached_topics(self, names: Iterable[str], age_max_s: float) -> dict[str, ClusterTopic] | None:
         """As `topics`, None if metadata would have to be requested."""
         return _cached(self._by_name, filter(is_topic_name, names), age_max_s)
 
-    def cached_topics_by_id(self, topic_ids: Iterable[UUID], age_max_s: float) -> dict[UUID, Topic] | None:
+    def cached_topics_by_id(
+        self, topic_ids: Iterable[UUID], age_max_s: float
+    ) -> dict[UUID, ClusterTopic] | None:
         """As `topics_by_id`, None if metadata would have to be requested."""
         return _cached(self._by_id, topic_ids, age_max_s)
 
     async def topics_by_id(
         self, topic_ids: Iterable[UUID], age_max_s: float = TOPIC_AGE_MAX_S
-    ) -> dict[UUID, Topic]:
+    ) -> dict[UUID, ClusterTopic]:
         """The existing topics of these ids, by metadata no older than `age_max_s`. Raises UpstreamLost."""
         return await self._find(
             self._by_id, self._ids, topic_ids, lambda id_: {"name": None, "topic_id": id_}, age_max_s
@@ -214,11 +220,11 @@ class Cluster:
         keys: Iterable[K],
         asked: Callable[[K], codec.Fields],
         age_max_s: float,
-    ) -> dict[K, Topic]:
+    ) -> dict[K, ClusterTopic]:
         """`awaited` are the keys that callers wait for: one request is about the keys of all of them. Many
         keys are looked for in parts, between which others have their turn of the event loop.
         """
-        left, found = iter(keys), dict[K, Topic]()
+        left, found = iter(keys), dict[K, ClusterTopic]()
         while part := list(islice(left, _LOOKED_UP_AT_ONCE)):
             found |= await self._find_part(known, awaited, part, asked, age_max_s)
             if len(part) == _LOOKED_UP_AT_ONCE:
@@ -232,7 +238,7 @@ class Cluster:
         keys: Iterable[K],
         asked: Callable[[K], codec.Fields],
         age_max_s: float,
-    ) -> dict[K, Topic]:
+    ) -> dict[K, ClusterTopic]:
         wanted = list(dict.fromkeys(keys))
         stale = dict.fromkeys(key for key in wanted if _is_stale(known.get(key), age_max_s))
         if stale:
@@ -277,7 +283,7 @@ class Cluster:
         finally:
             self._began_s = None
 
-    async def _metadata(self, topics: list[codec.Fields] | None) -> list[Topic]:
+    async def _metadata(self, topics: list[codec.Fields] | None) -> list[ClusterTopic]:
         """Return the existing topics among these, with None of all. Those that were named are cached."""
         request = {"topics": topics, "allow_auto_topic_creation": False}
         answer = await self._ask(ApiKey.Metadata, _METADATA_VERSION, request)
@@ -286,14 +292,16 @@ class Cluster:
         found = []
         for topic in answer.topics:
             if topic.error_code == 0:
-                found.append(Topic(topic.name, topic.topic_id, len(topic.partitions), topic.is_internal))
+                found.append(
+                    ClusterTopic(topic.name, topic.topic_id, len(topic.partitions), topic.is_internal)
+                )
             elif topic.error_code in _NO_TOPIC and topic.name:
                 self._by_name[topic.name] = _Known(None, _now_s(), self._begun, is_absent=True)
         if topics is not None:
             self._cache(found)
         return found
 
-    def _cache(self, found: Iterable[Topic]) -> None:
+    def _cache(self, found: Iterable[ClusterTopic]) -> None:
         for topic in found:
             known = _Known(topic, _now_s(), self._begun)
             self._by_name[topic.name] = known
@@ -327,7 +335,7 @@ class Cluster:
         return await beside.decode_response(api_key, api_version, answer)
 
 
-def _cached(known: Mapping[K, _Known], keys: Iterable[K], age_max_s: float) -> dict[K, Topic] | None:
+def _cached(known: Mapping[K, _Known], keys: Iterable[K], age_max_s: float) -> dict[K, ClusterTopic] | None:
     found = {}
     for key in keys:
         entry = known.get(key)

@@ -18,7 +18,7 @@ from kafka_why.connections.address import Address as Address
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class BrokerAccess:
     """`tls` is None for plain text. `sasl` is None if the gateway does not authenticate itself by SASL."""
 
     tls: ssl.SSLContext | None = None
@@ -36,7 +36,7 @@ class Access:
         return replace(self, sasl=None)
 
 
-PLAIN_TEXT = Access()
+PLAIN_TEXT = BrokerAccess()
 
 
 _SIZE_BYTES = 4
@@ -71,7 +71,7 @@ class Upstream:
         writer: asyncio.StreamWriter,
         address: Address,
         limits: Limits,
-        access: Access,
+        access: BrokerAccess,
     ) -> None:
         self._reader = reader
         self._writer = writer
@@ -84,7 +84,7 @@ class Upstream:
         self._due_at_s: float | None = None
 
     @classmethod
-    async def open(cls, address: Address, limits: Limits, access: Access = PLAIN_TEXT) -> Self:
+    async def open(cls, address: Address, limits: Limits, access: BrokerAccess = PLAIN_TEXT) -> Self:
         """Connect, and authenticate if `access` has SASL. Raises UpstreamLost."""
         try:
             async with asyncio.timeout(limits.connect_timeout_s):

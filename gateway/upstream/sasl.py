@@ -26,7 +26,7 @@ class SaslError(ValueError):
     """The broker's side of the exchange is wrong. The message is a sentence."""
 
 
-class Exchange(Protocol):
+class ClientExchange(Protocol):
     """One authentication: `auth_bytes` and `receive` in turn until `is_done`."""
 
     def auth_bytes(self) -> bytes:
@@ -54,13 +54,13 @@ class Sasl:
         self._settings = dict(settings)
         self._salted: dict[tuple[bytes, int], bytes] = {}
 
-    def begin(self) -> Exchange:
+    def begin(self) -> ClientExchange:
         """Begin an authentication."""
         if self.mechanism.startswith("SCRAM-"):
             return _Scram(self._settings, self._salted)
         # Without `security_protocol`, for which it would log a warning for each connection.
         given = {name: value for name, value in self._settings.items() if name.startswith("sasl_")}
-        exchange: Exchange = get_sasl_mechanism(self.mechanism)(**given)
+        exchange: ClientExchange = get_sasl_mechanism(self.mechanism)(**given)
         return exchange
 
 

@@ -13,7 +13,7 @@ from uuid import UUID
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.fairness import Room
+from gateway.fairness import CapacityLimiter
 from gateway.log_text import RateLimitedWarning
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import CLIENT_ID, Address, Upstream, UpstreamLost
@@ -41,7 +41,7 @@ class OwnRequests:
         self._cluster = cluster
         self._numbers = count(1)
         self._kept: dict[Address, list[Upstream]] = {}
-        self._room: dict[Address, Room] = {}
+        self._capacity: dict[Address, CapacityLimiter] = {}
 
     async def ask(self, node_id: int | None, api_key: int, version: int, body: codec.Fields) -> Any:
         """Return the response of this broker, or with None of any. Raises UpstreamLost."""
@@ -53,7 +53,7 @@ class OwnRequests:
         return await self._cluster.ask(api_key, version, body)
 
     async def _ask(self, address: Address, api_key: int, version: int, body: codec.Fields) -> Any:
-        async with self._room.setdefault(address, Room(CONNECTIONS_PER_BROKER)):
+        async with self._capacity.setdefault(address, CapacityLimiter(CONNECTIONS_PER_BROKER)):
             kept = self._kept.setdefault(address, [])
             while kept:
                 with suppress(UpstreamLost):
@@ -123,7 +123,7 @@ class TxnProducer(NamedTuple):
     epoch: int
 
 
-class Position(NamedTuple):
+class MarkersEnd(NamedTuple):
     """The end of a markers partition, and the id of its topic."""
 
     topic_id: UUID | None
@@ -185,7 +185,7 @@ class Transactions:
 
         return await self._at_coordinator(transactional_id, ask, lambda state: int(state.error_code))
 
-    async def position(self, partition: int) -> Position:
+    async def position(self, partition: int) -> MarkersEnd:
         """The end of a markers partition at its leader: all records before it can be read. Raises
         UpstreamLost.
         """
@@ -194,7 +194,7 @@ class Transactions:
             topic_id = self._topic_id
             offset = None if leader is None else await self._end(leader, partition)
             if offset is not None and topic_id == self._topic_id:  # else it may be another topic's end
-                return Position(topic_id, offset)
+                return MarkersEnd(topic_id, offset)
             self._looked_at_s = float("-inf")
             await asyncio.sleep(_RETRY_PAUSE_S)
 

@@ -21,7 +21,7 @@ from gateway.authorization.sources import AclOptions
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.limits import Limits
 from gateway.net.options import GatewayOptions
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from gateway.service import serving
 from gateway.upstream.connections import Address
 from gateway.upstream.share_groups import Coordinators
@@ -275,7 +275,7 @@ def running(
         if secured:
             wanted = replace(
                 wanted,
-                security=Security.read(None, None, users_file(folder, USERS)),
+                security=ListenerSecurity.read(None, None, users_file(folder, USERS)),
                 acls=AclOptions(super_users=SUPER_USERS, interval_s=REFRESH_S),
             )
         gateway = stack.enter_context(serving(wanted))

@@ -17,7 +17,7 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from embedded.broker import EmbeddedBroker
 from gateway.limits import Limits
 from gateway.net.options import GatewayOptions
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from gateway.service import serving
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.errors import ErrorCode
@@ -118,7 +118,7 @@ def test_clients_name_themselves_and_get_large_records_over_tls(
     create_topic(broker.client_config, large, 1, {"max.message.bytes": str(2 * size)})
     sent = [random.Random(number).randbytes(size) for number in range(4)]
     with ExitStack() as stack:
-        secured = replace(options, security=Security.read(pem, None, users))
+        secured = replace(options, security=ListenerSecurity.read(pem, None, users))
         address = str(stack.enter_context(serving(secured)))
         one = stack.enter_context(closing(PythonMember(address, group_id, topic, settings=in_python)))
         other = stack.enter_context(closing(ConfluentMember(address, group_id, topic, settings=in_confluent)))

@@ -20,7 +20,7 @@ from gateway.authorization.acls import Operation, PatternType, Permission, Resou
 from gateway.authorization.sources import AclOptions, CurrentAcls
 from gateway.net.options import GatewayOptions
 from gateway.net.server import Gateway
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address
 from gateway.wire import codec
@@ -347,7 +347,7 @@ async def started(serving: AsyncGenerator[tuple[Address, CurrentAcls]]) -> tuple
 
 
 async def serve(admin: Address, users: Path) -> AsyncGenerator[tuple[Address, CurrentAcls]]:
-    users_only = Security.read(None, None, users)
+    users_only = ListenerSecurity.read(None, None, users)
     options = GatewayOptions(
         ClientConfig(str(admin)), TopicLayout.named(), Address(HOST, 0), security=users_only
     )

@@ -18,7 +18,7 @@ from kafka.protocol.api_key import ApiKey
 
 from gateway.net.options import GatewayOptions
 from gateway.net.server import Gateway
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from gateway.upstream import connections
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address, UpstreamLost
@@ -78,7 +78,7 @@ async def gateway_at(
     config: ClientConfig, *, by_broker: bool = False
 ) -> AsyncIterator[tuple[Gateway, CoreBackend]]:
     """A gateway in front of a real broker and the coordinator's pure core."""
-    core, security = CoreBackend(), Security.read(None, None, None, by_broker=by_broker)
+    core, security = CoreBackend(), ListenerSecurity.read(None, None, None, by_broker=by_broker)
     options = GatewayOptions(config, TopicLayout.named(), Address(HOST, 0), security=security)
     gateway = Gateway(options, Cluster.of(config, options.limits), core, core)
     try:

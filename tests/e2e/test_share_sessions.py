@@ -22,7 +22,7 @@ from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.sources import AclOptions, CurrentAcls
 from gateway.net.options import GatewayOptions
 from gateway.net.server import Gateway
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from gateway.service import serving
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.share_groups import Coordinators
@@ -77,7 +77,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
         config = broker.client_config
-        security = Security.read(None, None, users_file(folder, USERS))
+        security = ListenerSecurity.read(None, None, users_file(folder, USERS))
         options = GatewayOptions(
             config, LAYOUT, Address(HOST, 0), security=security, share_groups=Coordinators.BROKERS
         )
@@ -169,7 +169,7 @@ def test_kafkas_share_consumer_begins_new_sessions_after_a_restart_of_the_gatewa
         config,
         LAYOUT,
         free_address(),
-        security=Security.read(None, None, users_file(tmp_path, USERS)),
+        security=ListenerSecurity.read(None, None, users_file(tmp_path, USERS)),
         acls=AclOptions(),
         share_groups=Coordinators.BROKERS,
     )

@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from kafka import KafkaConsumer
 
 from gateway.net.options import GatewayOptions
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from gateway.security.settings import MECHANISMS, ClientAuth, SecuritySettings
 from gateway.service import serving
 from kafka_why.contract.kafka.history import EntryType
@@ -86,7 +86,7 @@ def gateway(options: GatewayOptions, identities: Identities) -> Iterator[str]:
         mechanisms=MECHANISMS,
         max_reauth_ms=REAUTHENTICATION_MS,
     )
-    with serving(replace(options, security=Security(settings))) as address:
+    with serving(replace(options, security=ListenerSecurity(settings))) as address:
         yield str(address)
 
 
@@ -157,7 +157,7 @@ def test_a_certificate_is_an_identity_too(
     ann, bob = authority.issue("ann", organization="Example"), authority.issue("bob")
     ca = str(authority.certificate)
     with ExitStack() as stack:
-        address = str(stack.enter_context(serving(replace(options, security=Security(settings)))))
+        address = str(stack.enter_context(serving(replace(options, security=ListenerSecurity(settings)))))
         in_python = {"ssl_cafile": ca, "ssl_certfile": str(ann.chain), "ssl_keyfile": str(ann.key)}
         python_settings = {"security_protocol": "SSL", **in_python}
         first = stack.enter_context(closing(PythonMember(address, group_id, topic, settings=python_settings)))

@@ -12,7 +12,7 @@ from kafka.protocol.api_key import ApiKey
 
 from gateway.authorization.sources import AclOptions
 from gateway.net.options import GatewayOptions
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from gateway.service import serving
 from gateway.upstream.share_groups import Coordinators
 from streaming.service.share_state.broker_coordinators import BrokerCoordinators
@@ -149,7 +149,7 @@ def test_a_user_needs_rights_to_be_a_member_and_to_change_offsets(
     secured = replace(
         options,
         share_groups=Coordinators.OURS,
-        security=Security.read(None, None, users, None),
+        security=ListenerSecurity.read(None, None, users, None),
         acls=AclOptions(file),
     )
     with serving(secured) as address, JavaShares(str(address), tmp_path, settings=LOGIN) as shares:

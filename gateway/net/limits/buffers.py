@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from gateway.net.life import SlowReader, SlowSender
+from gateway.net.lifecycle import SlowReader, SlowSender
 
 # A bound on what all clients together have sent and the gateway has not answered: whole requests, and
 # frames of which a part is missing.
@@ -22,7 +22,7 @@ _STEP_BYTES = 1024 * 1024
 _HIGH = 1.25
 
 
-class Sender(Protocol):
+class CountedClient(Protocol):
     """A client whose requests are counted."""
 
     @property
@@ -37,7 +37,7 @@ class Sender(Protocol):
     def end(self, why: Exception) -> None: ...
 
 
-class Received:
+class ReceiveBufferLimit:
     """The bytes that clients have sent and that are not answered. Clients with SMALL_BYTES are not counted.
 
     Where there are more than `total_bytes`, nothing is read of the clients that have the mean or more, until
@@ -51,8 +51,8 @@ class Received:
     def __init__(self, total_bytes: int, patience_s: float) -> None:
         self._total_bytes = total_bytes
         self._patience_s = patience_s
-        self._by_client: dict[Sender, int] = {}
-        self._held: set[Sender] = set()
+        self._by_client: dict[CountedClient, int] = {}
+        self._held: set[CountedClient] = set()
         self._looks_at_bytes = total_bytes
         self._timer: asyncio.TimerHandle | None = None
         self.bytes = 0
@@ -62,7 +62,7 @@ class Received:
         """The number of clients of which nothing is read."""
         return len(self._held)
 
-    def count(self, client: Sender, number: int) -> bool:
+    def count(self, client: CountedClient, number: int) -> bool:
         """A client has sent so many bytes that are not answered. Returns whether they are counted."""
         if number <= SMALL_BYTES:
             self.forget(client)
@@ -75,7 +75,7 @@ class Received:
             self._let_go()
         return True
 
-    def forget(self, client: Sender) -> None:
+    def forget(self, client: CountedClient) -> None:
         """A client is gone, or has little under way."""
         self.bytes -= self._by_client.pop(client, 0)
         if client in self._held:
@@ -84,7 +84,7 @@ class Received:
         if self.bytes <= self._total_bytes:
             self._let_go()
 
-    def rest(self, client: Sender) -> None:
+    def rest(self, client: CountedClient) -> None:
         """Let the others have their turn.
 
         libuv reads up to 32 times, so 8 MiB, before it turns to another connection. While 40 clients sent as
@@ -94,7 +94,7 @@ class Received:
             client.hold(held=True)
             asyncio.get_running_loop().call_soon(self._go_on, client)
 
-    def _go_on(self, client: Sender) -> None:
+    def _go_on(self, client: CountedClient) -> None:
         if client not in self._held:
             client.hold(held=False)
 
@@ -129,7 +129,7 @@ class Received:
 End = Callable[[Exception], None]
 
 
-class Unread:
+class WriteBufferLimit:
     """The bytes of responses that clients have not read, at most `total_bytes`. Where there are more, the
     client with the most is disconnected.
     """

@@ -12,7 +12,7 @@ from gateway.quotas.quotas import Quotas
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AdmissionDecision:
     """`refused` is the limit that a connection is over, None if it is accepted. The gateway closes a refused
     connection after `wait_s`, and begins to serve an accepted one after `wait_s`.
     """
@@ -21,10 +21,10 @@ class Verdict:
     wait_s: float = 0.0
 
 
-_ACCEPTED = Verdict()
+_ACCEPTED = AdmissionDecision()
 
 
-class Admission:
+class ConnectionAdmission:
     """Counts the connections by the client's IP address."""
 
     def __init__(self, limits: Limits, quotas: Quotas) -> None:
@@ -33,26 +33,26 @@ class Admission:
         self._by_ip: Counter[str] = Counter()
         self._open = 0
 
-    def enter(self, address: str) -> Verdict:
-        """Decide about a new connection, and count it until `leave`, also if it is refused."""
+    def admit(self, address: str) -> AdmissionDecision:
+        """Decide about a new connection, and count it until `release`, also if it is refused."""
         self._open += 1
         self._by_ip[address] += 1
         limits = self._limits
         if self._open > limits.connections:
-            return Verdict(TOO_MANY)
+            return AdmissionDecision(TOO_MANY)
         if self._by_ip[address] > limits.connections_per_ip_overrides.get(address, limits.connections_per_ip):
-            return Verdict(TOO_MANY_OF_IP)
+            return AdmissionDecision(TOO_MANY_OF_IP)
         now_s = self._quotas.now_s()
         bucket = self._quotas.connections_of(address)
         if bucket is not None and not bucket.try_charge(now_s):
             # Closed late, as a broker does: a client that connects again at once would only cost more.
-            return Verdict(TOO_OFTEN_OF_IP, bucket.wait_s(now_s))
+            return AdmissionDecision(TOO_OFTEN_OF_IP, bucket.wait_s(now_s))
         every = self._quotas.all_connections
         if every is not None and every.charge_exceeds(now_s):
-            return Verdict(wait_s=every.throttle_s(now_s))
+            return AdmissionDecision(wait_s=every.throttle_s(now_s))
         return _ACCEPTED
 
-    def leave(self, address: str) -> None:
+    def release(self, address: str) -> None:
         """A connection has ended."""
         self._open -= 1
         self._by_ip[address] -= 1

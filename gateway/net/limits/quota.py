@@ -11,19 +11,19 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from gateway.apis.context import RequestContext
-from gateway.fairness import Room
-from gateway.metrics.counts import Counts
+from gateway.fairness import CapacityLimiter
+from gateway.metrics.counts import GatewayCounts
 from gateway.quotas.quotas import Quotas, TokenBucket
 
 _USER = "User:"
 
 
-class Meter:
+class QuotaMeter:
     """Counts the requests of one connection, where there are quotas of requests."""
 
     __slots__ = ("_bucket", "_counts", "_known", "_quotas")
 
-    def __init__(self, quotas: Quotas, counts: Counts) -> None:
+    def __init__(self, quotas: Quotas, counts: GatewayCounts) -> None:
         self._quotas = quotas
         self._counts = counts
         self._known: tuple[int, str, str | None] | None = None
@@ -71,13 +71,13 @@ class Meter:
 _NO_BYTES = 0
 
 
-class Items:
+class FanOutSlots:
     """The items of one connection's requests: see `gateway.apis.context.FanOut`. `items` have a place now."""
 
-    __slots__ = ("_counts", "_meter", "_room", "items")
+    __slots__ = ("_capacity", "_counts", "_meter", "items")
 
-    def __init__(self, room: Room, meter: Meter, counts: Counts) -> None:
-        self._room = room
+    def __init__(self, capacity: CapacityLimiter, meter: QuotaMeter, counts: GatewayCounts) -> None:
+        self._capacity = capacity
         self._meter = meter
         self._counts = counts
         self.items = 0
@@ -90,25 +90,25 @@ class Items:
         """See `FanOut`."""
         await self._meter.pay(context.principal, context.header.client_id, context.header.api_key)
 
-    def take_one_more(self) -> bool:
+    def try_acquire(self) -> bool:
         """See `FanOut`."""
-        if not self._room.enter_at_once(_NO_BYTES):
+        if not self._capacity.try_acquire(_NO_BYTES):
             return False
         self.items += 1
         return True
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """See `FanOut`."""
         self.items -= 1
-        self._room.leave(_NO_BYTES)
+        self._capacity.release(_NO_BYTES)
 
     @asynccontextmanager
-    async def place(self, context: RequestContext) -> AsyncIterator[None]:
+    async def acquired(self, context: RequestContext) -> AsyncIterator[None]:
         """See `FanOut`."""
         await self.pay(context)
-        await self._room.enter(_NO_BYTES)
+        await self._capacity.acquire(_NO_BYTES)
         self.items += 1
         try:
             yield
         finally:
-            self.leave()
+            self.release()

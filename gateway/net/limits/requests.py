@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from heapq import heappop, heappush
 from itertools import count
 
-from gateway.fairness import FairQueue, Room, Turn
+from gateway.fairness import CapacityLimiter, FairQueue, Turn
 
 # A bound on the bytes of all requests that the coordinator has parked.
 #
@@ -16,7 +16,7 @@ from gateway.fairness import FairQueue, Room, Turn
 # the bound is not given up, whatever others send.
 
 
-class Parked:
+class ParkedMemoryLimit:
     """The parked requests of all connections, at most `total_bytes` bytes."""
 
     def __init__(self, total_bytes: int) -> None:
@@ -27,8 +27,8 @@ class Parked:
         """Negative sizes and numbers. A request that has left may still be in it."""
         self.bytes = 0
 
-    def enter(self, request_bytes: int, give_up: Callable[[], None]) -> int:
-        """Count a request until `leave` gets the number that this returns. `give_up` ends a request, and is
+    def add(self, request_bytes: int, give_up: Callable[[], None]) -> int:
+        """Count a request until `remove` gets the number that this returns. `give_up` ends a request, and is
         called after that, perhaps for this one. Of several of one size the latest is given up first.
         """
         number = next(self._numbers)
@@ -37,7 +37,7 @@ class Parked:
         self.bytes += request_bytes
         return number
 
-    def leave(self, number: int) -> None:
+    def remove(self, number: int) -> None:
         """A request is answered or given up."""
         request_bytes, _ = self._by_number.pop(number)
         self.bytes -= request_bytes
@@ -46,7 +46,7 @@ class Parked:
             self._largest_first.sort()
 
     def shrink(self) -> None:
-        """Give requests up until the others are within the bound. `give_up` calls `leave`."""
+        """Give requests up until the others are within the bound. `give_up` calls `remove`."""
         while self.bytes > self._total_bytes:
             _, negative = heappop(self._largest_first)
             if -negative in self._by_number:
@@ -64,7 +64,7 @@ class Parked:
 SMALL_BYTES = 16 * 1024
 
 
-class Flow:
+class LargeRequestRate:
     """Lets `rate` bytes a second pass, after `burst` bytes at once. Tenants that wait take turns. A client
     that is gone loses its turn.
     """
@@ -82,7 +82,7 @@ class Flow:
         """The number of requests that wait."""
         return self._waiting.waiting
 
-    async def enter(self, request_bytes: int) -> None:
+    async def acquire(self, request_bytes: int) -> None:
         """Wait until the request may pass. The last one of a burst may exceed it."""
         if request_bytes <= SMALL_BYTES or (not self._waiting and self._has_taken(request_bytes)):
             return
@@ -121,50 +121,50 @@ class Flow:
 # however many requests a client sends at once, and however long its broker takes for them.
 
 
-class Forwarding:
+class ForwardingLimiter:
     """The places of all connections. A request behind others of its connection takes one of `behind`."""
 
     def __init__(self, places: int) -> None:
-        self.places = Room(places)
-        self.behind = Room(places // 2)
+        self.all = CapacityLimiter(places)
+        self.behind = CapacityLimiter(places // 2)
 
 
-class Forwarded:
+class ForwardedRequests:
     """The requests of one connection at its broker."""
 
     __slots__ = ("_behind", "_forwarding", "requests")
 
-    def __init__(self, forwarding: Forwarding) -> None:
+    def __init__(self, forwarding: ForwardingLimiter) -> None:
         self._forwarding = forwarding
         self._behind = 0
         self.requests = 0
 
-    async def enter(self, answered: Callable[[], Awaitable[None]]) -> None:
+    async def acquire(self, answered: Callable[[], Awaitable[None]]) -> None:
         """Take a place for the next request, and wait until the earlier ones are `answered` if it may not be
         behind them.
         """
         if self.requests:
-            if self._forwarding.behind.enter_at_once():
+            if self._forwarding.behind.try_acquire():
                 self._behind += 1
             else:
                 await answered()
-        await self._forwarding.places.enter()
+        await self._forwarding.all.acquire()
         self.requests += 1
 
-    def leave(self) -> None:
+    def release(self) -> None:
         """Give the place of the first request back. The one behind it is the first then."""
         self.requests -= 1
-        self._forwarding.places.leave()
-        self._give_behind_back()
+        self._forwarding.all.release()
+        self._release_behind()
 
     def close(self) -> None:
         """Give all places back."""
         while self.requests:
-            self.leave()
+            self.release()
         while self._behind:
-            self._give_behind_back()
+            self._release_behind()
 
-    def _give_behind_back(self) -> None:
+    def _release_behind(self) -> None:
         if self._behind:
             self._behind -= 1
-            self._forwarding.behind.leave()
+            self._forwarding.behind.release()

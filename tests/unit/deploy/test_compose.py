@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from deploy.healthcheck import main as healthcheck
 from gateway.metrics.collector import GatewayCollector
-from gateway.metrics.counts import Counts
+from gateway.metrics.counts import GatewayCounts
 from gateway.metrics.numbers import FAMILIES, counted
 from kafka_why import __version__
 from kafka_why.metrics.http import HttpPort
@@ -96,7 +96,7 @@ def test_ports_agree_from_the_coordinator_to_the_dashboard() -> None:
 
 def gateway_metrics() -> CollectorRegistry:
     """The metrics of a gateway that has counted one of everything."""
-    counts = Counts()
+    counts = GatewayCounts()
     counts.answer(ApiKey.Heartbeat, 0.1)
     counts.coordinator_answer("Heartbeat", 0.1)
     counts.errors[ApiKey.Heartbeat, 15] += 1

@@ -8,7 +8,7 @@ from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
 from gateway.net.advertised import Advertised, Template, parse_templates
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from kafka_why.connections.address import Address
 from tests.harness.gateway import HOST, NODE_ID, GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import LIST, join_fields
@@ -106,7 +106,10 @@ async def named(world: GatewayFixture, name: str | None) -> RawClient:
 
 
 @pytest.mark.parametrize("of_the_group", [True, False, None])
-@played(security=Security.read(PEM, None, None), templates=parse_templates("broker-{node}.example.com:9092"))
+@played(
+    security=ListenerSecurity.read(PEM, None, None),
+    templates=parse_templates("broker-{node}.example.com:9092"),
+)
 async def test_a_server_name_leads_to_the_listener_of_its_broker(
     world: GatewayFixture, of_the_group: bool | None
 ) -> None:

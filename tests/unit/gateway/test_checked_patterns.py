@@ -11,7 +11,7 @@ from gateway.apis import topic_facts
 from gateway.apis.context import PatternLooks
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
-from gateway.metrics.counts import Counts
+from gateway.metrics.counts import GatewayCounts
 from gateway.metrics.loop_watch import loop_watched
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved
@@ -173,7 +173,7 @@ async def test_rights_to_many_topics_do_not_hold_the_event_loop(world: GatewayFi
     world.broker.topics |= {f"x{number}": 1 for number in range(500)}
     # The metadata are read now: in this test the broker is of the same event loop.
     await world.ask(HEARTBEAT, 1, **by_pattern("orders"))
-    with loop_watched(counts := Counts()):
+    with loop_watched(counts := GatewayCounts()):
         await world.ask(HEARTBEAT, 1, **by_pattern(".*", member_id="n"))
         held_s = counts.held_s
     regex = last_asked(world).regex

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.security import authentication
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from gateway.security.settings import ClientAuth, PrincipalMapper, SecuritySettings
 from gateway.watched_files import WatchedFiles
 from gateway.wire import codec
@@ -37,9 +37,9 @@ def server(authority: Authority) -> Issued:
     return authority.issue("gateway")
 
 
-def secured(authority: Authority, server: Issued, auth: ClientAuth, **given: Any) -> Security:
+def secured(authority: Authority, server: Issued, auth: ClientAuth, **given: Any) -> ListenerSecurity:
     trusted: dict[str, Any] = {"truststore": authority.certificate, "client_auth": auth}
-    return Security(SecuritySettings(keystore=server.both, **trusted, **given))
+    return ListenerSecurity(SecuritySettings(keystore=server.both, **trusted, **given))
 
 
 def context_of(authority: Authority, client: Issued | None = None) -> ssl.SSLContext:
@@ -206,7 +206,7 @@ def test_a_client_of_a_removed_ca_resumes_no_session(
 def test_changed_users_hold_for_new_authentications(tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text("ann:secret\n")
-    security = Security(SecuritySettings(users=users))
+    security = ListenerSecurity(SecuritySettings(users=users))
 
     @played(security=security)
     async def play(world: GatewayFixture) -> None:

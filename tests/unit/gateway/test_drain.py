@@ -9,7 +9,7 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 
 from gateway.net.connection import Connection
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from gateway.wire.framing import framed
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.responses import JoinGroupResponse
@@ -45,7 +45,7 @@ async def test_an_idle_connection_is_ended_and_new_ones_are_refused(world: Gatew
 
 
 @pytest.mark.parametrize("tls", [None, ssl.create_default_context(cafile=PEM)], ids=["plain", "TLS"])
-@played(security=lambda tls: Security.read(tls and PEM, None, None))
+@played(security=lambda tls: ListenerSecurity.read(tls and PEM, None, None))
 async def test_requests_under_way_are_answered_before_the_end_and_later_ones_are_not_taken_up(
     world: GatewayFixture, tls: ssl.SSLContext | None
 ) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from threading import Event
 from typing import Any, TypeVar
 
-from gateway.fairness import TENANT, FairQueue, FairThread, Room
-from gateway.net.limits.requests import SMALL_BYTES, Flow, Forwarded, Forwarding
-from gateway.security.authentication import Security
+from gateway.fairness import TENANT, CapacityLimiter, FairQueue, FairThread
+from gateway.net.limits.requests import SMALL_BYTES, ForwardedRequests, ForwardingLimiter, LargeRequestRate
+from gateway.security.authentication import ListenerSecurity
 from gateway.security.settings import SecuritySettings
 from tests.harness.coroutines import asynchronous
 from tests.harness.gateway import HOST, PATIENCE_S, GatewayFixture, RawClient, played
@@ -22,7 +22,7 @@ from tests.harness.waiting import until
 from tests.unit.gateway.test_pipelining import asked, beat, hold, until_asked
 from tests.unit.gateway.test_server import passed_on
 
-USERS = Security(SecuritySettings(users=Path(__file__).parents[2] / "data" / "gateway_users"))
+USERS = ListenerSecurity(SecuritySettings(users=Path(__file__).parents[2] / "data" / "gateway_users"))
 OTHER_LOOPBACK = "127.0.0.2"
 LARGE = 2 * SMALL_BYTES
 
@@ -82,10 +82,10 @@ def test_who_is_gone_costs_its_tenant_no_turn() -> None:
 
 @in_still_time
 async def test_large_joins_of_one_tenant_delay_another_by_one(loop: StillLoop) -> None:
-    flow, passed = Flow(LARGE, LARGE), list[str]()
+    flow, passed = LargeRequestRate(LARGE, LARGE), list[str]()
 
     async def enter() -> None:
-        await flow.enter(LARGE)
+        await flow.acquire(LARGE)
         passed.append(TENANT.get())
 
     tasks = [of("many", enter()) for _ in range(10)]
@@ -101,7 +101,7 @@ async def test_large_joins_of_one_tenant_delay_another_by_one(loop: StillLoop) -
 
 @asynchronous
 async def test_room_is_given_by_turns_and_given_back() -> None:
-    room, entered = Room(1), list[str]()
+    room, entered = CapacityLimiter(1), list[str]()
 
     async def enter() -> None:
         async with room:
@@ -114,7 +114,7 @@ async def test_room_is_given_by_turns_and_given_back() -> None:
     tasks[5].cancel()
     await asyncio.gather(*tasks, one, return_exceptions=True)
     assert room.waiting == 0
-    assert room.enter_at_once()
+    assert room.try_acquire()
     assert entered == ["many", "many", "one", *["many"] * 7]
 
 
@@ -223,11 +223,11 @@ async def test_a_connection_gives_all_its_places_at_brokers_back() -> None:
     async def never() -> None:
         raise AssertionError("there are places behind others")
 
-    forwarding = Forwarding(6)
+    forwarding = ForwardingLimiter(6)
     for _ in range(3):
-        mine = Forwarded(forwarding)
+        mine = ForwardedRequests(forwarding)
         for _ in range(4):
-            await mine.enter(never)
-        mine.leave()
+            await mine.acquire(never)
+        mine.release()
         mine.close()
         assert mine.requests == 0

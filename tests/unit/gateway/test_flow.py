@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from gateway.net.limits.requests import SMALL_BYTES, Flow
+from gateway.net.limits.requests import SMALL_BYTES, LargeRequestRate
 from tests.harness.coroutines import asynchronous
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import COMMIT, HEARTBEAT, JOIN, SYNC, commit_fields, join_fields
@@ -17,12 +17,12 @@ SLOW: dict[str, Any] = {"large_bytes_per_s": 1, "large_burst_bytes": LARGE}
 
 @asynchronous
 async def test_small_requests_do_not_wait() -> None:
-    flow = Flow(1, 1)
-    large = [asyncio.create_task(flow.enter(LARGE)) for _ in range(2)]
+    flow = LargeRequestRate(1, 1)
+    large = [asyncio.create_task(flow.acquire(LARGE)) for _ in range(2)]
     await asyncio.sleep(0)
     assert flow.waiting == 1
     for _ in range(100):
-        await flow.enter(SMALL_BYTES)
+        await flow.acquire(SMALL_BYTES)
     for task in large:
         task.cancel()
 

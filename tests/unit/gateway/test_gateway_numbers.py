@@ -8,7 +8,7 @@ from kafka.protocol.api_key import ApiKey
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from gateway.metrics.collector import PREFIX, GatewayCollector
-from gateway.metrics.counts import Counts
+from gateway.metrics.counts import GatewayCounts
 from gateway.metrics.numbers import FAMILIES, Numbers, added, counted
 from tests.harness.gateway import GatewayFixture, played
 from tests.harness.gateway_requests import COMMIT, HEARTBEAT, commit_fields
@@ -64,7 +64,7 @@ async def test_keys_of_no_api_share_a_label_because_clients_choose_them(world: G
 
 
 def test_every_family_is_served_in_text() -> None:
-    counts = Counts()
+    counts = GatewayCounts()
     counts.answer(12, 0.02)
     counts.coordinator_answer("Heartbeat", 0.2)
     text = generate_latest(samples(counted(counts))).decode()
@@ -77,7 +77,7 @@ def test_every_family_is_served_in_text() -> None:
 
 def test_each_reason_of_a_refusal_has_a_series_from_the_start() -> None:
     """`increase` of a series that begins at 1 is 0: an alert would miss the first refusal."""
-    numbers = counted(Counts())
+    numbers = counted(GatewayCounts())
     for reason in ("max.connections", "max.connections.per.ip", "connection_creation_rate", "draining"):
         assert value(numbers, "connections_refused_total", reason=reason) == 0
 
@@ -87,9 +87,9 @@ durations = st.lists(st.floats(0, 100), max_size=20)
 
 @given(st.lists(durations, max_size=4))
 def test_the_sum_over_processes_is_as_if_one_had_counted_all(parts: list[list[float]]) -> None:
-    alone, together = [], Counts()
+    alone, together = [], GatewayCounts()
     for part in parts:
-        counts = Counts()
+        counts = GatewayCounts()
         for seconds in part:
             for one in (counts, together):
                 one.answer(12, seconds)

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.limits import Limits
-from gateway.metrics.counts import Counts
-from gateway.net.life import ClientGone, Drained
-from gateway.net.limits.buffers import Received, Unread
+from gateway.metrics.counts import GatewayCounts
+from gateway.net.lifecycle import ClientGone, Drained
+from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
 from gateway.net.stream import ClientStream
-from gateway.net.writing import Place
+from gateway.net.writing import ResponseSlot
 from gateway.wire.framing import framed
 from tests.harness.slow_socket import Socket
 from tests.harness.still_time import StillLoop, in_still_time
@@ -38,21 +38,21 @@ class Play:
 
     def __init__(self, loop: StillLoop, *, authenticated: bool) -> None:
         self.loop, self.socket = loop, Socket(loop)
-        self.open: list[tuple[Place, bytes]] = []
+        self.open: list[tuple[ResponseSlot, bytes]] = []
         self.sent = 0
         self.wanted: set[str] = set()
         """Why the model reads nothing."""
         self.is_known = authenticated
         self.is_finishing = self.is_starting = False
-        unread, received = Unread(10**9), Received(10**9, 60.0)
+        unread, received = WriteBufferLimit(10**9), ReceiveBufferLimit(10**9, 60.0)
         self.stream = self.socket.stream = ClientStream(
-            LIMITS, lambda _: None, Counts(), unread, received, authenticated=authenticated
+            LIMITS, lambda _: None, GatewayCounts(), unread, received, authenticated=authenticated
         )
         self.stream.start_by(self._start_at_once)
         self.stream.connection_made(self.socket)
         self.tasks = [loop.create_task(self._work()), loop.create_task(self._end())]
 
-    def _start_at_once(self, request: bytes, place: Place) -> bool:
+    def _start_at_once(self, request: bytes, place: ResponseSlot) -> bool:
         assert not (self.stream.ended.done() or self.is_finishing), "nothing is taken up at the end"
         assert not self.socket.held, "nor while the client does not read"
         assert "muted" not in self.wanted, "nor while it is throttled"
@@ -63,7 +63,7 @@ class Play:
         finally:
             self.is_starting = False
 
-    def _start(self, request: bytes, place: Place) -> bool:
+    def _start(self, request: bytes, place: ResponseSlot) -> bool:
         match request[:1]:
             case b"o":
                 self.stream.answer(place, request[1:5])

@@ -14,10 +14,10 @@ from gateway.apis.slices import Slices, batches
 from gateway.authorization.acls import CLUSTER_NAME, Operation
 from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.groups import KnownGroup
-from gateway.fairness import Room
-from gateway.metrics.counts import Counts
-from gateway.net.limits.buffers import Unread
-from gateway.net.writing import Writing
+from gateway.fairness import CapacityLimiter
+from gateway.metrics.counts import GatewayCounts
+from gateway.net.limits.buffers import WriteBufferLimit
+from gateway.net.writing import ResponseWriter
 from gateway.wire import codec
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import DescribeGroup
@@ -130,7 +130,7 @@ def test_a_description_of_many_members_is_made_in_slices() -> None:
         services = SimpleNamespace(authorizer=None)
 
         def slices(self) -> Slices:
-            return Counting(Room(1))
+            return Counting(CapacityLimiter(1))
 
         def may(self, *_: Any) -> bool:
             return True
@@ -175,10 +175,10 @@ async def test_a_list_is_the_same_as_by_the_general_codec(world: GatewayFixture,
 
 def test_all_parts_of_a_response_count_until_the_client_has_read_them() -> None:
     life: Any = SimpleNamespace(state=SimpleNamespace(gives=True), end=lambda why: None)
-    unread = Unread(10**9)
-    writing = Writing(life, Counts(), unread)
+    unread = WriteBufferLimit(10**9)
+    writing = ResponseWriter(life, GatewayCounts(), unread)
     writing.transport = SimpleNamespace(is_closing=lambda: False)  # type: ignore[assignment]
-    writing.put(writing.enter(10), (b"size", bytes(10_000), b"\0"))
+    writing.put(writing.open_slot(10), (b"size", bytes(10_000), b"\0"))
     assert unread.bytes == 10_005
 
 

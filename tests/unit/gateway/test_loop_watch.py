@@ -9,7 +9,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from gateway.metrics.counts import Counts
+from gateway.metrics.counts import GatewayCounts
 from gateway.metrics.loop_watch import HELD_MAX_S, loop_watched
 
 LOOPS = pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
@@ -21,8 +21,8 @@ def use_processor(seconds: float) -> None:
         pass
 
 
-def watched(run: Any, work: Coroutine[Any, Any, None]) -> tuple[Counts, list[Any]]:
-    counts = Counts()
+def watched(run: Any, work: Coroutine[Any, Any, None]) -> tuple[GatewayCounts, list[Any]]:
+    counts = GatewayCounts()
 
     async def play() -> None:
         with loop_watched(counts):

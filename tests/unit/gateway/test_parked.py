@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.net.limits.requests import Parked
+from gateway.net.limits.requests import ParkedMemoryLimit
 from gateway.wire.framing import STRING_MAX_BYTES
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import (
@@ -117,21 +117,21 @@ SIZES = st.lists(st.tuples(st.integers(1, 100), st.booleans()), max_size=60)
 def test_a_request_up_to_the_mean_at_the_bound_is_not_given_up(
     sizes: list[tuple[int, bool]], bound: int
 ) -> None:
-    parked = Parked(bound)
+    parked = ParkedMemoryLimit(bound)
     here: dict[int, tuple[int, int]] = {}
 
     def enter(name: int, size: int) -> None:
         def give_up() -> None:
             assert here[name][1] > bound / len(here)
-            parked.leave(here.pop(name)[0])
+            parked.remove(here.pop(name)[0])
 
-        here[name] = parked.enter(size, give_up), size
+        here[name] = parked.add(size, give_up), size
 
     for name, (size, leaves) in enumerate(sizes):
         enter(name, size)
         parked.shrink()
         if leaves and here:
-            parked.leave(here.pop(next(iter(here)))[0])
+            parked.remove(here.pop(next(iter(here)))[0])
         assert parked.bytes == sum(size for _, size in here.values()) <= bound
 
 

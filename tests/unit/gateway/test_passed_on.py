@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.limits import MIB
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from gateway.security.settings import SecuritySettings
 from gateway.wire import codec
 from gateway.wire.framing import request_header
@@ -177,7 +177,7 @@ def test_the_name_of_a_client_that_is_refused_is_escaped_in_the_log(tmp_path: Pa
     users = tmp_path / "users"
     users.write_text("a\x1b[2J" + "b" * 100 + ":secret\n")
 
-    @played(rights=[], security=Security(SecuritySettings(users=users)))
+    @played(rights=[], security=ListenerSecurity(SecuritySettings(users=users)))
     async def play(world: GatewayFixture) -> None:
         client = await world.client()
         settings = by_password("PLAIN", "a\x1b[2J" + "b" * 100, "secret")
@@ -202,7 +202,7 @@ async def test_a_request_about_the_cluster_needs_kafkas_operation(world: Gateway
 
 
 @pytest.mark.parametrize("by_broker", [False, True])
-@played(rights=READER, security=lambda by_broker: Security(by_broker=by_broker))
+@played(rights=READER, security=lambda by_broker: ListenerSecurity(by_broker=by_broker))
 async def test_the_api_with_a_telling_cursor_is_offered_where_brokers_see_the_clients(
     world: GatewayFixture, by_broker: bool
 ) -> None:

@@ -6,10 +6,10 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
-from gateway.security.authentication import Security
-from gateway.security.mechanisms import Exchange, PlainExchange
+from gateway.security.authentication import ListenerSecurity
+from gateway.security.mechanisms import PlainExchange, ServerExchange
 from gateway.security.oauthbearer import TokenSettings
-from gateway.security.session import Session
+from gateway.security.session import ClientSession
 from gateway.security.settings import SecuritySettings
 from gateway.wire import codec
 from gateway.wire.errors import GatewayError
@@ -34,11 +34,11 @@ class Hour:
     def __init__(self) -> None:
         users = Users(["ann:secret", "bob:secret"])
 
-        def begin() -> Exchange:
+        def begin() -> ServerExchange:
             return PlainExchange(users)
 
         self.now_s = 0.0
-        self.session = Session(
+        self.session = ClientSession(
             lambda: {"PLAIN": begin, "OTHER": begin}, max_reauth_ms=HOUR_S * 1_000, clock=lambda: self.now_s
         )
         assert self.again() == ErrorCode.NONE
@@ -103,7 +103,7 @@ def test_a_session_is_renewed_once_a_second() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-@played(security=Security(by_broker=True))
+@played(security=ListenerSecurity(by_broker=True))
 async def test_a_session_of_the_broker_ends_in_every_version(world: GatewayFixture, version: int) -> None:
     """Version 0 has no lifetime in its response, so the gateway asks the broker by version 1."""
     world.broker.answers[ApiKey.SaslHandshake] = {"error_code": 0, "mechanisms": ["PLAIN"]}
@@ -129,8 +129,8 @@ def issuer(tmp_path_factory: pytest.TempPathFactory) -> TokenIssuer:
     return TokenIssuer(tmp_path_factory.mktemp("tokens"))
 
 
-def by_tokens(issuer: TokenIssuer) -> Security:
-    return Security(SecuritySettings(jwks=issuer.jwks))
+def by_tokens(issuer: TokenIssuer) -> ListenerSecurity:
+    return ListenerSecurity(SecuritySettings(jwks=issuer.jwks))
 
 
 async def session_ends(world: GatewayFixture) -> None:
@@ -165,7 +165,7 @@ def test_the_shorter_of_token_and_setting_bounds_the_session(issuer: TokenIssuer
     tokens = TokenSettings(clock_skew_s=HOUR_S)
     settings = SecuritySettings(users=USERS, jwks=issuer.jwks, max_reauth_ms=100_000, tokens=tokens)
 
-    @played(security=Security(settings))
+    @played(security=ListenerSecurity(settings))
     async def play(world: GatewayFixture) -> None:
         for lifetime_s in (HOUR_S, 1e18):
             answer = await authenticate(await world.client(), by_token(issuer.token("ann", lifetime_s)))
@@ -182,7 +182,7 @@ def test_the_shorter_of_token_and_setting_bounds_the_session(issuer: TokenIssuer
     play()
 
 
-@played(security=Security(SecuritySettings(users=USERS)), unauthenticated_frame_bytes=1_000)
+@played(security=ListenerSecurity(SecuritySettings(users=USERS)), unauthenticated_frame_bytes=1_000)
 async def test_a_client_that_authenticates_again_has_the_bound_of_a_first_one(world: GatewayFixture) -> None:
     client = await world.client()
     assert (await authenticate(client, by_password("PLAIN", "ann", "secret"))).error_code == 0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.net.limits.buffers import SMALL_BYTES, Received
+from gateway.net.limits.buffers import SMALL_BYTES, ReceiveBufferLimit
 from tests.harness.coroutines import asynchronous
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT
@@ -23,7 +23,7 @@ PATIENCE_S = 0.5
 class Client:
     """One that sends while it is not held."""
 
-    received: Received
+    received: ReceiveBufferLimit
     sent: int = 0
     is_held: bool = False
     lacks_a_part: bool = True
@@ -56,7 +56,7 @@ async def test_bytes_are_bounded_and_a_client_below_the_mean_is_not_held_first(
 ) -> None:
     """A step is a client that sends so many KiB, or whose requests are answered (0)."""
     bound = bound_kib * KIB
-    received = Received(bound, 60.0)
+    received = ReceiveBufferLimit(bound, 60.0)
     clients = [Client(received) for _ in range(6)]
     for number, kib in steps:
         client = clients[number]
@@ -120,7 +120,7 @@ async def test_a_held_client_whose_frame_has_no_end_is_disconnected(world: Gatew
 
 @asynchronous
 async def test_a_client_that_sends_much_at_once_lets_the_others_have_their_turn() -> None:
-    received = Received(10 * KIB, 60.0)
+    received = ReceiveBufferLimit(10 * KIB, 60.0)
     resting, too_much = Client(received), Client(received)
     for client in (resting, too_much):
         received.rest(client)

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.protocol.api_key import ApiKey
 
-from gateway.net.limits.buffers import Unread
+from gateway.net.limits.buffers import WriteBufferLimit
 from gateway.net.stream import HELD_MAX_BYTES
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from gateway.wire.framing import framed
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.waiting import until
@@ -52,7 +52,7 @@ async def test_a_large_response_passes_before_all_of_it_is_there(world: GatewayF
 
 
 @pytest.mark.parametrize("tls", [None, ssl.create_default_context(cafile=PEM)], ids=["plain", "TLS"])
-@played(security=lambda tls: Security.read(tls and PEM, None, None))
+@played(security=lambda tls: ListenerSecurity.read(tls and PEM, None, None))
 async def test_what_a_client_does_not_read_stays_at_the_broker(
     world: GatewayFixture, tls: ssl.SSLContext | None
 ) -> None:
@@ -71,7 +71,7 @@ async def test_what_a_client_does_not_read_stays_at_the_broker(
     await until(lambda: unread(world) == 0)
 
 
-@played(security=Security.read(PEM, None, None), write_timeout_s=0.5)
+@played(security=ListenerSecurity.read(PEM, None, None), write_timeout_s=0.5)
 async def test_with_tls_a_response_that_nobody_reads_is_unread_and_ends_its_connection(
     world: GatewayFixture,
 ) -> None:
@@ -115,7 +115,7 @@ MOVES = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 50), st.booleans())
 def test_no_client_is_disconnected_that_has_less_than_another(
     moves: list[tuple[int, int, bool]], bound: int
 ) -> None:
-    unread = Unread(bound)
+    unread = WriteBufferLimit(bound)
     held = dict.fromkeys(range(5), 0)
 
     def end_of(name: int) -> Any:

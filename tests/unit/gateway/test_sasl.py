@@ -9,7 +9,7 @@ from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
 from cli.gateway_user import gateway_user
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from gateway.security.oauthbearer import TokenSettings
 from gateway.security.settings import MECHANISMS, SecuritySettings
 from tests.harness.gateway import GatewayFixture, RawClient, played
@@ -34,8 +34,8 @@ def users(tmp_path: Path) -> Path:
     return path
 
 
-def secured(users: Path | None, **given: Any) -> Security:
-    return Security(SecuritySettings(users=users, **given))
+def secured(users: Path | None, **given: Any) -> ListenerSecurity:
+    return ListenerSecurity(SecuritySettings(users=users, **given))
 
 
 async def served(client: RawClient) -> bool:

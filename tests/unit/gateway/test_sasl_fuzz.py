@@ -8,9 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.security.mechanisms import Accepted, Exchange, PlainExchange, Refused, ScramExchange
+from gateway.security.mechanisms import (
+    AuthenticationAccepted,
+    AuthenticationRefused,
+    PlainExchange,
+    ScramExchange,
+    ServerExchange,
+)
 from gateway.security.oauthbearer import OAuthBearerExchange, TokenSettings, TokenValidator
-from gateway.security.session import Session
+from gateway.security.session import ClientSession
 from gateway.wire.sasl import trimmed
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.credentials import Users
@@ -61,7 +67,7 @@ def tokens(issuer: TokenIssuer) -> TokenValidator:
     return TokenValidator(issuer.jwks.read_bytes(), TokenSettings())
 
 
-def exchange_of(mechanism: str, tokens: TokenValidator) -> Exchange:
+def exchange_of(mechanism: str, tokens: TokenValidator) -> ServerExchange:
     if mechanism == "OAUTHBEARER":
         return OAuthBearerExchange(tokens)
     return PlainExchange(USERS) if mechanism == "PLAIN" else ScramExchange(mechanism, USERS)
@@ -74,7 +80,7 @@ def exchange_of(mechanism: str, tokens: TokenValidator) -> Exchange:
 def test_no_bytes_raise_or_let_anybody_in(
     mechanism: str, tokens: TokenValidator, messages: list[bytes]
 ) -> None:
-    session = Session(lambda: {mechanism: lambda: exchange_of(mechanism, tokens)})
+    session = ClientSession(lambda: {mechanism: lambda: exchange_of(mechanism, tokens)})
     assert session.handshake(mechanism) is ErrorCode.NONE
     for message in messages:
         session.authenticate(message)
@@ -92,7 +98,7 @@ def test_no_claims_of_a_signed_token_raise(
     token = issuer.token("ann", **claims)
     message = b"n,,\x01auth=Bearer %s\x01\x01" % token.encode()
     outcome = OAuthBearerExchange(tokens).evaluate(message)
-    if isinstance(outcome, Accepted):
+    if isinstance(outcome, AuthenticationAccepted):
         assert outcome.name == trimmed(claims.get("sub", "ann"))
         assert outcome.expires_at_ms is not None
 
@@ -104,8 +110,8 @@ def test_what_is_right_is_let_in(issuer: TokenIssuer, tokens: TokenValidator) ->
         b"n,,\x01auth=Bearer %s\x01\x01" % issuer.token("ann").encode()
     )
     for outcome in (plain, by_token):
-        assert isinstance(outcome, Accepted) and outcome.name == "ann"
-    assert isinstance(PlainExchange(USERS).evaluate(b"\0ann\0secret\0"), Refused)
+        assert isinstance(outcome, AuthenticationAccepted) and outcome.name == "ann"
+    assert isinstance(PlainExchange(USERS).evaluate(b"\0ann\0secret\0"), AuthenticationRefused)
 
 
 @pytest.mark.parametrize(
@@ -117,10 +123,10 @@ def test_a_long_name_takes_memory_of_its_own_length(
     """Not a frame of the regular expression for each character: that is more than 50 bytes."""
     message = first.format("a" * 400_000).encode()
     is_scram = mechanism.startswith("SCRAM-")
-    exchange: Exchange = ScramExchange(mechanism, USERS) if is_scram else OAuthBearerExchange(tokens)
+    exchange: ServerExchange = ScramExchange(mechanism, USERS) if is_scram else OAuthBearerExchange(tokens)
     tracemalloc.start()
     try:
-        assert isinstance(exchange.evaluate(message), Refused)
+        assert isinstance(exchange.evaluate(message), AuthenticationRefused)
         assert tracemalloc.get_traced_memory()[1] < 10 * len(message)
     finally:
         tracemalloc.stop()

@@ -9,9 +9,9 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from gateway.security.settings import SecurityError, SecuritySettings
-from gateway.upstream import kept_versions
+from gateway.upstream import api_versions
 from gateway.wire.framing import framed
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.waiting import until
@@ -20,7 +20,7 @@ HEARTBEAT = 12
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
 DATA = Path(__file__).parents[2] / "data"
 PEM = DATA / "gateway.pem"
-USERS = Security(SecuritySettings(users=DATA / "gateway_users"))
+USERS = ListenerSecurity(SecuritySettings(users=DATA / "gateway_users"))
 
 
 async def log_in(client: RawClient, message: bytes) -> int:
@@ -82,7 +82,7 @@ async def test_who_does_not_authenticate_in_time_is_cut_off(world: GatewayFixtur
     assert (await client.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
-@played(security=Security.read(PEM, None, None), authentication_timeout_s=0.3)
+@played(security=ListenerSecurity.read(PEM, None, None), authentication_timeout_s=0.3)
 async def test_who_does_not_end_the_tls_handshake_in_time_is_cut_off(world: GatewayFixture) -> None:
     assert await (await world.client()).is_closed()
 
@@ -122,7 +122,7 @@ async def test_strangers_that_ask_for_versions_cost_no_connection_to_a_broker(wo
 @played(security=USERS)
 async def test_versions_are_answered_while_no_broker_is(world: GatewayFixture) -> None:
     before = (await world.ask(ApiKey.ApiVersions, 0)).to_dict()
-    with patch.object(kept_versions, "AGE_MAX_S", 0.0):
+    with patch.object(api_versions, "AGE_MAX_S", 0.0):
         await world.stop_broker()
         assert (await world.ask(ApiKey.ApiVersions, 0)).to_dict() == before
 
@@ -166,7 +166,7 @@ async def test_where_nobody_is_asked_sasl_is_out_of_turn_and_reaches_no_broker(w
     assert (await world.ask(HEARTBEAT, 4, **BEAT)).error_code == 25
 
 
-@played(security=Security.read(PEM, None, None), write_timeout_s=1.0)
+@played(security=ListenerSecurity.read(PEM, None, None), write_timeout_s=1.0)
 async def test_clients_come_by_tls_alone(world: GatewayFixture) -> None:
     tls = ssl.create_default_context(cafile=PEM)
     client = await world.client(tls=tls)
@@ -184,8 +184,8 @@ async def test_clients_come_by_tls_alone(world: GatewayFixture) -> None:
 
 def test_what_cannot_be_read_says_so() -> None:
     with pytest.raises(SecurityError, match="cannot be used"):
-        Security.read(DATA / "gateway_users", None, None)
+        ListenerSecurity.read(DATA / "gateway_users", None, None)
     with pytest.raises(SecurityError, match="none cannot be read: No such file"):
-        Security.read(None, None, DATA / "none")
+        ListenerSecurity.read(None, None, DATA / "none")
     with pytest.raises(SecurityError, match="needs its certificate"):
-        Security.read(None, PEM, None)
+        ListenerSecurity.read(None, PEM, None)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gateway.net.options import GatewayOptions
-from gateway.security.authentication import Security
+from gateway.security.authentication import ListenerSecurity
 from gateway.security.settings import ClientAuth, SecurityError, parse
 from gateway.service import serving
 from kafka_why.connections.address import Address
@@ -30,7 +30,7 @@ def test_all_settings_have_kafkas_names(tmp_path: Path, monkeypatch: pytest.Monk
         "sasl.enabled.mechanisms=SCRAM-SHA-512, PLAIN\n"
         "connections.max.reauth.ms=3600000\n"
     )
-    security = Security.read(None, None, USERS, config)
+    security = ListenerSecurity.read(None, None, USERS, config)
     settings = security.settings
     assert (settings.keystore, settings.truststore, settings.users) == (PEM, PEM, USERS)
     assert (settings.client_auth, settings.key_password) == (ClientAuth.REQUESTED, "s3cret")
@@ -49,7 +49,7 @@ def test_file_of_windows_with_a_provider_of_kafka_is_read(tmp_path: Path) -> Non
         "config.providers.secrets.class=org.apache.kafka.common.config.provider.DirectoryConfigProvider\r\n"
         f"ssl.key.password=${{secrets:{tmp_path}:password}}\r\n".encode("utf-8-sig")
     )
-    settings = Security.read(None, None, None, config).settings
+    settings = ListenerSecurity.read(None, None, None, config).settings
     assert (settings.keystore, settings.key_password) == (PEM, "s3cret")
 
 
@@ -103,17 +103,17 @@ def test_a_file_is_named_once(tmp_path: Path) -> None:
     config = tmp_path / "security.properties"
     config.write_text(f"ssl.keystore.location={PEM}\n")
     with pytest.raises(SecurityError, match=r"ssl\.keystore\.location and an option of the command"):
-        Security.read(PEM, None, None, config)
+        ListenerSecurity.read(PEM, None, None, config)
     config.write_text("ssl.key.password=${env:NO_SUCH_NAME}\n")
     with pytest.raises(SecurityError, match=r"ssl\.key\.password in .* cannot be read: it is not set"):
-        Security.read(None, None, None, config)
+        ListenerSecurity.read(None, None, None, config)
 
 
 def test_brokers_or_the_gateway_authenticate() -> None:
-    assert Security(by_broker=True).is_asked
-    assert not Security(by_broker=True).session(None).is_open
+    assert ListenerSecurity(by_broker=True).is_asked
+    assert not ListenerSecurity(by_broker=True).session(None).is_open
     with pytest.raises(SecurityError, match="the brokers authenticate the clients"):
-        Security.read(None, None, USERS, by_broker=True)
+        ListenerSecurity.read(None, None, USERS, by_broker=True)
 
 
 @pytest.mark.parametrize("properties", [{}, {"security.protocol": "SSL"}])
@@ -122,7 +122,7 @@ def test_brokers_without_sasl_cannot_authenticate_clients(properties: dict[str, 
         ClientConfig("broker.invalid:9092", properties),
         TopicLayout.named("t"),
         Address("127.0.0.1", 0),
-        security=Security.read(None, None, None, by_broker=True),
+        security=ListenerSecurity.read(None, None, None, by_broker=True),
     )
     with pytest.raises(SecurityError, match=r"security\.protocol has no SASL"), serving(options):
         pass

@@ -15,7 +15,7 @@ from gateway import apis
 from gateway.apis.slices import Slices, at_once
 from gateway.apis.topics import NamedTopic, Outcomes
 from gateway.authorization.acls import Operation, ResourceType
-from gateway.fairness import Room
+from gateway.fairness import CapacityLimiter
 from gateway.metrics.loop_watch import HELD_MAX_S
 from gateway.upstream.share_groups import Coordinators
 from gateway.wire import beside, codec
@@ -198,9 +198,9 @@ async def test_requests_behind_a_large_one_start_after_it(world: GatewayFixture)
     assert [len(one.topics[0].partitions) for one in (first, third)] == [5_000, 1]
 
 
-def run(slices: Callable[[Room], Awaitable[Any]]) -> Any:
+def run(slices: Callable[[CapacityLimiter], Awaitable[Any]]) -> Any:
     async def play() -> Any:
-        return await slices(Room(1))
+        return await slices(CapacityLimiter(1))
 
     return asyncio.run(play())
 
@@ -216,7 +216,7 @@ def test_a_turn_has_a_slice_of_one_request_whatever_their_number() -> None:
             used(0.003)
             yield
 
-    async def play(turns: Room) -> float:
+    async def play(turns: CapacityLimiter) -> float:
         # The first slices are all in one turn.
         slices = [Slices(turns) for _ in range(20)]
         tasks = [asyncio.ensure_future(one.run(steps())) for one in slices]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.limits import Limits
-from gateway.net.life import LINGER_S, Deadline, Drained, Idle, SlowReader, Timers
+from gateway.net.lifecycle import LINGER_S, ClientIdle, Deadline, Drained, SlowReader, Timers
 from gateway.wire.framing import ProtocolError
 from tests.harness.still_time import StillLoop, in_still_time
 
@@ -22,7 +22,7 @@ SECONDS = {
 }
 ENDS: dict[Deadline, type[Exception]] = {
     Deadline.AUTHENTICATION: ProtocolError,
-    Deadline.IDLE: Idle,
+    Deadline.IDLE: ClientIdle,
     Deadline.WRITE: SlowReader,
     Deadline.LINGER: Drained,
 }

@@ -18,7 +18,7 @@ _CORRELATION_ID_BYTES = 4
 Rewritten = Callable[[RequestHeader, bytes], Awaitable[bytes]]
 
 
-class KeptVersions:
+class CachedApiVersions:
     """Asks any broker, with the gateway's own principal, at most every AGE_MAX_S for each version."""
 
     def __init__(self, cluster: Cluster) -> None:

@@ -17,7 +17,7 @@ class ClientGone(ConnectionError):
     reason = "client"
 
 
-class Idle(ClientGone):
+class ClientIdle(ClientGone):
     """The client was idle for too long."""
 
     reason = "idle"
@@ -152,7 +152,7 @@ class Timers:
         if client.is_busy:
             left_s = self._limits.idle_timeout_s
         if left_s <= 0:
-            client.end(Idle("the client sent no request for too long"))
+            client.end(ClientIdle("the client sent no request for too long"))
         else:
             self._set(Deadline.IDLE, left_s, self._end_if_idle, client)
 
@@ -164,7 +164,7 @@ class Timers:
             self.watch_writing(client)
 
 
-class State(Enum):
+class ConnectionState(Enum):
     """`takes`: the client's bytes are kept, and its requests taken up. `gives`: responses are written."""
 
     NEW = ("the client is not there yet", False, False)
@@ -181,7 +181,7 @@ class State(Enum):
         self.gives = gives
 
 
-class Event(Enum):
+class ConnectionEvent(Enum):
     """What happens to a connection."""
 
     CONNECTED = "the client is there"
@@ -192,34 +192,34 @@ class Event(Enum):
     LOST = "the socket is closed, by whichever side"
 
 
-TABLE: Mapping[tuple[State, Event], State] = MappingProxyType(
+TABLE: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] = MappingProxyType(
     {
-        (State.NEW, Event.CONNECTED): State.STRANGER,
-        (State.STRANGER, Event.AUTHENTICATED): State.OPEN,
-        (State.STRANGER, Event.FINISH): State.FINISHING,
-        (State.STRANGER, Event.END): State.ENDED,
-        (State.STRANGER, Event.LOST): State.CLOSED,
-        (State.OPEN, Event.AUTHENTICATED): State.OPEN,
-        (State.OPEN, Event.FINISH): State.FINISHING,
-        (State.OPEN, Event.END): State.ENDED,
-        (State.OPEN, Event.LOST): State.CLOSED,
+        (ConnectionState.NEW, ConnectionEvent.CONNECTED): ConnectionState.STRANGER,
+        (ConnectionState.STRANGER, ConnectionEvent.AUTHENTICATED): ConnectionState.OPEN,
+        (ConnectionState.STRANGER, ConnectionEvent.FINISH): ConnectionState.FINISHING,
+        (ConnectionState.STRANGER, ConnectionEvent.END): ConnectionState.ENDED,
+        (ConnectionState.STRANGER, ConnectionEvent.LOST): ConnectionState.CLOSED,
+        (ConnectionState.OPEN, ConnectionEvent.AUTHENTICATED): ConnectionState.OPEN,
+        (ConnectionState.OPEN, ConnectionEvent.FINISH): ConnectionState.FINISHING,
+        (ConnectionState.OPEN, ConnectionEvent.END): ConnectionState.ENDED,
+        (ConnectionState.OPEN, ConnectionEvent.LOST): ConnectionState.CLOSED,
         # The answer that is under way may be that to an authentication.
-        (State.FINISHING, Event.AUTHENTICATED): State.FINISHING,
-        (State.FINISHING, Event.FINISH): State.FINISHING,
-        (State.FINISHING, Event.ANSWERED): State.LINGERING,
-        (State.FINISHING, Event.END): State.ENDED,
-        (State.FINISHING, Event.LOST): State.CLOSED,
-        (State.LINGERING, Event.FINISH): State.LINGERING,
-        (State.LINGERING, Event.END): State.ENDED,
-        (State.LINGERING, Event.LOST): State.CLOSED,
+        (ConnectionState.FINISHING, ConnectionEvent.AUTHENTICATED): ConnectionState.FINISHING,
+        (ConnectionState.FINISHING, ConnectionEvent.FINISH): ConnectionState.FINISHING,
+        (ConnectionState.FINISHING, ConnectionEvent.ANSWERED): ConnectionState.LINGERING,
+        (ConnectionState.FINISHING, ConnectionEvent.END): ConnectionState.ENDED,
+        (ConnectionState.FINISHING, ConnectionEvent.LOST): ConnectionState.CLOSED,
+        (ConnectionState.LINGERING, ConnectionEvent.FINISH): ConnectionState.LINGERING,
+        (ConnectionState.LINGERING, ConnectionEvent.END): ConnectionState.ENDED,
+        (ConnectionState.LINGERING, ConnectionEvent.LOST): ConnectionState.CLOSED,
         # The connection's tasks learn of its end in a later turn of the event loop.
-        (State.ENDED, Event.AUTHENTICATED): State.ENDED,
-        (State.ENDED, Event.FINISH): State.ENDED,
-        (State.ENDED, Event.END): State.ENDED,
-        (State.ENDED, Event.LOST): State.CLOSED,
-        (State.CLOSED, Event.AUTHENTICATED): State.CLOSED,
-        (State.CLOSED, Event.FINISH): State.CLOSED,
-        (State.CLOSED, Event.END): State.CLOSED,
+        (ConnectionState.ENDED, ConnectionEvent.AUTHENTICATED): ConnectionState.ENDED,
+        (ConnectionState.ENDED, ConnectionEvent.FINISH): ConnectionState.ENDED,
+        (ConnectionState.ENDED, ConnectionEvent.END): ConnectionState.ENDED,
+        (ConnectionState.ENDED, ConnectionEvent.LOST): ConnectionState.CLOSED,
+        (ConnectionState.CLOSED, ConnectionEvent.AUTHENTICATED): ConnectionState.CLOSED,
+        (ConnectionState.CLOSED, ConnectionEvent.FINISH): ConnectionState.CLOSED,
+        (ConnectionState.CLOSED, ConnectionEvent.END): ConnectionState.CLOSED,
     }
 )
 """An event that a state does not have here is a mistake in this program, whatever a client does."""
@@ -229,7 +229,7 @@ class Impossible(AssertionError):
     """An event that cannot happen in this state."""
 
 
-class Life:
+class Lifecycle:
     """The state of one connection. `ended` is the reason why no more requests come. A connection that has
     ended has no deadlines.
     """
@@ -239,26 +239,26 @@ class Life:
     def __init__(self, timers: Timers, ended: Future[Exception]) -> None:
         self._timers = timers
         self.ended = ended
-        self.state = State.NEW
+        self.state = ConnectionState.NEW
 
-    def on(self, event: Event) -> State:
+    def on(self, event: ConnectionEvent) -> ConnectionState:
         """Something happens. Returns the state after it. Raises Impossible."""
         after = TABLE.get((self.state, event))
         if after is None:
             raise Impossible(f"{event.name} in the state {self.state.name}")
         self.state = after
-        if after is State.ENDED or after is State.CLOSED:
+        if after is ConnectionState.ENDED or after is ConnectionState.CLOSED:
             self._timers.stop()
         return after
 
     def end(self, why: Exception) -> None:
         """Take no more requests, and write no more responses. The first reason holds."""
-        self.on(Event.END)
+        self.on(ConnectionEvent.END)
         self._give(why)
 
     def lost(self, why: Exception) -> None:
         """The socket is closed. `why` holds where nothing had ended the connection before."""
-        self.on(Event.LOST)
+        self.on(ConnectionEvent.LOST)
         self._give(why)
 
     def _give(self, why: Exception) -> None:
