@@ -84,7 +84,7 @@ async def rewrite(context: RequestContext, response: Any) -> None:
     for found in response.coordinators if context.version >= _FIRST_VERSION_WITH_KEYS else [response]:
         if found.node_id == NOWHERE:
             continue
-        context.services.cluster.learn({found.node_id: Address(found.host, found.port)})
+        context.services.cluster.update_brokers({found.node_id: Address(found.host, found.port)})
         at = await context.listener(found.node_id)
         found.host, found.port = at.host, at.port
 

@@ -21,21 +21,21 @@ async def rewrite_metadata(context: RequestContext, response: Any) -> None:
     """Metadata: replace the addresses of all live brokers, and mark the coordinator's own topics."""
     brokers = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
     if brokers:
-        context.services.cluster.learn(brokers, all_of_them=True)
+        context.services.cluster.update_brokers(brokers, all_of_them=True)
     await _rewrite(context, ((broker.node_id, broker) for broker in response.brokers))
     mark(context, response.topics)
 
 
 async def rewrite_cluster(context: RequestContext, response: Any) -> None:
     """DescribeCluster, which may also name fenced brokers."""
-    context.services.cluster.learn({b.broker_id: Address(b.host, b.port) for b in response.brokers})
+    context.services.cluster.update_brokers({b.broker_id: Address(b.host, b.port) for b in response.brokers})
     await _rewrite(context, ((broker.broker_id, broker) for broker in response.brokers))
 
 
 async def rewrite_endpoints(context: RequestContext, response: Any) -> None:
     """Records: the current leaders of partitions whose leader is not the one the client assumed."""
     endpoints = response.node_endpoints or []
-    context.services.cluster.learn({e.node_id: Address(e.host, e.port) for e in endpoints})
+    context.services.cluster.update_brokers({e.node_id: Address(e.host, e.port) for e in endpoints})
     await _rewrite(context, ((endpoint.node_id, endpoint) for endpoint in endpoints))
 
 

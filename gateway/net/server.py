@@ -34,7 +34,7 @@ from gateway.quotas.quotas import Quotas
 from gateway.telemetry.service import ClientTelemetry
 from gateway.upstream.api_versions import CachedApiVersions
 from gateway.upstream.cluster import Cluster, InternalTopics
-from gateway.upstream.connections import Upstream, UpstreamLost
+from gateway.upstream.connections import Upstream
 from gateway.upstream.share_groups import ShareGroups
 from gateway.upstream.transactions import Transactions
 from kafka_why.connections.address import MAX_PORT, Address
@@ -287,13 +287,7 @@ class Gateway:
             access = access.without_sasl()
         if node_id is not None:
             return await Upstream.open(self._cluster.nodes[node_id], self._limits, access)
-        failed = UpstreamLost("no broker is known")
-        for address in self._cluster.addresses():
-            try:
-                return await Upstream.open(address, self._limits, access)
-            except UpstreamLost as error:
-                failed = error
-        raise failed
+        return await self._cluster.at_any(lambda address: Upstream.open(address, self._limits, access))
 
     def _accept(self, listener: Listener, client: ClientStream) -> None:
         decision = self._admission.admit(client.peer)

@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 
 from kafka.protocol.api_key import ApiKey
 
 from gateway.upstream.cluster import Cluster
-from gateway.upstream.connections import CLIENT_ID, SOFTWARE, UpstreamLost
+from gateway.upstream.connections import CLIENT_ID, SOFTWARE, Address, UpstreamLost
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
 
@@ -44,21 +45,18 @@ class CachedApiVersions:
         request = codec.encode_request(
             ApiKey.ApiVersions, header.api_version, header.correlation_id, CLIENT_ID, body
         )
-        lost = UpstreamLost("no broker is known")
-        for address in self._cluster.addresses():
-            try:
-                upstream = await self._cluster.connect(address)
-                try:
-                    response = await upstream.request(request)
-                finally:
-                    upstream.close()
-            except UpstreamLost as error:
-                lost = error
-            else:
-                return (await rewritten(header, response))[_CORRELATION_ID_BYTES:]
-        if kept is None:
-            raise lost
-        return kept[0]
+
+        async def ask(address: Address) -> bytes:
+            with closing(await self._cluster.connect(address)) as upstream:
+                return await upstream.request(request)
+
+        try:
+            response = await self._cluster.at_any(ask)
+        except UpstreamLost:
+            if kept is None:
+                raise
+            return kept[0]
+        return (await rewritten(header, response))[_CORRELATION_ID_BYTES:]
 
 
 def _is_old(kept: tuple[bytes, float]) -> bool:

@@ -4,8 +4,8 @@ import asyncio
 import random
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, Self, TypeVar
@@ -39,7 +39,7 @@ TOPIC_AGE_MAX_S = 30.0
 # How long the gateway caches that a topic does not exist. A new topic is found after this time.
 _MISSING_AGE_MAX_S = 1.0
 # Stale entries are removed when there are so many, because clients may ask for any names.
-_KNOWN_MAX = 10_000
+_CACHED_MAX = 10_000
 # The names or ids of a caller in one Metadata request, and those of others beside them. All of them take some
 # 15 ms of the event loop.
 _LOOKED_UP_AT_ONCE = 500
@@ -47,6 +47,7 @@ _SHARED_AT_ONCE = 1_000
 _NO_TOPIC = frozenset({GatewayError.UNKNOWN_TOPIC_OR_PARTITION, GatewayError.INVALID_TOPIC_EXCEPTION})
 
 K = TypeVar("K")  # a name or an id
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +69,58 @@ class AllTopics:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """What a broker said of a name or an id, in answer to the request of this number. `is_absent`: there is
-    no such topic. Without it, and without `topic`, the broker had another error.
+class _Answer:
+    """A broker's answer about a name or an id, to the request of this number. If `is_absent`, no topic has
+    the key. If `topic` is None otherwise, the broker had another error.
     """
 
     topic: ClusterTopic | None
     at_s: float
     number: int
     is_absent: bool = False
+
+
+class _Lookup(dict[K, _Answer]):
+    """The latest answers by name, or by id. `request` is the entry of a Metadata request about a key. Callers
+    wait for the keys in `awaited`: one request is about the keys of all of them.
+    """
+
+    def __init__(self, request: Callable[[K], codec.Fields]) -> None:
+        super().__init__()
+        self.request = request
+        self.awaited: dict[K, None] = {}
+
+    def is_stale(self, key: K, age_max_s: float) -> bool:
+        """Return True if the key has to be requested."""
+        answer = self.get(key)
+        if answer is None:
+            return True
+        return _now_s() - answer.at_s > (_MISSING_AGE_MAX_S if answer.topic is None else age_max_s)
+
+    def is_since(self, key: K, number: int) -> bool:
+        """Return True if a request after the one of this number was answered about the key."""
+        return key in self and self[key].number > number
+
+    def cached(self, keys: Iterable[K], age_max_s: float) -> dict[K, ClusterTopic] | None:
+        """Return the existing topics of these keys, or None if one of them has to be requested."""
+        found = {}
+        for key in keys:
+            if self.is_stale(key, age_max_s):
+                return None
+            if (topic := self[key].topic) is not None:
+                found[key] = topic
+        return found
+
+    def forget_stale(self) -> None:
+        """If there are many answers, remove those that would have to be requested again, and the oldest of
+        those without a topic, whose names clients choose.
+        """
+        if len(self) > _CACHED_MAX:
+            for key in [key for key in self if self.is_stale(key, TOPIC_AGE_MAX_S)]:
+                del self[key]
+            absent = [key for key, answer in self.items() if answer.topic is None]
+            for key in absent[: max(0, len(absent) - _CACHED_MAX)]:
+                del self[key]
 
 
 class Cluster:
@@ -98,13 +142,11 @@ class Cluster:
         self.limits = limits
         self.access = access
         self._upstream: Upstream | None = None
-        self._asking = CapacityLimiter(1)
+        self._turn = CapacityLimiter(1)
         self._numbers = count(1)
-        self._by_name: dict[str, _Known] = {}
-        self._by_id: dict[UUID, _Known] = {}
+        self._by_name = _Lookup[str](lambda name: {"name": name, "topic_id": None})
+        self._by_id = _Lookup[UUID](lambda topic_id: {"name": None, "topic_id": topic_id})
         self._all: tuple[AllTopics, float] | None = None
-        self._names: dict[str, None] = {}  # that callers wait for
-        self._ids: dict[UUID, None] = {}
         self._begun = 0  # the number of the last request
         self._began_s: float | None = None
         self._lost: tuple[int, UpstreamLost] | None = None  # the number of the request that failed last
@@ -120,11 +162,11 @@ class Cluster:
     async def refresh(self) -> None:
         """Read the list of brokers. Raises UpstreamLost."""
         arrived = self._begun
-        async with self._asking:
+        async with self._turn:
             with self._under_way(arrived):
                 await self._metadata([])
 
-    def learn(self, brokers: Mapping[int, Address], *, all_of_them: bool = False) -> None:
+    def update_brokers(self, brokers: Mapping[int, Address], *, all_of_them: bool = False) -> None:
         """Store the brokers' addresses from a broker's response."""
         self.nodes.update(brokers)
         if all_of_them:
@@ -137,7 +179,7 @@ class Cluster:
     async def ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
         """Send a request to any broker that answers, and return its response. Raises UpstreamLost."""
         arrived = self._begun
-        async with self._asking:
+        async with self._turn:
             with self._under_way(arrived):
                 return await self._ask(api_key, api_version, body)
 
@@ -158,10 +200,7 @@ class Cluster:
         """The existing topics of these names, by metadata no older than `age_max_s`. A name that no topic can
         have enters no request, because others share the request and its failure. Raises UpstreamLost.
         """
-        possible = filter(is_topic_name, names)
-        return await self._find(
-            self._by_name, self._names, possible, lambda name: {"name": name, "topic_id": None}, age_max_s
-        )
+        return await self._find(self._by_name, filter(is_topic_name, names), age_max_s)
 
     async def described(self, names: Iterable[str], age_max_s: float) -> dict[str, ClusterTopic | None]:
         """What the brokers say of each name: the topic, or None if there is none. A name of which they said
@@ -176,7 +215,7 @@ class Cluster:
         if self._all is not None and _now_s() - self._all[1] <= age_max_s:
             return self._all[0]
         arrived = self._begun
-        async with self._asking:
+        async with self._turn:
             if self._all is None or _now_s() - self._all[1] > age_max_s:
                 with self._under_way(arrived):
                     asked_s, at_ms = _now_s(), time.time_ns() // 1_000_000
@@ -186,26 +225,23 @@ class Cluster:
 
     def cached_topics(self, names: Iterable[str], age_max_s: float) -> dict[str, ClusterTopic] | None:
         """As `topics`, None if metadata would have to be requested."""
-        return _cached(self._by_name, filter(is_topic_name, names), age_max_s)
+        return self._by_name.cached(filter(is_topic_name, names), age_max_s)
 
     def cached_topics_by_id(
         self, topic_ids: Iterable[UUID], age_max_s: float
     ) -> dict[UUID, ClusterTopic] | None:
         """As `topics_by_id`, None if metadata would have to be requested."""
-        return _cached(self._by_id, topic_ids, age_max_s)
+        return self._by_id.cached(topic_ids, age_max_s)
 
     async def topics_by_id(
         self, topic_ids: Iterable[UUID], age_max_s: float = TOPIC_AGE_MAX_S
     ) -> dict[UUID, ClusterTopic]:
         """The existing topics of these ids, by metadata no older than `age_max_s`. Raises UpstreamLost."""
-        return await self._find(
-            self._by_id, self._ids, topic_ids, lambda id_: {"name": None, "topic_id": id_}, age_max_s
-        )
+        return await self._find(self._by_id, topic_ids, age_max_s)
 
     def _is_absent(self, name: str) -> bool:
-        """Whether there is no such topic, by what is known now."""
-        known = self._by_name.get(name)
-        return not is_topic_name(name) or (known is not None and known.is_absent)
+        """Return True if a broker answered that the topic is absent, or if no topic can have the name."""
+        return not is_topic_name(name) or (name in self._by_name and self._by_name[name].is_absent)
 
     def close(self) -> None:
         """Close the connection."""
@@ -213,63 +249,55 @@ class Cluster:
             self._upstream.close()
             self._upstream = None
 
-    async def _find(
-        self,
-        known: dict[K, _Known],
-        awaited: dict[K, None],
-        keys: Iterable[K],
-        asked: Callable[[K], codec.Fields],
-        age_max_s: float,
-    ) -> dict[K, ClusterTopic]:
-        """`awaited` are the keys that callers wait for: one request is about the keys of all of them. Many
-        keys are looked for in parts, between which others have their turn of the event loop.
+    async def _find(self, lookup: _Lookup[K], keys: Iterable[K], age_max_s: float) -> dict[K, ClusterTopic]:
+        """Return the existing topics of these keys. Many keys are looked up in parts, between which others
+        have their turn of the event loop.
         """
         left, found = iter(keys), dict[K, ClusterTopic]()
         while part := list(islice(left, _LOOKED_UP_AT_ONCE)):
-            found |= await self._find_part(known, awaited, part, asked, age_max_s)
+            found |= await self._find_part(lookup, part, age_max_s)
             if len(part) == _LOOKED_UP_AT_ONCE:
                 await asyncio.sleep(0)
         return found
 
     async def _find_part(
-        self,
-        known: dict[K, _Known],
-        awaited: dict[K, None],
-        keys: Iterable[K],
-        asked: Callable[[K], codec.Fields],
-        age_max_s: float,
+        self, lookup: _Lookup[K], keys: Iterable[K], age_max_s: float
     ) -> dict[K, ClusterTopic]:
         wanted = list(dict.fromkeys(keys))
-        stale = dict.fromkeys(key for key in wanted if _is_stale(known.get(key), age_max_s))
+        stale = dict.fromkeys(key for key in wanted if lookup.is_stale(key, age_max_s))
         if stale:
-            awaited.update(stale)
+            lookup.awaited.update(stale)
             arrived = self._begun
-            async with self._asking:
+            async with self._turn:
                 # Another caller may have requested them meanwhile.
                 own = [
                     key
                     for key in stale
-                    if _is_stale(known.get(key), age_max_s) and not _is_since(known.get(key), arrived)
+                    if lookup.is_stale(key, age_max_s) and not lookup.is_since(key, arrived)
                 ]
-                own += [key for key in wanted if key not in known and key not in stale]
+                own += [key for key in wanted if key not in lookup and key not in stale]
                 if own:
-                    looked_up = dict.fromkeys([*own, *islice(awaited, _SHARED_AT_ONCE)])
-                    for key in looked_up:
-                        awaited.pop(key, None)
-                    with self._under_way(arrived):
-                        await self._metadata([asked(key) for key in looked_up])
-                    for key in looked_up:
-                        if not _is_since(known.get(key), self._begun - 1):
-                            known[key] = _Known(None, _now_s(), self._begun)
-        found = {key: known[key].topic for key in wanted}
+                    await self._request(lookup, own, arrived)
+        found = {key: lookup[key].topic for key in wanted}
         if stale:
-            _forget_stale(known)
+            lookup.forget_stale()
         return {key: topic for key, topic in found.items() if topic is not None}
+
+    async def _request(self, lookup: _Lookup[K], own: Iterable[K], arrived: int) -> None:
+        """Request metadata of a caller's own keys, and of others that are awaited."""
+        keys = dict.fromkeys([*own, *islice(lookup.awaited, _SHARED_AT_ONCE)])
+        for key in keys:
+            lookup.awaited.pop(key, None)
+        with self._under_way(arrived):
+            await self._metadata([lookup.request(key) for key in keys])
+        for key in keys:
+            if not lookup.is_since(key, self._begun - 1):
+                lookup[key] = _Answer(None, _now_s(), self._begun)
 
     @contextmanager
     def _under_way(self, arrived: int) -> Iterator[None]:
-        """A request is under way, for a caller that waits since the request of the number `arrived` was the
-        last. Raises UpstreamLost if a later one has failed: this one would fail, too, and others wait for it.
+        """Note that a request is under way. When its caller began to wait, the last request had the number
+        `arrived`. Raises UpstreamLost if a later one has failed: this one would fail too, and others wait.
         """
         if self._lost is not None and self._lost[0] > arrived:
             raise type(self._lost[1])(*self._lost[1].args)
@@ -288,89 +316,54 @@ class Cluster:
         request = {"topics": topics, "allow_auto_topic_creation": False}
         answer = await self._ask(ApiKey.Metadata, _METADATA_VERSION, request)
         brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
-        self.learn(brokers, all_of_them=True)
+        self.update_brokers(brokers, all_of_them=True)
         found = []
         for topic in answer.topics:
             if topic.error_code == 0:
-                found.append(
-                    ClusterTopic(topic.name, topic.topic_id, len(topic.partitions), topic.is_internal)
-                )
+                existing = ClusterTopic(topic.name, topic.topic_id, len(topic.partitions), topic.is_internal)
+                found.append(existing)
             elif topic.error_code in _NO_TOPIC and topic.name:
-                self._by_name[topic.name] = _Known(None, _now_s(), self._begun, is_absent=True)
+                self._by_name[topic.name] = _Answer(None, _now_s(), self._begun, is_absent=True)
         if topics is not None:
-            self._cache(found)
+            for existing in found:
+                entry = _Answer(existing, _now_s(), self._begun)
+                self._by_name[existing.name] = entry
+                if existing.topic_id is not None:
+                    self._by_id[existing.topic_id] = entry
         return found
 
-    def _cache(self, found: Iterable[ClusterTopic]) -> None:
-        for topic in found:
-            known = _Known(topic, _now_s(), self._begun)
-            self._by_name[topic.name] = known
-            if topic.topic_id is not None:
-                self._by_id[topic.topic_id] = known
+    async def at_any(self, act: Callable[[Address], Awaitable[T]]) -> T:
+        """Act at one broker after the other until one is not lost. Raises UpstreamLost, that of the last."""
+        lost = UpstreamLost("no broker is known")
+        for address in self.addresses():
+            try:
+                return await act(address)
+            except UpstreamLost as error:
+                lost = error
+        raise lost
 
     async def _ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
         """Send a request to the broker that answered last, else to any. Raises UpstreamLost."""
-        failed = UpstreamLost("no broker is known")
-        for address in [None, *self.addresses()]:
-            try:
-                return await self._ask_at(address, api_key, api_version, body)
-            except UpstreamLost as error:
-                failed = error
-        raise failed
-
-    async def _ask_at(
-        self, address: Address | None, api_key: int, api_version: int, body: codec.Fields
-    ) -> Any:
-        if address is not None:
-            self._upstream = await self.connect(address)
         upstream, self._upstream = self._upstream, None
-        if upstream is None:
-            raise UpstreamLost("no broker is connected")
+        if upstream is not None:
+            with suppress(UpstreamLost):
+                return await self._ask_on(upstream, api_key, api_version, body)
+
+        async def ask_at(address: Address) -> Any:
+            return await self._ask_on(await self.connect(address), api_key, api_version, body)
+
+        return await self.at_any(ask_at)
+
+    async def _ask_on(self, upstream: Upstream, api_key: int, api_version: int, body: codec.Fields) -> Any:
         encode = codec.encode_frequent if api_key == ApiKey.Metadata else codec.encode_request
-        request = encode(api_key, api_version, next(self._numbers), CLIENT_ID, body)
-        answer = await upstream.request(request)
+        decode = beside.decode_frequent if api_key == ApiKey.Metadata else beside.decode_response
+        answer = await upstream.request(encode(api_key, api_version, next(self._numbers), CLIENT_ID, body))
         self._upstream = upstream
-        if api_key == ApiKey.Metadata:
-            return await beside.decode_frequent(api_key, api_version, answer)
-        return await beside.decode_response(api_key, api_version, answer)
-
-
-def _cached(known: Mapping[K, _Known], keys: Iterable[K], age_max_s: float) -> dict[K, ClusterTopic] | None:
-    found = {}
-    for key in keys:
-        entry = known.get(key)
-        if entry is None or _is_stale(entry, age_max_s):
-            return None
-        if entry.topic is not None:
-            found[key] = entry.topic
-    return found
-
-
-def _forget_stale(known: dict[K, _Known]) -> None:
-    """If there are many entries, remove what would have to be requested again, and the oldest of those
-    without a topic, whose names clients choose.
-    """
-    if len(known) > _KNOWN_MAX:
-        for key in [key for key, entry in known.items() if _is_stale(entry, TOPIC_AGE_MAX_S)]:
-            del known[key]
-        absent = [key for key, entry in known.items() if entry.topic is None]
-        for key in absent[: max(0, len(absent) - _KNOWN_MAX)]:
-            del known[key]
+        return await decode(api_key, api_version, answer)
 
 
 def _now_s() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _is_since(known: _Known | None, number: int) -> bool:
-    """Whether a request after the one of this number brought it."""
-    return known is not None and known.number > number
-
-
-def _is_stale(known: _Known | None, age_max_s: float) -> bool:
-    if known is None:
-        return True
-    return _now_s() - known.at_s > (_MISSING_AGE_MAX_S if known.topic is None else age_max_s)
 
 
 # The coordinator's own topics. The gateway shows them to clients as internal topics, like Kafka's

@@ -4,6 +4,7 @@ brokers' own coordinators have them, which broker coordinates one.
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import closing
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -110,11 +111,8 @@ class ShareGroups:
             return frozenset()
         key, version = ApiKey.ShareGroupDescribe, _DESCRIBE_VERSION
         body = {"group_ids": group_ids, "include_authorized_operations": False}
-        upstream = await self._cluster.connect(address)
-        try:
+        with closing(await self._cluster.connect(address)) as upstream:
             response = await upstream.request(codec.encode_request(key, version, 0, CLIENT_ID, body))
-        finally:
-            upstream.close()
         answer = codec.decode_response(key, version, response)
         return frozenset(group.group_id for group in answer.groups if not group.error_code)
 

@@ -233,7 +233,7 @@ class Transactions:
             elif found.error_code:
                 raise CoordinatorRefused(found.error_code)
             else:
-                self._cluster.learn({found.node_id: Address(found.host, found.port)})
+                self._cluster.update_brokers({found.node_id: Address(found.host, found.port)})
                 node_id = int(found.node_id)
                 self._keep(transactional_id, node_id)
         return node_id
@@ -252,7 +252,7 @@ class Transactions:
             wanted = [{"name": self.topic, "topic_id": None}]
             body = {"topics": wanted, "allow_auto_topic_creation": False}
             answer = await self._own.ask(None, ApiKey.Metadata, _METADATA_VERSION, body)
-            self._cluster.learn({b.node_id: Address(b.host, b.port) for b in answer.brokers})
+            self._cluster.update_brokers({b.node_id: Address(b.host, b.port) for b in answer.brokers})
             (topic,) = answer.topics
             self._topic_id = topic.topic_id
             self._leaders = {p.partition_index: p.leader_id for p in topic.partitions if p.leader_id >= 0}

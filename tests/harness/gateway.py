@@ -275,9 +275,9 @@ async def world(
 class _Cluster(Cluster):
     """Connects to the stub broker's real address. The address that the broker advertises is unreachable."""
 
-    def learn(self, brokers: Any, *, all_of_them: bool = False) -> None:
+    def update_brokers(self, brokers: Any, *, all_of_them: bool = False) -> None:
         bootstrap = self._bootstrap[0]
-        super().learn(dict.fromkeys(brokers, bootstrap), all_of_them=all_of_them)
+        super().update_brokers(dict.fromkeys(brokers, bootstrap), all_of_them=all_of_them)
 
 
 def played(

@@ -87,7 +87,7 @@ async def test_a_broker_that_one_template_has_no_port_for_is_refused_each_time(
     world: GatewayFixture, node_id: int
 ) -> None:
     """No listener stays open for it, so its port is not among those that are checked either."""
-    world.cluster.learn({node_id: world.broker.address}, all_of_them=True)
+    world.cluster.update_brokers({node_id: world.broker.address}, all_of_them=True)
     with capture_logs() as logs:
         for _ in range(2):
             client = await world.client()
@@ -116,7 +116,7 @@ async def test_a_server_name_leads_to_the_listener_of_its_broker(
     """On the first port. A group is listed by the listener of its broker only, and by the first one."""
     first = await named(world, None)
     await first.ask(11, 5, **join_fields())
-    world.cluster.learn(dict.fromkeys((NODE_ID, OTHER_ID), world.broker.address), all_of_them=True)
+    world.cluster.update_brokers(dict.fromkeys((NODE_ID, OTHER_ID), world.broker.address), all_of_them=True)
     # A look-up opens the listener of the broker that it finds.
     found = {(await first.ask(ApiKey.FindCoordinator, 0, key=f"group-{n}")).node_id for n in range(20)}
     assert found == {NODE_ID, OTHER_ID}
