@@ -58,6 +58,14 @@ STATE_SCHEMA = "version int, payload binary"
 UNPUBLISHED_DEADLINE_MS = -1
 
 
+class ShardRow(NamedTuple):
+    """A row of the state, with Spark's key of it. `read_row` decodes it."""
+
+    key: str
+    version: int
+    payload: bytes
+
+
 class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A group at rest: the version and the bytes of its encoding, and its next deadline in ms.
 

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from kafka.errors import KafkaError
-
 from checkpoints.checkpoint import Checkpoint
 from kafka_why.contract.service import ServicePhase
 from kafka_why.lifetimes import Startable
@@ -18,7 +16,14 @@ from streaming.query.storage import storage_at
 from streaming.service.query.supervision import Supervisor
 from streaming.service.retention import least_retentions
 from streaming.service.status import StatusBoard
-from streaming.service.topics import SIGHTINGS_TOPIC, TopicsError, find_topic, prepare, wanted_settings
+from streaming.service.topics import (
+    SIGHTINGS_TOPIC,
+    TopicsError,
+    as_topics_error,
+    find_topic,
+    prepare,
+    wanted_settings,
+)
 
 
 def _prepare_topics(options: ObserverOptions) -> None:
@@ -43,10 +48,8 @@ def _prepare_topics(options: ObserverOptions) -> None:
         options.replication_factor,
         options.min_insync_replicas,
     )
-    try:
+    with as_topics_error(f"{layout.groups_topic} cannot be read"):
         check_topics_are_ours(options.client_config, layout, options.folder)
-    except KafkaError as error:
-        raise TopicsError(f"{layout.groups_topic} cannot be read: {error}") from error
 
 
 class Observer(Startable):

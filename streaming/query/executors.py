@@ -19,7 +19,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,7 @@ def check(context: Any, demand: Demand, timeout_s: float = CHECK_TIMEOUT_S) -> N
     timer = threading.Timer(timeout_s, give_up)
     timer.start()
     try:
-        reports = context.parallelize(range(tasks), tasks).mapPartitions(_Report(demand)).collect()
+        reports = context.parallelize(range(tasks), tasks).mapPartitions(partial(_faults, demand)).collect()
     except (Py4JError, PySparkException) as error:
         master = context.master
         if not is_late.is_set():
@@ -171,13 +171,10 @@ def check(context: Any, demand: Demand, timeout_s: float = CHECK_TIMEOUT_S) -> N
         raise ExecutorsUnfit("; ".join(faults))
 
 
-@dataclass(frozen=True)
-class _Report:
-    demand: Demand
-
-    def __call__(self, _: Iterable[int]) -> Iterator[str]:
-        time.sleep(_TASK_S)
-        return iter(self.demand.faults())
+def _faults(demand: Demand, _: Iterable[int]) -> Iterator[str]:
+    """Return the faults of the process that runs this task."""
+    time.sleep(_TASK_S)
+    return iter(demand.faults())
 
 
 def _cause(error: Exception) -> str:

@@ -42,15 +42,12 @@ class Jvm(Protocol):
 
     def has_ended(self) -> bool:
         """Whether the JVM has ended, or ends within LOSS_GRACE_S."""
-        ...
 
     def kill(self) -> None:
         """End the JVM at once. It may have ended already."""
-        ...
 
     def end(self, grace_s: float) -> None:
         """End the JVM if it is this process's own, and the connection to it. It may have ended already."""
-        ...
 
 
 class OwnJvm:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import pandas as pd
 import pyarrow as pa
@@ -44,15 +44,7 @@ State: TypeAlias = Mapping[int, Mapping[str, codec.Entry]]
 _EARLIEST_MS = 1
 
 
-class StateRow(NamedTuple):
-    """A row of the state: `key` names it, the rest is as `checkpoints.codec.read_row` reads it."""
-
-    key: str
-    version: int
-    payload: bytes
-
-
-def read_state(spark: SparkSession, checkpoint_uri: str, batch: int) -> Iterator[StateRow]:
+def read_state(spark: SparkSession, checkpoint_uri: str, batch: int) -> Iterator[codec.ShardRow]:
     """Read the state after a committed batch. Raises PySparkException."""
     # The state data source needs the coordinator of state stores, which Spark starts with `streams`.
     _ = spark.streams.active
@@ -62,7 +54,7 @@ def read_state(spark: SparkSession, checkpoint_uri: str, batch: int) -> Iterator
     )
     try:
         for row in rows.toLocalIterator():
-            yield StateRow(row.key, row.version, bytes(row.payload))
+            yield codec.ShardRow(row.key, row.version, bytes(row.payload))
     except Py4JJavaError as error:  # an error of a task, which pyspark does not know here
         raise PySparkException(error.java_exception.toString()) from None
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
@@ -189,9 +189,6 @@ def _reason(error: Py4JJavaError) -> str:
     return str(error.java_exception.toString()).partition("\n")[0]
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 _PACKAGE = "org.apache.spark.sql.execution.streaming.checkpointing"
 # Writes through FileSystem. On a local disk FileContext, the default, starts some 30 processes a batch.
 FILE_SYSTEM = f"{_PACKAGE}.FileSystemBasedCheckpointFileManager"
@@ -225,15 +222,13 @@ class Storage:
         """The class of Spark's file manager for this place."""
         return FILE_CONTEXT if self.has_atomic_rename else FILE_SYSTEM
 
-    def open(self, spark: "Callable[[], SparkSession]") -> Files:
+    def open(self, spark: Callable[[], SparkSession]) -> Files:
         """The files of this place. Spark is asked for only if the place has no path, and then at each use.
 
         Raises FolderError if the place cannot keep a checkpoint.
         """
         if self.path is not None:
             return LocalFiles(self.path)
-        from streaming.query.storage import HadoopFiles  # imports Spark, which takes a second
-
         files = HadoopFiles(spark, self.uri, renames=self.has_atomic_rename)
         files.check()
         if not self.has_atomic_rename:

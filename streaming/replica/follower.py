@@ -221,11 +221,14 @@ class Follower:
 
     def report(self) -> Report:
         """What it does now. Any thread may call it."""
-        reason = self._broker_error or self._reason or self._why_unowned()
+        reason = self._broker_error or self._reason
+        if not reason and self._now_s() - self._owned_s > UNOWNED_AFTER_S:
+            reason = "no clock record of its coordinator comes"
         phase = ReplicaPhase.FOLLOWING if reason else ReplicaPhase.ANSWERING
         lead = self._lead()
         if self._held is not None:
-            phase, reason = ReplicaPhase.STANDBY, self._why_held()
+            phase = ReplicaPhase.STANDBY
+            reason = _REPLACED if self.responses.is_replaced else "its coordinator stands by, or starts"
         return Report(
             phase=phase,
             reason=reason,
@@ -242,16 +245,6 @@ class Follower:
             loss=self.log_watch.loss() if self._held is None else None,
             difference=self.responses.difference,
         )
-
-    def _why_held(self) -> str:
-        if self.responses.is_replaced:
-            return _REPLACED
-        return "its coordinator stands by, or starts"
-
-    def _why_unowned(self) -> str:
-        if self._now_s() - self._owned_s > UNOWNED_AFTER_S:
-            return "no clock record of its coordinator comes"
-        return ""
 
     def _lead(self) -> Lead:
         if self._held is not None:

@@ -81,26 +81,12 @@ class Report(Struct, frozen=True, kw_only=True, tag=True):
     difference: Difference | None = None
 
 
-_starts = msgspec.json.Decoder(Start)
-_commands: msgspec.json.Decoder[Promote | Committed] = msgspec.json.Decoder(Promote | Committed)
-_reports: msgspec.json.Decoder[Report | Pending] = msgspec.json.Decoder(Report | Pending)
+# All three raise msgspec.DecodeError.
+read_start = msgspec.json.Decoder(Start).decode
+read_command = msgspec.json.Decoder[Promote | Committed](Promote | Committed).decode
+read_report = msgspec.json.Decoder[Report | Pending](Report | Pending).decode
 
 
 def line(message: Start | Promote | Committed | Report | Pending) -> bytes:
-    """A message as it is sent."""
+    """Encode a message as it is sent."""
     return msgspec.json.encode(message) + b"\n"
-
-
-def read_start(text: bytes) -> Start:
-    """Raises msgspec.DecodeError."""
-    return _starts.decode(text)
-
-
-def read_command(text: bytes) -> Promote | Committed:
-    """Raises msgspec.DecodeError."""
-    return _commands.decode(text)
-
-
-def read_report(text: bytes) -> Report | Pending:
-    """Raises msgspec.DecodeError."""
-    return _reports.decode(text)

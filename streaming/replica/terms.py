@@ -21,14 +21,6 @@ from streaming.replica.pipes import Promote, Start
 # The service writes it to a file, because only Spark reads its own state. The replica has no Spark.
 
 
-class ShardRow(Struct, frozen=True, array_like=True):
-    """A row of the state: `key` names it, the rest is as `checkpoints.codec.read_row` reads it."""
-
-    key: str
-    version: int
-    payload: bytes
-
-
 class Seed(Struct, frozen=True, kw_only=True):
     """The state after `batch`, whose `ends` are the offsets of the first records that it has not read.
 
@@ -41,12 +33,12 @@ class Seed(Struct, frozen=True, kw_only=True):
     ends: dict[int, int]
     epochs: list[Epoch]
     outages: list[KnownOutage]
-    rows: list[ShardRow]
+    rows: list[codec.ShardRow]
 
     def groups(self) -> Iterator[tuple[str, codec.Entry]]:
         """The groups at rest. Raises StateError."""
         for row in self.rows:
-            yield from codec.read_row(row.key, row.version, row.payload).items()
+            yield from codec.read_row(*row).items()
 
 
 def write_seed(folder: Path, seed: Seed) -> Path:

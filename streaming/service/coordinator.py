@@ -5,12 +5,10 @@ whether clients can be heard before their sessions run: `Coordinator._start`. `S
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
-
-from kafka.errors import KafkaError
+from functools import cache, partial
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Identity
@@ -24,7 +22,7 @@ from kafka_why.contract.service import (
     ShareStateSummary,
     TransactionsSummary,
 )
-from kafka_why.lifetimes import BackgroundThread, Startable
+from kafka_why.lifetimes import Startable
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.service_folder import Folder
 from state.config import CoordinatorConfig
@@ -51,7 +49,7 @@ from streaming.service.share_state.thread import ShareStateThread, owns_surely
 from streaming.service.starts import StartTimes, announce, begin_epoch, config_epochs
 from streaming.service.status import ReplicaWatch, StatusBoard
 from streaming.service.topic_watch.watcher import TopicWatcher
-from streaming.service.topics import LogAndState, TopicsError, prepare_topics
+from streaming.service.topics import LogAndState, as_topics_error, prepare_topics
 from streaming.service.transactions.follower import TransactionsFollower
 
 
@@ -84,7 +82,7 @@ class Coordinator(Startable):
         self.is_deposed = False
         self.gateway_address: str | None = None
         self._on_failure = on_failure
-        self._open_gateway = gateway
+        self._gateway = gateway
         self._config = CoordinatorConfig().with_settings(options.settings)
         self._folder = folder or Folder(options.folder)
         self._storage = storage_at(options.checkpoint or str(options.folder))
@@ -156,6 +154,16 @@ class Coordinator(Startable):
             self._running = started.pop_all()
 
     def _start(self, started: ExitStack) -> None:
+        """Start the parts, in this order. `started` stops them in the reverse order.
+
+        1. The lock of the folder, the status, and the watch on the replica's state.
+        2. The topics and the checkpoint.
+        3. Spark's JVM, in a thread, because it takes seconds. A checkpoint that is elsewhere needs it in 2.
+        4. The claim on the topics, the threads that append to them, and the gateway. A standby has only its
+           gateway so far.
+        5. The replica.
+        6. The query under its supervisor. A standby waits in a thread until it can do 4 and 6.
+        """
         options = self.options
         lock_fd = self._folder.lock()
         started.callback(self._folder.unlock)
@@ -164,74 +172,135 @@ class Coordinator(Startable):
             started.enter_context(ReplicaWatch(self.replica, self.status, self._stopping.is_set))
         self.status.enter(ServicePhase.STARTING, "preparing topics and Spark")
         with ExitStack() as starting:
-            session = None
-            if self._storage.path is None:
-                session = starting.enter_context(self._starting_spark(lock_fd))
-            checkpoint = Checkpoint(self._storage.open(lambda: _session_of(session).spark))
+
+            @cache
+            def starting_session() -> Future[Session]:
+                manager = self._storage.file_manager
+                return starting.enter_context(starting_spark(options, manager, lock_fd, self._times))
+
+            checkpoint = Checkpoint(self._storage.open(lambda: starting_session().result().spark))
             ours = LogAndState(options.client_config, options.layout, checkpoint)
             starting.enter_context(losses_reported(ours, options.folder))
-            check_topic(options.client_config, checkpoint)  # before a missing one is created
-            found = prepare_topics(
-                options.client_config, options.layout, options.replication_factor, options.min_insync_replicas
-            )
+            identity = self._prepare_topics(checkpoint)
             ours = ours.with_topic_sizes()
-            identity = checkpoint.pin(found, options.shards, options.state_partitions)
-            if options.replica:
-                self._replica = Replica(
-                    ours, options.folder, on_pending=self._transactions.report, now_ms=self._attested_ms
-                )
             self._times.end_of("topics")
-            if session is None:
-                session = starting.enter_context(self._starting_spark(lock_fd))
-            if options.standby:
-                self._open(started)
-            else:
+            starting_session()
+            if not options.standby:
                 with self._claiming(started) as lease:
                     lease.acquire(checkpoint, identity)
-                self._start_ticker(started)
-                self._await_clients(started, ours)
+                self._start_threads(started)
+            self._open_gateway(started, ours)
             self._times.end_of("gateway")
-            self._session = session.result()
-            self._session.use_state_partitions(identity.state_partitions)
-        jvm = self._session
-        started.callback(jvm.stop)
-        if self._replica is not None and (options.standby or checkpoint.record().epochs):
-            # At a start, too: to read the state takes as long as to start the query.
-            self._replica.stand_by(lambda: jvm.spark)
-            started.callback(self._replica.end)
+            self._session = session = starting_session().result()
+            session.use_state_partitions(identity.state_partitions)
+        started.callback(session.stop)
+        self._start_replica(started, ours, session)
         if options.standby:
-            self._stand_by(started, ours, identity, jvm)
+            lead = partial(self._lead_when_free, ours, identity, session)
+            started.enter_context(StandbyThread(lead, self._end_standby))
         else:
-            self._start_query(started, ours, identity, jvm)
+            self._start_query(started, ours, identity, session)
 
-    def _stand_by(self, started: ExitStack, ours: LogAndState, identity: Identity, session: Session) -> None:
-        """Wait in a thread until the topics are free, then do what every start does."""
+    def _prepare_topics(self, checkpoint: Checkpoint) -> Identity:
         options = self.options
-        waiting = partial(self.status.enter, ServicePhase.STANDBY)
-        taking_over = partial(self.status.enter, ServicePhase.STARTING, "taking over")
+        check_topic(options.client_config, checkpoint)  # before a missing one is created
+        found = prepare_topics(
+            options.client_config, options.layout, options.replication_factor, options.min_insync_replicas
+        )
+        return checkpoint.pin(found, options.shards, options.state_partitions)
 
-        def lead(leading: ExitStack, stopping: threading.Event) -> None:
-            rehearsal = Rehearsal(session, options.client_config, ours.layout, options.folder, stopping)
+    @contextmanager
+    def _claiming(self, started: ExitStack) -> Iterator[Lease]:
+        """Yield the lease on the topics, which ends with `started`. The block may raise KafkaError."""
+        options = self.options
+        with as_topics_error("the topics could not be claimed"):
+            self._lease = lease = Lease(
+                options.client_config,
+                options.layout,
+                options.folder,
+                is_shared=options.checkpoint is not None,
+                tick_interval_ms=self._pace.longest_interval_ms,
+                take_over=options.take_over_topics,
+            )
+            started.callback(lease.close)
+            started.callback(self._release, lease)
+            yield lease
+        self._times.end_of("claim")
 
-            def check() -> None:
-                rehearsal.check()
-                if self._replica is not None:
-                    self._replica.check_standby()
+    def _release(self, lease: Lease) -> None:
+        """Release the topics, unless another coordinator has them or no broker answers."""
+        if self._ticker is not None and not self._ticker.cut_off_s() and not self.is_deposed:
+            lease.release()
 
-            losses = losses_reported(ours, options.folder)
-            with losses, rehearsal, self._claiming(leading) as lease:
-                if not lease.acquire_when_free(
-                    ours.checkpoint, identity, stopping, waiting, check, taking_over
-                ):
-                    return
+    def _start_threads(self, started: ExitStack) -> None:
+        """Start the threads that append to the topics, which have been claimed."""
+        options, config, layout = self.options, self.options.client_config, self.options.layout
+        self._ticker = Ticker(
+            config,
+            layout.requests_topic,
+            layout.request_partitions,
+            owner_epoch=self._owner_epoch,
+            interval_ms=options.tick_interval_ms,
+            clock_lag_ms=options.clock_lag_ms,
+            pace=self._pace,
+        )
+        started.enter_context(self._ticker)
+        if not options.replica:  # with one, clock records cost no batch, so they stay frequent
+            started.enter_context(MembersWatcher(config, layout, self._pace))
+        started.enter_context(TopicWatcher(config, layout, interval_ms=options.topic_interval_ms))
+        started.enter_context(self._transactions)
+        started.enter_context(self._share_state)
+
+    def _open_gateway(self, started: ExitStack, ours: LogAndState) -> None:
+        """Open the gateway of this process. If gateways are processes of their own, watch for the first
+        request instead, which ends the outage.
+        """
+        if self._gateway is not None:
+            self.gateway_address = started.enter_context(self._gateway())
+        elif not self.options.standby:
+            with as_topics_error("the requests topic cannot be read"):
+                self._first_request = look_out(ours, self._pace.longest_interval_ms)
+
+    def _start_replica(self, started: ExitStack, ours: LogAndState, session: Session) -> None:
+        """Start the replica, which stands by. To read the state takes as long as to start the query, so it is
+        read at once. A new checkpoint has no state yet.
+        """
+        if not self.options.replica:
+            return
+        self._replica = Replica(
+            ours,
+            self.options.folder,
+            on_pending=self._transactions.report,
+            now_ms=lambda: NOTHING_ATTESTED_MS if self._ticker is None else self._ticker.attested_ms,
+        )
+        if self.options.standby or ours.checkpoint.record().epochs:
+            self._replica.stand_by(lambda: session.spark)
+            started.callback(self._replica.end)
+
+    def _lead_when_free(
+        self,
+        ours: LogAndState,
+        identity: Identity,
+        session: Session,
+        leading: ExitStack,
+        stopping: threading.Event,
+    ) -> None:
+        """Wait until the topics are free, and then start what a standby lacks."""
+        options = self.options
+        rehearsal = Rehearsal(session, options.client_config, ours.layout, options.folder, stopping)
+
+        def check() -> None:
+            rehearsal.check()
+            if self._replica is not None:
+                self._replica.check_standby()
+
+        with losses_reported(ours, options.folder), rehearsal, self._claiming(leading) as lease:
+            waiting = partial(self.status.enter, ServicePhase.STANDBY)
+            taking_over = partial(self.status.enter, ServicePhase.STARTING, "taking over")
+            if lease.acquire_when_free(ours.checkpoint, identity, stopping, waiting, check, taking_over):
                 # Clients first: the replica answers while Spark ends one query and starts another.
-                self._start_ticker(leading)
+                self._start_threads(leading)
                 self._start_query(leading, ours, identity, session)
-
-        started.enter_context(StandbyThread(lead, self._end_standby))
-
-    def _attested_ms(self) -> int:
-        return NOTHING_ATTESTED_MS if self._ticker is None else self._ticker.attested_ms
 
     def _end_standby(self, error: Exception) -> None:
         self.status.enter(ServicePhase.STOPPED, first_line(error))
@@ -242,10 +311,8 @@ class Coordinator(Startable):
     ) -> None:
         options = self.options
         checkpoint, layout, epoch = ours.checkpoint, ours.layout, self._owner_epoch
-        try:
+        with as_topics_error("the early answers cannot be read"):
             acted = acted_so_far(ours, ReplicaId(epoch, 1))
-        except KafkaError as error:
-            raise TopicsError(f"the early answers cannot be read: {error}") from error
         check_answered(checkpoint, code_version(), is_ahead=acted.horizon_ms > acted.read_ms)
         epochs = begin_epoch(checkpoint, layout.requests_topic, self._config.settings(), options.skip, acted)
         continuity = Continuity(ours, self._replica, epoch, acted, self._first_request)
@@ -253,114 +320,31 @@ class Coordinator(Startable):
             self._replica.own(epoch)
             if options.standby:
                 continuity.promote(lambda: session.spark)
-        operator = Operator(layout, config_epochs(epochs, identity), shards=identity.shards)
         announce(options.client_config, layout, epochs[-1], epoch)
-        self._start_supervisor(started, ours, operator, session, continuity)
-
-    def _starting_spark(self, lock_fd: int) -> AbstractContextManager[Future[Session]]:
-        return starting_spark(self.options, self._storage.file_manager, lock_fd, self._times)
-
-    @contextmanager
-    def _claiming(self, started: ExitStack) -> Iterator[Lease]:
-        """The lease on the topics, which ends with `started`. The block may raise KafkaError."""
-        options = self.options
-        try:
-            self._lease = lease = Lease(
-                options.client_config,
-                options.layout,
-                options.folder,
-                is_shared=options.checkpoint is not None,
-                tick_interval_ms=self._pace.longest_interval_ms,
-                take_over=options.take_over_topics,
-            )
-            started.callback(lease.close)
-            started.callback(self._release)
-            yield lease
-        except KafkaError as error:
-            raise TopicsError(f"the topics could not be claimed: {error}") from error
-        self._times.end_of("claim")
-
-    @property
-    def _owner_epoch(self) -> int:
-        assert self._lease is not None
-        return self._lease.ownership.epoch
-
-    def _release(self) -> None:
-        """Release the topics, unless another coordinator has them or no broker answers."""
-        is_cut_off = self._ticker is None or self._ticker.cut_off_s() > 0
-        if self._lease is not None and not self.is_deposed and not is_cut_off:
-            self._lease.release()
-
-    def _open(self, started: ExitStack) -> bool:
-        """Open the gateway of this process. False if gateways are processes of their own."""
-        if self._open_gateway is None:
-            return False
-        self.gateway_address = started.enter_context(self._open_gateway())
-        return True
-
-    def _await_clients(self, started: ExitStack, ours: LogAndState) -> None:
-        """Open the gateway before the query starts, or start to watch for the first request."""
-        if self._open(started):
-            return
-        try:
-            self._first_request = look_out(ours, self._pace.longest_interval_ms)
-        except KafkaError as error:
-            raise TopicsError(f"the requests topic cannot be read: {error}") from error
-
-    def _start_ticker(self, started: ExitStack) -> None:
-        options = self.options
-        self._ticker = Ticker(
-            options.client_config,
-            options.layout.requests_topic,
-            options.layout.request_partitions,
-            owner_epoch=self._owner_epoch,
-            interval_ms=options.tick_interval_ms,
-            clock_lag_ms=options.clock_lag_ms,
-            pace=self._pace,
-        )
-        for thread in (
-            self._ticker,
-            *self._watching_for_rest(),
-            TopicWatcher(options.client_config, options.layout, interval_ms=options.topic_interval_ms),
-            self._transactions,
-            self._share_state,
-        ):
-            started.enter_context(thread)
-
-    def _watching_for_rest(self) -> Sequence[BackgroundThread]:
-        """What makes clock records rare. With a replica they cost no batch, so they stay frequent."""
-        if self.options.replica:
-            return ()
-        return (MembersWatcher(self.options.client_config, self.options.layout, self._pace),)
-
-    def _start_supervisor(
-        self,
-        started: ExitStack,
-        ours: LogAndState,
-        operator: Operator,
-        session: Session,
-        continuity: Continuity,
-    ) -> None:
         assert self._ticker is not None
         assert self._lease is not None
-        reports = Reports(
-            alarms=lambda: (self.transactions().alarm, self.replica().alarm, self.share_state().alarm),
-            on_batch=lambda batch: self.on_batch(batch),
-        )
         query = CoordinatorsQuery(
-            self.options,
+            options,
             ours,
             self.status,
-            operator=operator,
+            operator=Operator(layout, config_epochs(epochs, identity), shards=identity.shards),
             session=session,
             ticker=self._ticker,
             continuity=continuity,
             lease=self._lease,
             times=self._times,
-            reports=reports,
+            reports=Reports(
+                alarms=lambda: (self.transactions().alarm, self.replica().alarm, self.share_state().alarm),
+                on_batch=lambda batch: self.on_batch(batch),
+            ),
         )
-        started.enter_context(Supervisor(query, ours.checkpoint, self.status, session, self._end))
+        started.enter_context(Supervisor(query, checkpoint, self.status, session, self._end))
         started.callback(query.settle)
+
+    @property
+    def _owner_epoch(self) -> int:
+        assert self._lease is not None
+        return self._lease.ownership.epoch
 
     def _end(self, reason: str, error: Exception) -> None:
         self.failure, self.is_deposed = reason, isinstance(error, NotOwner)
@@ -372,8 +356,3 @@ class Coordinator(Startable):
         """
         self._stopping.set()
         self._running.close()
-
-
-def _session_of(starting: Future[Session] | None) -> Session:
-    assert starting is not None
-    return starting.result()

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 import structlog
-from kafka.errors import KafkaError
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.metadata import Epoch, Identity
@@ -21,7 +20,7 @@ from kafka_why.metrics.batch_progress import BatchProgress
 from state.config import CoordinatorConfig
 from streaming.query.operator import ConfigEpoch
 from streaming.service.outages.outage import Acted
-from streaming.service.topics import TopicsError
+from streaming.service.topics import as_topics_error
 
 log = structlog.get_logger()
 
@@ -65,14 +64,12 @@ def announce(client_config: ClientConfig, layout: TopicLayout, epoch: Epoch, own
         "owner_epoch": owner_epoch,
     }
     topic = layout.events_topic
-    try:
+    with as_topics_error(f"the start could not be announced on {topic}"):
         producer = kafka_clients.producer(client_config)
         try:
             producer.send(topic, value=msgspec.json.encode(entry)).get(timeout=30)
         finally:
             producer.close(timeout=1)
-    except KafkaError as error:
-        raise TopicsError(f"the start could not be announced on {topic}: {error}") from error
 
 
 def begin_epoch(

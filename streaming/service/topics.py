@@ -81,6 +81,15 @@ class TopicsError(RuntimeError):
     """The topics cannot be used or created. The message names each topic and its problem."""
 
 
+@contextmanager
+def as_topics_error(problem: str) -> Iterator[None]:
+    """Raise TopicsError with the problem and its reason if the block raises KafkaError."""
+    try:
+        yield
+    except KafkaError as error:
+        raise TopicsError(f"{problem}: {error}") from error
+
+
 @dataclass(frozen=True, slots=True)
 class Replication:
     """The number of replicas of each partition, and how many must have a record before it is acknowledged."""
@@ -153,7 +162,31 @@ def prepare(
     `max.message.bytes` than a new one where `least_bytes` has the topic.
     """
     with _reported(client_config) as admin:
-        return _prepare(admin, wanted, least, replication_factor, min_insync_replicas, least_bytes)
+        cluster = admin.describe_cluster()
+        live = [broker for broker in cluster["brokers"] if not broker.get("is_fenced")]
+        replication = Replication.on(len(live), replication_factor, min_insync_replicas)
+        missing = wanted.keys() - set(admin.list_topics())
+        if missing:
+            _create(admin, {topic: wanted[topic] for topic in sorted(missing)}, replication)
+        described, found = _found(admin, list(wanted))
+    problems = [
+        problem
+        for topic, (partitions, settings) in wanted.items()
+        for problem in (
+            *_problems(topic, len(described[topic]["partitions"]), partitions, found[topic], settings),
+            *_size_problems(topic, found[topic], settings, least_bytes.get(topic)),
+            *_retention_problems(topic, found[topic], least.get(topic)),
+        )
+    ]
+    if problems:
+        raise TopicsError("the topics are not fit for the coordinator:\n  " + "\n  ".join(problems))
+    for topic in sorted(wanted.keys() - missing):
+        _warn_of_less(topic, described[topic], found[topic], replication)
+    return FoundTopics(
+        str(cluster["cluster_id"]),
+        {topic: str(described[topic]["topic_id"]) for topic in wanted},
+        {topic: partitions for topic, (partitions, _) in wanted.items()},
+    )
 
 
 def find_topic(client_config: ClientConfig, topic: str) -> FoundTopics:
@@ -245,41 +278,6 @@ def least_message_bytes(layout: TopicLayout) -> Mapping[str, int]:
         layout.requests_topic: min(layout.request_record_max_bytes, LEAST_REQUESTS_TOPIC_BYTES),
         layout.responses_topic: min(layout.response_record_max_bytes, LEAST_RESPONSES_TOPIC_BYTES),
     }
-
-
-def _prepare(
-    admin: KafkaAdminClient,
-    wanted: Wanted,
-    least: Mapping[str, LeastRetention],
-    factor: int | None,
-    min_in_sync: int | None,
-    least_bytes: Mapping[str, int],
-) -> FoundTopics:
-    cluster = admin.describe_cluster()
-    live = [broker for broker in cluster["brokers"] if not broker.get("is_fenced")]
-    replication = Replication.on(len(live), factor, min_in_sync)
-    missing = wanted.keys() - set(admin.list_topics())
-    if missing:
-        _create(admin, {topic: wanted[topic] for topic in sorted(missing)}, replication)
-    described, found = _found(admin, list(wanted))
-    problems = [
-        problem
-        for topic, (partitions, settings) in wanted.items()
-        for problem in (
-            *_problems(topic, len(described[topic]["partitions"]), partitions, found[topic], settings),
-            *_size_problems(topic, found[topic], settings, least_bytes.get(topic)),
-            *_retention_problems(topic, found[topic], least.get(topic)),
-        )
-    ]
-    if problems:
-        raise TopicsError("the topics are not fit for the coordinator:\n  " + "\n  ".join(problems))
-    for topic in sorted(wanted.keys() - missing):
-        _warn_of_less(topic, described[topic], found[topic], replication)
-    return FoundTopics(
-        str(cluster["cluster_id"]),
-        {topic: str(described[topic]["topic_id"]) for topic in wanted},
-        {topic: partitions for topic, (partitions, _) in wanted.items()},
-    )
 
 
 def _found(admin: KafkaAdminClient, topics: list[str]) -> tuple[dict[str, Any], Mapping[str, Settings]]:

@@ -32,7 +32,7 @@ from kafka_why.contract.layout import TopicLayout
 from streaming.service.share_state import thread as share_state
 from streaming.service.share_state.broker_coordinators import BrokerCoordinators
 from streaming.service.share_state.carrying_out import Item, Key, Summary, carry_out
-from streaming.service.share_state.summary import NOT_PERMITTED
+from streaming.service.share_state.open_tasks import NOT_PERMITTED
 from streaming.service.share_state.thread import ShareStateThread
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import create_topic, history_of, new_layout, read_topic, topic_id_of, wait_until

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from checkpoints.codec import ShardRow
 from checkpoints.metadata import Epoch, Identity
 from kafka_why.contract.codec import clock_record, is_clock_record
 from kafka_why.contract.pack import unpack
@@ -16,7 +17,7 @@ from streaming.replica.audit import request_of
 from streaming.replica.groups import AWAKE_MAX
 from streaming.replica.state_machine import GAP_MAX_MS, StateMachine
 from streaming.replica.state_machine import Record as LogRecord
-from streaming.replica.terms import Seed, ShardRow, Terms
+from streaming.replica.terms import Seed, Terms
 from tests.spark import recorded_log
 from tests.spark.log import LAYOUT, NAMESPACE, Record
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from checkpoints.checkpoint import Checkpoint
+from checkpoints.codec import ShardRow
 from checkpoints.metadata import Epoch, KnownOutage
 from kafka_why.contract.early_answers import ReplicaId
 from kafka_why.contract.layout import TopicLayout
@@ -14,7 +15,7 @@ from state.dispatch import AnyEffects, AnyEvent, AnyGroup
 from state.inputs import Received, cause_of
 from state.timeline import Step
 from streaming.replica.audit import Difference
-from streaming.replica.terms import Seed, ShardRow
+from streaming.replica.terms import Seed
 from tests.harness.simulated_broker import Broker, EarlyProducer
 from tests.harness.simulated_query import MemoryFiles, Store
 

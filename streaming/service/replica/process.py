@@ -19,7 +19,7 @@ from kafka_why.local_files import FolderError
 from kafka_why.topic_reader import TopicReader
 from streaming.query.seeding import read_state
 from streaming.replica.pipes import Committed, Pending, Promote, Report, Start, line, read_report
-from streaming.replica.terms import Seed, ShardRow
+from streaming.replica.terms import Seed
 from streaming.service.stored_state.reading import kept_batches
 
 _END_GRACE_S = 1.0
@@ -42,14 +42,14 @@ class ReplicaProcess:
             # A terminal sends Ctrl-C to its whole process group. The service itself ends the replica.
             process_group=0,
         )
-        self._send(line(start))
+        self.tell(start)
 
     def follow(self) -> str:
         """Take its reports until it ends. Returns the reason of its end."""
         assert self._process.stdout is not None
         for text in self._process.stdout:
             with suppress(msgspec.DecodeError):  # the last line of a process that was killed may be cut
-                self._handle(read_report(text))
+                self._take(read_report(text))
         code = self._process.wait()
         self._process.stdout.close()
         self._hang_up()
@@ -58,16 +58,19 @@ class ReplicaProcess:
             return self.report.reason
         return f"its process ended with {code}"
 
-    def _handle(self, message: Report | Pending) -> None:
+    def _take(self, message: Report | Pending) -> None:
         if isinstance(message, Report):
             self.report, self.reported_s = message, time.monotonic()
             return
         for key, value in message.records:
             self._on_pending(key, value)
 
-    def tell(self, message: Committed | Promote) -> None:
-        """Send it a message."""
-        self._send(line(message))
+    def tell(self, message: Start | Committed | Promote) -> None:
+        """Send it a message, which is lost if it has ended."""
+        assert self._process.stdin is not None
+        with suppress(OSError, ValueError):  # `follow` finds its end
+            self._process.stdin.write(line(message))
+            self._process.stdin.flush()
 
     def end(self) -> None:
         """End the process, which gives its last report if it can."""
@@ -82,12 +85,6 @@ class ReplicaProcess:
         assert self._process.stdin is not None
         with suppress(OSError):  # what it has not read
             self._process.stdin.close()
-
-    def _send(self, text: bytes) -> None:
-        assert self._process.stdin is not None
-        with suppress(OSError, ValueError):  # it has ended, which `follow` finds
-            self._process.stdin.write(text)
-            self._process.stdin.flush()
 
 
 def make_seed(
@@ -106,7 +103,7 @@ def make_seed(
         raise FolderError(f"{checkpoint} has no configuration yet")
     identity = checkpoint.identity()
     batch = max(kept_batches(checkpoint), default=-1)
-    rows = [] if batch < 0 else [ShardRow(*row) for row in read_state(spark, checkpoint.spark_uri, batch)]
+    rows = [] if batch < 0 else [*read_state(spark, checkpoint.spark_uri, batch)]
     ends = dict(checkpoint.planned_ends(batch, identity.requests_topic))
     if not ends:
         ends = _beginnings(client_config, identity.requests_topic, identity.request_partitions)

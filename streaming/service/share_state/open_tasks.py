@@ -4,6 +4,7 @@ A task is open while a view shows it: then it is carried out, and again after a 
 Nothing is stored over a restart. All times are of a clock that never goes back.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
@@ -17,7 +18,6 @@ from kafka_why.contract.kafka.snapshot import ShareTask, ShareTaskPartitions
 from kafka_why.contract.service import ShareStateSummary
 from state.kafka.share.tasks import RETRIABLE
 from streaming.service.share_state.carrying_out import Again, Item, Key, Results
-from streaming.service.share_state.summary import Counts, summary_of
 
 # A task that stays open after its outcomes were appended is carried out again after a pause, which doubles.
 FIRST_PAUSE_S = 30.0
@@ -34,6 +34,36 @@ UNCERTAIN_S = 10.0
 AT_ONCE = 5_000
 # Partitions in one record, which takes about 130 bytes for each.
 PARTITIONS_PER_RECORD = 2_000
+# A task that is open for longer raises an alarm.
+OVERDUE_MS = 120_000
+
+NOT_PERMITTED = (
+    "the brokers refuse to initialize and delete the state of share groups' partitions: grant the "
+    "coordinator's principal CLUSTER_ACTION on the cluster. Until then share groups get no further "
+    "partitions, and their offsets cannot be reset or deleted"
+)
+LOST = "lost"
+
+
+@dataclass(slots=True)
+class TaskCounts:
+    """What was done since the start, counted in partitions and in tasks. `refused`: by their last answer, the
+    brokers do not grant CLUSTER_ACTION to the principal.
+
+    `failures` are by error code, or by LOST for requests without an answer.
+    """
+
+    initialized: int = 0
+    adopted: int = 0
+    deleted: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+    told_tasks: int = 0
+    told_ms: int = 0
+    refused: bool = False
+
+    def failed(self, error_code: int) -> None:
+        """Count a partition that was not changed."""
+        self.failures[str(error_code) if error_code else LOST] += 1
 
 
 class _Share(Struct, frozen=True):
@@ -101,7 +131,7 @@ class OpenTasks:
     shared with the next one after a connection was lost.
     """
 
-    def __init__(self, counts: Counts, uncertain: dict[Key, float]) -> None:
+    def __init__(self, counts: TaskCounts, uncertain: dict[Key, float]) -> None:
         self._counts = counts
         self._uncertain = uncertain
         self._groups: dict[str, list[str]] = {}
@@ -211,14 +241,19 @@ class OpenTasks:
         task = self._tasks[report.task]
         done = [one for one in task.ended.values() if one.error_code != ErrorCode.FENCED_STATE_EPOCH]
         good = sum(one.error_code == ErrorCode.NONE for one in done)
-        self._counts.told(
-            good, len(task.ended) - len(done), is_deletion=task.is_deletion, took_ms=now_ms - task.asked_at_ms
-        )
+        counts, adopted = self._counts, len(task.ended) - len(done)
+        if task.is_deletion:
+            counts.deleted += good
+        else:
+            counts.initialized += good
+        counts.adopted += adopted
+        if good or adopted:
+            counts.told_tasks += 1
+            counts.told_ms += max(0, now_ms - task.asked_at_ms)
+        counts.refused = counts.refused or bool(task.refused)
         task.began_s, task.due_s = None, now_s + task.pause_s
         task.pause_s = min(2 * task.pause_s, LONGEST_PAUSE_S)
-        task.ended, task.waits = {}, {}
-        self._counts.refused = self._counts.refused or bool(task.refused)
-        task.refused = set()
+        task.ended, task.waits, task.refused = {}, {}, set()
 
     def hurry(self, now_s: float) -> None:
         """All tasks that rest are due now."""
@@ -226,14 +261,29 @@ class OpenTasks:
             task.due_s = min(task.due_s, now_s)
 
     def summary(self, now_ms: int) -> ShareStateSummary:
-        """What operators see at this time of the wall clock."""
-        oldest = min(self._tasks.values(), key=lambda task: task.asked_at_ms, default=None)
-        return summary_of(
-            self._counts,
-            tasks=len(self._tasks),
-            partitions=sum(len(task.items) for task in self._tasks.values()),
-            oldest_age_ms=0 if oldest is None else max(0, now_ms - oldest.asked_at_ms),
-            oldest_group=None if oldest is None else oldest.group_id,
+        """Return what operators see at this time of the wall clock."""
+        tasks, counts = self._tasks.values(), self._counts
+        oldest = min(tasks, key=lambda task: task.asked_at_ms, default=None)
+        oldest_age_ms = 0 if oldest is None else max(0, now_ms - oldest.asked_at_ms)
+        alarm = None
+        if counts.refused and tasks:
+            alarm = NOT_PERMITTED
+        elif oldest is not None and oldest_age_ms > OVERDUE_MS:
+            alarm = (
+                f"the share coordinators have not carried out {len(tasks)} tasks of share groups, the oldest "
+                f"for {oldest_age_ms // 60_000} minutes, of group {oldest.group_id!r}"
+            )
+        return ShareStateSummary(
+            len(tasks),
+            sum(len(task.items) for task in tasks),
+            oldest_age_ms,
+            counts.initialized,
+            counts.adopted,
+            counts.deleted,
+            tuple(sorted(counts.failures.items())),
+            counts.told_tasks,
+            counts.told_ms,
+            alarm,
         )
 
 

@@ -20,8 +20,7 @@ from streaming.service.own_requests import BROKER_TIMEOUT_MS, OwnRequests
 from streaming.service.ownership.owner import silence_ms
 from streaming.service.share_state.broker_coordinators import BrokerCoordinators
 from streaming.service.share_state.carrying_out import Again, Item, Key, carry_out
-from streaming.service.share_state.open_tasks import UNCERTAIN_S, OpenTasks
-from streaming.service.share_state.summary import NOT_PERMITTED, Counts
+from streaming.service.share_state.open_tasks import NOT_PERMITTED, UNCERTAIN_S, OpenTasks, TaskCounts
 
 _REST_POLL_MS = 500
 # While a task is being carried out.
@@ -61,7 +60,7 @@ class ShareStateThread(FollowerThread):
         self.summary = ShareStateSummary()
         self._settle_s, self._settled_s = settle_s, 0.0
         self._round_s = 0.0  # when the round began, by _CLOCK
-        self._counts = Counts()
+        self._counts = TaskCounts()
         self._uncertain: dict[Key, float] = {}
         self._coordinators: BrokerCoordinators | None = None
         self._checked_s: float | None = None

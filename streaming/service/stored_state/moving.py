@@ -39,7 +39,7 @@ from state.dispatch import next_deadline_ms
 from state.kafka.group import Group
 from state.kafka.offsets.positions import precede_other_log
 from streaming.query.admission import shard_of, takes_packs
-from streaming.query.seeding import StateRow, read_state, seed
+from streaming.query.seeding import read_state, seed
 from streaming.service.outages.outage import is_of_the_watcher
 from streaming.service.ownership.owner import owner_id_of
 from streaming.service.stored_state.continuation import Continuation
@@ -241,10 +241,10 @@ def _renumbered_epochs(epochs: list[Epoch], batch: int) -> list[Epoch]:
     return [replace(e, from_batch=max(0, e.from_batch - batch)) for e in epochs]
 
 
-def groups_in(rows: Iterator[StateRow]) -> Iterator[ExportedGroup]:
+def groups_in(rows: Iterator[codec.ShardRow]) -> Iterator[ExportedGroup]:
     """The groups of these rows of a state. Raises StateError."""
     for row in rows:
-        for group_id, entry in codec.read_row(row.key, row.version, row.payload).items():
+        for group_id, entry in codec.read_row(*row).items():
             yield ExportedGroup(group_id, entry.version, entry.group)
 
 

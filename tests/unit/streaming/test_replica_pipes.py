@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from checkpoints.codec import ShardRow
 from checkpoints.metadata import Epoch, KnownOutage
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import ReplicaId
@@ -25,7 +26,7 @@ from streaming.replica.pipes import (
     read_report,
     read_start,
 )
-from streaming.replica.terms import Seed, ShardRow, take_seed, write_seed
+from streaming.replica.terms import Seed, take_seed, write_seed
 from tests.harness.operator_call import call, spark_state
 from tests.harness.replica_log import CONFIG, IDENTITY
 from tests.spark.log import LAYOUT, T0, Log

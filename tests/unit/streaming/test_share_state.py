@@ -17,13 +17,16 @@ from streaming.service.share_state.open_tasks import (
     FIRST_PAUSE_S,
     LONGEST_BACKOFF_S,
     LONGEST_PAUSE_S,
+    LOST,
+    NOT_PERMITTED,
+    OVERDUE_MS,
     PART_AFTER_S,
     PARTITIONS_PER_RECORD,
     UNCERTAIN_S,
     OpenTasks,
     Report,
+    TaskCounts,
 )
-from streaming.service.share_state.summary import LOST, NOT_PERMITTED, OVERDUE_MS, Counts
 from tests.harness.group_views import view_with
 from tests.harness.share_coordinators import TOPIC, Coordinators, State, done, key
 
@@ -36,7 +39,7 @@ class Groups:
         self.now_s = 100.0
         self.settled_s = 0.0
         self.views: dict[str, list[ShareTask]] = {}
-        self.counts, self.uncertain = Counts(), dict[Key, float]()
+        self.counts, self.uncertain = TaskCounts(), dict[Key, float]()
         self.tasks = OpenTasks(self.counts, self.uncertain)
 
     def show(self, group_id: str, *tasks: ShareTask) -> None:
@@ -46,7 +49,7 @@ class Groups:
     def restart(self, *, is_same_process: bool) -> None:
         """The thread reads everything anew, after a lost connection or in a new process."""
         if not is_same_process:
-            self.counts, self.uncertain = Counts(), {}
+            self.counts, self.uncertain = TaskCounts(), {}
             self.settled_s = self.now_s + UNCERTAIN_S
         due_s = max(self.now_s, self.settled_s)
         self.tasks = OpenTasks(self.counts, self.uncertain)
