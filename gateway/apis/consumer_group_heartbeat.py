@@ -12,15 +12,12 @@ from gateway.apis.context import Deferred, PatternLooks, RequestContext
 from gateway.apis.guards import GROUP_REFUSED, may_read_group
 from gateway.apis.modern_groups import TOO_MUCH, TOPIC_REFUSED, heartbeat_fields, may_describe_all
 from gateway.apis.topic_facts import images_of, is_too_much, resolution_of
-from gateway.wire import codec
 from gateway.wire.codec import Fields
-from gateway.wire.framing import RequestHeader
-from gateway.wire.keep_alive import decode_keep_alive
+from gateway.wire.heartbeats import decode_consumer_heartbeat
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, RegexResolution, TopicIdPartitions
 from kafka_why.contract.kafka.responses import ConsumerGroupHeartbeatResponse
 from kafka_why.contract.kafka.share_requests import TopicImages
-from kafka_why.wire.schema_reader import Pause
 
 OFF = {"error_code": ErrorCode.UNSUPPORTED_VERSION}
 """The response while the consumer protocol is switched off (row HB1)."""
@@ -126,14 +123,10 @@ def _fields(looks: PatternLooks, answer: ConsumerGroupHeartbeatResponse) -> Fiel
     return heartbeat_fields(answer)
 
 
-def _decode(header: RequestHeader, message: bytes, pause: Pause | None) -> Any:
-    return decode_keep_alive(header, message) or codec.decode_request(header, message, pause)
-
-
 API = Api(
     key=ApiKey.ConsumerGroupHeartbeat,
     serve=serve,
     serve_at_once=serve_at_once,
-    decode=_decode,
+    decode=decode_consumer_heartbeat,
     of_consumer_protocol=True,
 )

@@ -8,8 +8,8 @@ from uuid import UUID, uuid4
 from gateway.deliveries.member import Member
 from gateway.deliveries.service import Deliveries
 from gateway.telemetry.members import kafka_uuid
+from gateway.wire.fetch_messages import error_of
 from gateway.wire.framing import RequestHeader
-from gateway.wire.share_messages import error_of
 
 NO_SESSION = 0
 _SESSIONS_MAX = 100
@@ -106,7 +106,7 @@ class ShareSession:
 
         return saw
 
-    def watch(self, deliveries: Deliveries, header: RequestHeader, request: Any) -> Callable[[bytes], None]:
+    def watch(self, deliveries: Deliveries, header: RequestHeader, request: Any) -> Callable[[bytes], object]:
         """Count a request of the member. Returns what takes the parts of the response."""
         assert self.member is not None, "it is known before its requests pass"
         if self._counted is None:

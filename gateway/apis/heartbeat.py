@@ -8,7 +8,7 @@ from gateway.apis.api import Api
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.guards import GROUP_REFUSED, may_read_group
 from gateway.wire.codec import Fields
-from gateway.wire.heartbeat import decode_heartbeat
+from gateway.wire.heartbeats import decode_heartbeat
 from kafka_why.contract.kafka.requests import Heartbeat
 from kafka_why.contract.kafka.responses import HeartbeatResponse
 

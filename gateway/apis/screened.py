@@ -23,7 +23,7 @@ class Screened:
     refused: Fields
     change: Change | None = None
     saw: Callable[[bytes], None] | None = None
-    sees: Callable[[bytes], None] | None = None
+    sees: Callable[[bytes], object] | None = None
     answer: Callable[[Any], Awaitable[Fields]] | None = None
 
     @property

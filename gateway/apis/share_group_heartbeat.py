@@ -17,14 +17,11 @@ from gateway.apis.modern_groups import (
 )
 from gateway.apis.shares_at_brokers import HIDDEN, are_at_brokers
 from gateway.apis.topic_facts import images_of, is_too_much
-from gateway.wire import codec
 from gateway.wire.codec import Fields
-from gateway.wire.framing import RequestHeader
-from gateway.wire.keep_alive import decode_share_keep_alive
+from gateway.wire.heartbeats import decode_share_heartbeat
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.responses import ShareGroupMemberDescription
 from kafka_why.contract.kafka.share_requests import ShareGroupDescribe, ShareGroupHeartbeat, TopicImages
-from kafka_why.wire.schema_reader import Pause
 from state.kafka.share.heartbeat import MEMBER_ID_MAX_CHARS
 
 OFF = {"error_code": ErrorCode.UNSUPPORTED_VERSION}
@@ -82,15 +79,11 @@ def _send(context: RequestContext, request: Any, topics: TopicImages | None) -> 
     return Deferred(response, heartbeat_fields)
 
 
-def _decode(header: RequestHeader, message: bytes, pause: Pause | None) -> Any:
-    return decode_share_keep_alive(header, message) or codec.decode_request(header, message, pause)
-
-
 API = Api(
     key=ApiKey.ShareGroupHeartbeat,
     serve=serve,
     serve_at_once=serve_at_once,
-    decode=_decode,
+    decode=decode_share_heartbeat,
     is_passed=are_at_brokers,
 )
 

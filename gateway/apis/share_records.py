@@ -25,11 +25,11 @@ from gateway.authorization.acls import Operation
 from gateway.authorization.authorizer import Authorizer
 from gateway.log_text import quoted
 from gateway.upstream.cluster import TOPIC_AGE_MAX_S
-from gateway.wire import beside, share_messages
+from gateway.wire import beside
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
+from gateway.wire.fetch_messages import error_of, with_member_id
 from gateway.wire.framing import ProtocolError
-from gateway.wire.share_messages import with_member_id
 from kafka_why.contract.errors import ErrorCode
 
 # ShareRequestMetadata: the epoch of a request that begins a session. Later ones are greater, the
@@ -123,7 +123,7 @@ async def rewrite_fetch(context: RequestContext, response: Any) -> None:
 
 def is_fetch_rewritten(version: int, response: bytes) -> bool:
     """Whether `rewrite_fetch` changes a response."""
-    failed = share_messages.error_of(response) == ErrorCode.UNKNOWN_SERVER_ERROR
+    failed = error_of(response) == ErrorCode.UNKNOWN_SERVER_ERROR
     return failed or nodes.carries_endpoints(ApiKey.ShareFetch, 0)(version, response)
 
 

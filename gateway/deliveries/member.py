@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from gateway.deliveries.group import Group
 from gateway.deliveries.held import Held, Place, Range, Room
+from gateway.wire.fetch_messages import ShareResponseHandler, share_response_reader
 from gateway.wire.framing import RequestHeader
-from gateway.wire.share_messages import ShareResponse
 from kafka_why.contract.deliveries import Counted
 
 # What a request acknowledges. No IO here.
@@ -155,11 +155,11 @@ class Member:
             self._joined = self._join()
         return self._joined is not None and not self.has_ended
 
-    def watch(self, header: RequestHeader, request: Any) -> Callable[[bytes], None]:
+    def watch(self, header: RequestHeader, request: Any) -> Callable[[bytes], object]:
         """A decoded request goes to the broker. Returns what takes the parts of the response."""
         answer = _Answer(self, request, self._shared.clock_ms)
         self._asked[answer] = answer.asked_ms
-        return ShareResponse(header, answer).feed
+        return share_response_reader(header, answer).feed
 
     def answered(self, answer: "_Answer") -> None:
         """A response has come whole."""
@@ -260,8 +260,8 @@ class Member:
         self._shared.totals.suspected += suspects.found - before
 
 
-class _Answer:
-    """The response to one request: see `gateway.wire.share_messages.Seen`."""
+class _Answer(ShareResponseHandler):
+    """The response to one request of a member."""
 
     def __init__(self, member: Member, request: Any, clock_ms: Callable[[], int]) -> None:
         self._member = member
@@ -272,13 +272,11 @@ class _Answer:
         self.asked_ms = clock_ms()
 
     def top(self, error_code: int, lock_ms: int | None) -> None:
-        """See `Seen`."""
         self._is_counted = not error_code and self._member.begin()
         if lock_ms and self._is_counted:
             self._member.group.lock_ms = lock_ms
 
     def acknowledged(self, topic_id: bytes, partition: int, error_code: int) -> None:
-        """See `Seen`."""
         place = topic_id, partition
         batches = self._batches.pop(place, None)
         if batches is None or not self._is_counted:
@@ -289,7 +287,6 @@ class _Answer:
             self._member.came_too_late(place, batches)
 
     def acquired(self, topic_id: bytes, partition: int, first: int, last: int, delivery_count: int) -> None:
-        """See `Seen`."""
         if self._is_counted:
             now_ms = self._clock_ms()
             until_ms = now_ms + (self._member.group.lock_ms or DEFAULT_LOCK_MS)
@@ -297,7 +294,6 @@ class _Answer:
             self._member.acquired((topic_id, partition), one)
 
     def end(self) -> None:
-        """See `Seen`."""
         self._member.answered(self)
         if self._is_cut:
             self._member.unfollow()

@@ -29,7 +29,7 @@ from gateway.net.limits.buffers import MUCH_BYTES, SMALL_BYTES, ReceiveBufferLim
 from gateway.net.reading import FULL, HELD, MUTED, WAITING, PauseReason, RequestReader
 from gateway.net.writing import ResponseSlot, ResponseWriter
 from gateway.upstream.connections import READ_BYTES, Upstream, UpstreamLost
-from gateway.wire.fetch_tail import WITH_RECORDS, tail_of
+from gateway.wire.fetch_messages import WITH_RECORDS, tail_of
 from gateway.wire.framing import ProtocolError, RequestHeader, correlation_id_of, size_prefix
 
 

@@ -65,6 +65,34 @@ Schema = Mapping[str, Any]
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
 
 
+FORMATS = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "uint32": "I",
+    "int64": "q",
+    "float64": "d",
+    "bitfield": "i",  # kafka-python's, for sets of operations
+}
+"""The types of fixed size, but for ids, with their formats in `struct`."""
+
+
+def field_runs(schema: Schema, version: int) -> list[list[Schema]]:
+    """Return the fields that a version of a structure has outside its tag section, in their order: those of
+    fixed size that follow each other are together, each other one is alone.
+    """
+    runs: list[list[Schema]] = []
+    for field in schema["fields"]:
+        if in_versions(field["versions"], version) and not is_tagged(field, version):
+            if runs and field["type"] in FORMATS and runs[-1][0]["type"] in FORMATS:
+                runs[-1].append(field)
+            else:
+                runs.append([field])
+    return runs
+
+
 def in_versions(versions: str, version: int) -> bool:
     """Whether a version is in a range of Kafka's notation (`2+`, `0-3`, `1`, `none`)."""
     if versions == "none":

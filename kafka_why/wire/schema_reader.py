@@ -14,10 +14,12 @@ from typing import Any
 from uuid import UUID
 
 from kafka_why.wire.primitives import (
+    FORMATS,
     STRING_MAX_BYTES,
     ProtocolError,
     Schema,
     attribute_of,
+    field_runs,
     in_versions,
     is_nullable,
     is_tagged,
@@ -26,23 +28,12 @@ from kafka_why.wire.primitives import (
     skip,
 )
 
-_FORMATS = {
-    "bool": "?",
-    "int8": "b",
-    "int16": "h",
-    "uint16": "H",
-    "int32": "i",
-    "uint32": "I",
-    "int64": "q",
-    "float64": "d",
-    "bitfield": "i",  # kafka-python's, for sets of operations
-}
 _INT16, _INT32 = Struct(">h"), Struct(">i")
 _NULL, _TAGGED_NULL, _THERE = 0xFF, 0, 1  # how a nullable structure begins
 _ID_BYTES = 16
 _NO_ID = bytes(_ID_BYTES)
 
-# A frame has room for millions of entries. Reading this many takes 20 to 200 ms.
+# A frame has budget for millions of entries. Reading this many takes 20 to 200 ms.
 ELEMENTS_MAX = 50_000
 UNLIMITED = 2**31
 # So many entries take some tenths of a millisecond.
@@ -51,8 +42,10 @@ _BETWEEN_PAUSES = 128
 Pause = Callable[[], None]
 
 
-class Room:
-    """How many entries of arrays, and tags, may still come, and what is called after some of them."""
+class EntryBudget:
+    """The number of entries of arrays, and of tags, that may still come in one message. `pause` is called
+    after some of them.
+    """
 
     __slots__ = ("left", "pause")
 
@@ -61,9 +54,9 @@ class Room:
         self.pause = pause
 
 
-Value = Callable[[bytes, int, Room], tuple[Any, int]]
+Value = Callable[[bytes, int, EntryBudget], tuple[Any, int]]
 """Reads a value. Returns it and the position after it."""
-Step = Callable[[Any, bytes, int, Room], int]
+Step = Callable[[Any, bytes, int, EntryBudget], int]
 """Reads some fields of a structure into it. Returns the position after them."""
 
 
@@ -88,7 +81,7 @@ class SchemaReader:
         Raises ProtocolError.
         """
         try:
-            request, at = self._read(message, at, Room(elements_max, pause))
+            request, at = self._read(message, at, EntryBudget(elements_max, pause))
             if at != len(message):
                 raise ProtocolError(f"{len(message) - at} bytes behind its end")
         except UnicodeDecodeError as why:
@@ -113,56 +106,51 @@ class _Version:
         version, new = self._version, object.__new__
         steps = self._steps(schema, kind)
 
-        def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+        def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
             one = new(kind)
             one._version, one.tags, one.unknown_tags = version, None, None
             for step in steps:
-                at = step(one, data, at, room)
+                at = step(one, data, at, budget)
             return one, at
 
         return read
 
     def _steps(self, schema: Schema, kind: Any) -> list[Step]:
-        steps: list[Step] = []
-        numbers: list[Schema] = []
-        tagged: dict[int, tuple[str, Value]] = {}
-        for field in schema["fields"]:
-            if not in_versions(field["versions"], self._version):
-                continue
-            if self._flexible and is_tagged(field, self._version):
-                tagged[field["tag"]] = attribute_of(field), self._value(field, kind, is_tagged=True)
-            elif field["type"] in _FORMATS:
-                numbers.append(field)
-            else:
-                steps += [_numbers(numbers)] if numbers else []
-                numbers = []
-                steps.append(_into(attribute_of(field), self._value(field, kind)))
-        steps += [_numbers(numbers)] if numbers else []
+        steps = [self._step(fields, kind) for fields in field_runs(schema, self._version)]
         if self._flexible:
+            tagged = {
+                field["tag"]: self._step([field], kind, is_tagged=True)
+                for field in schema["fields"]
+                if is_tagged(field, self._version)
+            }
             of_other_versions = {field["tag"] for field in schema["fields"] if "tag" in field} - tagged.keys()
             steps.append(_tags(tagged, of_other_versions if self._unknown_tags else None))
         return steps
 
-    def _value(self, field: Schema, kind: Any, *, is_tagged: bool = False) -> Value:
+    def _step(self, fields: list[Schema], kind: Any, *, is_tagged: bool = False) -> Step:
+        if fields[0]["type"] in FORMATS:
+            return _numbers(fields)
+        (field,) = fields
+        return _into(attribute_of(field), self._value(field, kind, is_tagged=is_tagged))
+
+    def _value(self, field: Schema, kind: Any, *, is_tagged: bool) -> Value:
         name: str = field["type"]
         nullable = is_nullable(field, self._version)
         inner = kind.fields[attribute_of(field)].data_class if "fields" in field else None
         if not name.startswith("[]"):
             null = (_TAGGED_NULL if is_tagged else _NULL) if nullable else None
             return self._one(name, field, inner, null)
-        if name[2:] in _FORMATS:
-            return _number_array(self._count(nullable), _FORMATS[name[2:]])
+        if name[2:] in FORMATS:
+            return _number_array(self._count(nullable), FORMATS[name[2:]])
         return _array(self._count(nullable), self._one(name[2:], field, inner, None))
 
     def _one(self, name: str, field: Schema, kind: Any, null: int | None) -> Value:
         """`null` is the byte with which a structure begins that is null, None if the value cannot be null."""
         nullable = null is not None
-        if name in _FORMATS:
-            return _number(_FORMATS[name])
         if name == "uuid":
             return _id
         if name == "string":
-            return _compact_string(nullable) if self._flexible else _string(nullable)
+            return (compact_string if self._flexible else plain_string)(nullable=nullable)
         if name in ("bytes", "records"):
             return _bytes(self._count(nullable), name == "records")
         structure = self.structure(field, kind)
@@ -174,12 +162,12 @@ class _Version:
 
 def _numbers(fields: list[Schema]) -> Step:
     """Fields of fixed size in a row are read together."""
-    whole = Struct(">" + "".join(_FORMATS[field["type"]] for field in fields))
+    whole = Struct(">" + "".join(FORMATS[field["type"]] for field in fields))
     names, unpack, size = [attribute_of(field) for field in fields], whole.unpack_from, whole.size
-    sizes = [Struct(">" + _FORMATS[field["type"]]).size for field in fields]
+    sizes = [Struct(">" + FORMATS[field["type"]]).size for field in fields]
     flags = [sum(sizes[:n]) for n, field in enumerate(fields) if field["type"] == "bool"]
 
-    def step(one: Any, data: bytes, at: int, room: Room) -> int:
+    def step(one: Any, data: bytes, at: int, budget: EntryBudget) -> int:
         for flag in flags:
             if data[at + flag] > 1:
                 raise ProtocolError(f"a bool of {data[at + flag]}")
@@ -191,31 +179,29 @@ def _numbers(fields: list[Schema]) -> Step:
 
 
 def _into(name: str, value: Value) -> Step:
-    def step(one: Any, data: bytes, at: int, room: Room) -> int:
-        found, at = value(data, at, room)
+    def step(one: Any, data: bytes, at: int, budget: EntryBudget) -> int:
+        found, at = value(data, at, budget)
         setattr(one, name, found)
         return at
 
     return step
 
 
-def _tags(tagged: dict[int, tuple[str, Value]], refused: set[int] | None) -> Step:
+def _tags(tagged: dict[int, Step], refused: set[int] | None) -> Step:
     """`refused` are the tags that are refused beside the known ones, or None for all. Kafka skips those that
     its schema has in no version.
     """
 
-    def step(one: Any, data: bytes, at: int, room: Room) -> int:
+    def step(one: Any, data: bytes, at: int, budget: EntryBudget) -> int:
         if data[at] == 0:  # no tags, as mostly
             return at + 1
         count, at = read_varint(data, at)
-        _charge(room, count)
+        _charge(budget, count)
         last = -1
         for _ in range(count):
             last, at, end = next_tag(data, at, last)
             if last in tagged:
-                name, value = tagged[last]
-                found, at = value(data, at, room)
-                setattr(one, name, found)
+                at = tagged[last](one, data, at, budget)
                 if at != end:
                     raise ProtocolError(f"tag {last} is not as long as its size")
             elif refused is None or last in refused:
@@ -226,25 +212,17 @@ def _tags(tagged: dict[int, tuple[str, Value]], refused: set[int] | None) -> Ste
     return step
 
 
-def _number(form: str) -> Value:
-    whole = Struct(">" + form)
-    unpack, size = whole.unpack_from, whole.size
-
-    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
-        return unpack(data, at)[0], at + size
-
-    return read
-
-
-def _id(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+def _id(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
     """An id, None for the one that is all zeros."""
     end = skip(data, at, _ID_BYTES)
     key = data[at:end]
     return (None if key == _NO_ID else UUID(bytes=key)), end
 
 
-def _compact_string(nullable: bool) -> Value:
-    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+def compact_string(*, nullable: bool) -> Value:
+    """Return a reader of strings of flexible versions."""
+
+    def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
         size = data[at]
         at += 1
         if size > 0x7F:
@@ -261,10 +239,11 @@ def _compact_string(nullable: bool) -> Value:
     return read
 
 
-def _string(nullable: bool) -> Value:
+def plain_string(*, nullable: bool) -> Value:
+    """Return a reader of strings of versions that are not flexible."""
     unpack = _INT16.unpack_from
 
-    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+    def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
         size = unpack(data, at)[0]
         at += 2
         if size < 0:
@@ -280,7 +259,7 @@ def _string(nullable: bool) -> Value:
 def _compact_count(nullable: bool) -> Value:
     """The length of an array or of bytes, None for null."""
 
-    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+    def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
         count, at = read_varint(data, at)
         if count == 0:
             if nullable:
@@ -295,7 +274,7 @@ def _plain_count(nullable: bool) -> Value:
     """The same, of versions that are not flexible."""
     unpack = _INT32.unpack_from
 
-    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+    def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
         count = unpack(data, at)[0]
         if count >= 0:
             return count, at + 4
@@ -309,8 +288,8 @@ def _plain_count(nullable: bool) -> Value:
 def _bytes(count: Value, is_view: bool) -> Value:
     """Bytes, records as a view of the message: they are not copied."""
 
-    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
-        size, at = count(data, at, room)
+    def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
+        size, at = count(data, at, budget)
         if size is None:
             return None, at
         end = skip(data, at, size)
@@ -320,21 +299,22 @@ def _bytes(count: Value, is_view: bool) -> Value:
 
 
 def _array(count: Value, item: Value) -> Value:
-    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
-        left, at = count(data, at, room)
+    def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
+        left, at = count(data, at, budget)
         if left is None:
             return None, at
-        _within(data, at, left)
-        _charge(room, left)
+        if left > len(data) - at:  # each entry has a byte at least
+            raise ProtocolError(f"a message that ends within an array of {left}")
+        _charge(budget, left)
         items: list[Any] = []
         while left:
             some = min(left, _BETWEEN_PAUSES)
             for _ in range(some):
-                one, at = item(data, at, room)
+                one, at = item(data, at, budget)
                 items.append(one)
             left -= some
-            if left and room.pause is not None:
-                room.pause()
+            if left and budget.pause is not None:
+                budget.pause()
         return items, at
 
     return read
@@ -343,12 +323,12 @@ def _array(count: Value, item: Value) -> Value:
 def _number_array(count: Value, form: str) -> Value:
     size = Struct(">" + form).size
 
-    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
-        left, at = count(data, at, room)
+    def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
+        left, at = count(data, at, budget)
         if left is None:
             return None, at
         end = skip(data, at, left * size)
-        _charge(room, left)
+        _charge(budget, left)
         return list(unpack_from(f">{left}{form}", data, at)), end
 
     return read
@@ -357,23 +337,17 @@ def _number_array(count: Value, form: str) -> Value:
 def _nullable(structure: Value, null: int) -> Value:
     """A nullable structure begins with a byte, `null` if it is null, else 1."""
 
-    def read(data: bytes, at: int, room: Room) -> tuple[Any, int]:
+    def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
         if data[at] == null:
             return None, at + 1
         if data[at] != _THERE:
             raise ProtocolError(f"a structure that begins with {data[at]}")
-        return structure(data, at + 1, room)
+        return structure(data, at + 1, budget)
 
     return read
 
 
-def _within(data: bytes, at: int, count: int) -> None:
-    """Each entry has a byte at least."""
-    if count > len(data) - at:
-        raise ProtocolError(f"a message that ends within an array of {count}")
-
-
-def _charge(room: Room, count: int) -> None:
-    room.left -= count
-    if room.left < 0:
+def _charge(budget: EntryBudget, count: int) -> None:
+    budget.left -= count
+    if budget.left < 0:
         raise ProtocolError(f"more than {ELEMENTS_MAX} entries")

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gateway.wire import codec, framing, heartbeat, keep_alive
+from gateway.wire import codec, framing
 from gateway.wire.framing import ProtocolError, RequestHeader
 from kafka_why.wire import primitives, schema_reader
-from kafka_why.wire.schema_reader import ELEMENTS_MAX, Pause, Room, SchemaReader
+from kafka_why.wire.schema_reader import ELEMENTS_MAX, EntryBudget, Pause, SchemaReader
 from tests.fuzz.__main__ import campaign
 from tests.fuzz.frames import APIS
 from tests.fuzz.judge import Judge
@@ -51,7 +51,7 @@ def old_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def plant_varint(patch: pytest.MonkeyPatch) -> None:
-    for module in (framing, primitives, schema_reader, heartbeat, keep_alive):
+    for module in (framing, primitives, schema_reader):
         patch.setattr(module, "read_varint", old_varint)
 
 
@@ -80,7 +80,7 @@ def plant_rest(patch: pytest.MonkeyPatch) -> None:
             self, message: bytes, at: int, pause: Pause | None = None, elements_max: int = ELEMENTS_MAX
         ) -> object:
             try:
-                return self._read(message, at, Room(elements_max, pause))[0]
+                return self._read(message, at, EntryBudget(elements_max, pause))[0]
             except (ValueError, IndexError, struct.error) as why:
                 raise ProtocolError(str(why)) from why
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.wire import codec
-from gateway.wire.fetch_tail import FIRST_VERSION, Tail, tail_of
+from gateway.wire.fetch_messages import FIRST_VERSION, Tail, tail_of
 from gateway.wire.framing import RequestHeader
 
 FETCH, SHARE_FETCH = 1, 78

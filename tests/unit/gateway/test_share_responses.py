@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.wire import codec
+from gateway.wire.fetch_messages import ShareResponseHandler, share_response_reader, with_member_id
 from gateway.wire.framing import RequestHeader, request_header
-from gateway.wire.share_messages import ShareResponse, with_member_id
 from tests.harness.share_frames import ACKNOWLEDGE, FETCH, fetched
 from tests.unit.gateway.test_fetch_tail import EPOCH, SHARE_RESPONSE, SHARE_TOPIC, SHARE_VERSIONS
 
@@ -41,8 +41,8 @@ ACKNOWLEDGED = st.fixed_dictionaries(
 )
 
 
-class Record:
-    """A `Seen` that writes all down."""
+class Record(ShareResponseHandler):
+    """Writes down what is read."""
 
     def __init__(self) -> None:
         self.told: Told = []
@@ -62,7 +62,7 @@ class Record:
 
 def read(header: RequestHeader, message: bytes, ends: Sequence[int] = ()) -> Told:
     record, at = Record(), 0
-    response = ShareResponse(header, record)
+    response = share_response_reader(header, record)
     for end in [*sorted(end for end in ends if end < len(message)), len(message)]:
         response.feed(message[at:end])
         at = end
@@ -124,7 +124,7 @@ def test_records_are_not_kept() -> None:
     partition = {"partition_index": 0, "current_leader": leader, "records": b"r" * 100_000}
     topic = {"topic_id": UUID(int=7), "partitions": [partition]}
     message = codec.encode_response(header, {"responses": [topic]})
-    response = ShareResponse(header, Record())
+    response = share_response_reader(header, Record())
     for at in range(0, len(message), 1_000):
         response.feed(message[at : at + 1_000])
         assert len(response._kept) < 20
