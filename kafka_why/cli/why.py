@@ -2,7 +2,6 @@
 
 import signal
 import threading
-import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
@@ -22,6 +21,7 @@ from kafka_why.contract.kafka.history import SHARE, HistoryEntry
 from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
 from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.escaping import VisibleText, visible_text
+from kafka_why.now import now_ms
 from kafka_why.topic_reader import ClientError, TopicsMissing, layout_on
 from kafka_why.why.broker_logs import alone, of_logs, with_records
 from kafka_why.why.deliveries.model import DeliveryReport, LoneDeliveries
@@ -139,8 +139,8 @@ def why(
     not be read, the command polls the group.
     """
     configure_logs()
-    now_ms = time.time_ns() // 1_000_000
-    since_ms = _parse_since(since, now_ms)
+    called_ms = now_ms()
+    since_ms = _parse_since(since, called_ms)
     if group_id is None:
         list_groups(logs, since_ms, output)
         return
@@ -148,7 +148,7 @@ def why(
     try:
         if client_config is not None:
             cluster = _Cluster(client_config, prefix, source, follows=follow, has_logs=bool(logs.files))
-            found = _in_cluster(cluster, group_id, since_ms, now_ms)
+            found = _in_cluster(cluster, group_id, since_ms, called_ms)
         else:
             found = _Found(None if from_dir is None else read_folder(from_dir, group_id))
         if logs.files:
@@ -160,7 +160,7 @@ def why(
         raise click.ClickException(f"cannot read from {where}: {error}") from error
     if follow and output == "json":
         output = _LINES
-    _show_found(group_id, found, now_ms, since_ms, output)
+    _show_found(group_id, found, called_ms, since_ms, output)
     if page_url is not None and output == "text":
         show(visible_text(["", link(page_url, group_id)]))
     if found.live is not None:

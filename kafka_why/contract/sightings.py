@@ -24,7 +24,7 @@ class RebalanceSeen(Struct, frozen=True):
     """A classic group was rebalancing when its broker was asked at `seen_ms`, in `state`.
 
     It was first seen so at `first_ms`, and was not so `within_ms` before. `run` names all that was seen
-    without a look between at which it was not rebalancing. All that the group's partition of
+    without a poll between at which it was not rebalancing. All that the group's partition of
     `__consumer_offsets` had at `read_ms` was handled before this record was written; None if that is not
     known. `is_over`: it is not rebalancing any more. `members` is None if there are too many.
     """
@@ -44,7 +44,7 @@ MEMBERS_MAX = 1_000
 
 
 class SightingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A look at a group. The fields are those of `RebalanceSeen`, with `ago` for times."""
+    """A poll of a group. The fields are those of `RebalanceSeen`, with `ago` for times."""
 
     version: int = RECORD_VERSION
     run: str

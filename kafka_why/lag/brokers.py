@@ -15,6 +15,7 @@ from kafka.errors import KafkaError
 from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.lag.definitions import LogBounds, Partition
 from kafka_why.lag.record_times import Found, TimestampSearch
+from kafka_why.now import now_ms
 
 INTERVAL_S = 5.0
 """How often followers of the topics ask for the bounds of logs."""
@@ -33,7 +34,7 @@ def log_bounds(admin: KafkaAdminClient, topics: Collection[str]) -> dict[Partiti
         for partition in topic["partitions"]
         if partition["leader_id"] >= 0
     ]
-    # The ends last: no record before an end is younger than the look at the beginnings.
+    # The ends last: no record before an end is younger than the request for the beginnings.
     earliest = admin.list_partition_offsets(dict.fromkeys(led, OffsetSpec.EARLIEST)) if led else {}
     latest = admin.list_partition_offsets(dict.fromkeys(led, OffsetSpec.LATEST)) if led else {}
     return {
@@ -56,11 +57,8 @@ def records_at(admin: KafkaAdminClient, times_ms: Mapping[Partition, int]) -> di
     }
 
 
-# Looks at the brokers, each few seconds, by which readers of the topics know lags.
-
-
-class Looking(Protocol):
-    """The reader that takes the answers, such as `LagBook`. `topics` are those to look at."""
+class LagReader(Protocol):
+    """The reader that takes the answers, such as `LagBook`. `topics` are those to ask for."""
 
     def topics(self) -> set[str]: ...
     def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None: ...
@@ -68,10 +66,10 @@ class Looking(Protocol):
     def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None: ...
 
 
-class Looks:
-    """Looks for one reader, at most each INTERVAL_S. For one thread."""
+class LagPoller:
+    """Polls the brokers for one reader, at most each INTERVAL_S. For one thread."""
 
-    def __init__(self, reader: Looking) -> None:
+    def __init__(self, reader: LagReader) -> None:
         self._reader = reader
         self._at_s = float("-inf")
         self._wanted: dict[Partition, int] = {}
@@ -79,27 +77,27 @@ class Looks:
         self._warning = OutageWarning("looking for the times of records")
         self._bounds_warning = OutageWarning("reading the ends of topics")
 
-    def look(self, admin: KafkaAdminClient) -> None:
-        """Look if it is time, and take one step of the search for times of records, so that the reader reads
+    def poll(self, admin: KafkaAdminClient) -> None:
+        """Poll if it is time, and take one step of the search for times of records, so that the reader reads
         on between two. Raises KafkaError if the bounds of the logs are not to be had.
 
         Times of records are not to be had from brokers before Kafka 3.0. That is logged, and lags in time are
-        then known of records that came since the first look.
+        then known of records that came since the first poll.
         """
         if time.monotonic() - self._at_s >= INTERVAL_S:
             bounds = log_bounds(admin, self._reader.topics())
             # Not before the request: what a record waits is counted from when it was seen.
-            self._reader.add_bounds(bounds, time.time_ns() // 1_000_000)
+            self._reader.add_bounds(bounds, now_ms())
             self._at_s = time.monotonic()
             if self._search is None and (wanted := self._reader.wanted_times()):
                 self._wanted, self._search = wanted, TimestampSearch(wanted)
         if self._search is not None:
             self._step(admin, self._search)
 
-    def look_if_allowed(self, admin: KafkaAdminClient) -> None:
-        """Look, and log a warning instead of raising: nothing else needs the right to describe topics."""
+    def poll_if_allowed(self, admin: KafkaAdminClient) -> None:
+        """Poll, and log a warning instead of raising: nothing else needs the right to describe topics."""
         try:
-            self.look(admin)
+            self.poll(admin)
             self._bounds_warning.worked()
         except KafkaError as error:
             self._bounds_warning.failed(error)

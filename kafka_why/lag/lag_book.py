@@ -13,16 +13,16 @@ from kafka_why.lag.definitions import LogBounds, Partition, PartitionLag, lag_ms
 from kafka_why.lag.log_history import LogHistory, Seen, Trend
 
 SHARP_MS = int(INTERVAL_S * 1500)
-"""A record that came between two looks at the brokers so far apart has a time that is exact enough."""
+"""A record that came between two polls of the brokers so far apart has a time that is exact enough."""
 MAX_LOOK_UPS = 20
-"""Partitions whose record times are asked for at one look at the brokers."""
+"""Partitions whose record times are asked for at one poll of the brokers."""
 
 
 @dataclass(slots=True)
 class _Commit:
-    """A committed offset. `came_ms` is the time of the record at offset `came_offset`, by the looks at the
-    brokers or in their time; `asked_at` the number of the look at which it was asked for. It `is_rough` if
-    the newest record was older than the looks then: nobody saw when that came.
+    """A committed offset. `came_ms` is the time of the record at offset `came_offset`, by the polls of the
+    brokers or in their time; `asked_at` the number of the poll at which it was asked for. It `is_rough` if
+    the newest record was older than the polls then: nobody saw when that came.
     """
 
     offset: int
@@ -55,7 +55,7 @@ class LagBook:
         self._groups: dict[str, dict[Partition, _Commit]] = {}
         self._logs = LogHistory()
         self._asked: dict[Partition, _Asked] = {}
-        self._look = 0
+        self._polls = 0
         self._behind: set[str] = set()
 
     def apply_commit(self, key: bytes, value: bytes | None) -> str:
@@ -98,7 +98,7 @@ class LagBook:
     def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
         """Take the bounds of the logs of `topics`."""
         self._logs.add(bounds, at_ms)
-        self._look += 1
+        self._polls += 1
         self._behind = set()
         for group_id, commits in self._groups.items():
             for where, commit in commits.items():
@@ -114,7 +114,7 @@ class LagBook:
                     self._remember(where, commit, next_offset(commit.offset, log))
 
     def _remember(self, where: Partition, commit: _Commit, offset: int) -> None:
-        """Keep a time that the looks tell well, before the samples of that time are thinned out."""
+        """Keep a time that the polls tell well, before the samples of that time are thinned out."""
         if commit.came_offset == offset and not commit.is_rough:
             return
         came = self._logs.came(where, offset)
@@ -126,7 +126,7 @@ class LagBook:
         return {topic for commits in self._groups.values() for topic, _ in commits}
 
     def behind(self) -> list[str]:
-        """Return the groups that had records to consume at the last look; nothing hurts in the others."""
+        """Return the groups that had records to consume at the last poll; nothing hurts in the others."""
         return [group_id for group_id in self._behind if group_id in self._groups]
 
     def offset_count(self) -> int:
@@ -137,7 +137,7 @@ class LagBook:
         return group_id in self._groups
 
     def wanted_times(self) -> dict[Partition, int]:
-        """Return up to MAX_LOOK_UPS offsets whose record times the looks do not tell well enough. What was
+        """Return up to MAX_LOOK_UPS offsets whose record times the polls do not tell well enough. What was
         asked for longest ago comes first. The answer to it is `learn_times`.
         """
         found: dict[Partition, tuple[_Commit, int]] = {}
@@ -166,8 +166,8 @@ class LagBook:
         for where in wanted.keys() & self._asked.keys():
             asked = self._asked.pop(where)
             commit = asked.commit
-            commit.asked_at = self._look
-            is_older = asked.offset < commit.came_offset  # than what the looks have told meanwhile
+            commit.asked_at = self._polls
+            is_older = asked.offset < commit.came_offset  # than what the polls have told meanwhile
             if where in lags_ms and commit.offset >= asked.committed and not is_older:
                 commit.came_offset, commit.is_rough = asked.offset, asked.is_rough
                 commit.came_ms = asked.newest_ms - lags_ms[where]
@@ -203,7 +203,7 @@ class LagBook:
         if _is_sharp(before, last):
             return lag_ms(last.ms, newest_ms)
         known = Seen(commit.came_offset, commit.came_ms) if 0 <= commit.came_offset <= offset else None
-        if before is None:  # it came before the first look, and nobody knows how long before
+        if before is None:  # it came before the first poll, and nobody knows how long before
             return None if known is None else lag_ms(known.ms, newest_ms)
         if known is not None and known.offset > before.offset:
             before = Seen(known.offset, min(max(known.ms, before.ms), last.ms))

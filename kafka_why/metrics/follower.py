@@ -12,11 +12,11 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.lag.brokers import Looks
+from kafka_why.lag.brokers import LagPoller
 from kafka_why.metrics.metrics_state import MetricsState
 from kafka_why.topic_reader import FollowerThread, Record, TopicReader
 
-# The maximum time of a request to the brokers. `stop` waits for a look, which ends at the first that fails.
+# The maximum time of a request to the brokers. `stop` waits for a poll, which ends at the first that fails.
 BROKER_TIMEOUT_MS = 5_000
 _POLL_MS = 500
 # Records are fetched after half a second or this many bytes, whichever is first. This costs the brokers and
@@ -47,7 +47,7 @@ class Follower(FollowerThread):
         self._on_entry = on_entry
         super().__init__("metrics-follower", "reading for the metrics")
         self._read_at_s = float("nan")
-        self._looks = Looks(metrics_state)
+        self._lag_poller = LagPoller(metrics_state)
 
     def start(self) -> None:
         """Begin to read."""
@@ -93,7 +93,7 @@ class Follower(FollowerThread):
                     behind = {}
                 if not behind:
                     self._metrics_state.complete()
-                    self._looks.look(admin)
+                    self._lag_poller.poll(admin)
             except KafkaError as error:
                 self._retry_later(error)
             else:

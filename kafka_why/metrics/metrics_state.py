@@ -239,7 +239,7 @@ class MetricsState:
             self._selected.remove(group_id)
 
     def _group_lags(self, group_id: str) -> GroupLags:
-        """The lags of one group and what hurts, as of the last look at the brokers."""
+        """The lags of one group and what hurts, as of the last poll of the brokers."""
         with self._lock:
             owned = self._ownership(group_id)
             lags = self._lags.lags(group_id, owned.settled_ms)

@@ -14,6 +14,7 @@ from kafka_why.notify.pace import BackOff, RateLimit
 from kafka_why.notify.receiver import Answer, Verdict
 from kafka_why.notify.request_bodies import Shape
 from kafka_why.notify.state_file import Kept
+from kafka_why.now import now_ms
 
 KEEP_INTERVAL_S = 5.0
 """How often positions are kept while there is nothing to send."""
@@ -37,7 +38,7 @@ class Courier:
         back_off: BackOff,
         *,
         now_s: Callable[[], float] = time.monotonic,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._outbox = outbox
         self._post = post

@@ -35,7 +35,7 @@ class _Episode:
 
 
 class Episodes:
-    """Follows what is wrong from look to look. For one thread.
+    """Follows what is wrong from poll to poll. For one thread.
 
     `open_before` is what receivers had been told when the process before this one ended. Of that, what was
     not found again has ended only when `settled_ms` is over, because a process that has just started does not
@@ -61,7 +61,7 @@ class Episodes:
             trouble = Trouble(told.kind, told.subject, told.group, told.sentence, told.began_ms)
             self._open[trouble.key] = _Episode(trouble, told.began_ms, is_seen=False, told_ms=told.began_ms)
 
-    def look(self, found: Iterable[Trouble], now_ms: int) -> list[Message]:
+    def update(self, found: Iterable[Trouble], now_ms: int) -> list[Message]:
         """Take what is wrong now. Return what is to be told."""
         now = {trouble.key: trouble for trouble in found}
         messages = [message for key in list(self._open) for message in self._ended(key, now, now_ms)]

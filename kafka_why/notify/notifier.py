@@ -1,4 +1,4 @@
-"""Notify as a process runs it: the threads that read and look, the outbox, and the thread that sends."""
+"""Notify as a process runs it: the threads that read and find, the outbox, and the thread that sends."""
 
 import random
 from collections.abc import Callable
@@ -103,7 +103,7 @@ class Notifier(Startable):
         self._courier = CourierThread(courier, outbox)
 
     def start(self) -> None:
-        """Read, look and send."""
+        """Start the threads."""
         self._courier.start()
         for reader in self._readers:
             reader.start()

@@ -1,4 +1,4 @@
-"""The thread that looks what is wrong: the findings of the page, of its groups and of the coordinator."""
+"""The thread that finds what is wrong: the findings of the page, of its groups and of the coordinator."""
 
 import re
 import time
@@ -8,13 +8,14 @@ from kafka_why.lifetimes import BackgroundThread
 from kafka_why.notify.episodes import Episodes, Trouble
 from kafka_why.notify.messages import ALARM, name_of
 from kafka_why.notify.outbox import Outbox
+from kafka_why.now import now_ms
 from kafka_why.page.coordinator import coordinator_page
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.overview import Overview
 from kafka_why.page.service_topics import ServiceTopics
 from kafka_why.service_state import StateReader
 
-LOOK_INTERVAL_S = 5.0
+POLL_INTERVAL_S = 5.0
 MAX_READ_AGE_S = 30.0
 """What was read longer ago says nothing of now: nothing begins then, and nothing ends."""
 _FIGURES = re.compile(r"[:\d]")
@@ -67,7 +68,7 @@ def alarm_of(sentence: str) -> str:
 
 
 class TroublesThread(BackgroundThread):
-    """Looks again and again until stopped, for which the outbox has to be closed before."""
+    """Looks for troubles again and again until stopped, for which the outbox has to be closed before."""
 
     def __init__(self, sources: Sources, episodes: Episodes, outbox: Outbox) -> None:
         self._sources = sources
@@ -80,7 +81,7 @@ class TroublesThread(BackgroundThread):
         while not self._stopped.wait(pause_s):
             began_s = time.monotonic()
             if self._sources.is_current:
-                now_ms = time.time_ns() // 1_000_000
-                self._outbox.put(self._episodes.look(self._sources.troubles(now_ms), now_ms))
+                at_ms = now_ms()
+                self._outbox.put(self._episodes.update(self._sources.troubles(at_ms), at_ms))
             # A third of the interpreter at most: the events are read meanwhile.
-            pause_s = max(LOOK_INTERVAL_S, 2 * (time.monotonic() - began_s))
+            pause_s = max(POLL_INTERVAL_S, 2 * (time.monotonic() - began_s))

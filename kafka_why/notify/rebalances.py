@@ -33,7 +33,7 @@ class Ended(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """`told` are the rebalances that need not be returned, None before the first look."""
+    """`told` are the rebalances that need not be returned, None before the first call of `ended`."""
 
     entries: deque[HistoryEntry] = field(default_factory=deque)
     told: set[_Name] | None = None
@@ -71,15 +71,15 @@ class Rebalances:
         """Return the rebalances that ended since the last call, of each group in their order."""
         found = []
         for group_id in self._changed:
-            found += self._look(group_id, self._groups[group_id])
+            found += self._ended_of(group_id, self._groups[group_id])
         self._changed.clear()
         while self._entries > MAX_ENTRIES and len(self._groups) > 1:
             _, forgotten = self._groups.popitem(last=False)
             self._entries -= len(forgotten.entries)
         return found
 
-    def _look(self, group_id: str, group: _Group) -> list[Ended]:
-        assert group.told is not None, "only changed groups are looked at"
+    def _ended_of(self, group_id: str, group: _Group) -> list[Ended]:
+        assert group.told is not None, "only changed groups are read"
         course = course_of(group.entries, from_start=False)
         ended = [r for r in course.rebalances if r.ended_ms is not None]
         new = [r for r in ended if _name(r) not in group.told]

@@ -40,13 +40,10 @@ from kafka_why.observed.records import (
 )
 from kafka_why.observed.step import observe, sight
 
-# Looks at a classic group by DescribeGroups, each as what was seen of a rebalance. No IO here.
-
-
 REBALANCING = (GroupState.PREPARING_REBALANCE.value, GroupState.COMPLETING_REBALANCE.value)
 
 
-class ClassicLook(Struct, frozen=True):
+class ClassicPoll(Struct, frozen=True):
     """A classic group as DescribeGroups has it, asked at `asked_ms` and answered at `answered_ms`.
 
     A member has its subscription and its assignment if the group is Stable, else empty bytes.
@@ -59,13 +56,13 @@ class ClassicLook(Struct, frozen=True):
     protocol_name: str | None
     members: tuple[ClassicMember, ...]
 
-    def moved(self, by_ms: int) -> "ClassicLook":
-        """Return the look with its times by another clock."""
+    def moved(self, by_ms: int) -> "ClassicPoll":
+        """Return the poll with its times by another clock."""
         return replace(self, asked_ms=self.asked_ms + by_ms, answered_ms=self.answered_ms + by_ms)
 
 
-class Looks:
-    """Finds the beginning and the end of a group's rebalances in successive looks."""
+class RebalanceDetector:
+    """Finds the beginning and the end of a group's rebalances in successive polls."""
 
     def __init__(self) -> None:
         self.completing_ms: int | None = None
@@ -75,44 +72,44 @@ class Looks:
 
     @property
     def is_rebalancing(self) -> bool:
-        """True if the group was rebalancing at the last look."""
+        """True if the group was rebalancing at the last poll."""
         return self._run is not None
 
-    def take(self, look: ClassicLook, calm_ms: int) -> RebalanceSeen | None:
-        """Return what the next look shows of a rebalance, or its end; None if the group was calm before, too.
+    def take(self, poll: ClassicPoll, calm_ms: int) -> RebalanceSeen | None:
+        """Return what the next poll shows of a rebalance, or its end; None if the group was calm before, too.
 
-        The group is known to have been calm at `calm_ms`, for the case that this is the first look.
+        The group is known to have been calm at `calm_ms`, for the case that this is the first poll.
         """
         before = self._run
-        if look.state not in REBALANCING:
-            self._run, self.completing_ms, self._calm_ms = None, None, look.asked_ms
-            return None if before is None else _seen(before.run, before.first_ms, before.within_ms, look)
+        if poll.state not in REBALANCING:
+            self._run, self.completing_ms, self._calm_ms = None, None, poll.asked_ms
+            return None if before is None else _seen(before.run, before.first_ms, before.within_ms, poll)
         if before is not None:
             run, first_ms, within_ms = before.run, before.first_ms, before.within_ms
         else:
             since_ms = calm_ms if self._calm_ms is None else self._calm_ms
-            run, first_ms = f"DescribeGroups at {look.answered_ms}", look.answered_ms
-            within_ms = max(look.answered_ms - since_ms, 0)
-        if look.state == GroupState.COMPLETING_REBALANCE and self.completing_ms is None:
-            self.completing_ms = look.answered_ms
-        elif look.state == GroupState.PREPARING_REBALANCE:
+            run, first_ms = f"DescribeGroups at {poll.answered_ms}", poll.answered_ms
+            within_ms = max(poll.answered_ms - since_ms, 0)
+        if poll.state == GroupState.COMPLETING_REBALANCE and self.completing_ms is None:
+            self.completing_ms = poll.answered_ms
+        elif poll.state == GroupState.PREPARING_REBALANCE:
             self.completing_ms = None
-        self._run = _seen(run, first_ms, within_ms, look)
+        self._run = _seen(run, first_ms, within_ms, poll)
         return self._run
 
 
-def _seen(run: str, first_ms: int, within_ms: int, look: ClassicLook) -> RebalanceSeen:
-    """Return a sighting. The group's log, or what else is known of it, is read up to the look."""
+def _seen(run: str, first_ms: int, within_ms: int, poll: ClassicPoll) -> RebalanceSeen:
+    """Return a sighting. The group's log, or what else is known of it, is read up to the poll."""
     return RebalanceSeen(
         run=run,
-        state=look.state,
+        state=poll.state,
         first_ms=first_ms,
-        seen_ms=look.answered_ms,
+        seen_ms=poll.answered_ms,
         within_ms=within_ms,
-        read_ms=look.answered_ms,
-        is_over=look.state not in REBALANCING,
+        read_ms=poll.answered_ms,
+        is_over=poll.state not in REBALANCING,
         members=tuple(
-            SeenMember(m.member_id, m.group_instance_id, m.client_id, m.client_host) for m in look.members
+            SeenMember(m.member_id, m.group_instance_id, m.client_id, m.client_host) for m in poll.members
         ),
     )
 
@@ -129,7 +126,7 @@ class PolledMember(Struct, frozen=True):
     target: Partitions | None
 
 
-class EpochsLook(Struct, frozen=True):
+class EpochsPoll(Struct, frozen=True):
     """A group with epochs as its coordinator describes it. `names` are names of topics by id."""
 
     answered_ms: int
@@ -151,8 +148,8 @@ class PolledGroup:
         self._group_id = group_id
         self.group: ObservedGroup | None = None
         self._kind: str | None = None
-        self._last: EpochsLook | None = None
-        self._looks = Looks()
+        self._last: EpochsPoll | None = None
+        self._detector = RebalanceDetector()
         self._is_counted = True
         self._committed: dict[TopicPartition, int] = {}
         self._at = At(0, "", "")
@@ -160,7 +157,7 @@ class PolledGroup:
 
     def take(
         self,
-        look: ClassicLook | EpochsLook | None,
+        poll: ClassicPoll | EpochsPoll | None,
         committed: Mapping[TopicPartition, int],
         now_ms: int,
     ) -> None:
@@ -173,22 +170,22 @@ class PolledGroup:
                 found = Offset(offset, -1, "", now_ms, None, None)
                 self._observe(OffsetCommitted(partition.topic, partition.partition, found))
         self._committed = dict(committed)
-        if look is None:
+        if poll is None:
             self._end()
             return
-        kind = CLASSIC if isinstance(look, ClassicLook) else look.kind
+        kind = CLASSIC if isinstance(poll, ClassicPoll) else poll.kind
         if self._kind != kind and (self._kind is not None or self.polls == 1):
-            self._find(look)
+            self._find(poll)
         self._kind = kind
-        if isinstance(look, ClassicLook):
-            self._take_classic(look)
+        if isinstance(poll, ClassicPoll):
+            self._take_classic(poll)
             return
-        self.names = look.names
-        for record in _changes(self._last or _nothing(kind, -1), look):
+        self.names = poll.names
+        for record in _changes(self._last or _nothing(kind, -1), poll):
             self._observe(record)
-        self._last = look
+        self._last = poll
 
-    def _find(self, look: ClassicLook | EpochsLook) -> None:
+    def _find(self, poll: ClassicPoll | EpochsPoll) -> None:
         """The group was there before, or was one of another kind: how it came to be is not known."""
         was = self.group
         self.group = ObservedGroup(
@@ -196,9 +193,9 @@ class PolledGroup:
             self._at.incarnation if was is None else was.incarnation,
             seq=CREATION + 1 if was is None else was.seq + 1,
             offsets={} if was is None else was.offsets,
-            generation=0 if isinstance(look, ClassicLook) else look.epoch,
+            generation=0 if isinstance(poll, ClassicPoll) else poll.epoch,
         )
-        self._last, self._looks, self._is_counted = None, Looks(), True
+        self._last, self._detector, self._is_counted = None, RebalanceDetector(), True
 
     def _end(self) -> None:
         """The group is gone. Members that were there at the last poll went before."""
@@ -212,27 +209,27 @@ class PolledGroup:
                 self._observe(record)
             self._observe(GroupEpochRemoved())
 
-    def _take_classic(self, look: ClassicLook) -> None:
+    def _take_classic(self, poll: ClassicPoll) -> None:
         group = self.group
         has_members = group is not None and group.classic is not None
-        was_rebalancing, completing_ms = self._looks.is_rebalancing, self._looks.completing_ms
-        seen = self._looks.take(look, group.classic.since_ms if group and group.classic else look.asked_ms)
-        if look.state not in REBALANCING:
-            leaked = max(map(_generation_after, look.members), default=0)
+        was_rebalancing, completing_ms = self._detector.is_rebalancing, self._detector.completing_ms
+        seen = self._detector.take(poll, group.classic.since_ms if group and group.classic else poll.asked_ms)
+        if poll.state not in REBALANCING:
+            leaked = max(map(_generation_after, poll.members), default=0)
             was = group.classic.members if group is not None and group.classic is not None else ()
             if self._is_counted and leaked and group is not None:
                 group.generation, self._is_counted = leaked - 1, False
             is_later = group is not None and leaked > group.generation
-            is_same = has_members and _held(was) == _held(look.members)
+            is_same = has_members and _held(was) == _held(poll.members)
             if was_rebalancing or is_later or not is_same:
-                self._observe(self._generation(look.members, look, leaked, completing_ms))
+                self._observe(self._generation(poll.members, poll, leaked, completing_ms))
         if seen is not None and self.group is not None:
             self._add(sight(self.group, seen, self._at))
 
     def _generation(
         self,
         members: tuple[ClassicMember, ...],
-        look: ClassicLook | None = None,
+        poll: ClassicPoll | None = None,
         leaked: int = 0,
         formed_ms: int | None = None,
     ) -> ClassicGeneration:
@@ -241,9 +238,9 @@ class PolledGroup:
         is_first = group is not None and group.classic is None and group.seq > CREATION
         number = (0 if group is None else group.generation) + (not is_first)
         return ClassicGeneration(
-            protocol_type=PROTOCOL_TYPE if look is None else look.protocol_type,
+            protocol_type=PROTOCOL_TYPE if poll is None else poll.protocol_type,
             generation=max(number, leaked),
-            protocol_name=None if look is None else look.protocol_name,
+            protocol_name=None if poll is None else poll.protocol_name,
             leader_id=None,
             since_ms=formed_ms,
             members=members,
@@ -270,8 +267,8 @@ def _held(members: tuple[ClassicMember, ...] | list[ClassicMember]) -> dict[str,
     return {m.member_id: m.assignment for m in members}
 
 
-def _changes(was: EpochsLook, now: EpochsLook) -> Iterator[AnyRecord]:
-    """Yield the records that led from one look to the next, in the order of a coordinator's."""
+def _changes(was: EpochsPoll, now: EpochsPoll) -> Iterator[AnyRecord]:
+    """Yield the records that led from one poll to the next, in the order of a coordinator's."""
     had, kind = was.members, now.kind
     for member_id in had.keys() - now.members.keys():
         yield MemberSubscribed(member_id, None, kind)
@@ -289,7 +286,7 @@ def _changes(was: EpochsLook, now: EpochsLook) -> Iterator[AnyRecord]:
             yield MemberAssigned(member_id, _step(member, now, before), kind)
 
 
-def _targets(was: EpochsLook, now: EpochsLook) -> Iterator[AnyRecord]:
+def _targets(was: EpochsPoll, now: EpochsPoll) -> Iterator[AnyRecord]:
     for member_id, member in now.members.items():
         before, target = was.members.get(member_id), _target(member, now)
         if target is not None and (before is None or _target(before, was) != target):
@@ -298,7 +295,7 @@ def _targets(was: EpochsLook, now: EpochsLook) -> Iterator[AnyRecord]:
         yield TargetEpoch(now.assignment_epoch, None, now.kind)
 
 
-def _group_epoch(now: EpochsLook) -> GroupEpoch:
+def _group_epoch(now: EpochsPoll) -> GroupEpoch:
     if now.kind != STREAMS:
         return GroupEpoch(now.epoch, 0, now.kind)
     is_ready = now.topology is not None and now.state != NOT_READY
@@ -306,19 +303,19 @@ def _group_epoch(now: EpochsLook) -> GroupEpoch:
     return GroupEpoch(now.epoch, 0, now.kind, -1 if epoch is None else epoch, {})
 
 
-def _target(member: PolledMember, look: EpochsLook) -> Partitions | None:
+def _target(member: PolledMember, poll: EpochsPoll) -> Partitions | None:
     """Return a member's target assignment. A share member that is at the epoch of the target has it."""
-    if look.kind != SHARE:
+    if poll.kind != SHARE:
         return member.target
-    return member.assigned if member.epoch == look.assignment_epoch else None
+    return member.assigned if member.epoch == poll.assignment_epoch else None
 
 
-def _step(member: PolledMember, look: EpochsLook, before: PolledMember | None) -> MemberAssignment:
+def _step(member: PolledMember, poll: EpochsPoll, before: PolledMember | None) -> MemberAssignment:
     """Return what a member has. The state that its coordinator has for it is not shown, and follows once the
     member is at the epoch of the target. Nor is it shown what it has to give up.
     """
-    is_there = member.epoch == look.assignment_epoch
-    has_all = member.assigned == _target(member, look)
+    is_there = member.epoch == poll.assignment_epoch
+    has_all = member.assigned == _target(member, poll)
     return MemberAssignment(
         epoch=member.epoch,
         previous_epoch=member.epoch if before is None else before.epoch,
@@ -328,6 +325,6 @@ def _step(member: PolledMember, look: EpochsLook, before: PolledMember | None) -
     )
 
 
-def _nothing(kind: str, epoch: int) -> EpochsLook:
+def _nothing(kind: str, epoch: int) -> EpochsPoll:
     """Return a group without members."""
-    return EpochsLook(0, kind, "", epoch, epoch, {}, {})
+    return EpochsPoll(0, kind, "", epoch, epoch, {}, {})

@@ -1,6 +1,6 @@
 """Classic groups that were seen rebalancing beside their log. Rows OB30 to OB33.
 
-The log has a generation when its assignment is stored. Looks at the brokers (ListGroups, DescribeGroups) show
+The log has a generation when its assignment is stored. Polls of the brokers (ListGroups, DescribeGroups) show
 a group while it rebalances, so they bound when the rebalance began, and say who was a member by then. They do
 not tell members that have joined from those that the others wait for. What was seen and the log come by
 different ways. So the history has the beginning of a rebalance only when the log has been read up to it: at
@@ -64,7 +64,7 @@ def _begun(group: ObservedGroup, classic: Classic, now: RebalanceSeen) -> Sighti
     if now.first_ms > since_ms:
         members = now.members if now.seen_ms == now.first_ms else None
         return _sighting(now, now.first_ms, now.within_ms, members)
-    # A generation was stored between two looks, and the group rebalances again.
+    # A generation was stored between two polls, and the group rebalances again.
     if now.seen_ms > since_ms:
         return _sighting(now, now.seen_ms, now.seen_ms - classic.since_ms, now.members)
     return None

@@ -13,7 +13,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.lag.brokers import Looks
+from kafka_why.lag.brokers import LagPoller
 from kafka_why.now import now_ms
 from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.topic_reader import FollowerThread, TopicReader
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 class Follower(FollowerThread):
-    """Feeds a fleet until stopped, which takes as long as a look at the brokers at most.
+    """Feeds a fleet until stopped, which takes as long as a poll of the brokers at most.
 
     It survives that no broker is there, and reads later what it missed. `reader` is whom it reads for, in its
     warnings.
@@ -39,7 +39,7 @@ class Follower(FollowerThread):
         self._layout = layout
         self._fleet = fleet
         super().__init__(f"{reader}-follower", f"reading for the {reader}")
-        self._looks = Looks(fleet)
+        self._lag_poller = LagPoller(fleet)
         self._trimmed_at_s = float("-inf")
 
     def _connect_and_follow(self) -> None:
@@ -77,7 +77,7 @@ class Follower(FollowerThread):
                 behind = {}
                 self._fleet.complete()
             if not behind:
-                self._looks.look(admin)
+                self._lag_poller.poll(admin)
                 self._trim()
             self._worked()
 

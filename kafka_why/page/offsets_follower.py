@@ -19,7 +19,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
-from kafka_why.lag.brokers import Looks
+from kafka_why.lag.brokers import LagPoller
 from kafka_why.now import now_ms
 from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.page.words import thousands, utc_time
@@ -80,7 +80,7 @@ class OffsetsFollower(FollowerThread):
         self._groups = StoredGroups(names_on(self._client_config))
         self._partitions: dict[int, _Partition] = {}
         self._is_full = False
-        self._looks = Looks(self._fleet)
+        self._lag_poller = LagPoller(self._fleet)
 
     def remarks(self) -> list[str]:
         """Return what the page is made of, and what is missing."""
@@ -130,7 +130,7 @@ class OffsetsFollower(FollowerThread):
         self._read_new(stored)
         has_older = self._read_older(stored)
         self._worked()
-        self._looks.look_if_allowed(admin)
+        self._lag_poller.poll_if_allowed(admin)
         if has_older:
             return
         if time.monotonic() - self._trimmed_at_s >= _TRIM_INTERVAL_S:

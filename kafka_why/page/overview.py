@@ -12,6 +12,7 @@ from kafka_why.contract.kafka.history import DEAD, GroupState, HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from kafka_why.lifetimes import BackgroundThread
+from kafka_why.now import now_ms
 from kafka_why.page.findings import Finding, findings
 from kafka_why.page.fleet import WINDOW_MS, Fleet, GroupFacts
 from kafka_why.page.members import EMPTY, Members, MembersSum, OfView, of_view
@@ -100,7 +101,7 @@ class OverviewThread(BackgroundThread):
             began_s = time.monotonic()
             with_members = began_s >= members_from_s
             version = self._fleet.version
-            self.lines = self._overview.lines(time.time_ns() // 1_000_000, with_members=with_members)
+            self.lines = self._overview.lines(now_ms(), with_members=with_members)
             self.members = self._overview.members
             self.version = version
             if with_members:

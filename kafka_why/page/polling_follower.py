@@ -8,7 +8,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import GroupAuthorizationFailedError, KafkaError
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.lag.brokers import Looks
+from kafka_why.lag.brokers import LagPoller
 from kafka_why.now import now_ms
 from kafka_why.observed.polled import PolledGroup
 from kafka_why.observed.view import view_of
@@ -34,7 +34,7 @@ class PollingFollower(FollowerThread):
         self._client_config = client_config
         self._fleet = fleet
         super().__init__(f"{reader}-polling-follower", f"polling the groups for the {reader}")
-        self._looks = Looks(fleet)
+        self._lag_poller = LagPoller(fleet)
         self._polled: dict[str, PolledGroup] = {}
         self._listed = 0
         self._refused = set[str]()
@@ -75,13 +75,13 @@ class PollingFollower(FollowerThread):
             if self._stopped.wait(_PAUSE_S):
                 return
             self._poll(admin, group_id, types.get(group_id, ""))
-            self._looks.look_if_allowed(admin)
+            self._lag_poller.poll_if_allowed(admin)
 
     def _poll(self, admin: KafkaAdminClient, group_id: str, kind: str) -> None:
         poller = GroupPoller(admin, group_id, kind)
         try:
-            look = poller.describe()
-            committed = {} if look is None else poller.committed()
+            poll = poller.describe()
+            committed = {} if poll is None else poller.committed()
         except GroupAuthorizationFailedError:
             self._refused.add(group_id)
             return
@@ -93,9 +93,9 @@ class PollingFollower(FollowerThread):
         self._has_failed = False
         self._refused.discard(group_id)
         polled = self._polled.setdefault(group_id, PolledGroup(group_id))
-        polled.take(look, committed, now_ms())
+        polled.take(poll, committed, now_ms())
         entries, polled.entries = polled.entries, []
-        if look is None:
+        if poll is None:
             del self._polled[group_id]
         self._worked()
         view = None if polled.group is None else view_of(polled.group, polled.names)

@@ -14,7 +14,7 @@ from kafka_why.contract.history_reader import AnyHistoryEntry
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.groups.list_groups import list_broker_groups
 from kafka_why.now import now_ms
-from kafka_why.observed.polled import ClassicLook, Looks, PolledGroup
+from kafka_why.observed.polled import ClassicPoll, PolledGroup, RebalanceDetector
 from kafka_why.partitioner import partition_of
 from kafka_why.stored_log import Progress
 from kafka_why.topic_reader import TopicReader
@@ -73,23 +73,23 @@ class LiveOffsetsTopic:
             admin = stack.enter_context(closing(polling_client(client_config)))
             self._poller: GroupPoller | None = GroupPoller(admin, group_id)
             self._part.entries = []
-            self._looks = Looks()
+            self._detector = RebalanceDetector()
             self._clock = BrokersClock()
             self._stack = stack.pop_all()
 
     def more(self) -> list[AnyHistoryEntry]:
-        look, part, walk = None, self._part, self._part.walk
+        poll, part, walk = None, self._part, self._part.walk
         if self._poller is not None and (part.group is None or part.group.epochs is None):
             try:
-                look = self._poller.describe()
+                poll = self._poller.describe()
             except GroupAuthorizationFailedError:
                 log.warning("without DESCRIBE on the group, rebalances are shown when they are over")
                 self._poller = None
         asked_ms, passed = now_ms(), walk.next_offset
         self._topic.read_on(part)
         self._clock.read(walk.last_ms if walk.next_offset > passed else None, asked_ms, now_ms())
-        if isinstance(look, ClassicLook) and part.group is not None and part.group.classic is not None:
-            seen = self._looks.take(look.moved(-self._clock.ahead_ms), part.group.classic.since_ms)
+        if isinstance(poll, ClassicPoll) and part.group is not None and part.group.classic is not None:
+            seen = self._detector.take(poll.moved(-self._clock.ahead_ms), part.group.classic.since_ms)
             if seen is not None:
                 part.sight(seen)
         new, part.entries = part.entries, []
@@ -169,10 +169,10 @@ class Polling:
         return [*new]
 
     def _poll(self) -> None:
-        look = self._poller.describe()
-        committed = {} if look is None else self._poller.committed()
-        self._state = None if look is None else look.state
-        self._polled.take(look, committed, now_ms())
+        poll = self._poller.describe()
+        committed = {} if poll is None else self._poller.committed()
+        self._state = None if poll is None else poll.state
+        self._polled.take(poll, committed, now_ms())
 
     def why_empty(self) -> str:
         """Return why there is no entry yet."""

@@ -31,7 +31,7 @@ from kafka_why.observed.consumer_offsets.decode import (
     tasks_of,
     topology_of,
 )
-from kafka_why.observed.polled import ClassicLook, EpochsLook, PolledMember
+from kafka_why.observed.polled import ClassicPoll, EpochsPoll, PolledMember
 from kafka_why.observed.records import ClassicMember
 from kafka_why.wire.group_descriptions import (
     ConsumerGroupDescribeRequest,
@@ -67,7 +67,7 @@ class GroupPoller:
         self._group_id = group_id
         self._kind = kind
 
-    def describe(self) -> ClassicLook | EpochsLook | None:
+    def describe(self) -> ClassicPoll | EpochsPoll | None:
         """Return the group as its coordinator has it, None if there is none. Kinds that the brokers do not
         know are left out.
         """
@@ -104,8 +104,8 @@ class GroupPoller:
         return found
 
 
-def _classic(found: Any, asked_ms: int) -> ClassicLook:
-    return ClassicLook(
+def _classic(found: Any, asked_ms: int) -> ClassicPoll:
+    return ClassicPoll(
         asked_ms=asked_ms,
         answered_ms=now_ms(),
         state=found.group_state,
@@ -127,9 +127,9 @@ def _classic(found: Any, asked_ms: int) -> ClassicLook:
     )
 
 
-def _with_epochs(found: Any, kind: str) -> EpochsLook:
+def _with_epochs(found: Any, kind: str) -> EpochsPoll:
     names: dict[bytes, str] = {}
-    return EpochsLook(
+    return EpochsPoll(
         answered_ms=now_ms(),
         kind=kind,
         state=found.group_state,

@@ -1,4 +1,4 @@
-"""Looks at the brokers: what is asked and how often, also of brokers that cannot say the times of records."""
+"""Polls of the brokers: what is asked and how often, also of brokers that cannot say the times of records."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -12,7 +12,7 @@ from kafka.structs import OffsetAndTimestamp
 
 from kafka_why.contract.codec import offset_key
 from kafka_why.lag import brokers as looks_module
-from kafka_why.lag.brokers import Looks
+from kafka_why.lag.brokers import LagPoller
 from kafka_why.lag.lag_book import LagBook
 from tests.harness.scraped import committed
 
@@ -63,9 +63,9 @@ def test_a_look_finds_the_bounds_of_what_has_a_leader_and_the_times_of_old_recor
     book: LagBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(looks_module, "INTERVAL_S", 0)
-    admin, looks = Admin(), Looks(book)
+    admin, poller = Admin(), LagPoller(book)
     for _ in range(60):
-        looks.look(admin)
+        poller.poll(admin)
     lags = book.lags("g")
     assert (lags[P].records, lags[P].ms) == (6, 5 * 60_000)
     assert lags["gone", 0].records is None
@@ -74,10 +74,10 @@ def test_a_look_finds_the_bounds_of_what_has_a_leader_and_the_times_of_old_recor
 
 
 def test_between_two_looks_a_search_goes_on_by_one_request_and_then_nothing_is_asked(book: LagBook) -> None:
-    admin, looks = Admin(), Looks(book)
+    admin, poller = Admin(), LagPoller(book)
     numbers = []
     for _ in range(60):
-        looks.look(admin)
+        poller.poll(admin)
         numbers.append(len(admin.asked))
     assert {later - number for number, later in pairwise(numbers)} == {0, 1}
     assert numbers[0] == 3 and numbers[-1] == numbers[-2]
@@ -87,11 +87,11 @@ def test_brokers_that_cannot_say_times_leave_the_lag_in_records(
     book: LagBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(looks_module, "INTERVAL_S", 0)
-    looks = Looks(book)
+    poller = LagPoller(book)
     for _ in range(10):
-        looks.look(Admin(old=True))
+        poller.poll(Admin(old=True))
     lag = book.lags("g")[P]
     assert (lag.records, lag.ms) == (6, None)
     for _ in range(60):
-        looks.look(Admin())
+        poller.poll(Admin())
     assert book.lags("g")[P].ms == 5 * 60_000

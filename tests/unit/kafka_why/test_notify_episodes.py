@@ -22,7 +22,7 @@ def episodes(*open_before: Message, least_ms: int = 0, again_ms: int | None = No
 
 
 def look(of: Episodes, *found: Trouble, now_ms: int = NOW_MS) -> list[Message]:
-    return of.look(found, now_ms)
+    return of.update(found, now_ms)
 
 
 def told(messages: list[Message]) -> list[tuple[str, Status]]:

@@ -15,7 +15,7 @@ from kafka_why.contract.protocols.subscriptions import (
     encode_subscription,
 )
 from kafka_why.escaping import VisibleText
-from kafka_why.observed.polled import ClassicLook, EpochsLook, PolledGroup, PolledMember
+from kafka_why.observed.polled import ClassicPoll, EpochsPoll, PolledGroup, PolledMember
 from kafka_why.observed.records import ClassicMember, MemberSubscription
 from kafka_why.why import follow
 from kafka_why.why.follow import Follower
@@ -26,7 +26,7 @@ from kafka_why.why.report import Report, report
 
 G = "g"
 ORDERS = pack(">16s", b"orders")
-Look = ClassicLook | EpochsLook | None
+Poll = ClassicPoll | EpochsPoll | None
 
 
 def member(name: str, *partitions: int, joined_in: int | None = None) -> ClassicMember:
@@ -45,35 +45,35 @@ def member(name: str, *partitions: int, joined_in: int | None = None) -> Classic
     )
 
 
-def classic(state: str, *members: ClassicMember) -> ClassicLook:
-    return ClassicLook(0, 0, state, "consumer", "range", members)
+def classic(state: str, *members: ClassicMember) -> ClassicPoll:
+    return ClassicPoll(0, 0, state, "consumer", "range", members)
 
 
-def epochs(kind: str, epoch: int, target: int, **members: Sequence[int]) -> EpochsLook:
+def epochs(kind: str, epoch: int, target: int, **members: Sequence[int]) -> EpochsPoll:
     """A group whose members have partitions of `orders`, at the epoch that is their first number."""
     subscription = MemberSubscription(None, None, "c", "/10.0.0.1", ("orders",), "", -1, None, False, 0)
     has = {
         name: PolledMember(at, subscription, {ORDERS: held}, {ORDERS: held} if kind == CONSUMER else None)
         for name, (at, *held) in members.items()
     }
-    return EpochsLook(0, kind, "Stable", epoch, target, has, {ORDERS: "orders"})
+    return EpochsPoll(0, kind, "Stable", epoch, target, has, {ORDERS: "orders"})
 
 
-def polled(*looks: Look, committed: Mapping[int, int] | None = None) -> list[HistoryEntry]:
+def polled(*polls: Poll, committed: Mapping[int, int] | None = None) -> list[HistoryEntry]:
     """The entries after polls, one each second. `committed` has the offset of orders-0 by the poll."""
     group, offset = PolledGroup(G), None
-    for n, look in enumerate(looks):
+    for n, poll in enumerate(polls):
         at_ms = 1_000 * (n + 1)
-        if isinstance(look, ClassicLook):
-            look = look.moved(at_ms)
+        if isinstance(poll, ClassicPoll):
+            poll = poll.moved(at_ms)
         offset = (committed or {}).get(n, offset)
         found = {} if offset is None else {TopicPartition("orders", 0): offset}
-        group.take(look, found, at_ms)
+        group.take(poll, found, at_ms)
     return group.entries
 
 
-def explained(*looks: Look, committed: Mapping[int, int] | None = None) -> Report:
-    return report(G, polled(*looks, committed=committed), 60_000, from_start=False)
+def explained(*polls: Poll, committed: Mapping[int, int] | None = None) -> Report:
+    return report(G, polled(*polls, committed=committed), 60_000, from_start=False)
 
 
 ALONE = classic("Stable", member("a", 0, 1, joined_in=4))
@@ -125,14 +125,14 @@ def test_commits_tell_how_long_a_member_that_is_gone_was_silent(
 NEW = classic("Stable", member("a", 0, 1))
 
 
-@pytest.mark.parametrize("looks", [(None, NEW), (ALONE, None, NEW)])
-def test_group_that_comes_while_it_is_polled_was_created(looks: Sequence[Look]) -> None:
-    assert "GroupCreated" in [entry.type for entry in polled(*looks)]
+@pytest.mark.parametrize("polls", [(None, NEW), (ALONE, None, NEW)])
+def test_group_that_comes_while_it_is_polled_was_created(polls: Sequence[Poll]) -> None:
+    assert "GroupCreated" in [entry.type for entry in polled(*polls)]
 
 
 def test_first_poll_shows_no_rebalance() -> None:
-    for look in (ALONE, classic("Empty"), epochs(CONSUMER, 2, 2, a=(2, 0, 1)), epochs(SHARE, 2, 2, a=(2, 0))):
-        of = explained(look)
+    for poll in (ALONE, classic("Empty"), epochs(CONSUMER, 2, 2, a=(2, 0, 1)), epochs(SHARE, 2, 2, a=(2, 0))):
+        of = explained(poll)
         assert not of.rebalances
         assert not any("created" in note for note in of.notes)
 
@@ -159,8 +159,8 @@ def test_group_of_another_kind_begins_anew() -> None:
 def test_follower_numbers_rebalances_on_when_it_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "_ENTRIES_MAX", 20)
     shown: list[VisibleText] = []
-    looks = [classic("Stable", member("a", 0, joined_in=n), member(f"b{n}", 1)) for n in range(1, 30)]
-    entries = polled(*looks)
+    polls = [classic("Stable", member("a", 0, joined_in=n), member(f"b{n}", 1)) for n in range(1, 30)]
+    entries = polled(*polls)
 
     class Source:
         interval_s = 0.0
