@@ -16,7 +16,7 @@ from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, TopicIdPar
 from kafka_why.contract.kafka.responses import AssignedTopicPartitions, ConsumerGroupHeartbeatResponse
 from kafka_why.contract.kafka.share_requests import TopicImage
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.effects import Effects
+from state.kafka.context import Effects
 from state.timeline import Row, Timeline
 
 SIZES = (50, 200, 1_000)

@@ -18,13 +18,13 @@ from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from state.config import CoordinatorConfig
 from state.inputs import Failed, Outage, Quarantine, Received
 from state.kafka import step as kafka
-from state.kafka.effects import Effects, KafkaGroup
+from state.kafka.context import Effects, KafkaGroup
 from state.kafka.group import ConfigsOnly, DeadlineReached
-from state.kafka.group_configs import CONFIGS_ONLY
+from state.kafka.protocols import CONFIGS_ONLY
 from state.kafka.protocols import PROTOCOLS as KAFKA_PROTOCOLS
 from state.protocol import StoredKind
-from state.rocketmq import effects as rocketmq_effects
-from state.rocketmq import step as rocketmq
+from state.rocketmq import context as rocketmq_context
+from state.rocketmq import protocol as rocketmq
 from state.rocketmq.group import Group as RocketMqGroup
 from state.rocketmq.group import ScanDue
 from state.rocketmq.protocol import ROCKETMQ
@@ -34,12 +34,12 @@ AnyGroup = KafkaGroup | ConfigsOnly | RocketMqGroup
 keep the id for Kafka's protocols."""
 AnyDeadline = DeadlineReached | ScanDue
 AnyEvent = Received[AnyRequest] | Failed[AnyRequest] | AnyDeadline | Outage | Quarantine[AnyDeadline | Outage]
-AnyEffects = Effects | rocketmq_effects.Effects
+AnyEffects = Effects | rocketmq_context.Effects
 
 
 def _step_of_rocketmq(
     group: RocketMqGroup | None, group_id: str, event: rocketmq.Event, now_ms: int, config: CoordinatorConfig
-) -> rocketmq_effects.Effects:
+) -> rocketmq_context.Effects:
     return rocketmq.step(group, group_id, event, now_ms, config.rocketmq)
 
 
@@ -63,7 +63,7 @@ def step(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
     """Apply one event to a group of any protocol: see `state.kafka.step.step` and
-    `state.rocketmq.step.step`.
+    `state.rocketmq.protocol.step`.
     """
     requested = None
     if isinstance(event, (Received, Failed)):

@@ -11,7 +11,7 @@ from typing import Any
 
 from gateway.upstream.share_groups import Coordinators
 from state.config import CoordinatorConfig
-from state.kafka.share.target import SETTINGS
+from state.kafka.share.heartbeat import SETTINGS
 
 _PREFIXES = "share.", "errors.deadletterqueue."
 _OF_BROKERS_PREFIX = "group.share."

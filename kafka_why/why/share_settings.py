@@ -15,7 +15,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.messages import SettingValue
 
-# In the order of `state.kafka.share.target`, which the coordinator reads.
+# In the order of `state.kafka.share.heartbeat`, which the coordinator reads.
 _NAMES = ("share.assignment.interval.ms", "share.heartbeat.interval.ms", "share.session.timeout.ms")
 _OWN = "DYNAMIC_GROUP_CONFIG"
 _AGAIN = "set it, or delete it, through the gateway"

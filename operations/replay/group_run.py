@@ -11,8 +11,8 @@ from records.truncation import encode_event
 from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Failed, Outage, Received, cause_of
-from state.kafka.effects import Reply
-from state.rocketmq import effects as rocketmq
+from state.kafka.context import Reply
+from state.rocketmq import context as rocketmq
 from state.timeline import Row, Step, Timeline
 from streaming.query.admission import Message
 from streaming.query.output_values import dead_letter, response_value

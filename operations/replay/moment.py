@@ -41,7 +41,7 @@ from operations.replay.replay import Replayed
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.effects import KafkaGroup
+from state.kafka.context import KafkaGroup
 from state.kafka.group import ConfigsOnly, DeadlineReached, TimerKind
 from state.kafka.protocols import protocol_of, view_of
 from state.kafka.share_group import ShareGroup

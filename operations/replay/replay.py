@@ -19,7 +19,7 @@ from operations.replay.recording import Event, Header, LogClock, Recording, View
 from operations.replay.starts import Start, starts_of
 from operations.replay.topic_contents import Found
 from state.dispatch import AnyGroup, step
-from state.kafka.effects import Reply
+from state.kafka.context import Reply
 from state.timeline import Row, Step
 from streaming.query.admission import Message
 from streaming.query.output_values import dead_letter

@@ -19,7 +19,7 @@ from operations.stored.share_rows import ShareRow, share_partitions
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms
 from state.kafka.classic_group import ClassicGroup, Member
-from state.kafka.effects import KafkaGroup
+from state.kafka.context import KafkaGroup
 from state.kafka.group import ConfigsOnly, DeadlineReached
 from state.kafka.protocols import view_of
 from state.kafka.share_group import ShareGroup

@@ -14,7 +14,7 @@ from kafka_why.escaping import visible, visible_text
 from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Outage
-from state.kafka.effects import Effects
+from state.kafka.context import Effects
 from state.timeline import Row, Timeline
 
 _KAFKA_REQUESTS = get_args(KafkaRequest)

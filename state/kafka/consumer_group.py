@@ -19,8 +19,7 @@ from kafka_why.contract.kafka.history import ConsumerGroupState, MemberState
 from kafka_why.contract.kafka.requests import Protocol
 from kafka_why.contract.kafka.snapshot import Partitions
 from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE
-from state.kafka.group import Topic
-from state.kafka.modern_group import ModernGroup
+from state.kafka.group import ModernGroup, Topic
 
 AssignedPartitions = dict[bytes, dict[int, int]]
 """Partitions that a member has, by topic id: partition -> assignment epoch, the epoch of the target by which

@@ -32,13 +32,10 @@ from kafka_why.contract.kafka.responses import (
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, TopicSnapshot
 from kafka_why.contract.messages import ErrorResponse, GroupType
 from state.config import CoordinatorConfig
-from state.kafka.context import RuleId, StepContext, Verdict
-from state.kafka.effects import Effects, KafkaGroup, unchanged
+from state.kafka.commits import commit, txn_commit
+from state.kafka.context import Effects, KafkaGroup, RuleId, StepContext, Verdict, unchanged
 from state.kafka.group import RANK, DeadlineReached, Timer, TimerKind, Topic
-from state.kafka.offsets.commit import commit
-from state.kafka.offsets.delete import delete_offsets
-from state.kafka.offsets.fetch import fetch
-from state.kafka.offsets.transactions import txn_commit
+from state.kafka.offsets import delete_offsets, fetch
 from state.kafka.settings import GroupSetting
 from state.protocol import GroupProtocol, Handler, Handlers
 

@@ -1,12 +1,18 @@
-"""Kafka's protocols, by the type of their groups."""
+"""Kafka's protocols by the type of their groups, requests to a group id that has no group, and the requests
+about the settings of a group.
+"""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
 from kafka_why.contract.kafka.requests import (
+    AlterGroupConfigs,
     DeleteGroup,
     DescribeGroup,
+    DescribeGroupConfigs,
     Heartbeat,
     JoinGroup,
     LeaveGroup,
@@ -19,8 +25,11 @@ from kafka_why.contract.kafka.requests import (
     TxnOffsetCommit,
 )
 from kafka_why.contract.kafka.responses import (
+    AlterGroupConfigsResponse,
     DeleteGroupResponse,
+    DescribeGroupConfigsResponse,
     DescribeGroupResponse,
+    GroupConfigValue,
     HeartbeatResponse,
     LeaveGroupResponse,
     LeftMember,
@@ -29,22 +38,21 @@ from kafka_why.contract.kafka.responses import (
     SyncGroupResponse,
     TxnOffsetCommitResponse,
 )
-from kafka_why.contract.kafka.snapshot import GroupSnapshot
-from state.config import CoordinatorConfig
-from state.kafka.classic import sync as classic_sync
-from state.kafka.classic.join import join_no_group
+from kafka_why.contract.kafka.snapshot import ConfigsView, GroupSnapshot
+from kafka_why.contract.messages import ErrorResponse, GroupType, SettingValue
+from state.config import ConfigError, CoordinatorConfig, whole_number
 from state.kafka.classic.protocol import CLASSIC
-from state.kafka.classic.sync import oversized_no_group
+from state.kafka.classic.requests import join_no_group, oversized_no_group, validate_sync_protocol
 from state.kafka.classic_group import ClassicGroup
+from state.kafka.commits import FIRST_VERSION_WITH_ERRORS_OF_GROUPS
 from state.kafka.consumer.protocol import CONSUMER
-from state.kafka.context import StepContext, deciding
-from state.kafka.effects import KafkaGroup
-from state.kafka.offsets import fetch
-from state.kafka.offsets.transactions import FIRST_VERSION_WITH_ERRORS_OF_GROUPS
+from state.kafka.context import Effects, KafkaGroup, RuleId, StepContext, deciding, unchanged
+from state.kafka.group import ConfigsOnly, DeadlineReached
+from state.kafka.offsets import answer_fetch
 from state.kafka.protocol import KafkaProtocol
-from state.kafka.settings import KEPT_SETTINGS, SettingBounds
+from state.kafka.settings import KEPT_SETTINGS, Read, SettingBounds, values_in_force
 from state.kafka.share.protocol import SHARE
-from state.protocol import Handler
+from state.protocol import Handler, StoredKind
 
 # A group id that has no group. Rows J4, J5, J9, S1, H1, L1, O1, O2, TO2, TO3, Q1, D1, V1, K1.
 #
@@ -56,7 +64,7 @@ FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND = 9  # of OffsetCommit (KIP-848)
 
 
 def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
-    refusal = classic_sync.validate_request(context, request)
+    refusal = validate_sync_protocol(context, request)
     refusal = refusal or (context.rule("S1"), ErrorCode.UNKNOWN_MEMBER_ID)
     context.reply(reply_to, SyncGroupResponse, *refusal)
 
@@ -98,7 +106,7 @@ def txn_commit(context: StepContext, request: TxnOffsetCommit, reply_to: ReplyTo
 
 def fetch_offsets(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
     """A missing group is not an error, and has no offsets. No group is created."""
-    fetch.answer(context, request, reply_to, {}, {}, context.rule("Q1"))
+    answer_fetch(context, request, reply_to, {}, {}, context.rule("Q1"))
 
 
 def delete_offsets(context: StepContext, _: OffsetDelete, reply_to: ReplyTo) -> None:
@@ -164,3 +172,138 @@ def handlers() -> dict[type, Mapping[type, Handler]]:
     }
     tables = {protocol.group_class: without_own_group | protocol.all_handlers() for protocol in PROTOCOLS}
     return {type(None): {**without_own_group, **HANDLERS_WITHOUT_GROUP}, **tables}
+
+
+# The settings of a group by request: DescribeConfigs and IncrementalAlterConfigs of the resource GROUP.
+# Rows CF19 to CF26.
+#
+# Source: GroupConfig.validate, GroupConfigManager.java.
+
+
+class ConfigsKind(StoredKind[ConfigsOnly, DeadlineReached]):
+    """See `StoredKind`."""
+
+    group_type = GroupType.KAFKA
+    group_class = ConfigsOnly
+
+    def next_deadline_ms(self, group: ConfigsOnly, config: CoordinatorConfig) -> None:
+        return None
+
+    def due_deadlines(
+        self, group: ConfigsOnly, until_ms: int, config: CoordinatorConfig
+    ) -> Sequence[DeadlineReached]:
+        return ()
+
+    def is_armed(self, group: ConfigsOnly, deadline: DeadlineReached, config: CoordinatorConfig) -> bool:
+        return False
+
+    def view(self, group: ConfigsOnly) -> ConfigsView:
+        return ConfigsView(group.group_id, group.incarnation, group.seq, group.clock_ms, group.configs)
+
+    def refused(self, group: ConfigsOnly, answers: Sequence[tuple[int, ErrorResponse]]) -> Effects:
+        return unchanged(group, answers)
+
+
+CONFIGS_ONLY = ConfigsKind()
+
+
+_BY_NAME = {setting.name: setting for setting in SETTINGS}
+_KEPT_BY_NAME = {setting.name: setting for setting in KEPT_SETTINGS}
+
+
+def describe_configs(context: StepContext, request: DescribeGroupConfigs, reply_to: ReplyTo) -> None:
+    """Answer with the value of each setting that is in force, whether or not the group exists."""
+    configs = _of_coordinator(context.config) if request.of_coordinator else _of_group(context)
+    context.reply(reply_to, DescribeGroupConfigsResponse, context.rule("CF25"), configs=configs)
+
+
+def alter_configs(context: StepContext, request: AlterGroupConfigs, reply_to: ReplyTo) -> None:
+    """Set settings of the group, whether or not it exists. Nothing is set if one is refused.
+
+    No epoch changes, because the values are read where they are used (row CF22).
+    """
+    try:
+        configs = _altered(context, request)
+    except _Refused as refused:
+        context.reply(
+            reply_to,
+            AlterGroupConfigsResponse,
+            refused.rule,
+            ErrorCode.INVALID_CONFIG,
+            error_message=str(refused),
+        )
+        return
+    row = context.rule("CF22")
+    if configs != context.configs and not request.validate_only:
+        context.set_configs(configs)
+        if context.has_group:
+            shown = ", ".join(f"{name}={value}" for name, value in configs.items()) or "none"
+            context.record(row, EntryType.CONFIGS_CHANGED, f"the group's own settings: {shown}")
+    context.reply(reply_to, AlterGroupConfigsResponse, row)
+
+
+def _of_group(context: StepContext) -> list[GroupConfigValue]:
+    own = context.configs
+    in_force, without_own = _values(own, context.config), _values({}, context.config)
+    return [
+        GroupConfigValue(name, in_force[name], name not in own, without_own[name] if name in own else None)
+        for name in GROUP_CONFIG_NAMES
+    ]
+
+
+def _values(own: Mapping[str, SettingValue], config: CoordinatorConfig) -> dict[str, str]:
+    """Return the value of each setting of a group with these of its own, as a text."""
+    kept = {setting.name: own.get(setting.name, setting.default) for setting in KEPT_SETTINGS}
+    return {name: str(value) for name, value in (kept | values_in_force(SETTINGS, own, config)).items()}
+
+
+def _of_coordinator(config: CoordinatorConfig) -> list[GroupConfigValue]:
+    defaults = CoordinatorConfig().settings()
+    return [
+        GroupConfigValue(name, str(value), value == defaults[name])
+        for name, value in sorted(config.settings().items())
+    ]
+
+
+class _Refused(Exception):
+    """A setting is refused. The text names it and says what is allowed."""
+
+    def __init__(self, rule: RuleId, message: str) -> None:
+        super().__init__(message)
+        self.rule = rule
+
+
+def _altered(context: StepContext, request: AlterGroupConfigs) -> dict[str, SettingValue]:
+    """Return the group's own settings after the request, sorted. Raises _Refused."""
+    configs = dict(context.configs)
+    for name, given in sorted(request.configs.items()):
+        if name not in _BY_NAME and name not in _KEPT_BY_NAME:
+            known = ", ".join(GROUP_CONFIG_NAMES)
+            raise _Refused(context.rule("CF24"), f"Unknown group config name: {name}; known are: {known}")
+        if given is None:
+            configs.pop(name, None)
+            continue
+        row, read = _reader(context.config, name)
+        try:
+            configs[name] = read(name, given)
+        except ConfigError as error:
+            raise _Refused(context.rule(row), str(error)) from error
+    _check_together(context, configs)
+    return dict(sorted(configs.items()))
+
+
+def _reader(config: CoordinatorConfig, name: str) -> tuple[str, Read]:
+    """What reads a value of this setting, and the row that refuses one."""
+    if name in _KEPT_BY_NAME:
+        return "CF26", _KEPT_BY_NAME[name].read
+    setting = _BY_NAME[name]
+    bounds = setting.bounds(config)
+    return setting.row, partial(whole_number, at_least=bounds.at_least, at_most=bounds.at_most)
+
+
+def _check_together(context: StepContext, configs: Mapping[str, SettingValue]) -> None:
+    for protocol in PROTOCOLS:
+        conflict = protocol.conflict_of(values_in_force(protocol.settings, configs, context.config))
+        if conflict is not None:
+            row, message = conflict
+            raise _Refused(context.rule(row), message)

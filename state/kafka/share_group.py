@@ -14,8 +14,7 @@ from msgspec import Struct, field
 
 from kafka_why.contract.kafka.requests import ReplyTo
 from kafka_why.contract.kafka.snapshot import Partitions
-from state.kafka.group import Topic
-from state.kafka.modern_group import ModernGroup
+from state.kafka.group import ModernGroup, Topic
 
 PROTOCOL_TYPE = "share"
 LEAVE_GROUP_MEMBER_EPOCH = -1

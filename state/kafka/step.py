@@ -19,15 +19,12 @@ from kafka_why.contract.kafka.requests import (
 from kafka_why.contract.messages import ReleaseGroup, ReleaseGroupResponse
 from state.config import CoordinatorConfig
 from state.inputs import Failed, Outage, Quarantine, Received, cause_of
-from state.kafka.context import RuleId, StepContext
-from state.kafka.effects import Effects, KafkaGroup
+from state.kafka.commits import remember_longer, transaction_marker
+from state.kafka.context import Effects, KafkaGroup, RuleId, StepContext
 from state.kafka.group import ConfigsOnly, DeadlineReached, TimerKind
-from state.kafka.group_configs import alter_configs, describe_configs
-from state.kafka.offsets import retention
-from state.kafka.offsets.topic_metadata import topic_metadata
-from state.kafka.offsets.transactions import remember_longer, transaction_marker
+from state.kafka.offsets import arm_retention, retention_pass, topic_metadata
 from state.kafka.protocol import Before, refuse_oversized
-from state.kafka.protocols import PROTOCOLS, handlers, protocol_of
+from state.kafka.protocols import PROTOCOLS, alter_configs, describe_configs, handlers, protocol_of
 from state.protocol import Handler
 
 Event = (
@@ -88,7 +85,7 @@ def step(
             _quarantine(context, event)
     if context.has_group:
         protocol_of(context.group).settle(context, before)
-        retention.arm(context)
+        arm_retention(context)
     return context.effects()
 
 
@@ -145,7 +142,7 @@ def _deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
     """Handle a due deadline. The deadline is disarmed unless the handling arms it again."""
     context.group.last_fired_ms = max(context.group.last_fired_ms, deadline.deadline_ms)
     if deadline.kind is TimerKind.RETENTION:
-        retention.retention_pass(context)
+        retention_pass(context)
     else:
         protocol_of(context.group).deadline_reached(context, deadline)
 

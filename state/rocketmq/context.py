@@ -1,16 +1,90 @@
-"""The context of one step: the group, the time, and the effects so far."""
+"""The effects of a step, and its context: the group, the time, and the effects so far."""
 
-from msgspec import field
+from enum import StrEnum
+
+from msgspec import Struct, field
 
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.messages import RECORD_VERSION, ReleaseGroup, ReleaseGroupResponse
+from kafka_why.contract.messages import RECORD_VERSION, ErrorResponse, ReleaseGroup, ReleaseGroupResponse
 from kafka_why.contract.rocketmq.history import EntryType, HistoryEntry
 from kafka_why.contract.rocketmq.requests import AnyAnswered
-from kafka_why.contract.rocketmq.responses import AnyResponse, CloseConnection, NotifyConsumerIdsChanged
+from kafka_why.contract.rocketmq.responses import (
+    AnyResponse,
+    AnyToConnection,
+    CloseConnection,
+    NotifyConsumerIdsChanged,
+)
 from state.config import BrokerConfig
 from state.protocol import BaseContext
-from state.rocketmq.effects import ConsumerGroupEvent, Effects, ListenerCall, Push, Reply
 from state.rocketmq.group import ClientChannelInfo, Group, scan_after
+
+# The effects of a step, as data.
+
+
+class ConsumerGroupEvent(StrEnum):
+    """The events of RocketMQ's ConsumerIdsChangeListener. Source: ConsumerGroupEvent.java."""
+
+    CHANGE = "CHANGE"
+    UNREGISTER = "UNREGISTER"
+    REGISTER = "REGISTER"
+    CLIENT_REGISTER = "CLIENT_REGISTER"
+    CLIENT_UNREGISTER = "CLIENT_UNREGISTER"
+
+
+class ListenerCall(Struct, frozen=True, omit_defaults=True):
+    """One call of the listener, in RocketMQ's order.
+
+    CHANGE has the notified `connections`. CLIENT_REGISTER has the connection, the client id and the topics
+    that the client requests. CLIENT_UNREGISTER has the connection, the client id and the group's topics.
+    Other fields are None.
+    """
+
+    event: ConsumerGroupEvent
+    connections: tuple[str, ...] | None = None
+    connection: str | None = None
+    client_id: str | None = None
+    topics: tuple[str, ...] | None = None
+
+
+class Reply(Struct, frozen=True):
+    """An answer, and the partition of the responses topic for it."""
+
+    reply_partition: int
+    response: AnyResponse | ErrorResponse | ReleaseGroupResponse
+
+
+class Push(Struct, frozen=True):
+    """A one-way message to a connection, and the partition of the responses topic for it."""
+
+    reply_partition: int
+    message: AnyToConnection
+
+
+class Effects(Struct, frozen=True):
+    """The outcome of one step: the group after it (None if the group has no state left) and the messages.
+
+    `calls` are the calls of RocketMQ's own listener. `earliest_armed_ms` is the earliest scan that the step
+    armed, in ms, None if it armed no scan. The timeline uses it instead of a search.
+    """
+
+    group: Group | None
+    replies: list[Reply] = []
+    calls: list[ListenerCall] = []
+    pushes: list[Push] = []
+    history: list[HistoryEntry] = []
+    earliest_armed_ms: int | None = None
+
+    @property
+    def notified(self) -> list[str]:
+        """The connections that are notified of changed consumer ids."""
+        messages = [push.message for push in self.pushes]
+        return [m.connection for m in messages if isinstance(m, NotifyConsumerIdsChanged)]
+
+    @property
+    def closed(self) -> list[str]:
+        """The connections that are closed."""
+        messages = [push.message for push in self.pushes]
+        return [m.connection for m in messages if isinstance(m, CloseConnection)]
 
 
 class StepContext(BaseContext[Group, BrokerConfig], eq=False):

@@ -1,31 +1,136 @@
-"""RocketMQ's broker side as a protocol."""
+"""RocketMQ's broker side: assignment at a client's request, the table of handlers, and `step`, which applies
+one event to one group.
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from kafka_why.contract.messages import ErrorResponse, GroupType
+from assignors.rocketmq.api import (
+    AllocateMessageQueueStrategy,
+    IllegalArgumentException,
+    NullPointerException,
+    sort_client_ids,
+    sort_queues,
+)
+from assignors.rocketmq.strategies import (
+    AllocateMessageQueueAveragely,
+    AllocateMessageQueueAveragelyByCircle,
+    allocate_for_pop,
+)
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import ErrorResponse, GroupType, ReleaseGroup
 from kafka_why.contract.rocketmq.history import EntryType
+from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
+    AnyRequest,
     ConnectionClosed,
     GetConsumerListByGroup,
     LockBatchMq,
+    MessageModel,
     QueryAssignment,
     RegisterConsumer,
     RegisterProducer,
+    RequestMode,
     SetMessageRequestMode,
     UnlockBatchMq,
     UnregisterConsumer,
     UnregisterProducer,
 )
+from kafka_why.contract.rocketmq.responses import (
+    MessageQueueAssignment,
+    QueryAssignmentResponse,
+    ResponseCode,
+    SetMessageRequestModeResponse,
+)
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
-from state.config import CoordinatorConfig
-from state.inputs import Outage
+from state.config import BrokerConfig, CoordinatorConfig
+from state.inputs import Failed, Outage, Quarantine, Received, cause_of
 from state.protocol import GroupProtocol, Handlers
-from state.rocketmq import consumer_manager, producer_manager, query_assignment, rebalance_lock_manager
-from state.rocketmq.consumer_manager import heartbeat
-from state.rocketmq.context import StepContext
-from state.rocketmq.effects import Effects, Reply
+from state.rocketmq import managers
+from state.rocketmq.context import Effects, Reply, StepContext
 from state.rocketmq.group import ClientChannelInfo, Group, LockEntry, ScanDue, next_scan
+from state.rocketmq.managers import heartbeat
+
+# Assignment by the broker, at a client's request. Source: QueryAssignmentProcessor.java.
+
+
+RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
+LMQ_PREFIX = "%LMQ%"
+LMQ_QUEUE_ID = 0
+
+_STRATEGIES: dict[str | None, AllocateMessageQueueStrategy] = {
+    strategy.name: strategy
+    for strategy in (AllocateMessageQueueAveragely(), AllocateMessageQueueAveragelyByCircle())
+}
+
+
+def query_assignment(context: StepContext, request: QueryAssignment) -> None:
+    """Answer with the client's queues. None means that the client keeps the queues that it has."""
+    mode = _request_mode(context, request.topic)
+    queues = _do_load_balance(context, request, mode)
+    assignments = (
+        None
+        if queues is None
+        else tuple(MessageQueueAssignment(queue, mode.mode) for queue in dict.fromkeys(queues))
+    )
+    context.reply(request, QueryAssignmentResponse, message_queue_assignments=assignments)
+
+
+def _request_mode(context: StepContext, topic: str) -> RequestMode:
+    """Return the mode that was set for the topic. Without one, retry topics are always pulled and other
+    topics have the broker's default.
+    """
+    if context.has_group and topic in context.group.request_modes:
+        return context.group.request_modes[topic]
+    if topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        return RequestMode(MessageRequestMode.PULL, 0)
+    return RequestMode(
+        context.config.default_message_request_mode, context.config.default_pop_share_queue_num
+    )
+
+
+def _do_load_balance(
+    context: StepContext, request: QueryAssignment, mode: RequestMode
+) -> Sequence[MessageQueue] | None:
+    if request.message_model is MessageModel.BROADCASTING:
+        return request.topic_queues
+    queues = request.topic_queues
+    if request.topic.startswith(LMQ_PREFIX):
+        queues = (MessageQueue(request.topic, context.config.broker_name, LMQ_QUEUE_ID),)
+    if queues is None or not context.config.server_load_balancer_enable:
+        return queues
+    strategy = _STRATEGIES.get(request.strategy_name)
+    if not context.has_consumers or strategy is None:
+        return None
+    mq_all, cid_all = sort_queues(dict.fromkeys(queues)), sort_client_ids(context.group.client_ids())
+    client_id, shared = request.client_id, mode.pop_share_queue_num
+    try:
+        if mode.mode is MessageRequestMode.POP:
+            return allocate_for_pop(strategy, context.group_id, client_id, mq_all, cid_all, shared)
+        return strategy.allocate(context.group_id, client_id, mq_all, cid_all)
+    except (IllegalArgumentException, NullPointerException):
+        return None
+
+
+def set_message_request_mode(context: StepContext, request: SetMessageRequestMode) -> None:
+    """Store the mode of the group and topic. Retry topics are refused."""
+    code, remark = _refusal(request)
+    if code is ResponseCode.SUCCESS:
+        mode = RequestMode(request.mode, request.pop_share_queue_num)
+        context.ensure_group().request_modes[request.topic] = mode
+        reason = f"{request.mode}, shared with the {request.pop_share_queue_num} clients after one's own"
+        context.record(EntryType.MESSAGE_REQUEST_MODE_SET, reason, topics=[request.topic])
+    context.reply(request, SetMessageRequestModeResponse, code=code, remark=remark)
+
+
+def _refusal(request: SetMessageRequestMode) -> tuple[ResponseCode, str | None]:
+    if request.topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
+        return ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode"
+    if not request.topic_exists:
+        return ResponseCode.TOPIC_NOT_EXIST, f"topic[{request.topic}] not exist"
+    if request.group_config is None:
+        return ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist"
+    return ResponseCode.SUCCESS, None
 
 
 def take_over_group(context: StepContext, outage: Outage) -> None:
@@ -90,17 +195,17 @@ def _connections(table: dict[str, ClientChannelInfo]) -> list[ConnectionSnapshot
     ]
 
 
-def _channel_closed(context: StepContext, request: ConnectionClosed) -> None:
-    producer_manager.channel_closed(context, request)
-    consumer_manager.channel_closed(context, request)
+def _close_channel(context: StepContext, request: ConnectionClosed) -> None:
+    managers.producer_channel_closed(context, request)
+    managers.consumer_channel_closed(context, request)
 
 
 def _scan(context: StepContext, deadline: ScanDue) -> None:
     if context.has_group:
         context.group.last_fired_ms = max(context.group.last_fired_ms, deadline.deadline_ms)
-        producer_manager.scan_producers(context)
-        consumer_manager.scan_consumers(context)
-        rebalance_lock_manager.scan_locks(context)
+        managers.scan_producers(context)
+        managers.scan_consumers(context)
+        managers.scan_locks(context)
 
 
 class RocketMq(GroupProtocol[Group, StepContext, ScanDue]):
@@ -110,15 +215,15 @@ class RocketMq(GroupProtocol[Group, StepContext, ScanDue]):
     group_class = Group
     handlers: ClassVar[Handlers] = {
         RegisterConsumer: heartbeat,
-        RegisterProducer: producer_manager.register_producer,
-        UnregisterConsumer: consumer_manager.unregister_consumer,
-        UnregisterProducer: producer_manager.unregister_producer,
-        ConnectionClosed: _channel_closed,
-        GetConsumerListByGroup: consumer_manager.consumer_list,
-        LockBatchMq: rebalance_lock_manager.lock_batch,
-        UnlockBatchMq: rebalance_lock_manager.unlock_batch,
-        QueryAssignment: query_assignment.query_assignment,
-        SetMessageRequestMode: query_assignment.set_message_request_mode,
+        RegisterProducer: managers.register_producer,
+        UnregisterConsumer: managers.unregister_consumer,
+        UnregisterProducer: managers.unregister_producer,
+        ConnectionClosed: _close_channel,
+        GetConsumerListByGroup: managers.consumer_list,
+        LockBatchMq: managers.lock_batch,
+        UnlockBatchMq: managers.unlock_batch,
+        QueryAssignment: query_assignment,
+        SetMessageRequestMode: set_message_request_mode,
     }
 
     deadline_reached = staticmethod(_scan)
@@ -142,3 +247,72 @@ class RocketMq(GroupProtocol[Group, StepContext, ScanDue]):
 
 
 ROCKETMQ = RocketMq()
+
+
+# The entry of RocketMQ's side: `step` applies one event to one group.
+
+
+Request = AnyRequest | ReleaseGroup
+Event = Received[Request] | Failed[Request] | ScanDue | Outage | Quarantine[ScanDue | Outage]
+
+
+def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: BrokerConfig) -> Effects:
+    """Apply one event to a group at a time, and return the effects.
+
+    `group` is changed in place; None means that the group does not exist. The returned effects hold the group
+    afterwards. `now_ms` is never before the group's clock. No client request raises: errors are answers. The
+    caller fires due scans (`state.rocketmq.group.next_scan`) in time order, before requests of the same time
+    (`state.timeline`).
+    """
+    context = StepContext(group, group_id, cause_of(event), now_ms, config)
+    if group is not None:
+        assert now_ms >= group.clock_ms, "a group's clock never runs backwards"
+        group.clock_ms = now_ms
+    match event:
+        case Received():
+            _received(context, event)
+        case ScanDue():
+            ROCKETMQ.deadline_reached(context, event)
+        case Outage():
+            ROCKETMQ.take_over(context, event)
+        case Failed():
+            _refuse(context, event.request, "the broker failed at this request")
+        case Quarantine():
+            context.group.quarantined = event.error
+            context.record(EntryType.QUARANTINED, f"{event.deadline} raised {event.error}")
+    return context.effects()
+
+
+def _received(context: StepContext, event: Received[Request]) -> None:
+    request = event.request
+    if context.has_group and event.late_by_ms:
+        context.record(
+            EntryType.APPLIED_LATE,
+            "a request stands in the log behind a scan that was done; it is applied at the group's clock",
+            late_by_ms=event.late_by_ms,
+        )
+    if isinstance(request, ReleaseGroup):
+        _release(context, request)
+    elif not request.group_id:
+        _refuse(context, request, "the group's name is empty")
+    elif context.has_group and context.group.quarantined is not None:
+        _refuse(context, request, f"group {context.group_id} is quarantined: {context.group.quarantined}")
+    else:
+        ROCKETMQ.handlers[type(request)](context, request)
+
+
+def _refuse(context: StepContext, request: Request, remark: str) -> None:
+    """Answer with SYSTEM_ERROR alone. RocketMQ's clients then keep their queues."""
+    if isinstance(request, ReleaseGroup):
+        context.reply_release(request, ErrorCode.UNKNOWN_SERVER_ERROR)
+    elif not isinstance(request, ConnectionClosed):
+        context.reply(request, request.answer, code=ResponseCode.SYSTEM_ERROR, remark=remark)
+
+
+def _release(context: StepContext, request: ReleaseGroup) -> None:
+    group = context.group
+    if group.quarantined is not None:
+        group.quarantined = None
+        ROCKETMQ.release(context)
+        context.record(EntryType.RELEASED, "released by an operator; its scans run again")
+    context.reply_release(request, ErrorCode.NONE)

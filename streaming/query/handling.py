@@ -11,8 +11,8 @@ from kafka_why.contract.codec import AnyRequest, DeadLetter, Reason, Refusal
 from state.config import Configs
 from state.dispatch import AnyEffects, AnyGroup
 from state.inputs import Outage
-from state.kafka.effects import Reply
-from state.rocketmq import effects as rocketmq
+from state.kafka.context import Reply
+from state.rocketmq import context as rocketmq
 from state.timeline import JOURNAL_MAX_BYTES, JOURNAL_MAX_STEPS, Row, Step, Timeline
 from streaming.query.admission import Admission, Message
 from streaming.query.output_values import dead_letter

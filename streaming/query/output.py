@@ -25,9 +25,9 @@ from kafka_why.contract.pack import pack
 from kafka_why.partitioner import partition_of
 from records.truncation import encode_event, encode_view
 from state.dispatch import AnyEffects, AnyGroup, view_of
-from state.kafka.effects import Reply
+from state.kafka.context import Reply
 from state.kafka.group import Group
-from state.rocketmq import effects as rocketmq
+from state.rocketmq import context as rocketmq
 from streaming.query.admission import Message
 from streaming.query.output_values import (
     ANSWERS_MAX_BYTES,

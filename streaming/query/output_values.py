@@ -16,9 +16,9 @@ from kafka_why.contract.codec import (
 from kafka_why.contract.layout import LIMIT
 from kafka_why.contract.messages import RECORD_VERSION
 from records.truncation import too_large
-from state.kafka.effects import Effects, Reply, TransactionChange
+from state.kafka.context import Effects, Reply, TransactionChange
 from state.kafka.group import Group, PendingOffsets
-from state.rocketmq import effects as rocketmq
+from state.rocketmq import context as rocketmq
 from streaming.query.admission import Message
 
 

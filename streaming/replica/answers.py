@@ -10,8 +10,8 @@ from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.kafka.responses import DescribeGroupResponse, ListedGroup
 from kafka_why.contract.pack import PACK_MAX_REQUESTS, pack
 from state.dispatch import AnyEffects
-from state.kafka.effects import Effects, Reply
-from state.rocketmq import effects as rocketmq
+from state.kafka.context import Effects, Reply
+from state.rocketmq import context as rocketmq
 from streaming.query.admission import Message
 from streaming.query.output_values import ANSWERS_MAX_BYTES, response_value, transaction_record
 

@@ -20,9 +20,8 @@ from state.config import ConfigChange, CoordinatorConfig
 from state.dispatch import AnyGroup
 from state.dispatch import step as step_of_both
 from state.inputs import Outage
-from state.kafka.effects import KafkaGroup
-from state.periods import Periods
-from state.timeline import Step
+from state.kafka.context import KafkaGroup
+from state.timeline import Periods, Step
 from streaming.query.admission import Admission
 from streaming.query.handling import AwakeGroup, handle
 from streaming.query.log_order import LogRow

@@ -39,7 +39,7 @@ from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.effects import Effects, KafkaGroup
+from state.kafka.context import Effects, KafkaGroup
 from state.timeline import Step
 from streaming.query.operator import Operator
 from streaming.service import coordinator

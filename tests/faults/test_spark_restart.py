@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.damage import is_intact
+from checkpoints.state_stores import is_intact
 from clients.coordinator_client import CoordinatorClient
 from embedded.broker import EmbeddedBroker
 from kafka_why.contract.errors import ErrorCode

@@ -18,7 +18,7 @@ from checkpoints import codec
 from state.config import BrokerConfig, ConfigChange, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Outage, Received
-from state.kafka.effects import KafkaGroup
+from state.kafka.context import KafkaGroup
 from state.kafka.group import DeadlineReached
 from state.rocketmq.group import ScanDue
 from state.timeline import Row, Step, Timeline

@@ -25,7 +25,7 @@ from kafka_why.contract.kafka.share_requests import (
 )
 from kafka_why.contract.protocols.subscriptions import ProtocolError, decode_subscription
 from records import topic_patterns
-from state.kafka.modern.topics import AnyModernGroup
+from state.kafka.modern import AnyModernGroup
 from tests.harness.offset_requests import topic_id
 
 T = TypeVar("T", CommittedTopic, TopicPartitions)

@@ -5,7 +5,7 @@ from typing import NotRequired, TypedDict
 
 from state.dispatch import AnyEffects, AnyGroup
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.effects import Effects, KafkaGroup
+from state.kafka.context import Effects, KafkaGroup
 from state.kafka.group import ConfigsOnly
 
 

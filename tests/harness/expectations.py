@@ -24,7 +24,7 @@ from kafka_why.contract.kafka.responses import (
 from kafka_why.contract.protocols.subscriptions import decode_assignment
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
-from state.kafka.effects import KafkaGroup
+from state.kafka.context import KafkaGroup
 from state.kafka.share_group import ShareGroup, ShareMember
 from tests.harness import consumer_story, partition_text, share_story
 from tests.harness.consumer_story import Labels

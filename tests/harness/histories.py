@@ -10,7 +10,7 @@ from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.requests import SyncGroup
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from state.config import CoordinatorConfig
-from state.kafka.effects import Effects
+from state.kafka.context import Effects
 from state.timeline import Row, Timeline
 from tests.harness import random_log, scenario
 from tests.harness.scenario_player import ScenarioPlayer

@@ -7,7 +7,7 @@ from typing import assert_never
 from kafka_why.contract.kafka.history import DEAD, HistoryEntry
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.effects import KafkaGroup
+from state.kafka.context import KafkaGroup
 from state.kafka.share_group import ShareGroup
 from tests.harness import classic_invariants, consumer_invariants, share_invariants
 

@@ -28,7 +28,7 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
-from state.kafka.effects import KafkaGroup
+from state.kafka.context import KafkaGroup
 from state.timeline import Timeline
 from tests.harness import batches, consumer_log
 from tests.harness.classic_consumer import ClassicConsumer

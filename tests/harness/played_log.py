@@ -11,7 +11,7 @@ from kafka_why.contract.kafka.requests import AnyRequest
 from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
 from state.config import CoordinatorConfig
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.effects import Effects
+from state.kafka.context import Effects
 from state.kafka.share_group import ShareGroup
 from state.timeline import Row, Timeline
 from tests.harness import batches

@@ -27,9 +27,9 @@ from kafka_why.contract.rocketmq.responses import (
 )
 from state.config import BrokerConfig
 from state.inputs import Received
-from state.rocketmq.effects import Effects
+from state.rocketmq.context import Effects
 from state.rocketmq.group import Group, next_scan
-from state.rocketmq.step import Event, step
+from state.rocketmq.protocol import Event, step
 
 QUEUES = tuple(MessageQueue("T", "b", number) for number in range(4))
 

@@ -65,7 +65,7 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Outage, Received
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.effects import Effects, KafkaGroup
+from state.kafka.context import Effects, KafkaGroup
 from state.kafka.group import ConfigsOnly, DeadlineReached
 from state.kafka.step import Event
 from state.timeline import Row, Timeline

@@ -2,7 +2,7 @@
 properties of a log, and so is that no epoch falls).
 """
 
-from state.kafka.share.tasks import OVERDUE_MS
+from state.kafka.share.state import OVERDUE_MS
 from state.kafka.share_group import Parked, ParkedKind, ShareGroup, ShareMember
 
 

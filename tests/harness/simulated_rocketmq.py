@@ -27,7 +27,7 @@ from kafka_why.contract.rocketmq.responses import (
     ResponseCode,
 )
 from state.config import CoordinatorConfig
-from state.rocketmq.effects import Effects
+from state.rocketmq.context import Effects
 from state.rocketmq.split import HeartbeatData, Origin, split_heartbeat
 from state.timeline import Row, Timeline
 

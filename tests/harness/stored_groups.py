@@ -20,8 +20,7 @@ from state.kafka.consumer_group import (
     ConsumerMember,
     ResolvedRegex,
 )
-from state.kafka.group import ConfigsOnly, Ended, Group, PendingOffsets, Topic
-from state.kafka.modern_group import ModernGroup
+from state.kafka.group import ConfigsOnly, Ended, Group, ModernGroup, PendingOffsets, Topic
 from state.kafka.share_group import (
     Asked,
     DeletingTopic,

@@ -23,7 +23,7 @@ from kafka_why.contract.kafka.responses import (
 from kafka_why.contract.protocols.subscriptions import decode_assignment, decode_subscribed_topics
 from state.inputs import Failed, Outage, Quarantine, Received
 from state.kafka.classic_group import ClassicGroup, Member
-from state.kafka.effects import Effects, KafkaGroup, TransactionChange
+from state.kafka.context import Effects, KafkaGroup, TransactionChange
 from state.kafka.group import DeadlineReached, PendingOffsets
 from state.kafka.share_group import ShareGroup
 from state.kafka.step import Event

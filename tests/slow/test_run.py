@@ -21,8 +21,8 @@ from kafka import KafkaProducer
 
 from checkpoints.checkpoint import Checkpoint
 from checkpoints.codec import Entry, decode_group
-from checkpoints.damage import describe_damage
 from checkpoints.export_file import ExportFile
+from checkpoints.state_stores import describe_damage
 from cli import main
 from clients.coordinator_client import CoordinatorClient
 from kafka_why.connections.client_config import ClientConfig

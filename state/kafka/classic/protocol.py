@@ -28,16 +28,13 @@ from kafka_why.contract.kafka.responses import (
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from state.inputs import Outage
 from state.kafka.classic import rebalance
-from state.kafka.classic.heartbeat import heartbeat
-from state.kafka.classic.join import join
-from state.kafka.classic.leave import leave
+from state.kafka.classic.assignment import topic_metadata
 from state.kafka.classic.rebalance import EXTENSION_AT_LEAST_MS, arm_session
-from state.kafka.classic.subscription import topic_metadata
-from state.kafka.classic.sync import oversized, sync
+from state.kafka.classic.requests import heartbeat, join, leave, oversized, sync
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.context import RuleId, StepContext, Verdict
 from state.kafka.group import DeadlineReached, Timer, TimerKind
-from state.kafka.offsets.pending import pending_offsets
+from state.kafka.offsets import pending_offsets
 from state.kafka.protocol import KafkaProtocol, Learners, common_fields
 from state.protocol import Handlers
 

@@ -11,8 +11,8 @@ from kafka_why.contract.kafka.history import EntryType, GroupState
 from kafka_why.contract.kafka.requests import JoinGroup, ReplyTo
 from kafka_why.contract.kafka.responses import JoinGroupMember, JoinGroupResponse, SyncGroupResponse
 from state.config import NEW_MEMBER_JOIN_TIMEOUT_MS
-from state.kafka.classic import assignment, subscription
-from state.kafka.classic.subscription import settle_topics
+from state.kafka.classic import assignment
+from state.kafka.classic.assignment import settle_topics
 from state.kafka.classic_group import LEGAL_PREVIOUS_STATES, ClassicGroup, JoinPhase, Member
 from state.kafka.context import RuleId, StepContext
 
@@ -211,7 +211,7 @@ def complete_join(context: StepContext) -> None:
     if not group.members:
         row = context.rule("C4")
         group.protocol_name, group.leader_id = None, None
-        group.subscribed_topics = subscription.all_topics(subscription.subscriptions(group))
+        group.subscribed_topics = assignment.all_topics(assignment.subscriptions(group))
         assignment.settle_partitions(context)
         settle_topics(group)
         transition(context, row, GroupState.EMPTY, EntryType.EMPTY, "the last member is gone")
@@ -227,8 +227,8 @@ def _init_next_generation(context: StepContext, rule: RuleId) -> list[str]:
     """
     group = context.group_of(ClassicGroup)
     group.protocol_name = group.select_protocol()
-    by_member = subscription.subscriptions(group)
-    group.subscribed_topics = subscription.all_topics(by_member)
+    by_member = assignment.subscriptions(group)
+    group.subscribed_topics = assignment.all_topics(by_member)
     left_out = assignment.settle_partitions(context)
     settle_topics(group)
     who = "the coordinator makes" if is_for_coordinator(group.protocol_name) else "the leader is asked for"
@@ -242,7 +242,7 @@ def _init_next_generation(context: StepContext, rule: RuleId) -> list[str]:
         leader_id=group.leader_id,
         protocol_name=group.protocol_name,
         topics=group.subscribed_topics,
-        subscriptions=subscription.where_they_differ(by_member),
+        subscriptions=assignment.where_they_differ(by_member),
     )
     for member in group.members.values():
         if member.parked_join is not None:

@@ -1,32 +1,305 @@
-"""SyncGroup, Heartbeat and LeaveGroup to a group of the consumer protocol. Rows CV19 to CV34.
+"""The requests of classic members of a consumer group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
 
-The generation of a classic member is its member epoch. Source: GroupMetadataManager
-(classicGroupSyncToConsumerGroup, classicGroupHeartbeatToConsumerGroup, classicGroupLeaveToConsumerGroup).
-"""
+from collections import Counter
 
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.kafka.history import MemberState
-from kafka_why.contract.kafka.requests import Heartbeat, LeaveGroup, LeavingMember, ReplyTo, SyncGroup
+from kafka_why.contract.kafka.history import EntryType, MemberState
+from kafka_why.contract.kafka.requests import (
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    ReplyTo,
+    SyncGroup,
+)
 from kafka_why.contract.kafka.responses import (
     HeartbeatResponse,
+    JoinGroupResponse,
     LeaveGroupResponse,
     LeftMember,
     SyncGroupResponse,
 )
-from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE
-from state.kafka.classic import sync as classic_sync
-from state.kafka.consumer.members import fence
-from state.kafka.consumer.migration import assignment_bytes
+from kafka_why.contract.kafka.snapshot import Partitions
+from kafka_why.contract.protocols.subscriptions import (
+    PROTOCOL_TYPE,
+    ProtocolError,
+    Subscription,
+    decode_subscription,
+)
+from state.kafka.classic import rebalance
+from state.kafka.classic import requests as classic_requests
+from state.kafka.classic_group import ClassicGroup
+from state.kafka.consumer import migration
+from state.kafka.consumer.members import Sender, Update, admit, check_room, fence, go_on, is_full, made_id
+from state.kafka.consumer.migration import assignment_bytes, by_topic_id
 from state.kafka.consumer.target import arm_session, maybe_update_target
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
-from state.kafka.context import StepContext, Verdict, deciding
-from state.kafka.modern.target import bump
-from state.kafka.modern.topics import look
+from state.kafka.context import RuleId, StepContext, Verdict, deciding, start_anew
+from state.kafka.group import reported
+from state.kafka.modern import Client, Refused, bump, look, merge_reported, record_refusal
+
+# JoinGroup: its sender becomes or is a classic member of the group. Rows CV1 to CV18, CV35, DN7, DN8, MI14.
+#
+# The coordinator assigns, so it answers at once, and no classic member is the leader of such a group. Source:
+# GroupMetadataManager.classicGroupJoinToConsumerGroup.
+
+
+def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+    """Admit a classic member, and answer it with its epoch as the generation."""
+    refusal = classic_requests.validate_join(context, request)
+    if refusal is not None:
+        context.reply(reply_to, JoinGroupResponse, *refusal, member_id=request.member_id)
+    elif context.group_of(ConsumerGroup).is_empty:
+        _join_empty_group(context, request, reply_to)
+    else:
+        try:
+            _join(context, request, reply_to)
+        except Refused as refused:
+            _refuse(context, request, reply_to, refused)
+
+
+def _refuse(context: StepContext, request: JoinGroup, reply_to: ReplyTo, refused: Refused) -> None:
+    record_refusal(context, refused, request.member_id, _client(request))
+    context.reply(reply_to, JoinGroupResponse, refused.rule, refused.error)
+
+
+def _join_empty_group(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+    """Row CV2: an Empty group becomes a classic group, if the JoinGroup is one that a new group accepts. In
+    Kafka the group is gone even if the JoinGroup is refused.
+    """
+    row = context.rule("CV2")
+    error = ErrorCode.NONE
+    if request.member_id:
+        error = ErrorCode.UNKNOWN_MEMBER_ID
+    elif not (request.protocol_type and request.protocols):
+        error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    if error is not ErrorCode.NONE:
+        context.reply(reply_to, JoinGroupResponse, row, error, member_id=request.member_id)
+        return
+    reason = "a JoinGroup to the Empty consumer group: it becomes a classic group; its offsets stay"
+    start_anew(context, row, ClassicGroup, reason)
+    classic_requests.join(context, request, reply_to)
+
+
+def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+    """Rows CV4 to CV18, CV35. Raise Refused, before anything is changed, if the sender may not join."""
+    group = context.group_of(ConsumerGroup)
+    _check_policy(context)
+    _check_size(context, group, request)
+    _check_protocols(context, group, request)
+    is_static = request.group_instance_id is not None
+    if not (
+        request.member_id
+        or is_static
+        or request.api_version < classic_requests.FIRST_VERSION_WITH_MEMBER_ID_REQUIRED
+    ):
+        row, member_id = context.rule("CV6"), made_id(context, request.client_id, None)
+        context.reply(reply_to, JoinGroupResponse, row, ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
+        return
+    sender = _identify(context, group, request)
+    subscription = _subscription(context, request)
+    owned = _owned(context, group, request, subscription)
+    _check_room(context, request, sender, subscription)
+    merge_reported(context, context.group_of(ConsumerGroup), request.topics)
+    predecessor = sender.predecessor
+    if is_static and predecessor is not None and migration.can_replace(context, predecessor):
+        context.rule("CV15")
+        _join_and_downgrade(context, request, reply_to, sender, subscription)
+        return
+    member = _member(context, request, sender)
+    row = context.rule("CV16")
+    go_on(context, member, _update(request, member, subscription), owned)
+    _answer(context, row, request, reply_to, member)
+
+
+def _check_policy(context: StepContext) -> None:
+    """Row CV35."""
+    if not migration.allows_classic_members(context):
+        message = "group.consumer.migration.policy is disabled, so no classic member joins a consumer group"
+        raise Refused(
+            context.rule("CV35"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message, EntryType.JOIN_REFUSED
+        )
+
+
+def _check_size(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> None:
+    """Row CV4. As with HB20, a static member that comes back needs no room."""
+    if is_full(context, request.member_id) and request.group_instance_id not in group.static_members:
+        message = f"the group is full: group.consumer.max.size is {context.config.group_consumer_max_size}"
+        raise Refused(context.rule("CV4"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, EntryType.JOIN_REFUSED)
+
+
+def _check_protocols(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> None:
+    """Row CV5: one of the offered protocols has to be offered by every classic member of the group. Without
+    such members any protocol does.
+    """
+    classic = [member.classic for member in group.members.values() if member.classic is not None]
+    offered = Counter(name for one in classic for name in {protocol.name for protocol in one.protocols})
+    is_shared = any(offered[protocol.name] == len(classic) for protocol in request.protocols)
+    if request.protocol_type != PROTOCOL_TYPE or not is_shared:
+        message = "no offered protocol is one that all classic members offer"
+        raise Refused(context.rule("CV5"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
+
+
+def _client(request: JoinGroup) -> Client:
+    return Client(request.client_id, request.client_host, request.group_instance_id)
+
+
+def _identify(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> Sender:
+    """Rows CV7 and CV9 to CV14."""
+    instance_id, member_id = request.group_instance_id, request.member_id
+    if not member_id:
+        context.rule("CV7")
+        member_id = made_id(context, request.client_id, instance_id)
+    if instance_id is None:
+        member = group.members.get(member_id)
+        return Sender(context.rule("CV10" if member is None else "CV9"), member_id, member)
+    owner = group.members.get(group.static_members.get(instance_id, ""))
+    if not request.member_id:
+        if owner is None:
+            return Sender(context.rule("CV11"), member_id)
+        return Sender(context.rule("CV12"), member_id, replaced=owner)
+    if owner is None:
+        message = f"no member has the instance id {instance_id}"
+        raise Refused(context.rule("CV13"), ErrorCode.UNKNOWN_MEMBER_ID, message)
+    row = context.rule("CV14")
+    if owner.member_id != member_id:
+        message = f"member {owner.member_id} has taken over the instance id {instance_id}"
+        raise Refused(row, ErrorCode.FENCED_INSTANCE_ID, message)
+    return Sender(row, member_id, owner)
+
+
+def _subscription(context: StepContext, request: JoinGroup) -> Subscription:
+    try:
+        return decode_subscription(request.protocols[0].metadata)
+    except ProtocolError as error:
+        raise Refused(context.rule("CV8"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from None
+
+
+def _owned(
+    context: StepContext, group: ConsumerGroup, request: JoinGroup, subscription: Subscription
+) -> Partitions:
+    """What the sender still has, by topic id. Row MI14: raise Refused if the id of one of these topics is not
+    known.
+    """
+    found = reported(group.topics, request.topics or {}, group.deleted_topic_ids)
+    owned, unknown = by_topic_id(subscription.owned_partitions, {**group.topics, **found})
+    if unknown:
+        message = f"the ids of the topics {', '.join(unknown)} are not known"
+        raise Refused(context.rule("MI14"), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)
+    return owned
+
+
+def _check_room(context: StepContext, request: JoinGroup, sender: Sender, subscription: Subscription) -> None:
+    """Raise Refused if the group has no room for what the sender subscribes to."""
+    most = context.config.group_max_partitions
+    message = f"the group would have too many partitions: group.max.partitions is {most}"
+    topics = set(subscription.topics)
+    check_room(context, sender, topics, request.topics, message, EntryType.JOIN_REFUSED)
+
+
+def _member(context: StepContext, request: JoinGroup, sender: Sender) -> ConsumerMember:
+    """The sender's member, which is added or replaces another one if it is new."""
+    member, why = sender.member, request.reason
+    if member is None:
+        reason = "a new member joined with the classic protocol"
+        return admit(context, sender, _client(request), reason, client_reason=why)
+    reason = "a classic member joined again"
+    if member.classic is None:
+        reason = "a member changed to the classic protocol"
+    context.record_member(sender.rule, EntryType.MEMBER_REJOINED, member, reason, client_reason=why)
+    return member
+
+
+def _update(request: JoinGroup, member: ConsumerMember, subscription: Subscription) -> Update:
+    return Update(
+        client_id=request.client_id,
+        client_host=request.client_host,
+        instance_id=member.instance_id,
+        rack_id=subscription.rack_id or member.rack_id,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        server_assignor=None,
+        subscribed_topic_names=sorted(set(subscription.topics)),
+        subscribed_topic_regex="",
+        classic=ClassicMember(request.session_timeout_ms, request.protocols),
+    )
+
+
+def _answer(
+    context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member: ConsumerMember
+) -> None:
+    """Rows CV17 and CV18: the member has to sync now, and to renew its session."""
+    assert member.classic is not None
+    member.classic.sync_deadline_ms = context.deadline(request.rebalance_timeout_ms)
+    arm_session(context, member)
+    context.reply(
+        reply_to,
+        JoinGroupResponse,
+        rule,
+        generation_id=member.member_epoch,
+        protocol_type=PROTOCOL_TYPE,
+        protocol_name=request.protocols[0].name,
+        member_id=member.member_id,
+    )
+
+
+def _join_and_downgrade(
+    context: StepContext, request: JoinGroup, reply_to: ReplyTo, sender: Sender, subscription: Subscription
+) -> None:
+    """Rows DN7 and DN8: the sender takes the place of the last member on the consumer protocol.
+
+    If the members are at their target, it becomes the assignment of the classic generation, and the sender is
+    answered at once. Otherwise a rebalance starts, in which this JoinGroup is parked. Kafka differs twice:
+    where a rebalance starts it answers with generation 0, and it starts none if another member is not yet at
+    its target, so that two members have the same partition for a time.
+    """
+    group = context.group_of(ConsumerGroup)
+    is_settled = _is_settled(context, group, sender, subscription)
+    member = _member(context, request, sender)
+    member.client_id, member.client_host = request.client_id, request.client_host
+    member.rebalance_timeout_ms = request.rebalance_timeout_ms
+    member.classic = ClassicMember(request.session_timeout_ms, request.protocols)
+    who = f"instance {member.instance_id} came back as {member.member_id} on the classic protocol"
+    row = context.rule("DN7" if is_settled else "DN8")
+    classic = migration.convert(context, row, who)
+    if is_settled:
+        context.reply(
+            reply_to,
+            JoinGroupResponse,
+            row,
+            generation_id=classic.generation,
+            protocol_type=classic.protocol_type,
+            protocol_name=classic.protocol_name,
+            member_id=member.member_id,
+        )
+        return
+    classic.set_parked_join(classic.members[member.member_id], reply_to)
+    reason = f"{who}, and the target assignment is not that of the members"
+    rebalance.prepare(context, row, reason, member_id=member.member_id, client_reason=request.reason)
+
+
+def _is_settled(
+    context: StepContext, group: ConsumerGroup, sender: Sender, subscription: Subscription
+) -> bool:
+    """Whether the target fits the subscriptions after this JoinGroup, and all other members are at it."""
+    before = sender.predecessor
+    assert before is not None
+    same_topics = sorted(set(subscription.topics)) == before.subscribed_topic_names
+    if not same_topics or before.subscribed_topic_regex or look(context.group_of(ConsumerGroup)):
+        return False
+    others = [member for member in group.members.values() if member is not before]
+    is_current = group.assignment_epoch == group.group_epoch
+    return is_current and all(other.is_reconciled_to(group.assignment_epoch) for other in others)
+
+
+# SyncGroup, Heartbeat and LeaveGroup to a group of the consumer protocol. Rows CV19 to CV34.
+#
+# The generation of a classic member is its member epoch. Source: GroupMetadataManager
+# (classicGroupSyncToConsumerGroup, classicGroupHeartbeatToConsumerGroup, classicGroupLeaveToConsumerGroup).
 
 
 def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
     """Answer a classic member with what it may use. The assignments that the request carries are ignored."""
-    refusal = classic_sync.validate_request(context, request) or _validate(context, request)
+    refusal = classic_requests.validate_sync_protocol(context, request) or _validate(context, request)
     if refusal is not None:
         context.reply(reply_to, SyncGroupResponse, *refusal)
         return

@@ -25,23 +25,22 @@ from kafka_why.contract.kafka.responses import ConsumerGroupDescribeResponse, Co
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer.members import Sender, Update, admit, check_room, fence, go_on, is_full, made_id
 from state.kafka.consumer.migration import upgrade
-from state.kafka.consumer.reconcile import Owned
 from state.kafka.consumer.regex import look_to_ask
-from state.kafka.consumer.target import SETTINGS, arm_session
+from state.kafka.consumer.target import SETTINGS, Owned, arm_session
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext, start_anew
-from state.kafka.modern.responses import (
+from state.kafka.modern import (
     Client,
     Refused,
     assigned_partitions,
     is_blank,
     is_not,
+    merge_reported,
     no_member,
     not_found,
     record_refusal,
     refusal,
 )
-from state.kafka.modern.topics import merge_reported
 
 # Refusals of a ConsumerGroupHeartbeat before its group is read. Rows HB1, HB5 to HB13.
 #

@@ -12,14 +12,17 @@ from kafka_why.contract.kafka.requests import RegexResolution
 from kafka_why.contract.kafka.share_requests import TopicImages
 from kafka_why.contract.kafka.wording import listed, names_change
 from state.kafka.consumer.migration import maybe_downgrade
-from state.kafka.consumer.reconcile import Owned, reconcile
 from state.kafka.consumer.regex import Change, update_regex
-from state.kafka.consumer.target import forget_unused, maybe_update_target, preferred_assignor
+from state.kafka.consumer.target import (
+    Owned,
+    forget_unused,
+    maybe_update_target,
+    preferred_assignor,
+    reconcile,
+)
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext, new_member_id
-from state.kafka.modern.responses import Client, Refused
-from state.kafka.modern.target import bump, come_to_rest, has_room
-from state.kafka.modern.topics import look
+from state.kafka.modern import Client, Refused, bump, come_to_rest, has_room, look
 
 # Changes of a member by a heartbeat or a JoinGroup, and the group epoch. Rows HB48 to HB55.
 #

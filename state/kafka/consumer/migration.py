@@ -25,16 +25,15 @@ from kafka_why.contract.protocols.subscriptions import (
     encode_assignment,
 )
 from state.config import MigrationPolicy
-from state.kafka.classic import rebalance, subscription
+from state.kafka.classic import assignment, rebalance
+from state.kafka.classic.assignment import record_topics, settle_topics
 from state.kafka.classic.rebalance import arm_session as arm_classic_session
-from state.kafka.classic.subscription import record_topics, settle_topics
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.consumer.target import arm_session
 from state.kafka.consumer_group import AssignedPartitions, ClassicMember, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Group, Topic
-from state.kafka.modern.responses import Refused
-from state.kafka.modern.topics import fingerprint
+from state.kafka.modern import Refused, fingerprint
 
 # Which conversions of groups with members are allowed: `group.consumer.migration.policy`. Rows PO1 to PO4.
 #
@@ -195,7 +194,7 @@ def _classic_group(context: StepContext, old: ConsumerGroup) -> ClassicGroup:
         one.assignment = assignment_bytes(target, names, one.metadata(group.protocol_name))
     if is_for_coordinator(group.protocol_name):
         group.partitions_per_topic = _partitions_per_topic(old, names)
-    group.subscribed_topics = subscription.all_topics(subscription.subscriptions(group))
+    group.subscribed_topics = assignment.all_topics(assignment.subscriptions(group))
     settle_topics(group)
     return group
 

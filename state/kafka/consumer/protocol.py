@@ -33,8 +33,9 @@ from kafka_why.contract.kafka.snapshot import (
 )
 from state.inputs import Outage
 from state.kafka.classic.rebalance import EXTENSION_AT_LEAST_MS
+from state.kafka.commits import FIRST_VERSION_WITH_ERRORS_OF_GROUPS
 from state.kafka.consumer import classic_members
-from state.kafka.consumer.classic_join import join
+from state.kafka.consumer.classic_members import join
 from state.kafka.consumer.heartbeat import (
     describe_no_group,
     heartbeat,
@@ -48,10 +49,8 @@ from state.kafka.consumer.target import SETTINGS, arm_session, preferred_assigno
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext, Verdict
 from state.kafka.group import DeadlineReached, Timer, TimerKind
-from state.kafka.modern.responses import described_partitions
-from state.kafka.modern.target import record_stable
-from state.kafka.offsets.pending import pending_offsets
-from state.kafka.offsets.transactions import FIRST_VERSION_WITH_ERRORS_OF_GROUPS
+from state.kafka.modern import described_partitions, record_stable
+from state.kafka.offsets import pending_offsets
 from state.kafka.protocol import Before, KafkaProtocol, Learners, common_fields, topic_snapshots
 from state.protocol import Handlers, WhyRefused
 

@@ -2,7 +2,7 @@
 RA3.
 
 The patterns are matched outside of the core: the sender of a heartbeat adds the result to it, and the
-topic watcher sends new results (`state.kafka.consumer.regex`).
+topic watcher sends new results (`regex_resolved`).
 Source: GroupMetadataManager.maybeUpdateRegularExpressions.
 """
 
@@ -20,9 +20,7 @@ from kafka_why.contract.kafka.wording import listed
 from state.kafka.consumer.target import forget_unused, store_topic_images
 from state.kafka.consumer_group import CheckedRegex, ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import RuleId, StepContext
-from state.kafka.modern.responses import Refused
-from state.kafka.modern.target import bump
-from state.kafka.modern.topics import look, merge_reported
+from state.kafka.modern import Refused, bump, look, merge_reported
 
 # Patterns whose topics are filtered by what members may DESCRIBE. Rows RA1 to RA5.
 #

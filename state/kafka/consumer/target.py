@@ -1,23 +1,33 @@
-"""The target assignment: when it is computed, by which assignor, and from what. Rows TA1 to TA31.
-
-Source: GroupMetadataManager.maybeUpdateTargetAssignment, TargetAssignmentBuilder.java, ModernGroup.java.
-"""
+"""The target assignment of a consumer group, and the steps by which its members come to it."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from typing import TypeVar
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from assignors.kafka import BROKER_ASSIGNORS
+from kafka_why.contract.kafka.history import EntryType, MemberState
 from kafka_why.contract.kafka.requests import TopicMetadata
 from kafka_why.contract.kafka.share_requests import TopicImages
+from kafka_why.contract.kafka.snapshot import Partitions, named
+from kafka_why.contract.kafka.wording import listed, listed_partitions
 from kafka_why.contract.protocols.subscriptions import MemberSubscription, Subscription, TopicPartition
 from state.config import CoordinatorConfig
-from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
-from state.kafka.context import StepContext
+from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup, ConsumerMember
+from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Topic
-from state.kafka.modern.target import ModernSettings, by_topic_id, is_wanted, note_target, topics_of_target
-from state.kafka.modern.topics import forget_topics, store_watched, unused_topics
+from state.kafka.modern import (
+    ModernSettings,
+    by_topic_id,
+    forget_topics,
+    is_wanted,
+    note_target,
+    store_watched,
+    topics_of_target,
+    unused_topics,
+)
 
 # The settings that a group of the consumer protocol can have of its own, and the session of a member.
 
@@ -32,6 +42,11 @@ def arm_session(context: StepContext, member: ConsumerMember) -> None:
     else:
         timeout_ms = member.classic.session_timeout_ms
     member.session_deadline_ms = context.deadline(timeout_ms)
+
+
+# The target assignment: when it is computed, by which assignor, and from what. Rows TA1 to TA31.
+#
+# Source: GroupMetadataManager.maybeUpdateTargetAssignment, TargetAssignmentBuilder.java, ModernGroup.java.
 
 
 def maybe_update_target(context: StepContext) -> None:
@@ -136,3 +151,247 @@ def forget_unused(context: StepContext) -> None:
     for member in group.members.values():
         used.update(member.assigned, member.pending_revocation)
     forget_topics(context, group, used)
+
+
+# Reconciliation: how a member comes from what it has to its target assignment. Rows RC0 to RC18, TM3.
+#
+# A member gives partitions up first, and moves to the epoch of the target when it has shown that it has. A
+# partition that another member still holds is waited for. Each heartbeat of a member takes it one step
+# further; nothing is pushed. Source: CurrentAssignmentBuilder.java, GroupMetadataManager.maybeReconcile.
+
+
+Owned = Mapping[bytes, Collection[int]]
+"""The partitions that a client says it has, by topic id."""
+
+C = TypeVar("C", bound=Collection[int])
+
+# What a sentence of the history names.
+_NAMED_MEMBERS = 3
+
+
+class _Next(Struct, frozen=True):
+    """What a member becomes. `waits_for` are partitions of its target that other members hold."""
+
+    rule: RuleId
+    epoch: int
+    state: MemberState
+    assigned: AssignedPartitions
+    pending: AssignedPartitions
+    waits_for: Partitions = {}
+
+
+def reconcile(
+    context: StepContext, member: ConsumerMember, owned: Owned | None, subscription_changed: bool
+) -> None:
+    """Take the member one step towards the group's target assignment.
+
+    `owned` is what the client has by this request: None if it says nothing, which counts as all that was
+    assigned to it. `subscription_changed` is whether the request changed the topics it subscribes to.
+    """
+    group = context.group_of(ConsumerGroup)
+    if member.is_reconciled_to(group.assignment_epoch) and not subscription_changed:
+        context.rule("RC0")
+        return
+    becomes = _step(context, group, member, owned, subscription_changed)
+    if becomes is not None:
+        _write(context, group, member, becomes)
+
+
+def _step(
+    context: StepContext,
+    group: ConsumerGroup,
+    member: ConsumerMember,
+    owned: Owned | None,
+    subscription_changed: bool,
+) -> _Next | None:
+    """Return what the member becomes, None if it stays as it is."""
+    match member.state:
+        case MemberState.STABLE:
+            if member.member_epoch != group.assignment_epoch:
+                context.rule("RC1")
+                return _advance(context, group, member, owned)
+            context.rule("RC2")
+            return _shrink(context, group, member, owned)
+        case MemberState.UNREVOKED_PARTITIONS:
+            if not _has_any(owned, member.pending_revocation):
+                context.rule("RC5")
+                return _advance(context, group, member, owned)
+            if subscription_changed:
+                context.rule("RC4")
+                return _shrink(context, group, member, owned)
+            context.rule("RC3")
+            return None
+        case MemberState.UNRELEASED_PARTITIONS:
+            context.rule("RC6")
+            return _advance(context, group, member, owned)
+
+
+def _advance(
+    context: StepContext, group: ConsumerGroup, member: ConsumerMember, owned: Owned | None
+) -> _Next:
+    """NEXT: compare what the member has with its target. The target of a topic that the member does not
+    subscribe to counts as empty.
+    """
+    epoch, was = group.assignment_epoch, member.state
+    target = group.target.get(member.member_id, {})
+    subscribed = _subscribed_ids(group, member)
+    keep: AssignedPartitions = {}
+    revoke: AssignedPartitions = {}
+    add: Partitions = {}
+    waits_for: Partitions = {}
+    for topic_id in sorted(target.keys() | member.assigned.keys()):
+        has = member.assigned.get(topic_id, {})
+        wanted = target.get(topic_id, []) if topic_id in subscribed else []
+        _set(keep, topic_id, {number: has[number] for number in wanted if number in has})
+        kept = keep.get(topic_id, {})
+        _set(revoke, topic_id, {number: at for number, at in has.items() if number not in kept})
+        holders = group.held.get(topic_id, {})
+        missing = [number for number in wanted if number not in kept]
+        # What is pending the member's own revocation, and acknowledged now, is free for it.
+        taken = [number for number in missing if holders.get(number, member.member_id) != member.member_id]
+        _set(waits_for, topic_id, taken)
+        _set(add, topic_id, sorted(set(missing).difference(taken)))
+    if revoke and _has_any(owned, revoke):
+        if was is MemberState.UNREVOKED_PARTITIONS:
+            context.rule("RC16")
+        row, unrevoked = context.rule("RC9"), MemberState.UNREVOKED_PARTITIONS
+        return _Next(row, member.member_epoch, unrevoked, keep, revoke, waits_for)
+    if was is MemberState.UNRELEASED_PARTITIONS:
+        if add:
+            context.rule("RC18")
+        elif waits_for:
+            context.rule("RC17")
+    state = MemberState.UNRELEASED_PARTITIONS if waits_for else MemberState.STABLE
+    row = context.rule("RC10" if add else "RC11" if waits_for else "RC12")
+    for topic_id, numbers in add.items():
+        numbered = keep.get(topic_id, {}) | dict.fromkeys(numbers, epoch)
+        keep[topic_id] = dict(sorted(numbered.items()))
+    return _Next(row, epoch, state, dict(sorted(keep.items())), {}, waits_for)
+
+
+def _shrink(
+    context: StepContext, group: ConsumerGroup, member: ConsumerMember, owned: Owned | None
+) -> _Next | None:
+    """SHRINK: within the epoch, drop the topics that the member no longer subscribes to."""
+    subscribed = _subscribed_ids(group, member)
+    dropped = [topic_id for topic_id in member.assigned if topic_id not in subscribed]
+    if not dropped:
+        context.rule("RC13")
+        return None
+    keep = {topic_id: numbers for topic_id, numbers in member.assigned.items() if topic_id in subscribed}
+    pending = dict(member.pending_revocation)
+    for topic_id in dropped:
+        numbers = pending.get(topic_id, {}) | member.assigned[topic_id]
+        pending[topic_id] = dict(sorted(numbers.items()))
+    if _has_any(owned, pending):
+        row, unrevoked = context.rule("RC14"), MemberState.UNREVOKED_PARTITIONS
+        return _Next(row, member.member_epoch, unrevoked, keep, dict(sorted(pending.items())))
+    row = context.rule("RC15")
+    return _Next(row, member.member_epoch, member.state, keep, member.pending_revocation)
+
+
+def _write(context: StepContext, group: ConsumerGroup, member: ConsumerMember, becomes: _Next) -> None:
+    """Change the member, its rebalance timer (TM3) and the history."""
+    member.previous_epoch = member.member_epoch
+    if (becomes.epoch, becomes.state, becomes.assigned, becomes.pending) == (
+        member.member_epoch,
+        member.state,
+        member.assigned,
+        member.pending_revocation,
+    ):
+        return
+    had, revoked = member.assigned, member.pending_revocation
+    since_ms = member.revoking_since_ms
+    group.assign(member, becomes.assigned, becomes.pending)
+    member.member_epoch, member.state = becomes.epoch, becomes.state
+    revokes = becomes.state is MemberState.UNREVOKED_PARTITIONS
+    member.revoking_since_ms = context.now_ms if revokes else None
+    member.rebalance_deadline_ms = None
+    if revokes and member.classic is None:
+        context.rule("TM3")
+        member.rebalance_deadline_ms = context.deadline(member.rebalance_timeout_ms)
+    names = group.names_by_id()
+    acknowledged = bool(revoked) and becomes.rule != "RC14"
+    context.record_member(
+        becomes.rule,
+        EntryType.MEMBER_RECONCILED,
+        member,
+        _reason(group, member, becomes, had, revoked if acknowledged else {}, names),
+        member_epoch=member.member_epoch,
+        member_state=member.state.value,
+        assigned=named(member.assigned, names),
+        revoking=named(member.pending_revocation, names) or None,
+        awaiting=named(becomes.waits_for, names) or None,
+        deadline_ms=member.rebalance_deadline_ms,
+        took_ms=context.now_ms - since_ms if acknowledged and since_ms is not None else None,
+    )
+
+
+def _reason(
+    group: ConsumerGroup,
+    member: ConsumerMember,
+    becomes: _Next,
+    had: AssignedPartitions,
+    revoked: AssignedPartitions,
+    names: dict[bytes, str],
+) -> str:
+    """What happened to the member, in a sentence. `revoked` is what its client has shown to have revoked."""
+    does = []
+    if revoked:
+        does.append(f"has revoked {listed_partitions(revoked, names)}")
+    if becomes.rule == "RC9":
+        move = f"from epoch {becomes.epoch} to epoch {group.assignment_epoch}"
+        does.append(f"has to revoke {listed_partitions(becomes.pending, names)} before it moves {move}")
+    elif becomes.rule == "RC14":
+        revokes = listed_partitions(becomes.pending, names)
+        does.append(f"has to revoke {revokes}, because its subscription has changed")
+    else:
+        if dropped := _difference(had, becomes.assigned):
+            does.append(f"loses {listed_partitions(dropped, names)}, which its client does not have")
+        if added := _difference(becomes.assigned, had):
+            does.append(f"gets {listed_partitions(added, names)} at epoch {becomes.epoch}")
+        elif becomes.rule != "RC15":
+            does.append(f"is at epoch {becomes.epoch} and gets no new partition")
+        if becomes.waits_for:
+            does.append(f"waits for {_held_by_others(group, becomes.waits_for, names)}")
+    return "the member " + "; it ".join(does)
+
+
+def _held_by_others(group: ConsumerGroup, waits_for: Partitions, names: dict[bytes, str]) -> str:
+    """The partitions, by the member that still holds them."""
+    by_holder: dict[str, Partitions] = {}
+    for topic_id, numbers in waits_for.items():
+        for number in numbers:
+            holder = group.held[topic_id][number]
+            by_holder.setdefault(holder, {}).setdefault(topic_id, []).append(number)
+    texts = [f"{listed_partitions(held, names)} of member {holder}" for holder, held in by_holder.items()]
+    return listed(texts, "member", _NAMED_MEMBERS)
+
+
+def _difference(of: AssignedPartitions, other: AssignedPartitions) -> Partitions:
+    """The partitions of the first that the second does not have."""
+    partitions: Partitions = {}
+    for topic_id, numbers in of.items():
+        _set(partitions, topic_id, [n for n in numbers if n not in other.get(topic_id, {})])
+    return partitions
+
+
+def _set(partitions: dict[bytes, C], topic_id: bytes, numbers: C) -> None:
+    """Set the partitions of a topic. A topic without any has no entry."""
+    if numbers:
+        partitions[topic_id] = numbers
+
+
+def _subscribed_ids(group: ConsumerGroup, member: ConsumerMember) -> set[bytes]:
+    """The ids of the topics that the member subscribes to and that exist."""
+    topics = (group.topics.get(name) for name in group.topics_of(member))
+    return {topic.topic_id for topic in topics if topic is not None}
+
+
+def _has_any(owned: Owned | None, partitions: AssignedPartitions) -> bool:
+    """Whether the client has one of the partitions. A client that says nothing has them."""
+    if owned is None:
+        return True
+    return any(
+        number in partitions.get(topic_id, {}) for topic_id, numbers in owned.items() for number in numbers
+    )

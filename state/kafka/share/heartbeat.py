@@ -4,8 +4,9 @@ SH28.
 Source: GroupCoordinatorService.shareGroupHeartbeat, GroupMetadataManager.shareGroupHeartbeat.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from assignors.kafka import simple
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType, MemberState
 from kafka_why.contract.kafka.requests import ReplyTo
@@ -23,26 +24,41 @@ from kafka_why.contract.kafka.share_requests import (
 )
 from kafka_why.contract.kafka.snapshot import Partitions, named
 from kafka_why.contract.kafka.wording import listed_partitions, names_change
+from kafka_why.contract.protocols.subscriptions import TopicPartition
 from state.kafka.context import RuleId, StepContext
-from state.kafka.group import DeadlineReached, TimerKind
-from state.kafka.modern.responses import (
+from state.kafka.group import DeadlineReached, TimerKind, Topic
+from state.kafka.modern import (
     Client,
+    ModernSettings,
     Refused,
     assigned_partitions,
+    bump,
+    by_topic_id,
+    come_to_rest,
+    due_in_ms,
+    has_room,
     is_blank,
     is_not,
+    is_wanted,
+    look,
+    merge_reported,
     no_member,
     not_found,
+    note_target,
     record_refusal,
     refusal,
+    topics_of_target,
 )
-from state.kafka.modern.target import bump, come_to_rest, due_in_ms, has_room
-from state.kafka.modern.topics import look, merge_reported
-from state.kafka.share.deletion import forget_unused, refuse_while_deleted
-from state.kafka.share.initialization import ask_for_initialization
 from state.kafka.share.offsets import alter_offsets
-from state.kafka.share.target import SETTINGS, is_assignment_pending, maybe_update_target, unassigned
-from state.kafka.share.tasks import RETRIABLE, in_words, parked_overdue, tasks_overdue
+from state.kafka.share.state import (
+    RETRIABLE,
+    ask_for_initialization,
+    forget_unused,
+    in_words,
+    parked_overdue,
+    refuse_while_deleted,
+    tasks_overdue,
+)
 from state.kafka.share_group import LEAVE_GROUP_MEMBER_EPOCH, ShareGroup, ShareMember
 
 # Refusals of a ShareGroupHeartbeat before its group is read. Rows SH3, SH6 to SH10.
@@ -456,3 +472,76 @@ def _admit(context: StepContext, request: ShareGroupHeartbeat, row: RuleId) -> S
     context.group_of(ShareGroup).add(member)
     context.record_member(row, EntryType.MEMBER_ADDED, member, "joined the group")
     return member
+
+
+# The target assignment of a share group: when it is computed, and from what. Rows SH22, ST1 to ST5, SB1 to
+# SB12.
+#
+# Source: GroupMetadataManager.maybeUpdateTargetAssignment, initializedAssignmentPending.
+
+
+SETTINGS = ModernSettings("share", session="SN14", heartbeat="SN14", assignment="SN14")
+
+
+def is_assignment_pending(group: ShareGroup) -> bool:
+    """Row SH22: whether a partition that is initialized, of a topic that a member subscribes to, is in no
+    target, or one is that is not initialized. While another target has to be computed anyway it is not looked
+    at (row SH24).
+
+    Only the id that a topic has now counts, not that of a topic of its name before.
+    """
+    if not group.initialized or group.is_rebalancing:
+        return False
+    return any(
+        group.covered.get(topic.topic_id, set()) != set(group.assignable(topic))
+        for _, topic in _with_state(group)
+    )
+
+
+def unassigned(group: ShareGroup) -> dict[str, list[int]]:
+    """Return the partitions that are initialized, of topics that a member subscribes to, and in no target."""
+    missing = {
+        name: sorted(set(group.assignable(topic)).difference(group.covered.get(topic.topic_id, ())))
+        for name, topic in _with_state(group)
+    }
+    return {name: numbers for name, numbers in sorted(missing.items()) if numbers}
+
+
+def _with_state(group: ShareGroup) -> Iterator[tuple[str, Topic]]:
+    """The topics that a member subscribes to and that have initialized partitions."""
+    for name in group.subscribed():
+        topic = group.topics.get(name)
+        if topic is not None and topic.topic_id in group.initialized:
+            yield name, topic
+
+
+def maybe_update_target(context: StepContext) -> None:
+    """Compute the target assignment if the group has changed since the last one and the assignment interval
+    is over. The members are those of after the request.
+    """
+    if not is_wanted(context, SETTINGS, current="ST1", too_early="ST2"):
+        return
+    group, row = context.group_of(ShareGroup), context.rule("ST3")
+    last = group.target
+    topics, left_out = topics_of_target(context, group)
+    group.set_target(by_topic_id(_deal(group, topics), topics))
+    note_target(context, group, row, simple.NAME, last, left_out)
+
+
+def _deal(group: ShareGroup, topics: Mapping[str, Topic]) -> Mapping[str, list[TopicPartition]]:
+    """Let the assignor assign by topic name. Each member has an entry."""
+    names = {topic.topic_id: name for name, topic in topics.items()}
+    last = {
+        member_id: [
+            TopicPartition(names[topic_id], number)
+            for topic_id, numbers in partitions.items()
+            if topic_id in names
+            for number in numbers
+        ]
+        for member_id, partitions in group.target.items()
+    }
+    return simple.assign(
+        {name: group.assignable(topic) for name, topic in topics.items()},
+        {member.member_id: set(member.subscribed_topic_names) for member in group.members.values()},
+        last,
+    )

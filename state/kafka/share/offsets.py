@@ -12,12 +12,15 @@ from kafka_why.contract.kafka.share_requests import (
 )
 from state.kafka.context import StepContext
 from state.kafka.group import Topic, Topics, reported
-from state.kafka.modern.responses import Refused
-from state.kafka.modern.target import bump, come_to_rest
-from state.kafka.modern.topics import merge_reported
-from state.kafka.share.deletion import ask_for_deletion, refuse_while_deleted
-from state.kafka.share.initialization import ask
-from state.kafka.share.tasks import park, reply_altered, reply_deleted
+from state.kafka.modern import Refused, bump, come_to_rest, merge_reported
+from state.kafka.share.state import (
+    ask,
+    ask_for_deletion,
+    park,
+    refuse_while_deleted,
+    reply_altered,
+    reply_deleted,
+)
 from state.kafka.share_group import Asked, ParkedKind, ParkedTopic, ShareGroup
 
 # What the requests that change the offsets of a share group are refused for, and the topics that they name.

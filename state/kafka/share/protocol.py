@@ -53,18 +53,11 @@ from kafka_why.contract.kafka.snapshot import (
 from state.inputs import Outage
 from state.kafka.context import StepContext, Verdict
 from state.kafka.group import Timer, TimerKind
-from state.kafka.modern.responses import described_partitions
-from state.kafka.modern.target import record_stable
-from state.kafka.offsets import fetch
+from state.kafka.modern import described_partitions, record_stable
+from state.kafka.offsets import answer_fetch
 from state.kafka.protocol import Before, KafkaProtocol, Learners, common_fields, topic_snapshots
-from state.kafka.share.deletion import (
-    delete_group,
-    forget_unused,
-    maybe_end_deletion,
-    note_deletion,
-    topic_metadata,
-)
 from state.kafka.share.heartbeat import (
+    SETTINGS,
     alter_no_offsets,
     deadline_reached,
     delete_no_offsets,
@@ -76,10 +69,18 @@ from state.kafka.share.heartbeat import (
     refusal_of_heartbeat,
     refusal_of_offsets,
 )
-from state.kafka.share.initialization import note_initialization
 from state.kafka.share.offsets import alter_offsets, delete_offsets
-from state.kafka.share.target import SETTINGS
-from state.kafka.share.tasks import answer_parked, note_ended, stop_watching
+from state.kafka.share.state import (
+    answer_parked,
+    delete_group,
+    forget_unused,
+    maybe_end_deletion,
+    note_deletion,
+    note_ended,
+    note_initialization,
+    stop_watching,
+    topic_metadata,
+)
 from state.kafka.share_group import Asked, ShareGroup, ShareMember
 from state.protocol import Handlers, WhyRefused
 
@@ -359,7 +360,7 @@ def _refuse_to_delete_offsets(context: StepContext, _: OffsetDelete, reply_to: R
 
 def _fetch_no_offsets(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
     """A share group has no committed offsets, which is no error."""
-    fetch.answer(context, request, reply_to, {}, {}, context.rule("SO22"))
+    answer_fetch(context, request, reply_to, {}, {}, context.rule("SO22"))
 
 
 class Share(KafkaProtocol[ShareGroup]):

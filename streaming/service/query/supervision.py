@@ -19,8 +19,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.streaming import StreamingQuery
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.damage import describe_damage
-from checkpoints.state_stores import remove_torn_state
+from checkpoints.state_stores import describe_damage, remove_torn_state
 from kafka_why.contract.service import ServicePhase
 from kafka_why.lifetimes import BackgroundThread
 from kafka_why.local_files import FolderError, FolderNotWritable

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.share_requests import ShareStatePartition
-from state.kafka.share.tasks import RETRIABLE
+from state.kafka.share.state import RETRIABLE
 
 # Partitions in one request. The coordinator writes a record for each of them.
 BATCH_PARTITIONS = 1_000

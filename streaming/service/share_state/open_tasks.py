@@ -16,7 +16,7 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult
 from kafka_why.contract.kafka.snapshot import ShareTask, ShareTaskPartitions
 from kafka_why.contract.service import ShareStateSummary
-from state.kafka.share.tasks import RETRIABLE
+from state.kafka.share.state import RETRIABLE
 from streaming.service.share_state.carrying_out import Again, Item, Key, Results
 
 # A task that stays open after its outcomes were appended is carried out again after a pause, which doubles.

@@ -20,7 +20,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.damage import is_intact
 from checkpoints.metadata import Committed, Epoch, KnownOutage, OwnerRecord
 from checkpoints.spark_logs import (
     SPARK,
@@ -29,6 +28,7 @@ from checkpoints.spark_logs import (
     read_next_watermark_ms,
     read_planned,
 )
+from checkpoints.state_stores import is_intact
 from checkpoints.upgrades import SAME_RULES
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE

@@ -37,7 +37,7 @@ from kafka_why.topic_reader import TopicReader
 from state.config import CoordinatorConfig
 from state.dispatch import next_deadline_ms
 from state.kafka.group import Group
-from state.kafka.offsets.positions import precede_other_log
+from state.kafka.offsets import precede_other_log
 from streaming.query.admission import shard_of, takes_packs
 from streaming.query.seeding import read_state, seed
 from streaming.service.outages.outage import is_of_the_watcher

@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import OWNERS, Checkpoint
 from checkpoints.codec import Entry, StateError, decode_group
-from checkpoints.damage import is_intact
 from checkpoints.spark_logs import (
     SPARK,
     SparkLogDamaged,
@@ -24,7 +23,7 @@ from checkpoints.spark_logs import (
     read_next_watermark_ms,
     read_planned,
 )
-from checkpoints.state_stores import StateStore, state_stores
+from checkpoints.state_stores import StateStore, is_intact, state_stores
 from kafka_why.local_files import LocalFiles, make_private_folder
 from streaming.service.stored_state.continuation import (
     Cluster,

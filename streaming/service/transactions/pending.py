@@ -17,7 +17,7 @@ import msgspec
 from kafka_why.contract.codec import PendingTransaction
 from kafka_why.contract.kafka.offsets import MarkerOutcome
 from kafka_why.contract.service import TransactionsSummary
-from state.kafka.offsets.transactions import outcome_of
+from state.kafka.commits import outcome_of
 from streaming.service.transactions.markers import Fetched, Marker
 
 # The markers kept for entries that are read later than a marker behind their position.

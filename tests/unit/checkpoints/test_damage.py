@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.damage import describe_damage
+from checkpoints.state_stores import describe_damage
 from kafka_why.local_files import LocalFiles
 
 PART_BYTES = 512

@@ -15,7 +15,7 @@ from operations.stored.rows import rows_of
 from operations.stored.text import group_text
 from state.config import CoordinatorConfig
 from state.kafka.consumer_group import ConsumerGroup
-from state.kafka.effects import KafkaGroup
+from state.kafka.context import KafkaGroup
 from state.kafka.protocols import view_of
 from state.kafka.share_group import ShareGroup
 from tests.harness.histories import Recorder

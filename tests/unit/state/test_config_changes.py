@@ -9,8 +9,7 @@ from kafka_why.contract.rocketmq.requests import MessageModel, RegisterConsumer
 from state.config import BrokerConfig, ConfigChange, Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Failed, Outage, Received
-from state.periods import NEVER_MS, Period, Periods
-from state.timeline import Row, Timeline
+from state.timeline import NEVER_MS, Period, Periods, Row, Timeline
 
 # A connection is scanned at the first multiple of 10 s after it was silent for this long.
 SLOW = CoordinatorConfig(rocketmq=BrokerConfig(channel_expired_timeout_ms=120_000))

@@ -11,7 +11,7 @@ from kafka_why.contract.messages import ErrorResponse
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Received
-from state.kafka.effects import Effects, KafkaGroup
+from state.kafka.context import Effects, KafkaGroup
 from state.rocketmq.group import Group as RocketMqGroup
 from tests.harness.scenario_player import ScenarioPlayer
 

@@ -19,7 +19,7 @@ from kafka_why.contract.kafka.requests import (
 from kafka_why.contract.kafka.responses import OffsetCommitResponse, OffsetFetchResponse
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.effects import Effects
+from state.kafka.context import Effects
 from state.timeline import Row, Timeline
 from tests.harness import batches
 from tests.harness.examples import examples

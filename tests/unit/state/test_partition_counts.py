@@ -13,7 +13,7 @@ from kafka_why.numbers import INT32_MAX
 from state.config import CoordinatorConfig
 from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup, Member
-from state.kafka.effects import Effects
+from state.kafka.context import Effects
 from state.kafka.protocols import protocol_of
 from state.kafka.step import step
 

@@ -10,7 +10,7 @@ from kafka_why.contract.codec import decode_request, encode
 from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.messages import Request
 from state.config import CoordinatorConfig
-from state.kafka.effects import Effects
+from state.kafka.context import Effects
 from state.timeline import Row, Timeline
 from tests.harness.batches import encode as encoded
 from tests.harness.common import kafka_effects

@@ -19,7 +19,7 @@ from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
 from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.effects import Effects
+from state.kafka.context import Effects
 from state.kafka.group import DeadlineReached
 from state.timeline import Row, Step, Timeline
 from tests.harness import batches

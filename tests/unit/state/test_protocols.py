@@ -12,7 +12,7 @@ from kafka_why.contract.messages import GroupType
 from kafka_why.contract.rocketmq.requests import AnyRequest as RocketMqRequest
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms, view_of
-from state.kafka.effects import KafkaGroup
+from state.kafka.context import KafkaGroup
 from state.kafka.group import ConfigsOnly
 from state.kafka.step import HANDLERS
 from state.rocketmq.group import Group as RocketMqGroup

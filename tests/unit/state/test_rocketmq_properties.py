@@ -27,10 +27,10 @@ from kafka_why.contract.rocketmq.requests import (
 from kafka_why.contract.rocketmq.responses import LockBatchMqResponse
 from state.config import BrokerConfig
 from state.inputs import Received
-from state.rocketmq.effects import ConsumerGroupEvent, Effects
+from state.rocketmq.context import ConsumerGroupEvent, Effects
 from state.rocketmq.group import Group, ScanDue, next_scan
-from state.rocketmq.rebalance_lock_manager import is_expired
-from state.rocketmq.step import Event, step
+from state.rocketmq.managers import is_expired
+from state.rocketmq.protocol import Event, step
 
 CONFIG = BrokerConfig()
 SCAN_MS = CONFIG.scan_interval_ms

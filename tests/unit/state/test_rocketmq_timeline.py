@@ -29,7 +29,7 @@ from state import timeline
 from state.config import BrokerConfig, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent
 from state.inputs import Outage, Received
-from state.rocketmq.effects import Effects
+from state.rocketmq.context import Effects
 from state.rocketmq.group import ScanDue
 from state.timeline import Row, Timeline
 from tests.harness import batches

@@ -33,10 +33,10 @@ from kafka_why.contract.rocketmq.requests import (
 from kafka_why.contract.rocketmq.responses import LockBatchMqResponse, RegisterResponse
 from state.config import BrokerConfig
 from state.inputs import Received
-from state.rocketmq.effects import ConsumerGroupEvent, Effects, ListenerCall
+from state.rocketmq.context import ConsumerGroupEvent, Effects, ListenerCall
 from state.rocketmq.group import Group, ScanDue
-from state.rocketmq.rebalance_lock_manager import is_expired
-from state.rocketmq.step import Event, step
+from state.rocketmq.managers import is_expired
+from state.rocketmq.protocol import Event, step
 
 DATA = Path(__file__).parents[2] / "data"
 ALL_EXPIRED_PREFIX = "all_expired_"

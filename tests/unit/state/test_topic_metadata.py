@@ -10,8 +10,8 @@ from state.kafka.consumer.target import topic_metadata
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import StepContext
 from state.kafka.group import Topic
-from state.kafka.modern.topics import merge_reported
-from state.kafka.offsets.topic_metadata import DELETED_IDS_MAX
+from state.kafka.modern import merge_reported
+from state.kafka.offsets import DELETED_IDS_MAX
 from state.timeline import Row, Timeline
 
 

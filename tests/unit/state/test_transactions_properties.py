@@ -27,9 +27,9 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.kafka.responses import AnyResponse, OffsetFetchResponse, TxnOffsetCommitResponse
 from state.config import CoordinatorConfig
+from state.kafka import commits
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.group import PendingOffsets
-from state.kafka.offsets import transactions
 from state.timeline import Row, Timeline
 from tests.harness import batches
 from tests.harness.common import kafka_effects
@@ -251,7 +251,7 @@ def by_the_marker_alone(_: int, __: int, ___: int, committed: bool) -> MarkerOut
 def test_a_rule_that_is_switched_off_is_found(
     monkeypatch: pytest.MonkeyPatch, rule: str, without_it: Callable[..., object]
 ) -> None:
-    monkeypatch.setattr(transactions, rule, without_it)
+    monkeypatch.setattr(commits, rule, without_it)
     with pytest.raises(AssertionError):
         check_seeds(range(60))
 

@@ -17,7 +17,7 @@ from kafka_why.contract.layout import TopicLayout
 from records.truncation import SHORTENED_TEXT_CHARS
 from state.kafka.classic_group import ClassicGroup, Member, PendingMember
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
-from state.kafka.effects import Effects, Reply
+from state.kafka.context import Effects, Reply
 from state.kafka.group import Topic
 from streaming.query import output as output_module
 from streaming.query.admission import Message

@@ -7,9 +7,9 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.messages import ErrorResponse
 from kafka_why.contract.pack import PACK_MAX_REQUESTS, is_pack
 from kafka_why.contract.rocketmq.responses import CloseConnection, ConsumerListResponse
-from state.kafka.effects import Reply
-from state.rocketmq.effects import Effects, Push
-from state.rocketmq.effects import Reply as RocketMqReply
+from state.kafka.context import Reply
+from state.rocketmq.context import Effects, Push
+from state.rocketmq.context import Reply as RocketMqReply
 from streaming.query.output_values import ANSWERS_MAX_BYTES
 from streaming.replica.answers import Answers
 from tests.harness.replica_log import answers_in, apply_all, machine, owned

@@ -13,7 +13,7 @@ from kafka_why.contract.pack import pack, pack_key, slot_of
 from kafka_why.partitioner import partition_of
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.group import PendingOffsets
-from state.kafka.offsets.positions import precede_other_log
+from state.kafka.offsets import precede_other_log
 from tests.harness.common import Common
 from tests.harness.operator_call import call, contents, spark_state
 from tests.spark.log import LAYOUT, T0, Log, marker, txn_commit

@@ -1,28 +1,281 @@
-"""The target assignment of a group with epochs: when it is computed, and what the history says of it. Rows
-TA1 to TA3, TA32, ST1 to ST3.
-
-The assignors go by topic name; a target goes by topic id. A topic that was deleted and created again has
-another id, so the members' last target does not count for it. Source:
-GroupMetadataManager.maybeUpdateTargetAssignment.
+"""The rules that consumer groups and share groups, the groups with epochs, have in common: their refusals,
+their topics, their settings, their group epoch and their target assignment.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from hashlib import blake2b
 from typing import Any
+from uuid import UUID
 
-from msgspec import Struct
+from msgspec import Struct, msgpack
 
+from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import ReplyTo
+from kafka_why.contract.kafka.responses import AnyResponse, AssignedTopicPartitions
 from kafka_why.contract.kafka.share_requests import TopicImages
 from kafka_why.contract.kafka.snapshot import Partitions, named
 from kafka_why.contract.kafka.wording import counted, listed
 from kafka_why.contract.messages import SettingValue
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from state.config import CoordinatorConfig
+from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import RuleId, StepContext
-from state.kafka.group import Topic
-from state.kafka.modern.topics import AnyModernGroup
-from state.kafka.modern_group import ModernGroup
+from state.kafka.group import ModernGroup, Topic, Topics, reported, watched
+from state.kafka.offsets import remember_deleted
 from state.kafka.settings import GroupSetting, SettingBounds, values_in_force
+from state.kafka.share_group import ShareGroup
+from state.protocol import Handler, Refusal, WhyRefused
+
+# The refusal of a request to a group with epochs. Whoever raises it may have changed the group before: the
+# handler takes all changes back (`StepContext.undo`).
+
+
+# The characters that Java's String.trim removes.
+_BLANKS = "".join(map(chr, range(33)))
+
+
+def is_blank(text: str) -> bool:
+    """Whether the text is empty or blank, as Kafka sees it."""
+    return not text.strip(_BLANKS)
+
+
+class Refused(Exception):
+    """The request is answered with an error: the row that decided it, the error, and a sentence that says
+    what is wrong.
+
+    `event` is the type of the history entry about it, None for no entry: a client that repeats its request
+    adds to the history each time, so only what an operator has to see has an entry. `after` is called with
+    the step's context when all changes are taken back.
+    """
+
+    def __init__(
+        self,
+        rule: RuleId,
+        error: ErrorCode,
+        message: str,
+        event: EntryType | None = None,
+        after: Callable[[StepContext], None] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.rule = rule
+        self.error = error
+        self.message = message
+        self.event = event
+        self.after = after
+
+
+def no_member(context: StepContext, row: str, member_id: str) -> Refused:
+    """The refusal of a sender that is no member."""
+    message = f"Member {member_id} is not a member of group {context.group_id}."
+    return Refused(context.rule(row), ErrorCode.UNKNOWN_MEMBER_ID, message)
+
+
+class Client(Struct, frozen=True):
+    """What a request says of its sender, whichever protocol the sender speaks."""
+
+    client_id: str
+    client_host: str
+    instance_id: str | None = None
+
+
+def record_refusal(context: StepContext, refused: Refused, member_id: str, client: Client) -> None:
+    """Add the entry about a refused request, if it has one and its group exists."""
+    if refused.event is None or not context.has_group:
+        return
+    context.record(
+        refused.rule,
+        refused.event,
+        refused.message,
+        member_id=member_id or None,
+        group_instance_id=client.instance_id,
+        client_id=client.client_id,
+        client_host=client.client_host,
+    )
+
+
+# Requests to a group id that has no group, or one of another protocol, which is the same to them.
+#
+# Source: GroupMetadataManager (consumerGroup, shareGroup).
+
+
+Check = Callable[[StepContext, Any], None]
+"""It raises Refused for a request that is invalid by itself."""
+
+
+def is_not(group_id: str, kind: str) -> str:
+    """Return the sentence that says that a group is of another kind than `consumer group`, for example."""
+    return f"Group {group_id} is not a {kind}."
+
+
+def not_found(row: str, kind: str, response: type[AnyResponse]) -> Handler:
+    """Return the handler of a request that needs a group of its kind. The row decides its answer."""
+
+    def answer(context: StepContext, _: Any, reply_to: ReplyTo) -> None:
+        missing = f"Group {context.group_id} not found."
+        message = is_not(context.group_id, kind) if context.has_group else missing
+        error = ErrorCode.GROUP_ID_NOT_FOUND
+        context.reply(reply_to, response, context.rule(row), error, error_message=message)
+
+    return answer
+
+
+def refusal(row: str, kind: str, check: Check | None = None) -> WhyRefused:
+    """Return why a group that is none of Kafka's refuses a request, by this row if it is not by its check."""
+
+    def why(group_id: str, request: Any, request_id: str, config: CoordinatorConfig) -> Refusal:
+        try:
+            if check is not None:
+                check(StepContext(None, group_id, request_id, 0, config), request)
+        except Refused as refused:
+            return refused.rule, refused.error, refused.message
+        return row, ErrorCode.GROUP_ID_NOT_FOUND, is_not(group_id, kind)
+
+    return why
+
+
+def assigned_partitions(assigned: Mapping[bytes, Collection[int]]) -> list[AssignedTopicPartitions]:
+    """Return the partitions by topic id, as a response to a heartbeat has them."""
+    return [
+        AssignedTopicPartitions(UUID(bytes=topic_id), sorted(numbers))
+        for topic_id, numbers in sorted(assigned.items())
+    ]
+
+
+def described_partitions(
+    partitions: Mapping[bytes, Collection[int]], names: Mapping[bytes, str]
+) -> list[AssignedTopicPartitions]:
+    """Return the partitions by topic name (row AD5). Topics that no longer exist are left out."""
+    return [
+        AssignedTopicPartitions(UUID(bytes=topic_id), sorted(numbers), names[topic_id])
+        for topic_id, numbers in sorted(partitions.items(), key=lambda item: names.get(item[0], ""))
+        if topic_id in names
+    ]
+
+
+# The topics of a group: what it knows of them, and the fingerprint that shows a change. Rows MD9 to MI15.
+#
+# Source: ModernGroup.computeMetadataHash, GroupMetadataManager.onMetadataUpdate. Kafka's coordinator reads
+# the cluster's metadata. Here requests and the topic watcher report it (`state.kafka.group`).
+
+
+_FINGERPRINT_BYTES = 16
+
+
+AnyModernGroup = ConsumerGroup | ShareGroup
+"""A group whose members subscribe to topics. `topics` are those that it knows."""
+
+
+def fingerprint(group: AnyModernGroup) -> bytes:
+    """Return the fingerprint of the existing topics that members subscribe to, b"" without any.
+
+    Racks are no part of it, because no assignor of the coordinator looks at them.
+    """
+    subscribed = group.subscribed()
+    topics = sorted(
+        (name, topic.topic_id, topic.partitions)
+        for name, topic in group.topics.items()
+        if topic is not None and name in subscribed
+    )
+    return blake2b(msgpack.encode(topics), digest_size=_FINGERPRINT_BYTES).digest() if topics else b""
+
+
+def look(group: AnyModernGroup) -> bool:
+    """Keep the fingerprint, and return whether it differs from the one before (rows MD9, MD10)."""
+    before, group.metadata_hash = group.metadata_hash, fingerprint(group)
+    group.metadata_stale = False
+    return group.metadata_hash != before
+
+
+def merge_reported(context: StepContext, group: AnyModernGroup, images: TopicImages | None) -> None:
+    """Keep what a request reports of the topics (row MI7), None if its sender could not learn them."""
+    found = reported(group.topics, images or {}, context.group.deleted_topic_ids)
+    if not found:
+        return
+    awaited = {*group.topics, *group.unknown_topics()}
+    changed = {name: topic for name, topic in found.items() if name in awaited}
+    row = context.rule("MI7")
+    why = _in_words(group.topics, changed)
+    _add(group, found)
+    if changed:
+        context.record(row, EntryType.TOPICS_CHANGED, f"a request reports: {why}", topics=sorted(changed))
+
+
+def store_watched(
+    context: StepContext, group: AnyModernGroup, images: TopicImages, names: Collection[str]
+) -> Topics:
+    """Keep what the topic watcher reports of the topics with these names. Return the topics that changed.
+
+    It changes no epoch: the next heartbeat or JoinGroup finds another fingerprint (row MI9).
+    """
+    images = {name: images[name] for name in sorted(images) if name in names}
+    found = watched(group.topics, images, context.group.deleted_topic_ids)
+    if not found:
+        return {}
+    why = _in_words(group.topics, found)
+    for name, topic in found.items():
+        before = group.topics.get(name)
+        if before is not None and (topic is None or topic.topic_id != before.topic_id):
+            context.rule("MI11" if topic is None else "MI10")
+            remember_deleted(context.group, [before.topic_id])
+    _add(group, found)
+    context.record(
+        context.rule("MI9"), EntryType.TOPICS_CHANGED, f"in the cluster: {why}", topics=sorted(found)
+    )
+    return found
+
+
+def _add(group: AnyModernGroup, found: Topics) -> None:
+    group.topics = dict(sorted({**group.topics, **found}.items()))
+    group.metadata_stale = True
+
+
+def unused_topics(group: AnyModernGroup) -> set[str]:
+    """Return the topics that the group knows, and to which no member subscribes."""
+    return group.topics.keys() - group.subscribed()
+
+
+def forget_topics(context: StepContext, group: AnyModernGroup, used_ids: Collection[bytes]) -> None:
+    """Forget the topics to which no member subscribes, and to whose ids nothing of the group refers (row
+    MI15).
+    """
+    gone = {
+        name
+        for name in unused_topics(group)
+        if (topic := group.topics[name]) is None or topic.topic_id not in used_ids
+    }
+    if gone:
+        context.rule("MI15")
+        group.topics = {name: topic for name, topic in group.topics.items() if name not in gone}
+
+
+def _in_words(before: Mapping[str, Topic | None], found: Mapping[str, Topic | None]) -> str:
+    """Say for each topic, of at most three, what changed."""
+    shown = [_one_in_words(name, before, topic) for name, topic in sorted(found.items())[:3]]
+    left_out = len(found) - len(shown)
+    more = [counted(left_out, "more topic")] if left_out else []
+    return ", ".join(shown + more)
+
+
+def _one_in_words(name: str, before: Mapping[str, Topic | None], topic: Topic | None) -> str:
+    known = before.get(name)
+    if topic is None:
+        return f"{name} was deleted" if known is not None else f"{name} does not exist"
+    count = counted(topic.partitions, "partition")
+    if known is None:
+        return f"{name} exists with {count}"
+    if known.topic_id != topic.topic_id:
+        return f"{name} was deleted and created again with {count}"
+    return f"{name} has {count} instead of {known.partitions}"
+
+
+# The target assignment of a group with epochs: when it is computed, and what the history says of it. Rows
+# TA1 to TA3, TA32, ST1 to ST3.
+#
+# The assignors go by topic name; a target goes by topic id. A topic that was deleted and created again has
+# another id, so the members' last target does not count for it. Source:
+# GroupMetadataManager.maybeUpdateTargetAssignment.
+
 
 # The bound on partitions that the coordinator assigns to one group. Rows TA31, TA32.
 

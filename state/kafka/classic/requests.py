@@ -1,0 +1,442 @@
+"""The requests of members of a classic group: JoinGroup, SyncGroup, Heartbeat and LeaveGroup."""
+
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType, GroupState
+from kafka_why.contract.kafka.requests import (
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    OversizedRequest,
+    ReplyTo,
+    SyncGroup,
+)
+from kafka_why.contract.kafka.responses import (
+    HeartbeatResponse,
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    LeftMember,
+    OversizedRequestResponse,
+    SyncGroupResponse,
+)
+from state.kafka.classic import assignment, rebalance
+from state.kafka.classic.assignment import record_topics
+from state.kafka.classic.rebalance import arm_session
+from state.kafka.classic_group import ClassicGroup, Member, PendingMember
+from state.kafka.context import RuleId, StepContext, Verdict, deciding, new_member_id
+from state.kafka.protocol import FAILED, reason_of, refuse_join
+
+# JoinGroup: admission of a member, its id, and the rebalance that follows. Rows J, A, N, E, U.
+
+
+FIRST_VERSION_WITH_MEMBER_ID_REQUIRED = 4  # KIP-394
+
+
+def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+    """A JoinGroup to a group of the classic protocol."""
+    refusal = validate_join(context, request)
+    if refusal is not None:
+        return _refuse_join(context, reply_to, refusal, request.member_id)
+    return _admit(context, request, reply_to)
+
+
+def join_no_group(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+    """Rows J4 and J5: the first JoinGroup for a group id creates the group."""
+    refusal = validate_join(context, request)
+    if refusal is None and request.member_id:
+        refusal = context.rule("J4"), ErrorCode.UNKNOWN_MEMBER_ID
+    if refusal is not None:
+        return _refuse_join(context, reply_to, refusal, request.member_id)
+    context.create_group(ClassicGroup, context.rule("J5"), "first JoinGroup for this group id")
+    return _admit(context, request, reply_to)
+
+
+def _admit(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+    """Rows J6 to J8: the checks before those of the member."""
+    if not _accept_joining_member(context, context.group_of(ClassicGroup), request.member_id):
+        return _refuse_for_size(context, request, reply_to)
+    if request.member_id:
+        context.rule("J8")
+        return _join_existing_member(context, request, reply_to)
+    context.rule("J7")
+    return _join_new_member(context, request, reply_to)
+
+
+def validate_join(context: StepContext, request: JoinGroup) -> Verdict | None:
+    """Rows J1, M1 and M2: the checks that do not need a group. None if the request passes."""
+    config = context.config
+    timeout_ms = request.session_timeout_ms
+    if not config.group_min_session_timeout_ms <= timeout_ms <= config.group_max_session_timeout_ms:
+        return context.rule("J1"), ErrorCode.INVALID_SESSION_TIMEOUT
+    return assignment.validate_protocols(context, request)
+
+
+def _accept_joining_member(context: StepContext, group: ClassicGroup, member_id: str) -> bool:
+    """Rows A1 to A3: whether group.max.size allows this member. Pending ids are not counted."""
+    if group.state is GroupState.EMPTY:
+        context.rule("A1")
+        return True
+    member = group.members.get(member_id)
+    if group.state is GroupState.PREPARING_REBALANCE:
+        # In an over-full group the last members to rejoin are refused.
+        context.rule("A2")
+        if member is not None and member.parked_join is not None:
+            return True
+        return group.awaiting_join_response < context.config.group_max_size
+    context.rule("A3")
+    return member is not None or len(group.members) < context.config.group_max_size
+
+
+def _refuse_for_size(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+    """Row J6: the group is full. The member id or pending id is removed without a rebalance."""
+    row = context.rule("J6")
+    group = context.group_of(ClassicGroup)
+    full = f"the group is full: group.max.size is {context.config.group_max_size}"
+    member = group.members.get(request.member_id)
+    group.remove(request.member_id)
+    if member is not None:
+        context.record_member(row, EntryType.MEMBER_REMOVED, member, full)
+    context.record(
+        row, EntryType.JOIN_REFUSED, full, member_id=request.member_id or None, client_id=request.client_id
+    )
+    _refuse_join(context, reply_to, (row, ErrorCode.GROUP_MAX_SIZE_REACHED), "")
+
+
+def _join_new_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+    """Rows N2 to N6: a JoinGroup without a member id."""
+    group = context.group_of(ClassicGroup)
+    if not _supports_protocols(context, request):
+        verdict = context.rule("N2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return _refuse_join(context, reply_to, verdict, "")
+    instance_id = request.group_instance_id
+    prefix = request.client_id if instance_id is None else instance_id
+    member_id = new_member_id(prefix, reply_to.request, context.config.member_id_namespace)
+    if instance_id is None and request.api_version >= FIRST_VERSION_WITH_MEMBER_ID_REQUIRED:
+        return _require_member_id(context, context.rule("N5"), request, reply_to, member_id)
+    if not _record_partition_counts(context, request, reply_to):
+        return None
+    if instance_id is None:
+        return rebalance.add_member(context, context.rule("N6"), request, reply_to, member_id)
+    if instance_id not in group.static_members:
+        return rebalance.add_member(context, context.rule("N4"), request, reply_to, member_id)
+    context.rule("N3")
+    return rebalance.replace_static_member(context, request, reply_to, member_id)
+
+
+def _record_partition_counts(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> bool:
+    """Rows M3 and M5, the last check of a JoinGroup, because only an accepted JoinGroup changes what the
+    group knows of topics. Return whether it is accepted.
+    """
+    refusal = assignment.record_partition_counts(context, request)
+    if refusal is not None:
+        most = context.config.group_max_partitions
+        reason = f"the group would have too many partitions: group.max.partitions is {most}"
+        context.record(
+            refusal[0],
+            EntryType.JOIN_REFUSED,
+            reason,
+            member_id=request.member_id or None,
+            client_id=request.client_id,
+        )
+        _refuse_join(context, reply_to, refusal, request.member_id)
+        return False
+    record_topics(context.group_of(ClassicGroup), request.topics)
+    return True
+
+
+def _require_member_id(
+    context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member_id: str
+) -> None:
+    """Row N5: answer with a member id that the client joins with (KIP-394). A lost answer therefore leaves no
+    ghost member.
+    """
+    deadline_ms = context.deadline(request.session_timeout_ms)
+    context.group_of(ClassicGroup).pending_members[member_id] = PendingMember(
+        request.client_id, request.client_host, deadline_ms
+    )
+    context.record(
+        rule,
+        EntryType.MEMBER_ID_ASSIGNED,
+        "a new dynamic member has to join again with the id it was given",
+        member_id=member_id,
+        client_id=request.client_id,
+        client_host=request.client_host,
+        deadline_ms=deadline_ms,
+    )
+    _refuse_join(context, reply_to, (rule, ErrorCode.MEMBER_ID_REQUIRED), member_id)
+
+
+def _join_existing_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+    """Rows E2 to E5: a JoinGroup with a member id."""
+    group = context.group_of(ClassicGroup)
+    if not _supports_protocols(context, request):
+        verdict = context.rule("E2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+        return _refuse_join(context, reply_to, verdict, request.member_id)
+    if request.member_id in group.pending_members:
+        if request.group_instance_id is not None:
+            # Only dynamic members have pending ids. Kafka throws here, so its answer names no member.
+            return _refuse_join(context, reply_to, (context.rule("E3"), ErrorCode.UNKNOWN_SERVER_ERROR), "")
+        if not _record_partition_counts(context, request, reply_to):
+            return None
+        return rebalance.add_member(context, context.rule("E4"), request, reply_to, request.member_id)
+    error = group.validate_member(request.member_id, request.group_instance_id)
+    if error is not ErrorCode.NONE:
+        return _refuse_join(context, reply_to, (context.rule("E5"), error), request.member_id)
+    if not _record_partition_counts(context, request, reply_to):
+        return None
+    return _rejoin(context, request, reply_to, group.members[request.member_id])
+
+
+def _rejoin(context: StepContext, request: JoinGroup, reply_to: ReplyTo, member: Member) -> None:
+    """Rows E6 to E11: a JoinGroup of a known member."""
+    group = context.group_of(ClassicGroup)
+    same_protocols = member.protocols == request.protocols
+    match group.state:
+        case GroupState.PREPARING_REBALANCE:
+            rebalance.update_member(context, context.rule("E6"), member, request, reply_to)
+            rebalance.maybe_complete_join(context)
+        case GroupState.COMPLETING_REBALANCE if same_protocols:
+            _answer_current_generation(context, context.rule("E7"), reply_to, member)
+        case GroupState.COMPLETING_REBALANCE:
+            _rejoin_and_rebalance(
+                context, context.rule("E8"), request, reply_to, member, "changed its metadata"
+            )
+        case GroupState.STABLE if group.leader_id == member.member_id:
+            # A leader that rejoins asks for a new assignment, with or without changed metadata.
+            _rejoin_and_rebalance(
+                context, context.rule("E9"), request, reply_to, member, "is the leader and joined again"
+            )
+        case GroupState.STABLE if not same_protocols:
+            _rejoin_and_rebalance(
+                context, context.rule("E10"), request, reply_to, member, "changed its metadata"
+            )
+        case _:
+            _answer_current_generation(context, context.rule("E11"), reply_to, member)
+
+
+def _rejoin_and_rebalance(
+    context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member: Member, what: str
+) -> None:
+    rebalance.update_member(context, rule, member, request, reply_to)
+    reason = f"member {member.member_id} {what}"
+    rebalance.prepare(context, rule, reason, member_id=member.member_id, client_reason=request.reason)
+
+
+def _answer_current_generation(context: StepContext, rule: RuleId, reply_to: ReplyTo, member: Member) -> None:
+    """Answer a member that missed its answer. As in Kafka, the request's timeouts are ignored."""
+    rebalance.answer_join(context, rule, reply_to, member)
+
+
+def _supports_protocols(context: StepContext, request: JoinGroup) -> bool:
+    """Rows U1 (Empty) and U2: whether the offered protocols fit the group."""
+    group = context.group_of(ClassicGroup)
+    context.rule("U1" if group.state is GroupState.EMPTY else "U2")
+    return group.supports_protocols(request.protocol_type, request.protocols)
+
+
+def _refuse_join(context: StepContext, reply_to: ReplyTo, verdict: Verdict, member_id: str) -> None:
+    context.reply(reply_to, JoinGroupResponse, *verdict, member_id=member_id)
+
+
+# SyncGroup: the leader sends the assignments, every member fetches its own. Rows S0 to S9.
+
+
+FIRST_VERSION_WITH_PROTOCOL = 5  # KIP-559
+
+
+def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
+    """Validate the member and its generation, then act by the group's state."""
+    refusal = validate_sync(context, request)
+    if refusal is not None:
+        context.reply(reply_to, SyncGroupResponse, *refusal)
+        return
+    group = context.group_of(ClassicGroup)
+    member = group.members[request.member_id]
+    if group.state is GroupState.PREPARING_REBALANCE:
+        context.reply(reply_to, SyncGroupResponse, context.rule("S6"), ErrorCode.REBALANCE_IN_PROGRESS)
+        return
+    remove_pending_sync_member(group, member)
+    if group.state is GroupState.STABLE:
+        # The session is not re-armed. Kafka 2.x re-armed it, current Kafka does not.
+        rebalance.answer_sync(context, context.rule("S9"), reply_to, member)
+        return
+    is_leader = group.leader_id == member.member_id
+    row = context.rule("S8" if is_leader else "S7")
+    if member.parked_sync is not None:
+        rebalance.supersede(context, row, member.parked_sync, "the member sent a newer SyncGroup")
+    member.parked_sync = reply_to
+    if is_leader:
+        assignments = {a.member_id: a.assignment for a in request.assignments}
+        rebalance.become_stable(context, row, assignments, f"leader {group.leader_id} brought the assignment")
+
+
+def validate_sync_protocol(context: StepContext, request: SyncGroup | OversizedRequest) -> Verdict | None:
+    """Row S0: the check that does not need a group. None if the request passes."""
+    lacks_protocol = request.protocol_type is None or request.protocol_name is None
+    if request.api_version >= FIRST_VERSION_WITH_PROTOCOL and lacks_protocol:
+        return context.rule("S0"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return None
+
+
+def validate_sync(context: StepContext, request: SyncGroup | OversizedRequest) -> Verdict | None:
+    """Rows S0 to S5: return the first that applies, None if none does."""
+    refusal = validate_sync_protocol(context, request)
+    if refusal is not None:
+        return refusal
+    group = context.group_of(ClassicGroup)
+    if group.state is GroupState.EMPTY:
+        return context.rule("S1"), ErrorCode.UNKNOWN_MEMBER_ID
+    error = group.validate_member(request.member_id, request.group_instance_id)
+    if error is not ErrorCode.NONE:
+        return context.rule("S3"), error
+    if request.generation_id != group.generation:
+        return context.rule("S4"), ErrorCode.ILLEGAL_GENERATION
+    if _differ(request.protocol_type, group.protocol_type) or _differ(
+        request.protocol_name, group.protocol_name
+    ):
+        return context.rule("S5"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return None
+
+
+def _differ(given: str | None, own: str | None) -> bool:
+    """Whether both values are set and differ. A group in its first rebalance has no protocol yet."""
+    return given is not None and own is not None and given != own
+
+
+def remove_pending_sync_member(group: ClassicGroup, member: Member) -> None:
+    """Note that the member has sent its SyncGroup. The last one disarms the sync deadline."""
+    group.set_pending_sync(member, False)
+    if not group.pending_syncs:
+        group.sync_deadline_ms = None
+
+
+# A JoinGroup or SyncGroup that is too large for the log. Rows J9, S10 and S11.
+#
+# Source: GroupMetadataManager.java (classicGroupSync), where the record of the group is too large for
+# `__consumer_offsets`. Kafka writes no record of a JoinGroup, so there the SyncGroup fails.
+
+
+def oversized(context: StepContext, request: OversizedRequest, reply_to: ReplyTo) -> None:
+    """Refuse the request for good. If it has the group's assignment, the round fails."""
+    if request.kind == "JoinGroup":
+        refuse_join(context, context.rule("J9"), request, reply_to)
+    else:
+        context.reply(reply_to, OversizedRequestResponse, *_oversized_sync(context, request))
+
+
+def oversized_no_group(context: StepContext, request: OversizedRequest, reply_to: ReplyTo) -> None:
+    """Create the group for a JoinGroup, so that its history says why there are no members."""
+    if request.kind == "SyncGroup":
+        error = ErrorCode.UNKNOWN_MEMBER_ID
+        context.reply(reply_to, OversizedRequestResponse, context.rule("S1"), error)
+        return
+    row = context.rule("J9")
+    context.create_group(ClassicGroup, row, "first JoinGroup for this group id")
+    refuse_join(context, row, request, reply_to)
+
+
+def _oversized_sync(context: StepContext, request: OversizedRequest) -> Verdict:
+    refusal = validate_sync(context, request)
+    if refusal is not None:
+        return refusal
+    group = context.group_of(ClassicGroup)
+    member = group.members[request.member_id]
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return context.rule("S6"), ErrorCode.REBALANCE_IN_PROGRESS
+    if group.state is GroupState.STABLE or group.leader_id != member.member_id:
+        return context.rule("S11"), FAILED
+    row = context.rule("S10")
+    remove_pending_sync_member(group, member)
+    rebalance.reset_assignments(context, row, FAILED)
+    arm_session(context, member)
+    rebalance.prepare(context, row, reason_of(request), member_id=member.member_id)
+    return row, FAILED
+
+
+# Heartbeat: renewal of a member's session. The answer says whether the member must rejoin. Rows H3 to H8.
+
+
+def heartbeat(context: StepContext, request: Heartbeat, reply_to: ReplyTo) -> None:
+    """Renew the session of a member of this generation."""
+    context.reply(reply_to, HeartbeatResponse, *_renew_session(context, request))
+
+
+def _renew_session(context: StepContext, request: Heartbeat) -> Verdict:
+    group = context.group_of(ClassicGroup)
+    error = group.validate_member(request.member_id, request.group_instance_id)
+    if error is not ErrorCode.NONE:
+        return context.rule("H3"), error
+    if request.generation_id != group.generation:
+        return context.rule("H4"), ErrorCode.ILLEGAL_GENERATION
+    arm_session(context, group.members[request.member_id])
+    if group.state is GroupState.PREPARING_REBALANCE:
+        return context.rule("H6"), ErrorCode.REBALANCE_IN_PROGRESS
+    # While the leader assigns, a heartbeat renews the session and has no error (KAFKA-10134).
+    row = context.rule("H7" if group.state is GroupState.COMPLETING_REBALANCE else "H8")
+    return row, ErrorCode.NONE
+
+
+# LeaveGroup: removal of a batch of members (KIP-345). Rows L2 to L8.
+
+
+def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
+    """Remove each member of the batch, then rebalance once."""
+    verdicts = [_leave_one(context, leaving) for leaving in request.members]
+    left = [(leaving, error) for leaving, (_, error) in zip(request.members, verdicts, strict=True)]
+    gone = [leaving for leaving, error in left if error is ErrorCode.NONE]
+    if gone:
+        _maybe_prepare_rebalance_or_complete_join(context, gone)
+    members = [LeftMember(leaving.member_id, leaving.group_instance_id, error) for leaving, error in left]
+    context.reply(reply_to, LeaveGroupResponse, deciding(verdicts), members=members)
+
+
+def _leave_one(context: StepContext, leaving: LeavingMember) -> Verdict:
+    group = context.group_of(ClassicGroup)
+    if not leaving.member_id:
+        instance_id = leaving.group_instance_id
+        if instance_id is None or instance_id not in group.static_members:
+            return context.rule("L3"), ErrorCode.UNKNOWN_MEMBER_ID
+        member = group.members[group.static_members[instance_id]]
+        return _remove_member(context, context.rule("L2"), member, leaving.reason)
+    if leaving.member_id in group.pending_members:
+        row = context.rule("L4")
+        pending = group.pending_members[leaving.member_id]
+        group.remove(leaving.member_id)
+        context.record(
+            row,
+            EntryType.PENDING_MEMBER_REMOVED,
+            "left before it joined",
+            member_id=leaving.member_id,
+            client_id=pending.client_id,
+            client_reason=leaving.reason,
+        )
+        return row, ErrorCode.NONE
+    error = group.validate_member(leaving.member_id, leaving.group_instance_id)
+    if error is not ErrorCode.NONE:
+        return context.rule("L5"), error
+    return _remove_member(context, context.rule("L6"), group.members[leaving.member_id], leaving.reason)
+
+
+def _remove_member(context: StepContext, rule: RuleId, member: Member, client_reason: str | None) -> Verdict:
+    if member.parked_join is not None:
+        context.reply(member.parked_join, JoinGroupResponse, rule, ErrorCode.UNKNOWN_MEMBER_ID)
+    if member.parked_sync is not None:
+        # Kafka never answers the parked sync of a member that leaves.
+        rebalance.supersede(context, rule, member.parked_sync, "the member left")
+    context.group_of(ClassicGroup).remove(member.member_id)
+    context.record_member(
+        rule, EntryType.MEMBER_REMOVED, member, "left the group", client_reason=client_reason
+    )
+    return rule, ErrorCode.NONE
+
+
+def _maybe_prepare_rebalance_or_complete_join(context: StepContext, gone: list[LeavingMember]) -> None:
+    """Rows L7 and L8. As in Kafka, a pending id that leaves a formed group starts a rebalance."""
+    group = context.group_of(ClassicGroup)
+    if group.state is GroupState.PREPARING_REBALANCE:
+        context.rule("L8")
+        rebalance.maybe_complete_join(context)
+    elif group.state is not GroupState.EMPTY:
+        row = context.rule("L7")
+        names = ", ".join(m.member_id or m.group_instance_id or "" for m in gone)
+        rebalance.prepare(context, row, f"left by request: {names}", client_reason=gone[0].reason)

@@ -1,1 +1,0 @@
-"""Committed offsets: commit, fetch, deletion and expiry. Source: OffsetMetadataManager.java."""

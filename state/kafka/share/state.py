@@ -1,0 +1,687 @@
+"""The state of a share group's partitions at the cluster's share coordinators: the tasks for these, the
+initialization of partitions, and the deletion of their state.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TypeVar
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.history import EntryType
+from kafka_why.contract.kafka.requests import DeleteGroup, ReplyTo, TopicMetadata
+from kafka_why.contract.kafka.responses import (
+    AlteredSharePartition,
+    AlteredShareTopic,
+    AlterShareGroupOffsetsResponse,
+    AnyResponse,
+    DeletedShareTopic,
+    DeleteGroupResponse,
+    DeleteShareGroupOffsetsResponse,
+)
+from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareStateResult
+from kafka_why.contract.kafka.wording import listed
+from state.kafka.context import RuleId, StepContext
+from state.kafka.group import DeadlineReached, Topic
+from state.kafka.modern import Refused, assignable_topics, bump, come_to_rest, forget_topics, store_watched
+from state.kafka.share_group import (
+    NO_START_OFFSET,
+    Asked,
+    DeletingTopic,
+    InitializedTopic,
+    InitializingTopic,
+    Parked,
+    ParkedKind,
+    ParkedTopic,
+    ShareGroup,
+)
+
+# The share coordinator's answers for a partition. Row SI10.
+
+
+RETRIABLE = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""Errors that pass. The task stays open, and whoever carries it out tries again."""
+
+_CODES = frozenset(ErrorCode)
+
+Numbers = dict[str, list[int]]
+"""Partitions by topic name."""
+
+Ended = dict[bytes, dict[int, int]]
+"""Error codes of partitions whose tasks have ended, by topic id."""
+
+
+def error_of(code: int) -> ErrorCode:
+    """Return the error of the code, UNKNOWN_SERVER_ERROR if it is none that the coordinator answers with."""
+    return ErrorCode(code) if code in _CODES else ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def ordered(partitions: Mapping[str, Collection[int]]) -> Numbers:
+    """Return the partitions sorted, as the history has them."""
+    return {name: sorted(numbers) for name, numbers in sorted(partitions.items())}
+
+
+def in_words(partitions: Mapping[str, Collection[int]]) -> str:
+    """Return partitions by topic name as `topic-number`."""
+    texts = [f"{name}-{number}" for name, numbers in ordered(partitions).items() for number in numbers]
+    return listed(texts, "partition")
+
+
+# Tasks that the share coordinator has not ended for long. Row SP15.
+#
+# Nobody is fenced: members go on with the partitions that they have. Kafka has no such note.
+
+
+OVERDUE_MS = 60_000
+"""The age of an open task at which the history has an entry about it."""
+
+_ENTRIES = {
+    EntryType.SHARE_PARTITIONS_NOT_INITIALIZED: "initialized",
+    EntryType.SHARE_PARTITIONS_NOT_DELETED: "deleted",
+}
+_OpenTask = tuple[str, int, str, int]
+"""What a partition has still to be, the time of the asking, and the partition."""
+
+
+def watch_tasks(context: StepContext) -> None:
+    """A task is open: look at the tasks when they can be overdue, if nothing else will before."""
+    group = context.group_of(ShareGroup)
+    if group.overdue_deadline_ms is None:
+        group.overdue_deadline_ms = context.deadline(OVERDUE_MS)
+
+
+def stop_watching(group: ShareGroup) -> None:
+    """Look no more if no task is open."""
+    if next(_open_tasks(group), None) is None:
+        group.overdue_deadline_ms = None
+
+
+def tasks_overdue(context: StepContext) -> None:
+    """Note the tasks that are overdue now, once. Those that are younger are looked at later."""
+    group = context.group_of(ShareGroup)
+    noted_until_ms, until_ms = group.noted_until_ms, context.now_ms - OVERDUE_MS
+    group.overdue_deadline_ms, group.noted_until_ms = None, until_ms
+    overdue: dict[str, Numbers] = {}
+    later = []
+    for what, at_ms, name, number in _open_tasks(group):
+        if at_ms > until_ms:
+            later.append(at_ms)
+        elif at_ms > noted_until_ms:
+            overdue.setdefault(what, {}).setdefault(name, []).append(number)
+    if later:
+        group.overdue_deadline_ms = context.deadline_at(min(later) + OVERDUE_MS)
+    for entry, what in _ENTRIES.items():
+        partitions = overdue.get(what)
+        if partitions is None:
+            continue
+        reason = f"the share coordinator has not {what} {in_words(partitions)} within {OVERDUE_MS // 1_000} s"
+        row = context.rule("SP15")
+        context.record(row, entry, f"{reason}: it goes on trying", partitions=ordered(partitions))
+
+
+def _open_tasks(group: ShareGroup) -> Iterator[_OpenTask]:
+    for initializing in group.initializing.values():
+        for number, asked in initializing.partitions.items():
+            if asked.task:
+                yield "initialized", asked.at_ms, initializing.name, number
+    for deleting in group.deleting.values():
+        for number, code in deleting.partitions.items():
+            if deleting.task and not code:
+                yield "deleted", deleting.at_ms, deleting.name, number
+
+
+# Requests that are answered when the share coordinator has done what they ask for: DeleteGroups,
+# AlterShareGroupOffsets, DeleteShareGroupOffsets. Rows SP9, SO11, SO12, SO20, F2.
+#
+# An outcome is that of a partition, whichever task and record brought it, so it may come in parts. Source:
+# GroupCoordinatorService (persisterInitialize, deleteShareGroupOffsetsState, deleteGroups).
+
+
+PARKED_MS = 60_000
+"""How long a request waits for the share coordinator."""
+
+RESPONSES: dict[ParkedKind, type[AnyResponse]] = {
+    ParkedKind.DELETE_GROUP: DeleteGroupResponse,
+    ParkedKind.ALTER_OFFSETS: AlterShareGroupOffsetsResponse,
+    ParkedKind.DELETE_OFFSETS: DeleteShareGroupOffsetsResponse,
+}
+UNKNOWN_PARTITION = "This server does not host this topic-partition."
+NOTHING_TO_DELETE = "There is no offset information to delete."
+_NOT_ANSWERED = "The share coordinator has not answered in time."
+
+
+def park(context: StepContext, kind: ParkedKind, reply_to: ReplyTo, topics: list[ParkedTopic]) -> int:
+    """Let the request wait, and return its deadline in ms."""
+    deadline_ms = context.deadline(PARKED_MS)
+    context.group_of(ShareGroup).parked.append(Parked(kind, reply_to, deadline_ms, topics))
+    return deadline_ms
+
+
+def note_ended(context: StepContext, ended: Ended) -> None:
+    """Take the outcomes of partitions whose tasks have ended, and answer the requests that have all now."""
+    group = context.group_of(ShareGroup)
+    waiting = []
+    for parked in group.parked:
+        for topic in parked.topics:
+            for number, code in ended.get(topic.topic_id, {}).items():
+                if topic.outcomes.get(number, code) is None:
+                    topic.outcomes[number] = code
+        if parked.kind is ParkedKind.DELETE_GROUP or any(map(_waits, parked.topics)):
+            waiting.append(parked)
+        else:
+            _answer_with_outcomes(context, parked)
+    group.parked = waiting
+
+
+def note_gone(context: StepContext, gone: Iterable[bytes]) -> None:
+    """The topics with these ids were deleted, and the share coordinator deletes their state by itself."""
+    group = context.group_of(ShareGroup)
+    for parked in group.parked:
+        deletes = parked.kind is ParkedKind.DELETE_OFFSETS
+        outcome = ErrorCode.NONE if deletes else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        for topic in parked.topics:
+            if topic.topic_id in gone:
+                topic.outcomes = {n: outcome if o is None else o for n, o in topic.outcomes.items()}
+    note_ended(context, {})
+
+
+def _waits(topic: ParkedTopic) -> bool:
+    return None in topic.outcomes.values()
+
+
+def _answer_with_outcomes(context: StepContext, parked: Parked) -> None:
+    if parked.kind is ParkedKind.DELETE_OFFSETS:
+        reply_deleted(context, context.rule("SO20"), parked.reply_to, parked.topics)
+        return
+    failed = any(code for topic in parked.topics for code in topic.outcomes.values())
+    row = context.rule("SO12" if failed else "SO11")
+    reply_altered(context, row, parked.reply_to, parked.topics)
+
+
+def reply_altered(context: StepContext, row: RuleId, to: ReplyTo, topics: Iterable[ParkedTopic]) -> None:
+    """Answer an AlterShareGroupOffsets with the outcomes of all partitions."""
+    responses = [
+        AlteredShareTopic(
+            topic.name,
+            _uuid(topic.topic_id),
+            [_altered(number, code or 0) for number, code in sorted(topic.outcomes.items())],
+        )
+        for topic in topics
+    ]
+    context.reply(to, AlterShareGroupOffsetsResponse, row, responses=responses)
+
+
+def reply_deleted(context: StepContext, row: RuleId, to: ReplyTo, topics: Iterable[ParkedTopic]) -> None:
+    """Answer a DeleteShareGroupOffsets with the outcomes of all topics. As in Kafka, a topic of which nothing
+    was asked for has no id.
+    """
+    responses = [_deleted(topic) for topic in topics]
+    context.reply(to, DeleteShareGroupOffsetsResponse, row, responses=responses)
+
+
+def _altered(number: int, code: int) -> AlteredSharePartition:
+    return AlteredSharePartition(number, error_of(code), _text_of(code))
+
+
+def _deleted(topic: ParkedTopic) -> DeletedShareTopic:
+    if topic.refused:
+        text = UNKNOWN_PARTITION if topic.refused == "SO17" else NOTHING_TO_DELETE
+        return DeletedShareTopic(topic.name, _uuid(b""), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text)
+    code = next((code for _, code in sorted(topic.outcomes.items()) if code), 0)
+    return DeletedShareTopic(topic.name, _uuid(topic.topic_id), error_of(code), _text_of(code))
+
+
+def _uuid(topic_id: bytes) -> UUID:
+    return UUID(bytes=topic_id) if topic_id else UUID(int=0)
+
+
+def _text_of(code: int) -> str | None:
+    if not code:
+        return None
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return UNKNOWN_PARTITION
+    return f"The share coordinator answered with error {code}."
+
+
+def parked_overdue(context: StepContext, deadline: DeadlineReached) -> None:
+    """Row SP9: answer each request that has waited for too long. The tasks stay open."""
+    group = context.group_of(ShareGroup)
+    overdue = [parked for parked in group.parked if parked.deadline_ms <= deadline.deadline_ms]
+    group.parked = [parked for parked in group.parked if parked.deadline_ms > deadline.deadline_ms]
+    refuse_parked(context, overdue, context.rule("SP9"), ErrorCode.COORDINATOR_NOT_AVAILABLE, _NOT_ANSWERED)
+
+
+def answer_parked(context: StepContext, row: RuleId) -> None:
+    """Answer all that waits with an error, because the group's deadlines stop."""
+    group = context.group_of(ShareGroup)
+    parked, group.parked = group.parked, []
+    refuse_parked(context, parked, row, ErrorCode.COORDINATOR_NOT_AVAILABLE, _NOT_ANSWERED)
+
+
+def refuse_parked(
+    context: StepContext, parked: Iterable[Parked], row: RuleId, error: ErrorCode, message: str
+) -> None:
+    """Answer each of these requests with one error, and if the answer has a text for it with that, too."""
+    for waiting in parked:
+        response = RESPONSES[waiting.kind]
+        fields = {"error_message": message} if "error_message" in response.__struct_fields__ else {}
+        context.reply(waiting.reply_to, response, row, error, **fields)
+
+
+# The state of a share group's partitions at the cluster's share coordinator, before they can be assigned.
+# Rows SI1 to SI20, SK6, SP12, SP16.
+#
+# The core asks by a task in the group's state, which the group's view shows. What the share coordinator
+# answered comes from the log (`ShareStateResult`). Source: GroupMetadataManager
+# (maybeCreateInitializeShareGroupStateRequest, initializeShareGroupState, uninitializeShareGroupState).
+
+
+_Then = tuple[str, str]
+"""What follows the failure of a partition, in words, and the row that says so."""
+_GOES_ON: _Then = "it goes on trying", "SI10"
+_ASKED_AGAIN: _Then = "the next heartbeat asks again", "SI14"
+_AS_BEFORE: _Then = "it is what it was", "SO12"
+_ABOVE: _Then = "it is asked again above that epoch", "SI11"
+
+
+def ask_for_initialization(context: StepContext) -> None:
+    """Ask for the partitions of subscribed topics that are neither initialized nor asked for. What is asked
+    for now can be assigned by a later heartbeat at the earliest.
+    """
+    group = context.group_of(ShareGroup)
+    topics, _ = assignable_topics(group, context.config.group_max_partitions)
+    wanted = {name: asked for name, topic in topics.items() if (asked := _wanted(context, group, topic))}
+    if wanted:
+        row = context.rule("SI5")
+        for name in wanted:
+            group.deleting.pop(topics[name].topic_id, None)
+        ask(context, row, {topics[name].topic_id: (name, asked) for name, asked in wanted.items()})
+
+
+def ask(context: StepContext, row: RuleId, wanted: Mapping[bytes, tuple[str, Mapping[int, Asked]]]) -> None:
+    """Ask the share coordinator to initialize these partitions, by topic id. `row` has asked for them."""
+    group = context.group_of(ShareGroup)
+    for topic_id, (name, asked) in wanted.items():
+        initializing = group.initializing.setdefault(topic_id, InitializingTopic(name, {}))
+        initializing.partitions = dict(sorted({**initializing.partitions, **asked}.items()))
+    group.initializing = dict(sorted(group.initializing.items()))
+    watch_tasks(context)
+    by_name = dict(sorted(wanted.values()))
+    context.record(
+        row,
+        EntryType.SHARE_PARTITIONS_INITIALIZING,
+        f"the share coordinator is asked to initialize {_sentence(by_name)}",
+        partitions=ordered(by_name),
+    )
+
+
+def _wanted(context: StepContext, group: ShareGroup, topic: Topic) -> dict[int, Asked]:
+    """What has to be asked of the topic. A partition whose task has failed is asked for as before (SP16). No
+    state begins before that of an earlier time is deleted (SK6).
+    """
+    deleting = group.deleting.get(topic.topic_id)
+    if deleting is not None and deleting.task:
+        context.rule("SK6")
+        return {}
+    initialized, initializing = group.initialized.get(topic.topic_id), group.initializing.get(topic.topic_id)
+    asked = {} if initializing is None else initializing.partitions
+    known = asked.keys() | (() if initialized is None else initialized.partitions)
+    again = {number: one for number, one in asked.items() if not one.task and number < topic.partitions}
+    wanted = {number: replace(one, task=context.cause, at_ms=context.now_ms) for number, one in again.items()}
+    if wanted:
+        context.rule("SP16")
+    if len(known) < topic.partitions:
+        row = "SI6" if initialized is None and initializing is None else "SI7"
+        context.rule(row)
+        start_offset = NO_START_OFFSET if row == "SI6" else 0
+        first = Asked(context.cause, group.group_epoch, start_offset, context.now_ms)
+        wanted |= dict.fromkeys(set(range(topic.partitions)) - known, first)
+    return wanted
+
+
+def _sentence(wanted: Mapping[str, Mapping[int, Asked]]) -> str:
+    """`foo-0, foo-1 at epoch 2`, and where they begin if the brokers do not decide it."""
+    texts: dict[tuple[int, int], list[str]] = {}
+    for name, asked in wanted.items():
+        for number, one in sorted(asked.items()):
+            texts.setdefault((one.state_epoch, one.start_offset), []).append(f"{name}-{number}")
+    parts = []
+    for (epoch, start_offset), partitions in sorted(texts.items()):
+        begin = "" if start_offset == NO_START_OFFSET else f" from offset {start_offset}"
+        parts.append(f"{listed(partitions, 'partition')} at epoch {epoch}{begin}")
+    return " and ".join(parts)
+
+
+def note_initialization(context: StepContext, result: ShareStateResult) -> Ended:
+    """Take the outcome of a task to initialize, and return the partitions whose tasks have ended. What is not
+    of an open task changes nothing (row SP12).
+    """
+    group = context.group_of(ShareGroup)
+    ended: Ended = {}
+    ready: dict[bytes, set[int]] = {}
+    failed: dict[tuple[int, _Then], Numbers] = {}  # by error code, and by what follows
+    recorded_epoch, asked_at_ms = 0, context.now_ms
+    for outcome in result.partitions:
+        topic_id, number = outcome.topic_id.bytes, outcome.partition
+        topic = group.initializing.get(topic_id)
+        asked = None if topic is None else topic.partitions.get(number)
+        if topic is None or asked is None or asked.task != result.task or number in ready.get(topic_id, ()):
+            continue
+        asked_at_ms = min(asked_at_ms, asked.at_ms)
+        recorded_epoch = max(recorded_epoch, outcome.state_epoch or 0)
+        if _is_initialized(asked, outcome):
+            ready.setdefault(topic_id, set()).add(number)
+            ended.setdefault(topic_id, {})[number] = ErrorCode.NONE
+            continue
+        after, then = _after(asked, outcome)
+        failed.setdefault((outcome.error_code, then), {}).setdefault(topic.name, []).append(number)
+        if after is None:
+            topic.partitions.pop(number)
+        else:
+            topic.partitions[number] = after
+        if after is None or not after.task:
+            ended.setdefault(topic_id, {})[number] = outcome.error_code
+    if ready:
+        _take(context, group, ready, context.now_ms - asked_at_ms)
+    group.initializing = {id_: topic for id_, topic in group.initializing.items() if topic.partitions}
+    for (code, then), partitions in sorted(failed.items()):
+        _record_not_initialized(context, code, then, partitions)
+    if recorded_epoch >= group.group_epoch:
+        _overtake(context, group, recorded_epoch)
+    if not ready and not failed:
+        context.rule("SP12")
+    return ended
+
+
+def _take(context: StepContext, group: ShareGroup, ready: Mapping[bytes, set[int]], took_ms: int) -> None:
+    """Take these partitions for initialized."""
+    names: Numbers = {}
+    for topic_id, numbers in ready.items():
+        topic = group.initializing[topic_id]
+        topic.partitions = {n: asked for n, asked in topic.partitions.items() if n not in numbers}
+        initialized = group.initialized.setdefault(topic_id, InitializedTopic(topic.name, []))
+        initialized.partitions = sorted(numbers.union(initialized.partitions))
+        names[topic.name] = sorted(numbers)
+    group.initialized = dict(sorted(group.initialized.items()))
+    if context.config.share_assign_at_once:
+        group.assignment_timestamp_ms = 0
+    context.record(
+        context.rule("SI13"),
+        EntryType.SHARE_PARTITIONS_INITIALIZED,
+        f"the share coordinator has initialized {in_words(names)}",
+        partitions=ordered(names),
+        took_ms=took_ms,
+    )
+
+
+def _is_initialized(asked: Asked, outcome: ShareStatePartition) -> bool:
+    """Whether the share coordinator has state of the partition that the group can go on with. State of a
+    later epoch with a start offset is that of the group when it was coordinated elsewhere (SK11). An
+    administrator wants another start offset than that.
+    """
+    is_adopted = (
+        not asked.altered
+        and outcome.error_code == ErrorCode.FENCED_STATE_EPOCH
+        and outcome.start_offset is not None
+        and outcome.start_offset != NO_START_OFFSET
+    )
+    return outcome.error_code == ErrorCode.NONE or is_adopted
+
+
+def _after(asked: Asked, outcome: ShareStatePartition) -> tuple[Asked | None, _Then]:
+    """What is known of a partition that failed, and what follows. After an error that passes its
+    task stays open. Where an administrator's start offset failed, the partition is what it was before.
+    """
+    code = outcome.error_code
+    if code in RETRIABLE:
+        return replace(asked, error_code=code), _GOES_ON
+    epoch = asked.state_epoch
+    if code == ErrorCode.FENCED_STATE_EPOCH and outcome.state_epoch is not None:
+        epoch = max(epoch, outcome.state_epoch + 1)
+    if not asked.altered:
+        return replace(asked, task="", error_code=code, state_epoch=epoch), _ASKED_AGAIN
+    if epoch == asked.state_epoch:
+        return None, _AS_BEFORE
+    # The task is named by the request and the epoch, so that outcomes in parts lead to one and the same.
+    task = f"{asked.task.partition('@')[0]}@{epoch}"
+    return replace(asked, task=task, error_code=code, state_epoch=epoch), _ABOVE
+
+
+def _record_not_initialized(context: StepContext, code: int, then: _Then, partitions: Numbers) -> None:
+    words, row = then
+    context.record(
+        context.rule(row),
+        EntryType.SHARE_PARTITIONS_NOT_INITIALIZED,
+        f"the share coordinator has not initialized {in_words(partitions)}, error {code}: {words}",
+        partitions=ordered(partitions),
+        error_code=code,
+    )
+
+
+def _overtake(context: StepContext, group: ShareGroup, recorded_epoch: int) -> None:
+    """Raise the group epoch above a state epoch that the share coordinator has recorded (SK11)."""
+    group.group_epoch = recorded_epoch
+    reason = f"the share coordinator has recorded state epoch {recorded_epoch}: "
+    reason += "the group was coordinated elsewhere"
+    bump(context, context.rule("SI11"), reason)
+    if not group.members:
+        come_to_rest(context)
+
+
+# Deletion of the state of partitions at the share coordinator, for topics or for the whole group. Rows SD14
+# to SD17, SP12, SP17, SI10.
+#
+# A group is deleted with its state: DeleteGroups waits for the outcome, which comes from the log, and
+# nobody joins meanwhile. Source: GroupCoordinatorShard.sharePartitionDeleteRequests,
+# GroupCoordinatorService.deleteGroups.
+
+
+def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> None:
+    """Delete an Empty group, at once if the share coordinator knows nothing of it."""
+    group = context.group_of(ShareGroup)
+    if not group.is_empty:
+        context.reply(reply_to, DeleteGroupResponse, context.rule("SD14"), ErrorCode.NON_EMPTY_GROUP)
+        return
+    partitions = {id_: (name, numbers) for id_, name, numbers in group.state_partitions()}
+    if not partitions:
+        row = context.rule("SD16")
+        _delete(context, row)
+        context.reply(reply_to, DeleteGroupResponse, row)
+        return
+    row = context.rule("SP17")
+    deadline_ms = park(context, ParkedKind.DELETE_GROUP, reply_to, [])
+    if group.deletion:
+        return
+    group.deletion = context.cause
+    group.initializing, group.initialized = {}, {}
+    ask_for_deletion(context, row, partitions, "the group is to be deleted", deadline_ms)
+    _give_up_altering(context, row)
+
+
+def refuse_while_deleted(context: StepContext) -> None:
+    """Row SP17: raise Refused if the group is being deleted."""
+    if context.group_of(ShareGroup).deletion:
+        raise Refused(
+            context.rule("SP17"), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, _is_being_deleted(context.group_id)
+        )
+
+
+def _is_being_deleted(group_id: str) -> str:
+    return f"Group {group_id} is being deleted."
+
+
+def _give_up_altering(context: StepContext, row: RuleId) -> None:
+    """What an AlterShareGroupOffsets waits for is deleted with the group. DeleteShareGroupOffsets goes on."""
+    group = context.group_of(ShareGroup)
+    altering = [parked for parked in group.parked if parked.kind is ParkedKind.ALTER_OFFSETS]
+    group.parked = [parked for parked in group.parked if parked.kind is not ParkedKind.ALTER_OFFSETS]
+    error, message = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, _is_being_deleted(group.group_id)
+    refuse_parked(context, altering, row, error, message)
+
+
+def ask_for_deletion(
+    context: StepContext,
+    row: RuleId,
+    partitions: Mapping[bytes, tuple[str, list[int]]],
+    why: str,
+    deadline_ms: int,
+) -> None:
+    """Ask the share coordinator to delete the state of these partitions, which are nothing else any more.
+    `partitions` are names and numbers by topic id, `why` begins a sentence, and `row` has asked for it.
+    """
+    group = context.group_of(ShareGroup)
+    asked = {
+        id_: DeletingTopic(name, dict.fromkeys(numbers, 0), context.cause, context.now_ms)
+        for id_, (name, numbers) in partitions.items()
+    }
+    group.deleting = dict(sorted({**group.deleting, **asked}.items()))
+    watch_tasks(context)
+    named = dict(sorted(partitions.values()))
+    context.record(
+        row,
+        EntryType.SHARE_PARTITIONS_DELETING,
+        f"{why}: the share coordinator is asked to delete {in_words(named)}",
+        partitions=named,
+        deadline_ms=deadline_ms,
+    )
+
+
+def note_deletion(context: StepContext, result: ShareStateResult) -> Ended:
+    """Take the outcome of a task to delete, and return the partitions whose tasks have ended. What is not of
+    an open task changes nothing (row SP12).
+    """
+    group = context.group_of(ShareGroup)
+    ended: Ended = {}
+    deleted: Numbers = {}
+    failed: dict[int, Numbers] = {}  # by error code
+    for outcome in result.partitions:
+        topic_id, number, code = outcome.topic_id.bytes, outcome.partition, outcome.error_code
+        topic = group.deleting.get(topic_id)
+        if topic is None or topic.task != result.task or topic.partitions.get(number) != 0:
+            continue
+        if code == ErrorCode.NONE:
+            del topic.partitions[number]
+            deleted.setdefault(topic.name, []).append(number)
+        else:
+            failed.setdefault(code, {}).setdefault(topic.name, []).append(number)
+            topic.partitions[number] = 0 if code in RETRIABLE else code
+        if code not in RETRIABLE:
+            ended.setdefault(topic_id, {})[number] = code
+    for topic_id in ended:
+        _maybe_close(group, topic_id)
+    if deleted:
+        context.record(
+            context.rule("SO20"),
+            EntryType.SHARE_PARTITIONS_REMOVED,
+            f"the share coordinator has deleted {in_words(deleted)}",
+            partitions=ordered(deleted),
+        )
+    for code, partitions in sorted(failed.items()):
+        _record_not_deleted(context, code, partitions)
+    if not deleted and not failed:
+        context.rule("SP12")
+    return ended
+
+
+def _maybe_close(group: ShareGroup, topic_id: bytes) -> None:
+    """Forget the topic if all of it is deleted. If all the rest has failed, its task has ended."""
+    topic = group.deleting[topic_id]
+    if not topic.partitions:
+        del group.deleting[topic_id]
+    elif 0 not in topic.partitions.values():
+        topic.task = ""
+
+
+def _record_not_deleted(context: StepContext, code: int, partitions: Numbers) -> None:
+    stays = code in RETRIABLE
+    then = "it goes on trying" if stays else "who deletes it again, or joins, asks again"
+    context.record(
+        context.rule("SI10" if stays else "SD15"),
+        EntryType.SHARE_PARTITIONS_NOT_DELETED,
+        f"the share coordinator has not deleted {in_words(partitions)}, error {code}: {then}",
+        partitions=ordered(partitions),
+        error_code=code,
+    )
+
+
+def maybe_end_deletion(context: StepContext) -> None:
+    """Delete the group if nothing of its state is left. If the rest has failed, the group stays."""
+    group = context.group_of(ShareGroup)
+    codes = [code for topic in group.deleting.values() for code in topic.partitions.values()]
+    if not group.deletion or 0 in codes:
+        return
+    parked, group.parked, group.deletion = group.parked, [], ""
+    error = error_of(codes[0]) if codes else ErrorCode.NONE
+    row = context.rule("SD15" if codes else "SD16")
+    if not codes:
+        _delete(context, row)
+    _answer(context, parked, row, error)
+
+
+def _delete(context: StepContext, row: RuleId) -> None:
+    context.delete_group(row, "deleted by request")
+
+
+def _answer(context: StepContext, parked: list[Parked], row: RuleId, error: ErrorCode) -> None:
+    for waiting in parked:
+        context.reply(waiting.reply_to, DeleteGroupResponse, row, error)
+
+
+# The topics of a share group: what the topic watcher reports, and what is forgotten. Rows MI8 to MI15,
+# SI18.
+#
+# Source: GroupMetadataManager (onMetadataUpdate, maybeCleanupShareGroupState).
+
+
+T = TypeVar("T")
+
+
+def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
+    """Keep what the topic watcher reports of the topics that the group knows or subscribes to (row MI8).
+
+    The share coordinator deletes the state of deleted topics by itself, so the group forgets their ids.
+    """
+    group = context.group_of(ShareGroup)
+    known = group.names_by_id().keys()
+    if not store_watched(context, group, request.topics, {*group.topics, *group.subscribed()}):
+        return
+    gone = known - group.names_by_id().keys()
+    if gone & {topic_id for topic_id, _, _ in group.state_partitions()}:
+        forgotten = {name: numbers for id_, name, numbers in group.state_partitions() if id_ in gone}
+        context.record(
+            context.rule("SI18"),
+            EntryType.SHARE_PARTITIONS_REMOVED,
+            f"the topic was deleted, and with it the state of {in_words(forgotten)}",
+            partitions=forgotten,
+        )
+        group.initializing = _without(group.initializing, gone)
+        group.initialized = _without(group.initialized, gone)
+        group.deleting = _without(group.deleting, gone)
+        stop_watching(group)
+        note_gone(context, gone)
+    forget_unused(context)
+    maybe_end_deletion(context)
+
+
+def forget_unused(context: StepContext) -> None:
+    """Forget the topics that no subscription, no state, no member's partitions and no target refers to (row
+    MI15).
+    """
+    group = context.group_of(ShareGroup)
+    used = {id_ for target in group.target.values() for id_ in target}
+    used.update(topic_id for topic_id, _, _ in group.state_partitions())
+    for member in group.members.values():
+        used.update(member.assigned)
+    forget_topics(context, group, used)
+
+
+def _without(topics: dict[bytes, T], gone: set[bytes]) -> dict[bytes, T]:
+    return {topic_id: topic for topic_id, topic in topics.items() if topic_id not in gone}
