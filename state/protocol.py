@@ -1,4 +1,4 @@
-"""What a protocol is: an object without any state of its own, one for each type of group that is stored.
+"""The queries that everything which is stored of a group id answers, and the context of a step.
 
 `state.dispatch` has all of them, by the type of the group.
 """
@@ -12,7 +12,6 @@ from msgspec import Struct
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.messages import ErrorResponse, GroupType
 from state.config import CoordinatorConfig
-from state.inputs import Outage
 
 G = TypeVar("G")
 C = TypeVar("C")
@@ -48,7 +47,6 @@ class BaseContext(Struct, Generic[G, C], eq=False):
         return deadline_ms
 
 
-X = TypeVar("X")
 D = TypeVar("D")
 
 
@@ -98,24 +96,4 @@ class StoredKind(ABC, Generic[G, D]):
     def refused(self, group: G, answers: Sequence[tuple[int, ErrorResponse]]) -> Any:
         """Return the effects of a step that changes nothing of the group and gives these answers, each with
         its partition of the responses topic.
-        """
-
-
-class GroupProtocol(StoredKind[G, D], Generic[G, X, D]):
-    """The rules for the groups of one protocol. `X` is the type of the context of its steps."""
-
-    handlers: ClassVar[Handlers]
-
-    @abstractmethod
-    def deadline_reached(self, context: X, deadline: D) -> None:
-        """Handle a due deadline. It is disarmed unless the handling arms it again."""
-
-    @abstractmethod
-    def take_over(self, context: X, outage: Outage) -> None:
-        """Handle the end of an outage, for which time stood still. The group is not quarantined."""
-
-    @abstractmethod
-    def release(self, context: X) -> int | None:
-        """Let the deadlines of a group go on that is quarantined no longer. Return the time in ms of a
-        deadline of the whole group, if any.
         """

@@ -5,7 +5,7 @@ its own type (`state.kafka.step`).
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 from uuid import UUID
 
@@ -32,12 +32,13 @@ from kafka_why.contract.kafka.responses import (
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, TopicSnapshot
 from kafka_why.contract.messages import ErrorResponse, GroupType
 from state.config import CoordinatorConfig
+from state.inputs import Outage
 from state.kafka.commits import commit, txn_commit
 from state.kafka.context import Effects, KafkaGroup, RuleId, StepContext, Verdict, unchanged
 from state.kafka.group import RANK, DeadlineReached, Timer, TimerKind, Topic
 from state.kafka.offsets import delete_offsets, fetch
 from state.kafka.settings import GroupSetting
-from state.protocol import GroupProtocol, Handler, Handlers
+from state.protocol import Handler, Handlers, StoredKind
 
 # An administrator's requests as most protocols answer them: DescribeGroups, which is for classic groups
 # (rows AD8, AD9), and DeleteGroups (rows K2, K3).
@@ -137,25 +138,24 @@ G = TypeVar("G", bound=KafkaGroup)
 Before = tuple[str, bool]
 """The state of a group before a step, and whether its members were on their way to their targets."""
 
-Learners = Mapping[type, Callable[[StepContext, Any], None]]
-"""What a group learns from each type of record that the topic watcher writes."""
 
-
-class KafkaProtocol(GroupProtocol[G, StepContext, DeadlineReached]):
+class KafkaProtocol(StoredKind[G, DeadlineReached]):
     """The rules for the groups of one of Kafka's protocols.
 
-    A handler takes the context, its request, and the address of the answer. `facts` are handlers of what the
-    coordinator's own service tells, which has no answer. Offsets are the same in every protocol but for who
-    may commit and fetch them, so a protocol has checks for these requests and no handlers.
+    A handler takes the context, its request, and the address of the answer. Offsets are the same in every
+    protocol but for who may commit and fetch them, so a protocol has checks for these requests and no
+    handlers.
     """
 
     group_type = GroupType.KAFKA
     group_class: ClassVar[type[Any]]
+    handlers: ClassVar[Handlers]
     without_own_group: ClassVar[Handlers] = {}
     """Handlers of this protocol's own requests for a group id that has no group, or one of another protocol.
     The `handlers` of that group's protocol go first.
     """
-    facts: ClassVar[Learners] = {}
+    unanswered_handlers: ClassVar[Handlers] = {}
+    """Handlers of what the coordinator's own service reports, which has no answer."""
     checks_group_id: ClassVar[Sequence[type]] = ()
     """This protocol's own requests that check by themselves whether the group id is empty."""
     settings: ClassVar[Sequence[GroupSetting]] = ()
@@ -176,6 +176,20 @@ class KafkaProtocol(GroupProtocol[G, StepContext, DeadlineReached]):
         }
 
     # Deadlines.
+
+    @abstractmethod
+    def deadline_reached(self, context: StepContext, deadline: DeadlineReached) -> None:
+        """Handle a due deadline. It is disarmed unless the handling arms it again."""
+
+    @abstractmethod
+    def take_over(self, context: StepContext, outage: Outage) -> None:
+        """Handle the end of an outage, for which time stood still. The group is not quarantined."""
+
+    @abstractmethod
+    def release(self, context: StepContext) -> int | None:
+        """Let the deadlines of a group go on that is quarantined no longer. Return the time in ms of a
+        deadline of the whole group, or None if there is none.
+        """
 
     @abstractmethod
     def timers(self, group: G) -> Iterator[Timer]:

@@ -113,7 +113,7 @@ def _received(context: StepContext, event: Received[AnyRequest]) -> None:
         if context.group.quarantined is not None and kind is not ReleaseGroup:
             return refuse(context, event, context.rule("F2"), ErrorCode.COORDINATOR_NOT_AVAILABLE)
     if isinstance(request, Unanswered):
-        return _learn(context, request)
+        return _handle_unanswered(context, request)
     handler = HANDLERS[type(context.group) if context.has_group else NoneType][kind]
     handler(context, request, reply_to(request, event.request_id))
 
@@ -127,15 +127,15 @@ def _note_late(context: StepContext, late_by_ms: int) -> None:
     )
 
 
-def _learn(context: StepContext, request: Unanswered) -> None:
-    """Take what the coordinator's own service tells of the cluster. Without a group it concerns nobody."""
+def _handle_unanswered(context: StepContext, request: Unanswered) -> None:
+    """Handle what the coordinator's own service reports. Without a group it concerns nobody."""
     if not context.has_group:
         return
     if isinstance(request, TopicMetadata):
         topic_metadata(context, request)
-    learn = protocol_of(context.group).facts.get(type(request))
-    if learn is not None:
-        learn(context, request)
+    handler = protocol_of(context.group).unanswered_handlers.get(type(request))
+    if handler is not None:
+        handler(context, request)
 
 
 def _deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:

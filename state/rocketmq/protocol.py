@@ -3,7 +3,6 @@ one event to one group.
 """
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from assignors.rocketmq.api import (
     AllocateMessageQueueStrategy,
@@ -45,7 +44,7 @@ from kafka_why.contract.rocketmq.responses import (
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 from state.config import BrokerConfig, CoordinatorConfig
 from state.inputs import Failed, Outage, Quarantine, Received, cause_of
-from state.protocol import GroupProtocol, Handlers
+from state.protocol import Handlers, StoredKind
 from state.rocketmq import managers
 from state.rocketmq.context import Effects, Reply, StepContext
 from state.rocketmq.group import ClientChannelInfo, Group, LockEntry, ScanDue, next_scan
@@ -133,7 +132,7 @@ def _refusal(request: SetMessageRequestMode) -> tuple[ResponseCode, str | None]:
     return ResponseCode.SUCCESS, None
 
 
-def take_over_group(context: StepContext, outage: Outage) -> None:
+def _take_over(context: StepContext, outage: Outage) -> None:
     """Renew all connections and locks, because no renewal could be handled in the outage.
 
     A RocketMQ broker that restarts has no clients until they reconnect. This coordinator keeps them.
@@ -146,14 +145,6 @@ def take_over_group(context: StepContext, outage: Outage) -> None:
         EntryType.TAKEN_OVER,
         f"no coordinator ran for {outage.length_ms} ms: connections and locks count as heard of now",
     )
-
-
-def renew(context: StepContext) -> None:
-    """Renew all connections and locks of a group that is released, because their renewals were refused in the
-    quarantine. A scan may have become due.
-    """
-    _count_as_heard_of(context)
-    context.deadline_at(context.now_ms)
 
 
 def _count_as_heard_of(context: StepContext) -> None:
@@ -208,27 +199,11 @@ def _scan(context: StepContext, deadline: ScanDue) -> None:
         managers.scan_locks(context)
 
 
-class RocketMq(GroupProtocol[Group, StepContext, ScanDue]):
-    """See `GroupProtocol`. The only deadline is the next scan."""
+class RocketMqKind(StoredKind[Group, ScanDue]):
+    """The groups of RocketMQ. The only deadline is the next scan."""
 
     group_type = GroupType.ROCKETMQ
     group_class = Group
-    handlers: ClassVar[Handlers] = {
-        RegisterConsumer: heartbeat,
-        RegisterProducer: managers.register_producer,
-        UnregisterConsumer: managers.unregister_consumer,
-        UnregisterProducer: managers.unregister_producer,
-        ConnectionClosed: _close_channel,
-        GetConsumerListByGroup: managers.consumer_list,
-        LockBatchMq: managers.lock_batch,
-        UnlockBatchMq: managers.unlock_batch,
-        QueryAssignment: query_assignment,
-        SetMessageRequestMode: set_message_request_mode,
-    }
-
-    deadline_reached = staticmethod(_scan)
-    take_over = staticmethod(take_over_group)
-    release = staticmethod(renew)
     view = staticmethod(snapshot)
 
     def next_deadline_ms(self, group: Group, config: CoordinatorConfig) -> int | None:
@@ -246,7 +221,21 @@ class RocketMq(GroupProtocol[Group, StepContext, ScanDue]):
         return Effects(group, [Reply(*answer) for answer in answers])
 
 
-ROCKETMQ = RocketMq()
+ROCKETMQ = RocketMqKind()
+
+
+HANDLERS: Handlers = {
+    RegisterConsumer: heartbeat,
+    RegisterProducer: managers.register_producer,
+    UnregisterConsumer: managers.unregister_consumer,
+    UnregisterProducer: managers.unregister_producer,
+    ConnectionClosed: _close_channel,
+    GetConsumerListByGroup: managers.consumer_list,
+    LockBatchMq: managers.lock_batch,
+    UnlockBatchMq: managers.unlock_batch,
+    QueryAssignment: query_assignment,
+    SetMessageRequestMode: set_message_request_mode,
+}
 
 
 # The entry of RocketMQ's side: `step` applies one event to one group.
@@ -272,9 +261,9 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
         case Received():
             _received(context, event)
         case ScanDue():
-            ROCKETMQ.deadline_reached(context, event)
+            _scan(context, event)
         case Outage():
-            ROCKETMQ.take_over(context, event)
+            _take_over(context, event)
         case Failed():
             _refuse(context, event.request, "the broker failed at this request")
         case Quarantine():
@@ -298,7 +287,7 @@ def _received(context: StepContext, event: Received[Request]) -> None:
     elif context.has_group and context.group.quarantined is not None:
         _refuse(context, request, f"group {context.group_id} is quarantined: {context.group.quarantined}")
     else:
-        ROCKETMQ.handlers[type(request)](context, request)
+        HANDLERS[type(request)](context, request)
 
 
 def _refuse(context: StepContext, request: Request, remark: str) -> None:
@@ -310,9 +299,10 @@ def _refuse(context: StepContext, request: Request, remark: str) -> None:
 
 
 def _release(context: StepContext, request: ReleaseGroup) -> None:
-    group = context.group
-    if group.quarantined is not None:
-        group.quarantined = None
-        ROCKETMQ.release(context)
+    """Release the group, and renew its connections and locks, because the quarantine refused renewals."""
+    if context.group.quarantined is not None:
+        context.group.quarantined = None
+        _count_as_heard_of(context)
+        context.deadline_at(context.now_ms)  # a scan may have become due
         context.record(EntryType.RELEASED, "released by an operator; its scans run again")
     context.reply_release(request, ErrorCode.NONE)

@@ -35,7 +35,7 @@ from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.context import RuleId, StepContext, Verdict
 from state.kafka.group import DeadlineReached, Timer, TimerKind
 from state.kafka.offsets import pending_offsets
-from state.kafka.protocol import KafkaProtocol, Learners, common_fields
+from state.kafka.protocol import KafkaProtocol, common_fields
 from state.protocol import Handlers
 
 # A group as readers see it: its view on the groups topic, and DescribeGroups (rows V2, V3).
@@ -73,19 +73,6 @@ def describe(context: StepContext, _: DescribeGroup, reply_to: ReplyTo) -> None:
     )
 
 
-def view_of(group: ClassicGroup) -> GroupSnapshot:
-    """Return a copy of the group for readers."""
-    return GroupSnapshot(
-        **common_fields(group),
-        protocol_name=group.protocol_name if group.state is GroupState.STABLE else None,
-        leader_id=group.leader_id,
-        members=_members(group),
-        pending_members=list(group.pending_members),
-        subscribed_topics=group.subscribed_topics,
-        wanted_topics=group.wanted_topics or UNSET,
-    )
-
-
 def _members(group: ClassicGroup) -> list[MemberSnapshot]:
     stable = group.state is GroupState.STABLE
     return [
@@ -104,45 +91,11 @@ def _members(group: ClassicGroup) -> list[MemberSnapshot]:
     ]
 
 
-def armed(group: ClassicGroup) -> Iterator[Timer]:
-    """The timers of members, of pending ids, and of the rebalance."""
-    for member in group.members.values():
-        if (at_ms := member.heartbeat_deadline_ms) is not None:
-            yield at_ms, TimerKind.HEARTBEAT, member.member_id
-    for member_id, pending in group.pending_members.items():
-        yield pending.heartbeat_deadline_ms, TimerKind.HEARTBEAT, member_id
-    yield from _of_rebalance(group)
-
-
-def armed_of(group: ClassicGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
-    """The timer of the member or pending id, or those of the rebalance, as the kind tells."""
-    if kind is not TimerKind.HEARTBEAT:
-        yield from _of_rebalance(group)
-        return
-    subject = group.members.get(member_id) or group.pending_members.get(member_id)
-    if subject is not None and (at_ms := subject.heartbeat_deadline_ms) is not None:
-        yield at_ms, TimerKind.HEARTBEAT, member_id
-
-
 def _of_rebalance(group: ClassicGroup) -> Iterator[Timer]:
     if group.join_phase is not None:
         yield group.join_phase.deadline_ms, TimerKind.JOIN, ""
     if group.sync_deadline_ms is not None:
         yield group.sync_deadline_ms, TimerKind.SYNC, ""
-
-
-def _deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
-    """Handle a due deadline of a member or of a rebalance."""
-    group = context.group_of(ClassicGroup)
-    match deadline.kind:
-        case TimerKind.HEARTBEAT if deadline.member_id in group.pending_members:
-            _expire_pending_member(context, deadline.member_id)
-        case TimerKind.HEARTBEAT:
-            _expire_member_heartbeat(context, group.members[deadline.member_id])
-        case TimerKind.JOIN:
-            _join_phase_over(context)
-        case TimerKind.SYNC:
-            _expire_pending_sync(context)
 
 
 def _expire_pending_member(context: StepContext, member_id: str) -> None:
@@ -218,120 +171,8 @@ def _expire_pending_sync(context: StepContext) -> None:
     rebalance.prepare(context, row, f"no SyncGroup within the rebalance timeout from {names}")
 
 
-# Deadlines and parked requests when time stands still: in an outage (row F5), or in a quarantine (rows F3,
-# F4).
-
-
-def _take_over(context: StepContext, outage: Outage) -> None:
-    """Restart all sessions and shift all other timers by the length of the outage, because no heartbeat was
-    handled in it.
-
-    No member expires because of the outage. In Kafka, too, a new coordinator restarts all sessions
-    (GroupMetadataManager.onLoaded). Kafka also restarts every rebalance; here a rebalance continues, see
-    docs/rules.md.
-    """
-    group = context.group_of(ClassicGroup)
-    if not (group.members or group.pending_members):
-        return
-    row = context.rule("F5")
-    _shift_deadlines(context, outage.length_ms)
-    context.record(
-        row,
-        EntryType.TAKEN_OVER,
-        f"no coordinator ran for {outage.length_ms} ms: sessions begin anew, rounds go on",
-        members=list(group.members),
-        deadline_ms=group.join_phase.deadline_ms if group.join_phase else None,
-    )
-
-
-def _shift_deadlines(context: StepContext, by_ms: int) -> None:
-    """Restart sessions, and shift other deadlines by `by_ms`, the time for which time stood still.
-
-    The deadlines of rebalances, of pending ids and of new members' parked JoinGroups are shifted. The time of
-    a retention pass is not.
-    """
-    group = context.group_of(ClassicGroup)
-    for member in group.members.values():
-        if member.is_new and member.heartbeat_deadline_ms is not None:
-            member.heartbeat_deadline_ms = context.deadline_at(member.heartbeat_deadline_ms + by_ms)
-        elif member.heartbeat_deadline_ms is not None or not member.waits():
-            arm_session(context, member)
-    for pending in group.pending_members.values():
-        pending.heartbeat_deadline_ms = context.deadline_at(pending.heartbeat_deadline_ms + by_ms)
-    if group.join_phase is not None:
-        group.join_phase.deadline_ms = context.deadline_at(group.join_phase.deadline_ms + by_ms)
-    if group.sync_deadline_ms is not None:
-        group.sync_deadline_ms = context.deadline_at(group.sync_deadline_ms + by_ms)
-
-
-def _answer_parked(context: StepContext, row: RuleId) -> None:
-    """Answer every parked request with an error, because the group's deadlines stop."""
-    group = context.group_of(ClassicGroup)
-    for member in group.members.values():
-        if member.parked_join is not None:
-            context.reply(member.parked_join, JoinGroupResponse, row, ErrorCode.UNKNOWN_SERVER_ERROR)
-        if member.parked_sync is not None:
-            context.reply(member.parked_sync, SyncGroupResponse, row, ErrorCode.UNKNOWN_SERVER_ERROR)
-        group.set_parked_join(member, None)
-        member.parked_sync = None
-        member.is_new = False
-
-
-def _release(context: StepContext) -> int | None:
-    """Row F4: renew the deadline of a rebalance that is due at the release. Return the end of the join phase
-    in ms, if there is one.
-
-    That deadline is the one whose handling raised. It gets its full time again, because waiting members were
-    answered with an error and have to come back.
-    """
-    group = context.group_of(ClassicGroup)
-    phase = group.join_phase
-    if phase is not None and phase.deadline_ms <= context.now_ms:
-        phase.deadline_ms = context.deadline(max(phase.delay_ms, EXTENSION_AT_LEAST_MS))
-    if group.sync_deadline_ms is not None and group.sync_deadline_ms <= context.now_ms:
-        group.sync_deadline_ms = context.deadline(max(group.rebalance_timeout_ms(), EXTENSION_AT_LEAST_MS))
-    return None if phase is None else phase.deadline_ms
-
-
-# Who may commit to a group: a member of its generation, or anybody while it has no members. Rows O3 to O8,
-# TO4, TO5.
-#
-# Source: ClassicGroup.validateOffsetCommit.
-
-
-def _check_commit(context: StepContext, request: OffsetCommit) -> Verdict:
-    """Return the first row that applies. A commit of a member renews its session."""
-    group = context.group_of(ClassicGroup)
-    if request.generation_id < 0 and group.is_empty:
-        return context.rule("O3"), ErrorCode.NONE
-    if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
-        return context.rule("O4"), ErrorCode.UNKNOWN_MEMBER_ID
-    error = group.validate_member(request.member_id, request.group_instance_id)
-    if error is not ErrorCode.NONE:
-        return context.rule("O5"), error
-    if request.generation_id != group.generation:
-        return context.rule("O6"), ErrorCode.ILLEGAL_GENERATION
-    if group.state is GroupState.COMPLETING_REBALANCE:
-        return context.rule("O7"), ErrorCode.REBALANCE_IN_PROGRESS
-    arm_session(context, group.members[request.member_id])
-    return context.rule("O8"), ErrorCode.NONE
-
-
-def _check_txn_commit(context: StepContext, request: TxnOffsetCommit) -> Verdict:
-    """No session is renewed, and the state of the group does not matter."""
-    group = context.group_of(ClassicGroup)
-    has_no_generation = request.generation_id < 0
-    is_nobody = has_no_generation and not request.member_id and request.group_instance_id is None
-    if is_nobody or (has_no_generation and group.is_empty):
-        return context.rule("TO4"), ErrorCode.NONE
-    error = group.validate_member(request.member_id, request.group_instance_id)
-    if error is ErrorCode.NONE and request.generation_id != group.generation:
-        error = ErrorCode.ILLEGAL_GENERATION
-    return context.rule("TO5"), error
-
-
 class Classic(KafkaProtocol[ClassicGroup]):
-    """The classic protocol. See `KafkaProtocol`."""
+    """The classic protocol."""
 
     group_class = ClassicGroup
     handlers: ClassVar[Handlers] = {
@@ -342,19 +183,157 @@ class Classic(KafkaProtocol[ClassicGroup]):
         LeaveGroup: leave,
         DescribeGroup: describe,
     }
-    facts: ClassVar[Learners] = {TopicMetadata: topic_metadata}
+    unanswered_handlers: ClassVar[Handlers] = {TopicMetadata: topic_metadata}
     breaks_ties_by_member = False
 
-    timers = staticmethod(armed)
-    timers_of = staticmethod(armed_of)
-    deadline_reached = staticmethod(_deadline_reached)
-    take_over = staticmethod(_take_over)
-    shift_deadlines = staticmethod(_shift_deadlines)
-    answer_parked = staticmethod(_answer_parked)
-    release = staticmethod(_release)
-    check_commit = staticmethod(_check_commit)
-    check_txn_commit = staticmethod(_check_txn_commit)
-    view = staticmethod(view_of)
+    def view(self, group: ClassicGroup) -> GroupSnapshot:
+        """Return a copy of the group for readers."""
+        return GroupSnapshot(
+            **common_fields(group),
+            protocol_name=group.protocol_name if group.state is GroupState.STABLE else None,
+            leader_id=group.leader_id,
+            members=_members(group),
+            pending_members=list(group.pending_members),
+            subscribed_topics=group.subscribed_topics,
+            wanted_topics=group.wanted_topics or UNSET,
+        )
+
+    def timers(self, group: ClassicGroup) -> Iterator[Timer]:
+        """The timers of members, of pending ids, and of the rebalance."""
+        for member in group.members.values():
+            if (at_ms := member.heartbeat_deadline_ms) is not None:
+                yield at_ms, TimerKind.HEARTBEAT, member.member_id
+        for member_id, pending in group.pending_members.items():
+            yield pending.heartbeat_deadline_ms, TimerKind.HEARTBEAT, member_id
+        yield from _of_rebalance(group)
+
+    def timers_of(self, group: ClassicGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
+        """The timer of the member or pending id, or those of the rebalance, as the kind tells."""
+        if kind is not TimerKind.HEARTBEAT:
+            yield from _of_rebalance(group)
+            return
+        subject = group.members.get(member_id) or group.pending_members.get(member_id)
+        if subject is not None and (at_ms := subject.heartbeat_deadline_ms) is not None:
+            yield at_ms, TimerKind.HEARTBEAT, member_id
+
+    def deadline_reached(self, context: StepContext, deadline: DeadlineReached) -> None:
+        """Handle a due deadline of a member or of a rebalance."""
+        group = context.group_of(ClassicGroup)
+        match deadline.kind:
+            case TimerKind.HEARTBEAT if deadline.member_id in group.pending_members:
+                _expire_pending_member(context, deadline.member_id)
+            case TimerKind.HEARTBEAT:
+                _expire_member_heartbeat(context, group.members[deadline.member_id])
+            case TimerKind.JOIN:
+                _join_phase_over(context)
+            case TimerKind.SYNC:
+                _expire_pending_sync(context)
+
+    # Deadlines and parked requests when time stands still: in an outage (row F5), or in a quarantine (rows
+    # F3, F4).
+
+    def take_over(self, context: StepContext, outage: Outage) -> None:
+        """Restart all sessions and shift all other timers by the length of the outage, because no heartbeat
+        was handled in it.
+
+        No member expires because of the outage. In Kafka, too, a new coordinator restarts all sessions
+        (GroupMetadataManager.onLoaded). Kafka also restarts every rebalance; here a rebalance continues, see
+        docs/rules.md.
+        """
+        group = context.group_of(ClassicGroup)
+        if not (group.members or group.pending_members):
+            return
+        row = context.rule("F5")
+        self.shift_deadlines(context, outage.length_ms)
+        context.record(
+            row,
+            EntryType.TAKEN_OVER,
+            f"no coordinator ran for {outage.length_ms} ms: sessions begin anew, rounds go on",
+            members=list(group.members),
+            deadline_ms=group.join_phase.deadline_ms if group.join_phase else None,
+        )
+
+    def shift_deadlines(self, context: StepContext, by_ms: int) -> None:
+        """Restart sessions, and shift other deadlines by `by_ms`, the time for which time stood still.
+
+        The deadlines of rebalances, of pending ids and of new members' parked JoinGroups are shifted. The
+        time of a retention pass is not.
+        """
+        group = context.group_of(ClassicGroup)
+        for member in group.members.values():
+            if member.is_new and member.heartbeat_deadline_ms is not None:
+                member.heartbeat_deadline_ms = context.deadline_at(member.heartbeat_deadline_ms + by_ms)
+            elif member.heartbeat_deadline_ms is not None or not member.waits():
+                arm_session(context, member)
+        for pending in group.pending_members.values():
+            pending.heartbeat_deadline_ms = context.deadline_at(pending.heartbeat_deadline_ms + by_ms)
+        if group.join_phase is not None:
+            group.join_phase.deadline_ms = context.deadline_at(group.join_phase.deadline_ms + by_ms)
+        if group.sync_deadline_ms is not None:
+            group.sync_deadline_ms = context.deadline_at(group.sync_deadline_ms + by_ms)
+
+    def answer_parked(self, context: StepContext, row: RuleId) -> None:
+        """Answer every parked request with an error, because the group's deadlines stop."""
+        group = context.group_of(ClassicGroup)
+        for member in group.members.values():
+            if member.parked_join is not None:
+                context.reply(member.parked_join, JoinGroupResponse, row, ErrorCode.UNKNOWN_SERVER_ERROR)
+            if member.parked_sync is not None:
+                context.reply(member.parked_sync, SyncGroupResponse, row, ErrorCode.UNKNOWN_SERVER_ERROR)
+            group.set_parked_join(member, None)
+            member.parked_sync = None
+            member.is_new = False
+
+    def release(self, context: StepContext) -> int | None:
+        """Row F4: renew the deadline of a rebalance that is due at the release. Return the end of the join
+        phase in ms, if there is one.
+
+        That deadline is the one whose handling raised. It gets its full time again, because waiting members
+        were answered with an error and have to come back.
+        """
+        group = context.group_of(ClassicGroup)
+        phase = group.join_phase
+        if phase is not None and phase.deadline_ms <= context.now_ms:
+            phase.deadline_ms = context.deadline(max(phase.delay_ms, EXTENSION_AT_LEAST_MS))
+        if group.sync_deadline_ms is not None and group.sync_deadline_ms <= context.now_ms:
+            group.sync_deadline_ms = context.deadline(
+                max(group.rebalance_timeout_ms(), EXTENSION_AT_LEAST_MS)
+            )
+        return None if phase is None else phase.deadline_ms
+
+    # Who may commit to a group: a member of its generation, or anybody while it has no members. Rows O3 to
+    # O8, TO4, TO5.
+    #
+    # Source: ClassicGroup.validateOffsetCommit.
+
+    def check_commit(self, context: StepContext, request: OffsetCommit) -> Verdict:
+        """Return the first row that applies. A commit of a member renews its session."""
+        group = context.group_of(ClassicGroup)
+        if request.generation_id < 0 and group.is_empty:
+            return context.rule("O3"), ErrorCode.NONE
+        if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
+            return context.rule("O4"), ErrorCode.UNKNOWN_MEMBER_ID
+        error = group.validate_member(request.member_id, request.group_instance_id)
+        if error is not ErrorCode.NONE:
+            return context.rule("O5"), error
+        if request.generation_id != group.generation:
+            return context.rule("O6"), ErrorCode.ILLEGAL_GENERATION
+        if group.state is GroupState.COMPLETING_REBALANCE:
+            return context.rule("O7"), ErrorCode.REBALANCE_IN_PROGRESS
+        arm_session(context, group.members[request.member_id])
+        return context.rule("O8"), ErrorCode.NONE
+
+    def check_txn_commit(self, context: StepContext, request: TxnOffsetCommit) -> Verdict:
+        """No session is renewed, and the state of the group does not matter."""
+        group = context.group_of(ClassicGroup)
+        has_no_generation = request.generation_id < 0
+        is_nobody = has_no_generation and not request.member_id and request.group_instance_id is None
+        if is_nobody or (has_no_generation and group.is_empty):
+            return context.rule("TO4"), ErrorCode.NONE
+        error = group.validate_member(request.member_id, request.group_instance_id)
+        if error is ErrorCode.NONE and request.generation_id != group.generation:
+            error = ErrorCode.ILLEGAL_GENERATION
+        return context.rule("TO5"), error
 
 
 CLASSIC = Classic()

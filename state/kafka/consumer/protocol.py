@@ -51,7 +51,7 @@ from state.kafka.context import RuleId, StepContext, Verdict
 from state.kafka.group import DeadlineReached, Timer, TimerKind
 from state.kafka.modern import described_partitions, record_stable
 from state.kafka.offsets import pending_offsets
-from state.kafka.protocol import Before, KafkaProtocol, Learners, common_fields, topic_snapshots
+from state.kafka.protocol import Before, KafkaProtocol, common_fields, topic_snapshots
 from state.protocol import Handlers, WhyRefused
 
 # A group as readers see it: its view on the groups topic, and ConsumerGroupDescribe (rows AD3 to AD5).
@@ -106,19 +106,6 @@ def _described_member(
     )
 
 
-def view_of(group: ConsumerGroup) -> GroupSnapshot:
-    """Return a copy of the group for readers."""
-    return GroupSnapshot(
-        **common_fields(group),
-        protocol_name=None,
-        leader_id=None,
-        members=_members(group),
-        pending_members=[],
-        subscribed_topics=sorted(group.subscribed()),
-        consumer=_details(group),
-    )
-
-
 def _members(group: ConsumerGroup) -> list[MemberSnapshot]:
     names = group.names_by_id()
     return [
@@ -166,18 +153,6 @@ def _details(group: ConsumerGroup) -> ConsumerGroupSnapshot:
     )
 
 
-def armed(group: ConsumerGroup) -> Iterator[Timer]:
-    """The timers of all members."""
-    for member in group.members.values():
-        yield from _of_member(member)
-
-
-def armed_of(group: ConsumerGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
-    """The timers of one member, if it is a member."""
-    member = group.members.get(member_id)
-    return iter(()) if member is None else _of_member(member)
-
-
 def _of_member(member: ConsumerMember) -> Iterator[Timer]:
     if (at_ms := member.session_deadline_ms) is not None:
         yield at_ms, TimerKind.HEARTBEAT, member.member_id
@@ -188,16 +163,6 @@ def _of_member(member: ConsumerMember) -> Iterator[Timer]:
         yield classic.join_deadline_ms, TimerKind.JOIN, member.member_id
     if classic is not None and classic.sync_deadline_ms is not None:
         yield classic.sync_deadline_ms, TimerKind.SYNC, member.member_id
-
-
-# Due deadlines of members. Rows TM1 to TM5: each removes its member.
-
-
-def _deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
-    """Remove the member whose deadline is due."""
-    member = context.group_of(ConsumerGroup).members[deadline.member_id]
-    row, reason = _cause(context, member, deadline.kind)
-    fence(context, row, [member.member_id], reason)
 
 
 def _cause(context: StepContext, member: ConsumerMember, kind: TimerKind) -> tuple[RuleId, str]:
@@ -223,90 +188,8 @@ def _cause(context: StepContext, member: ConsumerMember, kind: TimerKind) -> tup
             raise AssertionError("this deadline belongs to no member")
 
 
-# Deadlines after time stood still: in an outage (row F5), or in a quarantine (row F4). Row TM12.
-
-
-def _take_over(context: StepContext, outage: Outage) -> None:
-    """Restart all sessions and shift all other timers by the length of the outage. The topics are compared
-    again, because they may have changed meanwhile (row MD11).
-    """
-    group = context.group_of(ConsumerGroup)
-    group.metadata_stale = True
-    if not group.members:
-        return
-    row = context.rule("F5")
-    _shift_deadlines(context, outage.length_ms)
-    context.record(
-        row,
-        EntryType.TAKEN_OVER,
-        f"no coordinator ran for {outage.length_ms} ms: sessions begin anew, reconciliations go on",
-        members=list(group.members),
-    )
-
-
-def _shift_deadlines(context: StepContext, by_ms: int) -> None:
-    """Shift every deadline by `by_ms`, the time for which time stood still, and restart the sessions."""
-    for member in context.group_of(ConsumerGroup).members.values():
-        arm_session(context, member)
-        if member.rebalance_deadline_ms is not None:
-            member.rebalance_deadline_ms = context.deadline_at(member.rebalance_deadline_ms + by_ms)
-        classic = member.classic
-        if classic is not None and classic.join_deadline_ms is not None:
-            classic.join_deadline_ms = context.deadline_at(classic.join_deadline_ms + by_ms)
-        if classic is not None and classic.sync_deadline_ms is not None:
-            classic.sync_deadline_ms = context.deadline_at(classic.sync_deadline_ms + by_ms)
-
-
-def _release(context: StepContext) -> None:
-    """Row F4: renew the deadlines of members that are due at the release.
-
-    One of them is the deadline whose handling raised. It gets its full time again. Otherwise the release
-    would fire it at once, and the group would be quarantined again.
-    """
-    for member in context.group_of(ConsumerGroup).members.values():
-        full_ms = max(member.rebalance_timeout_ms, EXTENSION_AT_LEAST_MS)
-        if _is_due(context, member.rebalance_deadline_ms):
-            member.rebalance_deadline_ms = context.deadline(full_ms)
-        classic = member.classic
-        if classic is not None and _is_due(context, classic.join_deadline_ms):
-            classic.join_deadline_ms = context.deadline(full_ms)
-        if classic is not None and _is_due(context, classic.sync_deadline_ms):
-            classic.sync_deadline_ms = context.deadline(full_ms)
-
-
 def _is_due(context: StepContext, deadline_ms: int | None) -> bool:
     return deadline_ms is not None and deadline_ms <= context.now_ms
-
-
-# The end of a step: whether the group has come to rest. Rows GS1 and GS4.
-
-
-def progress_of(group: ConsumerGroup) -> Before:
-    """Return the state of the group, and whether its members are on their way to their targets."""
-    return group.progress
-
-
-def note_state(context: StepContext, before: Before) -> None:
-    """Note the new state of the group, and record that it has become Stable or Empty. `before` is from before
-    the step, `Empty` for a new group.
-
-    Every change of the state has a history entry, so a step without one costs nothing here.
-    """
-    if not context.has_history:
-        return
-    state_before, was_rebalancing = before
-    group = context.group_of(ConsumerGroup)
-    group.forget_progress()
-    state = group.progress.state
-    if state == state_before:
-        return
-    group.state_timestamp_ms = context.now_ms
-    if state is ConsumerGroupState.EMPTY:
-        context.record(context.rule("GS1"), EntryType.EMPTY, "the last member is gone")
-    elif state is ConsumerGroupState.STABLE:
-        # A static member that comes back in time ends no rebalance.
-        has_rebalanced = was_rebalancing or group.last_rebalance_at_ms == context.now_ms
-        record_stable(context, context.rule("GS4"), group.members, has_rebalanced=has_rebalanced)
 
 
 # Rights to commit to a group of the consumer protocol and fetch from it, by member epoch. Rows OF3 to OF23.
@@ -317,51 +200,6 @@ def note_state(context: StepContext, before: Before) -> None:
 
 
 FIRST_VERSION_WITH_MEMBER_EPOCH = 9
-
-
-def _check_commit(context: StepContext, request: OffsetCommit) -> Verdict:
-    """Rows OF3, OF5 to OF13 for an OffsetCommit."""
-    group = context.group_of(ConsumerGroup)
-    if request.generation_id < 0 and group.is_empty:
-        return context.rule("OF3"), ErrorCode.NONE
-    member = group.members.get(request.member_id)
-    if member is None:
-        return context.rule("OF5"), ErrorCode.UNKNOWN_MEMBER_ID
-    if member.classic is None and request.api_version < FIRST_VERSION_WITH_MEMBER_EPOCH:
-        return context.rule("OF6"), ErrorCode.UNSUPPORTED_VERSION
-    return _validate_epoch(context, member, request.generation_id, request.topics)
-
-
-def _check_txn_commit(context: StepContext, request: TxnOffsetCommit) -> Verdict:
-    """Rows OF3 to OF5, OF7 to OF13 and OF18 for a TxnOffsetCommit."""
-    group = context.group_of(ConsumerGroup)
-    has_no_epoch = request.generation_id < 0
-    if has_no_epoch and group.is_empty:
-        return context.rule("OF3"), ErrorCode.NONE
-    if has_no_epoch and not request.member_id and request.group_instance_id is None:
-        return context.rule("OF4"), ErrorCode.NONE
-    member = group.members.get(request.member_id)
-    if member is None:
-        return context.rule("OF5"), ErrorCode.UNKNOWN_MEMBER_ID
-    row, error = _validate_epoch(context, member, request.generation_id, request.topics)
-    knows_error = request.api_version >= FIRST_VERSION_WITH_ERRORS_OF_GROUPS
-    if error is ErrorCode.STALE_MEMBER_EPOCH and not knows_error:
-        context.rule("OF18")
-        error = ErrorCode.ILLEGAL_GENERATION
-    return row, error
-
-
-def _check_fetch(context: StepContext, request: OffsetFetch) -> Verdict | None:
-    """Rows OF21 to OF23. Return the row that refuses the request, None if none does."""
-    if request.member_id is None and request.member_epoch < 0:
-        context.rule("OF21")
-        return None
-    members = context.group_of(ConsumerGroup).members
-    member = None if request.member_id is None else members.get(request.member_id)
-    if member is None:
-        return context.rule("OF22"), ErrorCode.UNKNOWN_MEMBER_ID
-    row = context.rule("OF23")
-    return None if request.member_epoch == member.member_epoch else (row, _stale(member))
 
 
 def _validate_epoch(
@@ -421,7 +259,7 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
         ConsumerGroupHeartbeat: heartbeat_no_consumer_group,
         ConsumerGroupDescribe: describe_no_group,
     }
-    facts: ClassVar[Learners] = {TopicMetadata: topic_metadata, RegexResolved: regex_resolved}
+    unanswered_handlers: ClassVar[Handlers] = {TopicMetadata: topic_metadata, RegexResolved: regex_resolved}
     refusals: ClassVar[Mapping[type, WhyRefused]] = {
         ConsumerGroupHeartbeat: refusal_of_heartbeat,
         ConsumerGroupDescribe: refusal_of_describe,
@@ -429,20 +267,154 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
     settings = SETTINGS.settings
     checks_group_id = (ConsumerGroupHeartbeat,)  # row HB6
 
-    timers = staticmethod(armed)
-    timers_of = staticmethod(armed_of)
-    deadline_reached = staticmethod(_deadline_reached)
-    take_over = staticmethod(_take_over)
-    shift_deadlines = staticmethod(_shift_deadlines)
-    release = staticmethod(_release)
-
-    before = staticmethod(progress_of)
-    settle = staticmethod(note_state)
     conflict_of = staticmethod(SETTINGS.conflict_of)
-    check_commit = staticmethod(_check_commit)
-    check_txn_commit = staticmethod(_check_txn_commit)
-    check_fetch = staticmethod(_check_fetch)
-    view = staticmethod(view_of)
+
+    def view(self, group: ConsumerGroup) -> GroupSnapshot:
+        """Return a copy of the group for readers."""
+        return GroupSnapshot(
+            **common_fields(group),
+            protocol_name=None,
+            leader_id=None,
+            members=_members(group),
+            pending_members=[],
+            subscribed_topics=sorted(group.subscribed()),
+            consumer=_details(group),
+        )
+
+    def timers(self, group: ConsumerGroup) -> Iterator[Timer]:
+        """The timers of all members."""
+        for member in group.members.values():
+            yield from _of_member(member)
+
+    def timers_of(self, group: ConsumerGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
+        """The timers of one member, if it is a member."""
+        member = group.members.get(member_id)
+        return iter(()) if member is None else _of_member(member)
+
+    # Due deadlines of members. Rows TM1 to TM5: each removes its member.
+
+    def deadline_reached(self, context: StepContext, deadline: DeadlineReached) -> None:
+        """Remove the member whose deadline is due."""
+        member = context.group_of(ConsumerGroup).members[deadline.member_id]
+        row, reason = _cause(context, member, deadline.kind)
+        fence(context, row, [member.member_id], reason)
+
+    # Deadlines after time stood still: in an outage (row F5), or in a quarantine (row F4). Row TM12.
+
+    def take_over(self, context: StepContext, outage: Outage) -> None:
+        """Restart all sessions and shift all other timers by the length of the outage. The topics are
+        compared again, because they may have changed meanwhile (row MD11).
+        """
+        group = context.group_of(ConsumerGroup)
+        group.metadata_stale = True
+        if not group.members:
+            return
+        row = context.rule("F5")
+        self.shift_deadlines(context, outage.length_ms)
+        context.record(
+            row,
+            EntryType.TAKEN_OVER,
+            f"no coordinator ran for {outage.length_ms} ms: sessions begin anew, reconciliations go on",
+            members=list(group.members),
+        )
+
+    def shift_deadlines(self, context: StepContext, by_ms: int) -> None:
+        """Shift every deadline by `by_ms`, the time for which time stood still, and restart the sessions."""
+        for member in context.group_of(ConsumerGroup).members.values():
+            arm_session(context, member)
+            if member.rebalance_deadline_ms is not None:
+                member.rebalance_deadline_ms = context.deadline_at(member.rebalance_deadline_ms + by_ms)
+            classic = member.classic
+            if classic is not None and classic.join_deadline_ms is not None:
+                classic.join_deadline_ms = context.deadline_at(classic.join_deadline_ms + by_ms)
+            if classic is not None and classic.sync_deadline_ms is not None:
+                classic.sync_deadline_ms = context.deadline_at(classic.sync_deadline_ms + by_ms)
+
+    def release(self, context: StepContext) -> None:
+        """Row F4: renew the deadlines of members that are due at the release.
+
+        One of them is the deadline whose handling raised. It gets its full time again. Otherwise the release
+        would fire it at once, and the group would be quarantined again.
+        """
+        for member in context.group_of(ConsumerGroup).members.values():
+            full_ms = max(member.rebalance_timeout_ms, EXTENSION_AT_LEAST_MS)
+            if _is_due(context, member.rebalance_deadline_ms):
+                member.rebalance_deadline_ms = context.deadline(full_ms)
+            classic = member.classic
+            if classic is not None and _is_due(context, classic.join_deadline_ms):
+                classic.join_deadline_ms = context.deadline(full_ms)
+            if classic is not None and _is_due(context, classic.sync_deadline_ms):
+                classic.sync_deadline_ms = context.deadline(full_ms)
+
+    # The end of a step: whether the group has come to rest. Rows GS1 and GS4.
+
+    def before(self, group: ConsumerGroup) -> Before:
+        """Return the state of the group, and whether its members are on their way to their targets."""
+        return group.progress
+
+    def settle(self, context: StepContext, before: Before) -> None:
+        """Note the new state of the group, and record that it has become Stable or Empty. `before` is from
+        before the step, `Empty` for a new group.
+
+        Every change of the state has a history entry, so a step without one costs nothing here.
+        """
+        if not context.has_history:
+            return
+        state_before, was_rebalancing = before
+        group = context.group_of(ConsumerGroup)
+        group.forget_progress()
+        state = group.progress.state
+        if state == state_before:
+            return
+        group.state_timestamp_ms = context.now_ms
+        if state is ConsumerGroupState.EMPTY:
+            context.record(context.rule("GS1"), EntryType.EMPTY, "the last member is gone")
+        elif state is ConsumerGroupState.STABLE:
+            # A static member that comes back in time ends no rebalance.
+            has_rebalanced = was_rebalancing or group.last_rebalance_at_ms == context.now_ms
+            record_stable(context, context.rule("GS4"), group.members, has_rebalanced=has_rebalanced)
+
+    def check_commit(self, context: StepContext, request: OffsetCommit) -> Verdict:
+        """Rows OF3, OF5 to OF13 for an OffsetCommit."""
+        group = context.group_of(ConsumerGroup)
+        if request.generation_id < 0 and group.is_empty:
+            return context.rule("OF3"), ErrorCode.NONE
+        member = group.members.get(request.member_id)
+        if member is None:
+            return context.rule("OF5"), ErrorCode.UNKNOWN_MEMBER_ID
+        if member.classic is None and request.api_version < FIRST_VERSION_WITH_MEMBER_EPOCH:
+            return context.rule("OF6"), ErrorCode.UNSUPPORTED_VERSION
+        return _validate_epoch(context, member, request.generation_id, request.topics)
+
+    def check_txn_commit(self, context: StepContext, request: TxnOffsetCommit) -> Verdict:
+        """Rows OF3 to OF5, OF7 to OF13 and OF18 for a TxnOffsetCommit."""
+        group = context.group_of(ConsumerGroup)
+        has_no_epoch = request.generation_id < 0
+        if has_no_epoch and group.is_empty:
+            return context.rule("OF3"), ErrorCode.NONE
+        if has_no_epoch and not request.member_id and request.group_instance_id is None:
+            return context.rule("OF4"), ErrorCode.NONE
+        member = group.members.get(request.member_id)
+        if member is None:
+            return context.rule("OF5"), ErrorCode.UNKNOWN_MEMBER_ID
+        row, error = _validate_epoch(context, member, request.generation_id, request.topics)
+        knows_error = request.api_version >= FIRST_VERSION_WITH_ERRORS_OF_GROUPS
+        if error is ErrorCode.STALE_MEMBER_EPOCH and not knows_error:
+            context.rule("OF18")
+            error = ErrorCode.ILLEGAL_GENERATION
+        return row, error
+
+    def check_fetch(self, context: StepContext, request: OffsetFetch) -> Verdict | None:
+        """Rows OF21 to OF23. Return the row that refuses the request, None if none does."""
+        if request.member_id is None and request.member_epoch < 0:
+            context.rule("OF21")
+            return None
+        members = context.group_of(ConsumerGroup).members
+        member = None if request.member_id is None else members.get(request.member_id)
+        if member is None:
+            return context.rule("OF22"), ErrorCode.UNKNOWN_MEMBER_ID
+        row = context.rule("OF23")
+        return None if request.member_epoch == member.member_epoch else (row, _stale(member))
 
 
 CONSUMER = Consumer()

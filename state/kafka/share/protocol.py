@@ -55,7 +55,7 @@ from state.kafka.context import StepContext, Verdict
 from state.kafka.group import Timer, TimerKind
 from state.kafka.modern import described_partitions, record_stable
 from state.kafka.offsets import answer_fetch
-from state.kafka.protocol import Before, KafkaProtocol, Learners, common_fields, topic_snapshots
+from state.kafka.protocol import Before, KafkaProtocol, common_fields, topic_snapshots
 from state.kafka.share.heartbeat import (
     SETTINGS,
     alter_no_offsets,
@@ -137,28 +137,6 @@ def describe_offsets(context: StepContext, _: DescribeShareGroupOffsets, reply_t
     )
 
 
-def view_of(group: ShareGroup) -> GroupSnapshot:
-    """Return a copy of the group for readers."""
-    names = group.names_by_id()
-    return GroupSnapshot(
-        **common_fields(group),
-        protocol_name=None,
-        leader_id=None,
-        members=[_member_snapshot(group, member, names) for member in group.members.values()],
-        pending_members=[],
-        subscribed_topics=sorted(group.subscribed()),
-        consumer=ConsumerGroupSnapshot(
-            assignment_epoch=group.assignment_epoch,
-            assignor_name=simple.NAME,
-            topics=topic_snapshots(group.topics),
-            resolved_regexes={},
-            unknown_topics=group.unknown_topics(),
-            unresolved_regexes=[],
-            share=share_snapshot(group),
-        ),
-    )
-
-
 def share_snapshot(group: ShareGroup) -> ShareSnapshot:
     """Return how far the group's partitions are, with the open tasks."""
     return ShareSnapshot(
@@ -225,92 +203,6 @@ def open_tasks(group: ShareGroup) -> list[ShareTask]:
     return sorted(tasks.values(), key=lambda task: (task.asked_at_ms, task.task))
 
 
-# The armed timers of a share group: the sessions of its members, that of the requests that wait, and that
-# of the tasks for the share coordinator.
-
-
-def armed(group: ShareGroup) -> Iterator[Timer]:
-    """The timers of the group and all members."""
-    for member_id in group.members:
-        yield from armed_of(group, TimerKind.HEARTBEAT, member_id)
-    yield from armed_of(group, TimerKind.PARKED, "")
-    yield from armed_of(group, TimerKind.TASK, "")
-
-
-def armed_of(group: ShareGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
-    """The timer of this kind of one member, or of the group, if it is armed."""
-    if kind is TimerKind.PARKED:
-        if group.parked:
-            yield min(parked.deadline_ms for parked in group.parked), kind, ""
-        return
-    if kind is TimerKind.TASK:
-        if group.overdue_deadline_ms is not None:
-            yield group.overdue_deadline_ms, kind, ""
-        return
-    member = group.members.get(member_id)
-    if member is not None and member.session_deadline_ms is not None:
-        yield member.session_deadline_ms, TimerKind.HEARTBEAT, member_id
-
-
-# The end of a step: whether the group has members, and whether each has come to its target. Rows SG4, SG5,
-# SP25.
-
-
-def progress_of(group: ShareGroup) -> Before:
-    """Return the state of the group, and whether members are on their way to a target."""
-    return group.state, not group.is_settled
-
-
-def note_state(context: StepContext, before: Before) -> None:
-    """Note the new state of the group, and record that each member has its target, because the state does
-    not say it. `before` is from before the step, `Empty` for a new group.
-
-    Every change has a history entry, so a step without one costs nothing here.
-    """
-    if not context.has_history:
-        return
-    state_before, was_unsettled = before
-    group = context.group_of(ShareGroup)
-    group.forget_progress()
-    if group.state != state_before:
-        context.rule("SG5" if group.members else "SG4")
-        group.state_timestamp_ms = context.now_ms
-    has_rebalanced = was_unsettled or context.has_recorded(EntryType.GROUP_EPOCH_BUMPED)
-    if group.members and has_rebalanced and group.is_settled:
-        record_stable(context, context.rule("SP25"), group.members, has_rebalanced=True)
-
-
-def _take_over(context: StepContext, outage: Outage) -> None:
-    """Restart all sessions (row SR7). The topics are compared again, because they may have changed."""
-    group = context.group_of(ShareGroup)
-    group.metadata_stale = True
-    row = context.rule("F5")
-    _shift_deadlines(context, outage.length_ms)
-    if group.members:
-        context.record(
-            row,
-            EntryType.TAKEN_OVER,
-            f"no coordinator ran for {outage.length_ms} ms: sessions begin anew",
-            members=list(group.members),
-        )
-
-
-def _shift_deadlines(context: StepContext, by_ms: int) -> None:
-    """Restart the sessions, and move the other deadlines by `by_ms`, for which time stood still."""
-    group = context.group_of(ShareGroup)
-    timeout_ms = SETTINGS.of(context).session_timeout_ms
-    for member in group.members.values():
-        member.session_deadline_ms = context.deadline(timeout_ms)
-    for parked in group.parked:
-        parked.deadline_ms = context.deadline_at(parked.deadline_ms + by_ms)
-    if group.overdue_deadline_ms is not None:
-        group.overdue_deadline_ms = context.deadline_at(group.overdue_deadline_ms + by_ms)
-
-
-def _release(context: StepContext) -> None:
-    """Row F4: nothing is due, because the sessions have moved with the group's clock."""
-
-
 def state_result(context: StepContext, result: ShareStateResult) -> None:
     """Take the outcome of a task, or a part of it. Members learn by their next heartbeats what follows."""
     group = context.group_of(ShareGroup)
@@ -349,11 +241,6 @@ def _refuse_leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) 
     context.reply(reply_to, LeaveGroupResponse, context.rule("SD9"), members=members)
 
 
-def _check_commit(context: StepContext, request: OffsetCommit | TxnOffsetCommit) -> Verdict:
-    """A share group has no committed offsets, whoever commits."""
-    return context.rule("SO21"), ErrorCode.GROUP_ID_NOT_FOUND
-
-
 def _refuse_to_delete_offsets(context: StepContext, _: OffsetDelete, reply_to: ReplyTo) -> None:
     context.reply(reply_to, OffsetDeleteResponse, context.rule("SO21"), ErrorCode.GROUP_ID_NOT_FOUND)
 
@@ -389,7 +276,7 @@ class Share(KafkaProtocol[ShareGroup]):
         AlterShareGroupOffsets: alter_no_offsets,
         DeleteShareGroupOffsets: delete_no_offsets,
     }
-    facts: ClassVar[Learners] = {TopicMetadata: topic_metadata, ShareStateResult: state_result}
+    unanswered_handlers: ClassVar[Handlers] = {TopicMetadata: topic_metadata, ShareStateResult: state_result}
     refusals: ClassVar[Mapping[type, WhyRefused]] = {
         ShareGroupHeartbeat: refusal_of_heartbeat,
         ShareGroupDescribe: refusal_of_describe,
@@ -400,20 +287,114 @@ class Share(KafkaProtocol[ShareGroup]):
     settings = SETTINGS.settings
     checks_group_id = (ShareGroupHeartbeat,)  # row SH7
 
-    timers = staticmethod(armed)
-    timers_of = staticmethod(armed_of)
     deadline_reached = staticmethod(deadline_reached)
-    take_over = staticmethod(_take_over)
-    shift_deadlines = staticmethod(_shift_deadlines)
-    release = staticmethod(_release)
     answer_parked = staticmethod(answer_parked)
 
     conflict_of = staticmethod(SETTINGS.conflict_of)
-    check_commit = staticmethod(_check_commit)
-    check_txn_commit = staticmethod(_check_commit)
-    before = staticmethod(progress_of)
-    settle = staticmethod(note_state)
-    view = staticmethod(view_of)
+
+    def view(self, group: ShareGroup) -> GroupSnapshot:
+        """Return a copy of the group for readers."""
+        names = group.names_by_id()
+        return GroupSnapshot(
+            **common_fields(group),
+            protocol_name=None,
+            leader_id=None,
+            members=[_member_snapshot(group, member, names) for member in group.members.values()],
+            pending_members=[],
+            subscribed_topics=sorted(group.subscribed()),
+            consumer=ConsumerGroupSnapshot(
+                assignment_epoch=group.assignment_epoch,
+                assignor_name=simple.NAME,
+                topics=topic_snapshots(group.topics),
+                resolved_regexes={},
+                unknown_topics=group.unknown_topics(),
+                unresolved_regexes=[],
+                share=share_snapshot(group),
+            ),
+        )
+
+    # The armed timers of a share group: the sessions of its members, that of the requests that wait, and that
+    # of the tasks for the share coordinator.
+
+    def timers(self, group: ShareGroup) -> Iterator[Timer]:
+        """The timers of the group and all members."""
+        for member_id in group.members:
+            yield from self.timers_of(group, TimerKind.HEARTBEAT, member_id)
+        yield from self.timers_of(group, TimerKind.PARKED, "")
+        yield from self.timers_of(group, TimerKind.TASK, "")
+
+    def timers_of(self, group: ShareGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
+        """The timer of this kind of one member, or of the group, if it is armed."""
+        if kind is TimerKind.PARKED:
+            if group.parked:
+                yield min(parked.deadline_ms for parked in group.parked), kind, ""
+            return
+        if kind is TimerKind.TASK:
+            if group.overdue_deadline_ms is not None:
+                yield group.overdue_deadline_ms, kind, ""
+            return
+        member = group.members.get(member_id)
+        if member is not None and member.session_deadline_ms is not None:
+            yield member.session_deadline_ms, TimerKind.HEARTBEAT, member_id
+
+    # The end of a step: whether the group has members, and whether each has come to its target. Rows SG4,
+    # SG5, SP25.
+
+    def before(self, group: ShareGroup) -> Before:
+        """Return the state of the group, and whether members are on their way to a target."""
+        return group.state, not group.is_settled
+
+    def settle(self, context: StepContext, before: Before) -> None:
+        """Note the new state of the group, and record that each member has its target, because the state does
+        not say it. `before` is from before the step, `Empty` for a new group.
+
+        Every change has a history entry, so a step without one costs nothing here.
+        """
+        if not context.has_history:
+            return
+        state_before, was_unsettled = before
+        group = context.group_of(ShareGroup)
+        group.forget_progress()
+        if group.state != state_before:
+            context.rule("SG5" if group.members else "SG4")
+            group.state_timestamp_ms = context.now_ms
+        has_rebalanced = was_unsettled or context.has_recorded(EntryType.GROUP_EPOCH_BUMPED)
+        if group.members and has_rebalanced and group.is_settled:
+            record_stable(context, context.rule("SP25"), group.members, has_rebalanced=True)
+
+    def take_over(self, context: StepContext, outage: Outage) -> None:
+        """Restart all sessions (row SR7). The topics are compared again, because they may have changed."""
+        group = context.group_of(ShareGroup)
+        group.metadata_stale = True
+        row = context.rule("F5")
+        self.shift_deadlines(context, outage.length_ms)
+        if group.members:
+            context.record(
+                row,
+                EntryType.TAKEN_OVER,
+                f"no coordinator ran for {outage.length_ms} ms: sessions begin anew",
+                members=list(group.members),
+            )
+
+    def shift_deadlines(self, context: StepContext, by_ms: int) -> None:
+        """Restart the sessions, and move the other deadlines by `by_ms`, for which time stood still."""
+        group = context.group_of(ShareGroup)
+        timeout_ms = SETTINGS.of(context).session_timeout_ms
+        for member in group.members.values():
+            member.session_deadline_ms = context.deadline(timeout_ms)
+        for parked in group.parked:
+            parked.deadline_ms = context.deadline_at(parked.deadline_ms + by_ms)
+        if group.overdue_deadline_ms is not None:
+            group.overdue_deadline_ms = context.deadline_at(group.overdue_deadline_ms + by_ms)
+
+    def release(self, context: StepContext) -> None:
+        """Row F4: nothing is due, because the sessions have moved with the group's clock."""
+
+    def check_commit(self, context: StepContext, request: OffsetCommit | TxnOffsetCommit) -> Verdict:
+        """A share group has no committed offsets, whoever commits."""
+        return context.rule("SO21"), ErrorCode.GROUP_ID_NOT_FOUND
+
+    check_txn_commit = check_commit
 
 
 SHARE = Share()

@@ -16,7 +16,7 @@ from state.kafka.context import KafkaGroup
 from state.kafka.group import ConfigsOnly
 from state.kafka.step import HANDLERS
 from state.rocketmq.group import Group as RocketMqGroup
-from state.rocketmq.protocol import ROCKETMQ
+from state.rocketmq.protocol import HANDLERS as ROCKETMQ_HANDLERS
 
 STATE = Path(__file__).parents[3] / "state"
 CONFIG = CoordinatorConfig()
@@ -49,7 +49,7 @@ def test_each_request_has_a_handler_whatever_the_group_is(kind: type[Any]) -> No
 
 
 def test_each_request_of_rocketmq_has_a_handler() -> None:
-    assert ROCKETMQ.handlers.keys() == set(get_args(RocketMqRequest))
+    assert ROCKETMQ_HANDLERS.keys() == set(get_args(RocketMqRequest))
 
 
 def test_only_a_conversion_asks_for_the_type_of_a_group() -> None:
