@@ -426,10 +426,9 @@ def come_to_rest(context: StepContext) -> None:
 
 
 def record_stable(
-    context: StepContext, rule: RuleId, members: Iterable[str], *, has_rebalanced: bool
+    context: StepContext, group: ModernGroup, rule: RuleId, members: Iterable[str], *, has_rebalanced: bool
 ) -> None:
     """Record that every member has its target, with the time since the rebalance began if it was one."""
-    group = context.group_of(ModernGroup)
     began_ms = group.last_rebalance_at_ms
     context.record(
         rule,

@@ -223,7 +223,7 @@ def arm_retention(context: StepContext) -> None:
     """At the end of a step, arm the first pass that could expire an offset."""
     group = context.group
     if context.retention_is_stale:
-        _arm_for_all(context)
+        _arm_for_all(context, group)
         return
     if not context.offset_changes or not group.can_expire_offsets:
         return
@@ -234,8 +234,7 @@ def arm_retention(context: StepContext) -> None:
             _arm_by(context, _due_ms(group, change.offset, context.config))
 
 
-def _arm_for_all(context: StepContext) -> None:
-    group = context.group
+def _arm_for_all(context: StepContext, group: KafkaGroup) -> None:
     group.retention_deadline_ms = None
     if group.is_over():
         _arm_by(context, context.now_ms)

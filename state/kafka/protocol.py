@@ -178,15 +178,15 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
     # Deadlines.
 
     @abstractmethod
-    def deadline_reached(self, context: StepContext, deadline: DeadlineReached) -> None:
+    def deadline_reached(self, context: StepContext, group: G, deadline: DeadlineReached) -> None:
         """Handle a due deadline. It is disarmed unless the handling arms it again."""
 
     @abstractmethod
-    def take_over(self, context: StepContext, outage: Outage) -> None:
+    def take_over(self, context: StepContext, group: G, outage: Outage) -> None:
         """Handle the end of an outage, for which time stood still. The group is not quarantined."""
 
     @abstractmethod
-    def release(self, context: StepContext) -> int | None:
+    def release(self, context: StepContext, group: G) -> int | None:
         """Let the deadlines of a group go on that is quarantined no longer. Return the time in ms of a
         deadline of the whole group, or None if there is none.
         """
@@ -225,10 +225,10 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
             yield group.retention_deadline_ms, TimerKind.RETENTION, ""
 
     @abstractmethod
-    def shift_deadlines(self, context: StepContext, by_ms: int) -> None:
+    def shift_deadlines(self, context: StepContext, group: G, by_ms: int) -> None:
         """Shift the deadlines by the time for which time stood still, and let sessions begin anew."""
 
-    def answer_parked(self, context: StepContext, row: RuleId) -> None:
+    def answer_parked(self, context: StepContext, group: G, row: RuleId) -> None:
         """Answer every parked request with an error, because the group's deadlines stop. A protocol that
         answers each request at once has none.
         """
@@ -245,29 +245,39 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
         """Return what `settle` compares with."""
         return group.state, False
 
-    def settle(self, context: StepContext, before: Before) -> None:
+    def settle(self, context: StepContext, group: G, before: Before) -> None:
         """Note where the group has come to by a step. `before` is of the protocol that it had then."""
 
     # Who may commit and fetch offsets.
 
     @abstractmethod
-    def check_commit(self, context: StepContext, request: OffsetCommit) -> Verdict: ...
+    def check_commit(self, context: StepContext, group: G, request: OffsetCommit) -> Verdict: ...
 
     @abstractmethod
-    def check_txn_commit(self, context: StepContext, request: TxnOffsetCommit) -> Verdict: ...
+    def check_txn_commit(self, context: StepContext, group: G, request: TxnOffsetCommit) -> Verdict: ...
 
-    def check_fetch(self, context: StepContext, request: OffsetFetch) -> Verdict | None:
+    def check_fetch(self, context: StepContext, group: G, request: OffsetFetch) -> Verdict | None:
         """Return why the request is refused, None if it is not."""
         return None
 
     def commit(self, context: StepContext, request: OffsetCommit, reply_to: ReplyTo) -> None:
-        commit(context, request, reply_to, self.check_commit(context, request))
+        commit(
+            context,
+            request,
+            reply_to,
+            self.check_commit(context, context.group_of(self.group_class), request),
+        )
 
     def txn_commit(self, context: StepContext, request: TxnOffsetCommit, reply_to: ReplyTo) -> None:
-        txn_commit(context, request, reply_to, self.check_txn_commit(context, request))
+        txn_commit(
+            context,
+            request,
+            reply_to,
+            self.check_txn_commit(context, context.group_of(self.group_class), request),
+        )
 
     def fetch(self, context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
-        refusal = self.check_fetch(context, request)
+        refusal = self.check_fetch(context, context.group_of(self.group_class), request)
         if refusal is not None:
             context.reply(reply_to, OffsetFetchResponse, *refusal)
         else:

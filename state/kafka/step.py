@@ -68,7 +68,7 @@ def step(
         before = protocol.before(group)
         context.noted_state = before[0]
         if group.quarantined is not None:
-            protocol.shift_deadlines(context, now_ms - group.clock_ms)
+            protocol.shift_deadlines(context, group, now_ms - group.clock_ms)
         group.clock_ms = now_ms
     if kept is not None:
         kept.clock_ms = now_ms
@@ -84,7 +84,7 @@ def step(
         case Quarantine() if context.has_group:
             _quarantine(context, event)
     if context.has_group:
-        protocol_of(context.group).settle(context, before)
+        protocol_of(context.group).settle(context, context.group, before)
         arm_retention(context)
     return context.effects()
 
@@ -144,14 +144,14 @@ def _deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
     if deadline.kind is TimerKind.RETENTION:
         retention_pass(context)
     else:
-        protocol_of(context.group).deadline_reached(context, deadline)
+        protocol_of(context.group).deadline_reached(context, context.group, deadline)
 
 
 def _take_over(context: StepContext, outage: Outage) -> None:
     """Ended transactions are remembered longer by the outage in every group."""
     remember_longer(context, outage.length_ms)
     if context.group.quarantined is None:
-        protocol_of(context.group).take_over(context, outage)
+        protocol_of(context.group).take_over(context, context.group, outage)
 
 
 def refuse(
@@ -175,7 +175,7 @@ def _quarantine(context: StepContext, event: Quarantine[DeadlineReached | Outage
     row = context.rule("F2")
     context.group.quarantined = event.error
     context.record(row, EntryType.QUARANTINED, f"{event.deadline} raised {event.error}")
-    protocol_of(context.group).answer_parked(context, row)
+    protocol_of(context.group).answer_parked(context, context.group, row)
 
 
 def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
@@ -183,7 +183,7 @@ def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
     row = context.rule("F4")
     if context.has_group and context.group.quarantined is not None:
         context.group.quarantined = None
-        deadline_ms = protocol_of(context.group).release(context)
+        deadline_ms = protocol_of(context.group).release(context, context.group)
         context.deadline(0)  # a retention pass may have become due
         context.record(
             row,

@@ -66,13 +66,12 @@ def record_partition_counts(context: StepContext, request: JoinGroup) -> Verdict
     return None
 
 
-def settle_partitions(context: StepContext) -> list[str]:
+def settle_partitions(context: StepContext, group: ClassicGroup) -> list[str]:
     """Fix the partition counts of this generation: counts reported for it, else those of the last generation.
 
     Returns the topics that have too many partitions to be assigned. M5 refuses such JoinGroups, so there are
     such topics only if the group is older than the setting.
     """
-    group = context.group_of(ClassicGroup)
     needed = (group.subscribed_topics or []) if is_for_coordinator(group.protocol_name) else []
     known = group.partitions_per_topic | group.reported_partition_counts
     places = context.config.group_max_partitions

@@ -98,9 +98,8 @@ def _of_rebalance(group: ClassicGroup) -> Iterator[Timer]:
         yield group.sync_deadline_ms, TimerKind.SYNC, ""
 
 
-def _expire_pending_member(context: StepContext, member_id: str) -> None:
+def _expire_pending_member(context: StepContext, group: ClassicGroup, member_id: str) -> None:
     row = context.rule("T2")
-    group = context.group_of(ClassicGroup)
     pending = group.pending_members[member_id]
     group.remove(member_id)
     context.record(
@@ -111,11 +110,10 @@ def _expire_pending_member(context: StepContext, member_id: str) -> None:
         client_id=pending.client_id,
         client_host=pending.client_host,
     )
-    _complete_if_all_joined(context)
+    _complete_if_all_joined(context, group)
 
 
-def _expire_member_heartbeat(context: StepContext, member: Member) -> None:
-    group = context.group_of(ClassicGroup)
+def _expire_member_heartbeat(context: StepContext, group: ClassicGroup, member: Member) -> None:
     member.heartbeat_deadline_ms = None
     if member.is_new and member.parked_join is not None:
         row = context.rule("T3")
@@ -131,18 +129,17 @@ def _expire_member_heartbeat(context: StepContext, member: Member) -> None:
     group.remove(member.member_id)
     context.record_member(row, EntryType.MEMBER_REMOVED, member, reason)
     if group.state is GroupState.PREPARING_REBALANCE:
-        _complete_if_all_joined(context)
+        _complete_if_all_joined(context, group)
     else:
         why = f"member {member.member_id} expired: {reason}"
         rebalance.prepare(context, row, why, member_id=member.member_id)
 
 
-def _complete_if_all_joined(context: StepContext) -> None:
+def _complete_if_all_joined(context: StepContext, group: ClassicGroup) -> None:
     """Complete the join phase if every member has joined.
 
     As in Kafka, this includes an initial rebalance: an expiry can end the initial delay early.
     """
-    group = context.group_of(ClassicGroup)
     if group.state is GroupState.PREPARING_REBALANCE and group.has_all_members_joined():
         rebalance.complete_join(context)
 
@@ -156,10 +153,9 @@ def _join_phase_over(context: StepContext) -> None:
         rebalance.initial_delay_over(context, phase, phase.initial_remaining_ms)
 
 
-def _expire_pending_sync(context: StepContext) -> None:
+def _expire_pending_sync(context: StepContext, group: ClassicGroup) -> None:
     """Row Y2: remove members that joined and did not sync within the rebalance timeout (KAFKA-12890)."""
     row = context.rule("Y2")
-    group = context.group_of(ClassicGroup)
     group.sync_deadline_ms = None
     overdue = [m for m in group.members.values() if m.pending_sync]
     for member in overdue:
@@ -216,23 +212,22 @@ class Classic(KafkaProtocol[ClassicGroup]):
         if subject is not None and (at_ms := subject.heartbeat_deadline_ms) is not None:
             yield at_ms, TimerKind.HEARTBEAT, member_id
 
-    def deadline_reached(self, context: StepContext, deadline: DeadlineReached) -> None:
+    def deadline_reached(self, context: StepContext, group: ClassicGroup, deadline: DeadlineReached) -> None:
         """Handle a due deadline of a member or of a rebalance."""
-        group = context.group_of(ClassicGroup)
         match deadline.kind:
             case TimerKind.HEARTBEAT if deadline.member_id in group.pending_members:
-                _expire_pending_member(context, deadline.member_id)
+                _expire_pending_member(context, group, deadline.member_id)
             case TimerKind.HEARTBEAT:
-                _expire_member_heartbeat(context, group.members[deadline.member_id])
+                _expire_member_heartbeat(context, group, group.members[deadline.member_id])
             case TimerKind.JOIN:
                 _join_phase_over(context)
             case TimerKind.SYNC:
-                _expire_pending_sync(context)
+                _expire_pending_sync(context, group)
 
     # Deadlines and parked requests when time stands still: in an outage (row F5), or in a quarantine (rows
     # F3, F4).
 
-    def take_over(self, context: StepContext, outage: Outage) -> None:
+    def take_over(self, context: StepContext, group: ClassicGroup, outage: Outage) -> None:
         """Restart all sessions and shift all other timers by the length of the outage, because no heartbeat
         was handled in it.
 
@@ -240,11 +235,10 @@ class Classic(KafkaProtocol[ClassicGroup]):
         (GroupMetadataManager.onLoaded). Kafka also restarts every rebalance; here a rebalance continues, see
         docs/rules.md.
         """
-        group = context.group_of(ClassicGroup)
         if not (group.members or group.pending_members):
             return
         row = context.rule("F5")
-        self.shift_deadlines(context, outage.length_ms)
+        self.shift_deadlines(context, group, outage.length_ms)
         context.record(
             row,
             EntryType.TAKEN_OVER,
@@ -253,13 +247,12 @@ class Classic(KafkaProtocol[ClassicGroup]):
             deadline_ms=group.join_phase.deadline_ms if group.join_phase else None,
         )
 
-    def shift_deadlines(self, context: StepContext, by_ms: int) -> None:
+    def shift_deadlines(self, context: StepContext, group: ClassicGroup, by_ms: int) -> None:
         """Restart sessions, and shift other deadlines by `by_ms`, the time for which time stood still.
 
         The deadlines of rebalances, of pending ids and of new members' parked JoinGroups are shifted. The
         time of a retention pass is not.
         """
-        group = context.group_of(ClassicGroup)
         for member in group.members.values():
             if member.is_new and member.heartbeat_deadline_ms is not None:
                 member.heartbeat_deadline_ms = context.deadline_at(member.heartbeat_deadline_ms + by_ms)
@@ -272,9 +265,8 @@ class Classic(KafkaProtocol[ClassicGroup]):
         if group.sync_deadline_ms is not None:
             group.sync_deadline_ms = context.deadline_at(group.sync_deadline_ms + by_ms)
 
-    def answer_parked(self, context: StepContext, row: RuleId) -> None:
+    def answer_parked(self, context: StepContext, group: ClassicGroup, row: RuleId) -> None:
         """Answer every parked request with an error, because the group's deadlines stop."""
-        group = context.group_of(ClassicGroup)
         for member in group.members.values():
             if member.parked_join is not None:
                 context.reply(member.parked_join, JoinGroupResponse, row, ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -284,14 +276,13 @@ class Classic(KafkaProtocol[ClassicGroup]):
             member.parked_sync = None
             member.is_new = False
 
-    def release(self, context: StepContext) -> int | None:
+    def release(self, context: StepContext, group: ClassicGroup) -> int | None:
         """Row F4: renew the deadline of a rebalance that is due at the release. Return the end of the join
         phase in ms, if there is one.
 
         That deadline is the one whose handling raised. It gets its full time again, because waiting members
         were answered with an error and have to come back.
         """
-        group = context.group_of(ClassicGroup)
         phase = group.join_phase
         if phase is not None and phase.deadline_ms <= context.now_ms:
             phase.deadline_ms = context.deadline(max(phase.delay_ms, EXTENSION_AT_LEAST_MS))
@@ -306,9 +297,8 @@ class Classic(KafkaProtocol[ClassicGroup]):
     #
     # Source: ClassicGroup.validateOffsetCommit.
 
-    def check_commit(self, context: StepContext, request: OffsetCommit) -> Verdict:
+    def check_commit(self, context: StepContext, group: ClassicGroup, request: OffsetCommit) -> Verdict:
         """Return the first row that applies. A commit of a member renews its session."""
-        group = context.group_of(ClassicGroup)
         if request.generation_id < 0 and group.is_empty:
             return context.rule("O3"), ErrorCode.NONE
         if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
@@ -323,9 +313,10 @@ class Classic(KafkaProtocol[ClassicGroup]):
         arm_session(context, group.members[request.member_id])
         return context.rule("O8"), ErrorCode.NONE
 
-    def check_txn_commit(self, context: StepContext, request: TxnOffsetCommit) -> Verdict:
+    def check_txn_commit(
+        self, context: StepContext, group: ClassicGroup, request: TxnOffsetCommit
+    ) -> Verdict:
         """No session is renewed, and the state of the group does not matter."""
-        group = context.group_of(ClassicGroup)
         has_no_generation = request.generation_id < 0
         is_nobody = has_no_generation and not request.member_id and request.group_instance_id is None
         if is_nobody or (has_no_generation and group.is_empty):

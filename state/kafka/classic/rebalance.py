@@ -41,12 +41,16 @@ EXTENSION_AT_LEAST_MS = 1_000
 
 
 def add_member(
-    context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member_id: str
+    context: StepContext,
+    group: ClassicGroup,
+    rule: RuleId,
+    request: JoinGroup,
+    reply_to: ReplyTo,
+    member_id: str,
 ) -> None:
     """Rows B1 to B3: add a member with a parked JoinGroup, and rebalance. `rule` is the row that admitted the
     member.
     """
-    group = context.group_of(ClassicGroup)
     if group.is_initial_rebalance():
         context.rule("B1")
         group.new_member_added = True
@@ -69,7 +73,7 @@ def add_member(
     )
     if group.state is GroupState.PREPARING_REBALANCE:
         context.rule("B3")
-        maybe_complete_join(context)
+        maybe_complete_join(context, group)
     else:
         context.rule("B2")
         reason = f"new member {member_id} joined"
@@ -124,7 +128,7 @@ def prepare(
         remaining_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
         group.join_phase = JoinPhase(context.deadline(delay_ms), delay_ms, remaining_ms)
     elif not group.has_all_members_joined():
-        _wait_for_joins(context)
+        _wait_for_joins(context, group)
     previous_at_ms = group.last_rebalance_at_ms
     group.last_rebalance_at_ms, group.last_rebalance_reason = context.now_ms, reason
     context.rule("R4")
@@ -158,11 +162,10 @@ def reset_assignments(context: StepContext, rule: RuleId, error: ErrorCode) -> N
             arm_session(context, member)
 
 
-def maybe_complete_join(context: StepContext) -> None:
+def maybe_complete_join(context: StepContext, group: ClassicGroup) -> None:
     """Complete the join phase early if every member joined. An initial rebalance is excluded, because its
     delay collects the first members.
     """
-    group = context.group_of(ClassicGroup)
     if (
         group.state is GroupState.PREPARING_REBALANCE
         and not group.is_initial_rebalance()
@@ -205,31 +208,30 @@ def complete_join(context: StepContext) -> None:
             context.record_member(
                 row, EntryType.MEMBER_REMOVED, member, "did not rejoin within the rebalance timeout"
             )
-    if not _maybe_elect_new_joined_leader(context):
+    if not _maybe_elect_new_joined_leader(context, group):
         return
     group.generation += 1
     if not group.members:
         row = context.rule("C4")
         group.protocol_name, group.leader_id = None, None
         group.subscribed_topics = assignment.all_topics(assignment.subscriptions(group))
-        assignment.settle_partitions(context)
+        assignment.settle_partitions(context, group)
         settle_topics(group)
         transition(context, row, GroupState.EMPTY, EntryType.EMPTY, "the last member is gone")
         return
-    left_out = _init_next_generation(context, context.rule("C5"))
+    left_out = _init_next_generation(context, group, context.rule("C5"))
     if is_for_coordinator(group.protocol_name):
-        _assign(context, left_out)
+        _assign(context, group, left_out)
 
 
-def _init_next_generation(context: StepContext, rule: RuleId) -> list[str]:
+def _init_next_generation(context: StepContext, group: ClassicGroup, rule: RuleId) -> list[str]:
     """Answer every parked JoinGroup and await a SyncGroup of every member. Return the topics that
     `settle_partitions` omits.
     """
-    group = context.group_of(ClassicGroup)
     group.protocol_name = group.select_protocol()
     by_member = assignment.subscriptions(group)
     group.subscribed_topics = assignment.all_topics(by_member)
-    left_out = assignment.settle_partitions(context)
+    left_out = assignment.settle_partitions(context, group)
     settle_topics(group)
     who = "the coordinator makes" if is_for_coordinator(group.protocol_name) else "the leader is asked for"
     transition(
@@ -255,10 +257,9 @@ def _init_next_generation(context: StepContext, rule: RuleId) -> list[str]:
     return left_out
 
 
-def _assign(context: StepContext, left_out: list[str]) -> None:
+def _assign(context: StepContext, group: ClassicGroup, left_out: list[str]) -> None:
     """Row M4: the coordinator assigns at once. Each SyncGroup is answered when it arrives."""
     row = context.rule("M4")
-    group = context.group_of(ClassicGroup)
     known = group.partitions_per_topic
     unknown = [t for t in group.subscribed_topics or [] if not known.get(t) and t not in left_out]
     reason = "the coordinator made the assignment"
@@ -267,21 +268,20 @@ def _assign(context: StepContext, left_out: list[str]) -> None:
     if left_out:
         most = context.config.group_max_partitions
         reason += f"; group.max.partitions ({most}) leaves out {', '.join(left_out)}"
-    become_stable(context, row, assignment.assign(group, group.generation - 1), reason)
+    become_stable(context, group, row, assignment.assign(group, group.generation - 1), reason)
 
 
-def _maybe_elect_new_joined_leader(context: StepContext) -> bool:
+def _maybe_elect_new_joined_leader(context: StepContext, group: ClassicGroup) -> bool:
     """Rows C2 and C3: a leader that did not rejoin is replaced. False if no member rejoined and the join
     phase is extended.
     """
-    group = context.group_of(ClassicGroup)
     leader = group.members.get(group.leader_id or "")
     if not group.members or (leader is not None and leader.parked_join is not None):
         return True
     elected = next((m for m in group.members.values() if m.parked_join is not None), None)
     if elected is None:
         row = context.rule("C3")
-        _wait_for_joins(context, EXTENSION_AT_LEAST_MS)
+        _wait_for_joins(context, group, EXTENSION_AT_LEAST_MS)
         assert group.join_phase is not None
         context.record(
             row,
@@ -297,8 +297,7 @@ def _maybe_elect_new_joined_leader(context: StepContext) -> bool:
     return True
 
 
-def _wait_for_joins(context: StepContext, at_least_ms: int = 0) -> None:
-    group = context.group_of(ClassicGroup)
+def _wait_for_joins(context: StepContext, group: ClassicGroup, at_least_ms: int = 0) -> None:
     delay_ms = max(group.rebalance_timeout_ms(), at_least_ms)
     group.join_phase = JoinPhase(context.deadline(delay_ms), delay_ms, None)
 
@@ -320,23 +319,23 @@ def answer_join(
         leader=group.leader_id,
         skip_assignment=skip_assignment,
         member_id=member.member_id,
-        members=current_members(context) if is_leader else [],
+        members=current_members(context, group) if is_leader else [],
     )
 
 
-def current_members(context: StepContext) -> list[JoinGroupMember]:
-    group = context.group_of(ClassicGroup)
+def current_members(context: StepContext, group: ClassicGroup) -> list[JoinGroupMember]:
     return [
         JoinGroupMember(m.member_id, m.group_instance_id, m.metadata(group.protocol_name))
         for m in group.members.values()
     ]
 
 
-def become_stable(context: StepContext, rule: RuleId, assignments: dict[str, bytes], reason: str) -> None:
+def become_stable(
+    context: StepContext, group: ClassicGroup, rule: RuleId, assignments: dict[str, bytes], reason: str
+) -> None:
     """Store the assignment of the generation and answer every parked SyncGroup. A member without an
     assignment gets empty bytes.
     """
-    group = context.group_of(ClassicGroup)
     for member in group.members.values():
         member.assignment = assignments.get(member.member_id, b"")
     transition(
@@ -352,14 +351,15 @@ def become_stable(context: StepContext, rule: RuleId, assignments: dict[str, byt
     )
     for member in group.members.values():
         if member.parked_sync is not None:
-            answer_sync(context, rule, member.parked_sync, member)
+            answer_sync(context, group, rule, member.parked_sync, member)
             member.parked_sync = None
             arm_session(context, member)
 
 
-def answer_sync(context: StepContext, rule: RuleId, reply_to: ReplyTo, member: Member) -> None:
+def answer_sync(
+    context: StepContext, group: ClassicGroup, rule: RuleId, reply_to: ReplyTo, member: Member
+) -> None:
     """Answer a SyncGroup with the member's assignment."""
-    group = context.group_of(ClassicGroup)
     context.reply(
         reply_to,
         SyncGroupResponse,
@@ -380,15 +380,14 @@ FIRST_VERSION_WITH_SKIP_ASSIGNMENT = 9  # KIP-814
 
 
 def replace_static_member(
-    context: StepContext, request: JoinGroup, reply_to: ReplyTo, member_id: str
+    context: StepContext, group: ClassicGroup, request: JoinGroup, reply_to: ReplyTo, member_id: str
 ) -> None:
     """Replace the member of a known instance id by a new member id. Rebalance only if it is necessary."""
-    group = context.group_of(ClassicGroup)
     assert request.group_instance_id is not None
     old_leader_id = group.leader_id
     old = group.members[group.static_members[request.group_instance_id]]
     taken_over = context.rule("W1")
-    member = _replace_member(context, taken_over, old, member_id)
+    member = _replace_member(context, group, taken_over, old, member_id)
     group.set_protocols(member, request.protocols)
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -401,12 +400,14 @@ def replace_static_member(
         replaced_member_id=old.member_id,
     )
     if group.state is GroupState.STABLE and group.select_protocol() == group.protocol_name:
-        _answer_without_rebalance(context, context.rule("W2"), request, reply_to, member, old_leader_id)
+        _answer_without_rebalance(
+            context, group, context.rule("W2"), request, reply_to, member, old_leader_id
+        )
         return
     group.set_parked_join(member, reply_to)
     if group.state is GroupState.PREPARING_REBALANCE:
         context.rule("W5")
-        maybe_complete_join(context)
+        maybe_complete_join(context, group)
         return
     if group.state is GroupState.STABLE:
         row = context.rule("W3")
@@ -417,9 +418,10 @@ def replace_static_member(
     prepare(context, row, reason, member_id=member_id, client_reason=request.reason)
 
 
-def _replace_member(context: StepContext, rule: RuleId, old: Member, member_id: str) -> Member:
+def _replace_member(
+    context: StepContext, group: ClassicGroup, rule: RuleId, old: Member, member_id: str
+) -> Member:
     """Row W1: fence the old id's parked requests, and replace the old member by a copy with the new id."""
-    group = context.group_of(ClassicGroup)
     fenced = rule, ErrorCode.FENCED_INSTANCE_ID
     if old.parked_join is not None:
         context.reply(old.parked_join, JoinGroupResponse, *fenced, member_id=old.member_id)
@@ -447,6 +449,7 @@ def _replace_member(context: StepContext, rule: RuleId, old: Member, member_id: 
 
 def _answer_without_rebalance(
     context: StepContext,
+    group: ClassicGroup,
     rule: RuleId,
     request: JoinGroup,
     reply_to: ReplyTo,
@@ -461,7 +464,6 @@ def _answer_without_rebalance(
         is_leader = context.group_of(ClassicGroup).leader_id == member.member_id
         answer_join(context, rule, reply_to, member, skip_assignment=is_leader)
         return
-    group = context.group_of(ClassicGroup)
     context.reply(
         reply_to,
         JoinGroupResponse,

@@ -105,7 +105,7 @@ def _refuse_for_size(context: StepContext, request: JoinGroup, reply_to: ReplyTo
 def _join_new_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Rows N2 to N6: a JoinGroup without a member id."""
     group = context.group_of(ClassicGroup)
-    if not _supports_protocols(context, request):
+    if not _supports_protocols(context, group, request):
         verdict = context.rule("N2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse_join(context, reply_to, verdict, "")
     instance_id = request.group_instance_id
@@ -116,11 +116,11 @@ def _join_new_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo
     if not _record_partition_counts(context, request, reply_to):
         return None
     if instance_id is None:
-        return rebalance.add_member(context, context.rule("N6"), request, reply_to, member_id)
+        return rebalance.add_member(context, group, context.rule("N6"), request, reply_to, member_id)
     if instance_id not in group.static_members:
-        return rebalance.add_member(context, context.rule("N4"), request, reply_to, member_id)
+        return rebalance.add_member(context, group, context.rule("N4"), request, reply_to, member_id)
     context.rule("N3")
-    return rebalance.replace_static_member(context, request, reply_to, member_id)
+    return rebalance.replace_static_member(context, group, request, reply_to, member_id)
 
 
 def _record_partition_counts(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> bool:
@@ -169,7 +169,7 @@ def _require_member_id(
 def _join_existing_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Rows E2 to E5: a JoinGroup with a member id."""
     group = context.group_of(ClassicGroup)
-    if not _supports_protocols(context, request):
+    if not _supports_protocols(context, group, request):
         verdict = context.rule("E2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse_join(context, reply_to, verdict, request.member_id)
     if request.member_id in group.pending_members:
@@ -178,23 +178,24 @@ def _join_existing_member(context: StepContext, request: JoinGroup, reply_to: Re
             return _refuse_join(context, reply_to, (context.rule("E3"), ErrorCode.UNKNOWN_SERVER_ERROR), "")
         if not _record_partition_counts(context, request, reply_to):
             return None
-        return rebalance.add_member(context, context.rule("E4"), request, reply_to, request.member_id)
+        return rebalance.add_member(context, group, context.rule("E4"), request, reply_to, request.member_id)
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
         return _refuse_join(context, reply_to, (context.rule("E5"), error), request.member_id)
     if not _record_partition_counts(context, request, reply_to):
         return None
-    return _rejoin(context, request, reply_to, group.members[request.member_id])
+    return _rejoin(context, group, request, reply_to, group.members[request.member_id])
 
 
-def _rejoin(context: StepContext, request: JoinGroup, reply_to: ReplyTo, member: Member) -> None:
+def _rejoin(
+    context: StepContext, group: ClassicGroup, request: JoinGroup, reply_to: ReplyTo, member: Member
+) -> None:
     """Rows E6 to E11: a JoinGroup of a known member."""
-    group = context.group_of(ClassicGroup)
     same_protocols = member.protocols == request.protocols
     match group.state:
         case GroupState.PREPARING_REBALANCE:
             rebalance.update_member(context, context.rule("E6"), member, request, reply_to)
-            rebalance.maybe_complete_join(context)
+            rebalance.maybe_complete_join(context, group)
         case GroupState.COMPLETING_REBALANCE if same_protocols:
             _answer_current_generation(context, context.rule("E7"), reply_to, member)
         case GroupState.COMPLETING_REBALANCE:
@@ -227,9 +228,8 @@ def _answer_current_generation(context: StepContext, rule: RuleId, reply_to: Rep
     rebalance.answer_join(context, rule, reply_to, member)
 
 
-def _supports_protocols(context: StepContext, request: JoinGroup) -> bool:
+def _supports_protocols(context: StepContext, group: ClassicGroup, request: JoinGroup) -> bool:
     """Rows U1 (Empty) and U2: whether the offered protocols fit the group."""
-    group = context.group_of(ClassicGroup)
     context.rule("U1" if group.state is GroupState.EMPTY else "U2")
     return group.supports_protocols(request.protocol_type, request.protocols)
 
@@ -258,7 +258,7 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
     remove_pending_sync_member(group, member)
     if group.state is GroupState.STABLE:
         # The session is not re-armed. Kafka 2.x re-armed it, current Kafka does not.
-        rebalance.answer_sync(context, context.rule("S9"), reply_to, member)
+        rebalance.answer_sync(context, group, context.rule("S9"), reply_to, member)
         return
     is_leader = group.leader_id == member.member_id
     row = context.rule("S8" if is_leader else "S7")
@@ -267,7 +267,9 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
     member.parked_sync = reply_to
     if is_leader:
         assignments = {a.member_id: a.assignment for a in request.assignments}
-        rebalance.become_stable(context, row, assignments, f"leader {group.leader_id} brought the assignment")
+        rebalance.become_stable(
+            context, group, row, assignments, f"leader {group.leader_id} brought the assignment"
+        )
 
 
 def validate_sync_protocol(context: StepContext, request: SyncGroup | OversizedRequest) -> Verdict | None:
@@ -435,7 +437,7 @@ def _maybe_prepare_rebalance_or_complete_join(context: StepContext, gone: list[L
     group = context.group_of(ClassicGroup)
     if group.state is GroupState.PREPARING_REBALANCE:
         context.rule("L8")
-        rebalance.maybe_complete_join(context)
+        rebalance.maybe_complete_join(context, group)
     elif group.state is not GroupState.EMPTY:
         row = context.rule("L7")
         names = ", ".join(m.member_id or m.group_instance_id or "" for m in gone)

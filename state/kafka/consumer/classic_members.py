@@ -104,7 +104,7 @@ def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     predecessor = sender.predecessor
     if is_static and predecessor is not None and migration.can_replace(context, predecessor):
         context.rule("CV15")
-        _join_and_downgrade(context, request, reply_to, sender, subscription)
+        _join_and_downgrade(context, group, request, reply_to, sender, subscription)
         return
     member = _member(context, request, sender)
     row = context.rule("CV16")
@@ -243,7 +243,12 @@ def _answer(
 
 
 def _join_and_downgrade(
-    context: StepContext, request: JoinGroup, reply_to: ReplyTo, sender: Sender, subscription: Subscription
+    context: StepContext,
+    group: ConsumerGroup,
+    request: JoinGroup,
+    reply_to: ReplyTo,
+    sender: Sender,
+    subscription: Subscription,
 ) -> None:
     """Rows DN7 and DN8: the sender takes the place of the last member on the consumer protocol.
 
@@ -252,7 +257,6 @@ def _join_and_downgrade(
     where a rebalance starts it answers with generation 0, and it starts none if another member is not yet at
     its target, so that two members have the same partition for a time.
     """
-    group = context.group_of(ConsumerGroup)
     is_settled = _is_settled(context, group, sender, subscription)
     member = _member(context, request, sender)
     member.client_id, member.client_host = request.client_id, request.client_host

@@ -308,7 +308,7 @@ def fence(
         )
     context.retention_is_stale = True
     cause = f"{_who(member_ids)} removed: {reason}"
-    if maybe_downgrade(context, cause):
+    if maybe_downgrade(context, group, cause):
         context.rule("HB43")
         return
     forget_unused(context)

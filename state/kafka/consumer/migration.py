@@ -123,11 +123,10 @@ def _version(subscription: bytes) -> int:
 # validateOnlineDowngradeWithReplacedMember, convertToClassicGroup), ClassicGroup.fromConsumerGroup.
 
 
-def maybe_downgrade(context: StepContext, reason: str) -> bool:
+def maybe_downgrade(context: StepContext, group: ConsumerGroup, reason: str) -> bool:
     """Convert the group to a classic group and start a rebalance, if the members that remain after a removal
     allow it. Return whether it was converted. `reason` says who was removed and why.
     """
-    group = context.group_of(ConsumerGroup)
     if not group.members or any(member.classic is None for member in group.members.values()):
         return False
     if not _is_allowed(context, len(group.members)):

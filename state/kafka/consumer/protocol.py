@@ -293,24 +293,23 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
 
     # Due deadlines of members. Rows TM1 to TM5: each removes its member.
 
-    def deadline_reached(self, context: StepContext, deadline: DeadlineReached) -> None:
+    def deadline_reached(self, context: StepContext, group: ConsumerGroup, deadline: DeadlineReached) -> None:
         """Remove the member whose deadline is due."""
-        member = context.group_of(ConsumerGroup).members[deadline.member_id]
+        member = group.members[deadline.member_id]
         row, reason = _cause(context, member, deadline.kind)
         fence(context, row, [member.member_id], reason)
 
     # Deadlines after time stood still: in an outage (row F5), or in a quarantine (row F4). Row TM12.
 
-    def take_over(self, context: StepContext, outage: Outage) -> None:
+    def take_over(self, context: StepContext, group: ConsumerGroup, outage: Outage) -> None:
         """Restart all sessions and shift all other timers by the length of the outage. The topics are
         compared again, because they may have changed meanwhile (row MD11).
         """
-        group = context.group_of(ConsumerGroup)
         group.metadata_stale = True
         if not group.members:
             return
         row = context.rule("F5")
-        self.shift_deadlines(context, outage.length_ms)
+        self.shift_deadlines(context, group, outage.length_ms)
         context.record(
             row,
             EntryType.TAKEN_OVER,
@@ -318,9 +317,9 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
             members=list(group.members),
         )
 
-    def shift_deadlines(self, context: StepContext, by_ms: int) -> None:
+    def shift_deadlines(self, context: StepContext, group: ConsumerGroup, by_ms: int) -> None:
         """Shift every deadline by `by_ms`, the time for which time stood still, and restart the sessions."""
-        for member in context.group_of(ConsumerGroup).members.values():
+        for member in group.members.values():
             arm_session(context, member)
             if member.rebalance_deadline_ms is not None:
                 member.rebalance_deadline_ms = context.deadline_at(member.rebalance_deadline_ms + by_ms)
@@ -330,13 +329,13 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
             if classic is not None and classic.sync_deadline_ms is not None:
                 classic.sync_deadline_ms = context.deadline_at(classic.sync_deadline_ms + by_ms)
 
-    def release(self, context: StepContext) -> None:
+    def release(self, context: StepContext, group: ConsumerGroup) -> None:
         """Row F4: renew the deadlines of members that are due at the release.
 
         One of them is the deadline whose handling raised. It gets its full time again. Otherwise the release
         would fire it at once, and the group would be quarantined again.
         """
-        for member in context.group_of(ConsumerGroup).members.values():
+        for member in group.members.values():
             full_ms = max(member.rebalance_timeout_ms, EXTENSION_AT_LEAST_MS)
             if _is_due(context, member.rebalance_deadline_ms):
                 member.rebalance_deadline_ms = context.deadline(full_ms)
@@ -352,7 +351,7 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
         """Return the state of the group, and whether its members are on their way to their targets."""
         return group.progress
 
-    def settle(self, context: StepContext, before: Before) -> None:
+    def settle(self, context: StepContext, group: ConsumerGroup, before: Before) -> None:
         """Note the new state of the group, and record that it has become Stable or Empty. `before` is from
         before the step, `Empty` for a new group.
 
@@ -361,7 +360,6 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
         if not context.has_history:
             return
         state_before, was_rebalancing = before
-        group = context.group_of(ConsumerGroup)
         group.forget_progress()
         state = group.progress.state
         if state == state_before:
@@ -372,11 +370,10 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
         elif state is ConsumerGroupState.STABLE:
             # A static member that comes back in time ends no rebalance.
             has_rebalanced = was_rebalancing or group.last_rebalance_at_ms == context.now_ms
-            record_stable(context, context.rule("GS4"), group.members, has_rebalanced=has_rebalanced)
+            record_stable(context, group, context.rule("GS4"), group.members, has_rebalanced=has_rebalanced)
 
-    def check_commit(self, context: StepContext, request: OffsetCommit) -> Verdict:
+    def check_commit(self, context: StepContext, group: ConsumerGroup, request: OffsetCommit) -> Verdict:
         """Rows OF3, OF5 to OF13 for an OffsetCommit."""
-        group = context.group_of(ConsumerGroup)
         if request.generation_id < 0 and group.is_empty:
             return context.rule("OF3"), ErrorCode.NONE
         member = group.members.get(request.member_id)
@@ -386,9 +383,10 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
             return context.rule("OF6"), ErrorCode.UNSUPPORTED_VERSION
         return _validate_epoch(context, member, request.generation_id, request.topics)
 
-    def check_txn_commit(self, context: StepContext, request: TxnOffsetCommit) -> Verdict:
+    def check_txn_commit(
+        self, context: StepContext, group: ConsumerGroup, request: TxnOffsetCommit
+    ) -> Verdict:
         """Rows OF3 to OF5, OF7 to OF13 and OF18 for a TxnOffsetCommit."""
-        group = context.group_of(ConsumerGroup)
         has_no_epoch = request.generation_id < 0
         if has_no_epoch and group.is_empty:
             return context.rule("OF3"), ErrorCode.NONE
@@ -404,12 +402,12 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
             error = ErrorCode.ILLEGAL_GENERATION
         return row, error
 
-    def check_fetch(self, context: StepContext, request: OffsetFetch) -> Verdict | None:
+    def check_fetch(self, context: StepContext, group: ConsumerGroup, request: OffsetFetch) -> Verdict | None:
         """Rows OF21 to OF23. Return the row that refuses the request, None if none does."""
         if request.member_id is None and request.member_epoch < 0:
             context.rule("OF21")
             return None
-        members = context.group_of(ConsumerGroup).members
+        members = group.members
         member = None if request.member_id is None else members.get(request.member_id)
         if member is None:
             return context.rule("OF22"), ErrorCode.UNKNOWN_MEMBER_ID

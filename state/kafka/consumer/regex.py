@@ -102,9 +102,8 @@ def note_look(
         context.record(rule, EntryType.REGEX_RESOLVED, reason, topics=sorted(resolution.topics))
 
 
-def note_failed_look(context: StepContext, pattern: str) -> None:
+def note_failed_look(context: StepContext, group: ConsumerGroup, pattern: str) -> None:
     """The pattern could not be matched this time: the group keeps its topics until the next look."""
-    group = context.group_of(ConsumerGroup)
     checked = group.checked_regexes.get(pattern)
     if checked is not None:
         looked = replace(checked, looked_at_ms=context.now_ms, is_wanted=not checked.seen)
@@ -253,7 +252,7 @@ def _refresh(
     is_look = begins_checks or (is_look_due(context, pattern) and was_asked(group, pattern))
     if resolution.error is not None:
         if is_look:
-            note_failed_look(context, pattern)
+            note_failed_look(context, group, pattern)
         return Change.NONE
     is_old = known is None or (
         resolution.at_ms - known.at_ms > context.config.group_consumer_regex_refresh_interval_ms

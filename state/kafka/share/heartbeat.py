@@ -160,12 +160,15 @@ def check_room(context: StepContext, request: ShareGroupHeartbeat, group: ShareG
 
 
 def update_member(
-    context: StepContext, member: ShareMember, request: ShareGroupHeartbeat, is_pending: bool
+    context: StepContext,
+    group: ShareGroup,
+    member: ShareMember,
+    request: ShareGroupHeartbeat,
+    is_pending: bool,
 ) -> bool:
     """Update the member, and raise the group epoch at most once if the group needs another target. Return
     whether it was raised. `is_pending`: partitions of before the request are not assigned.
     """
-    group = context.group_of(ShareGroup)
     before, given = member.subscribed_topic_names, request.subscribed_topic_names
     names = before if given is None else sorted(set(given))
     member.client_id, member.client_host = request.client_id, request.client_host
@@ -173,7 +176,7 @@ def update_member(
         member.rack_id = request.rack_id
     if names != before:
         group.subscribe(member, names)
-        forget_unused(context)
+        forget_unused(context, group)
     topics_changed = look(group) if names != before or is_pending or group.metadata_stale else False
     if names != before:
         reason = f"member {member.member_id} {names_change(before, names)}"
@@ -201,11 +204,12 @@ def _why_pending(missing: Mapping[str, Collection[int]]) -> str:
 
 def leave(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
     """Remove the member. Its epoch is not checked. Raise Refused if it is none."""
-    member = context.group_of(ShareGroup).members.get(request.member_id)
+    group = context.group_of(ShareGroup)
+    member = group.members.get(request.member_id)
     if member is None:
         raise no_member(context, "SH30", request.member_id)
     row = context.rule("SH31")
-    _remove(context, row, member, "left the group")
+    _remove(context, group, row, member, "left the group")
     context.reply(
         reply_to,
         ShareGroupHeartbeatResponse,
@@ -215,30 +219,27 @@ def leave(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo)
     )
 
 
-def deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
+def deadline_reached(context: StepContext, group: ShareGroup, deadline: DeadlineReached) -> None:
     """Remove the member whose session is over, answer requests that have waited for too long, or note tasks
     that are open for long.
     """
     if deadline.kind is TimerKind.PARKED:
-        parked_overdue(context, deadline)
-        return
+        return parked_overdue(context, group, deadline)
     if deadline.kind is TimerKind.TASK:
-        tasks_overdue(context)
-        return
-    member = context.group_of(ShareGroup).members[deadline.member_id]
+        return tasks_overdue(context, group)
+    member = group.members[deadline.member_id]
     timeout_ms = SETTINGS.of(context).session_timeout_ms
     reason = f"no heartbeat within the session timeout of {timeout_ms} ms"
-    _remove(context, context.rule("SH33"), member, reason)
+    return _remove(context, group, context.rule("SH33"), member, reason)
 
 
-def _remove(context: StepContext, rule: RuleId, member: ShareMember, reason: str) -> None:
+def _remove(context: StepContext, group: ShareGroup, rule: RuleId, member: ShareMember, reason: str) -> None:
     """Remove the member with its partitions, and raise the group epoch. No target is computed: the next
     heartbeat does it.
     """
-    group = context.group_of(ShareGroup)
     group.remove(member)
     context.record_member(rule, EntryType.MEMBER_REMOVED, member, reason, member_epoch=member.member_epoch)
-    forget_unused(context)
+    forget_unused(context, group)
     look(group)
     bump(context, rule, f"member {member.member_id} was removed: {reason}")
     if not group.members:
@@ -262,13 +263,12 @@ _TASK_AGE_MAX_MS = 10_000
 _MAY_PASS = RETRIABLE | {ErrorCode.NONE}
 
 
-def next_heartbeat_ms(context: StepContext, member: ShareMember) -> int:
+def next_heartbeat_ms(context: StepContext, group: ShareGroup, member: ShareMember) -> int:
     """The HeartbeatIntervalMs of an answer to the member. It is the same for all that have partitions."""
     settings = SETTINGS.of(context)
     interval_ms = settings.heartbeat_interval_ms
     if member.assigned or not context.config.share_assign_at_once:
         return interval_ms
-    group = context.group_of(ShareGroup)
     if group.is_rebalancing:
         wait_ms = due_in_ms(context, settings.assignment_interval_ms)
     elif _waits_for_state(context, group, member):
@@ -299,11 +299,10 @@ def _waits_for_state(context: StepContext, group: ShareGroup, member: ShareMembe
 # GroupMetadataManager.maybeReconcile, ShareGroupAssignmentBuilder.java.
 
 
-def reconcile(context: StepContext, member: ShareMember, is_bumped: bool) -> None:
+def reconcile(context: StepContext, group: ShareGroup, member: ShareMember, is_bumped: bool) -> None:
     """Take the member to the group's target assignment. `is_bumped`: the request raised the group epoch. The
     member loses at once what it no longer subscribes to.
     """
-    group = context.group_of(ShareGroup)
     epoch = group.assignment_epoch
     if member.member_epoch != epoch:
         row = context.rule("ST10")
@@ -446,11 +445,11 @@ def _beat(
             row, EntryType.MEMBER_REJOINED, member, reason, member_epoch=member.member_epoch
         )
     assigned_before = member.assigned
-    is_bumped = update_member(context, member, request, is_pending)
+    is_bumped = update_member(context, group, member, request, is_pending)
     maybe_update_target(context)
-    reconcile(context, member, is_bumped)
+    reconcile(context, group, member, is_bumped)
     member.session_deadline_ms = context.deadline(SETTINGS.of(context).session_timeout_ms)  # row SH26
-    ask_for_initialization(context)
+    ask_for_initialization(context, group)
     has_all = (
         request.member_epoch == 0
         or request.subscribed_topic_names is not None
@@ -462,7 +461,7 @@ def _beat(
         context.rule("SH28"),
         member_id=member.member_id,
         member_epoch=member.member_epoch,
-        heartbeat_interval_ms=next_heartbeat_ms(context, member),
+        heartbeat_interval_ms=next_heartbeat_ms(context, group, member),
         assignment=assigned_partitions(member.assigned) if has_all else None,
     )
 

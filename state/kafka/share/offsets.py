@@ -168,7 +168,7 @@ def _alter(context: StepContext, request: AlterShareGroupOffsets, wanted: _Offse
         assert topic is not None
         asked[topic.topic_id] = (name, _asked(context, group, offsets))
         _forget_failed_deletion(group, topic.topic_id, offsets)
-    ask(context, row, asked)
+    ask(context, group, row, asked)
 
 
 def _asked(context: StepContext, group: ShareGroup, offsets: Mapping[int, int]) -> dict[int, Asked]:

@@ -207,12 +207,12 @@ def state_result(context: StepContext, result: ShareStateResult) -> None:
     """Take the outcome of a task, or a part of it. Members learn by their next heartbeats what follows."""
     group = context.group_of(ShareGroup)
     deletes = any(topic.task == result.task for topic in group.deleting.values())
-    ended = note_deletion(context, result) if deletes else note_initialization(context, result)
+    ended = note_deletion(context, group, result) if deletes else note_initialization(context, group, result)
     stop_watching(group)
-    note_ended(context, ended)
+    note_ended(context, group, ended)
     if not ended.keys() <= group.initializing.keys() | group.initialized.keys() | group.deleting.keys():
-        forget_unused(context)
-    maybe_end_deletion(context)
+        forget_unused(context, group)
+    maybe_end_deletion(context, group)
 
 
 # Requests of other protocols to a share group. Rows SD8, SD9, SO21, SO22.
@@ -344,7 +344,7 @@ class Share(KafkaProtocol[ShareGroup]):
         """Return the state of the group, and whether members are on their way to a target."""
         return group.state, not group.is_settled
 
-    def settle(self, context: StepContext, before: Before) -> None:
+    def settle(self, context: StepContext, group: ShareGroup, before: Before) -> None:
         """Note the new state of the group, and record that each member has its target, because the state does
         not say it. `before` is from before the step, `Empty` for a new group.
 
@@ -353,21 +353,19 @@ class Share(KafkaProtocol[ShareGroup]):
         if not context.has_history:
             return
         state_before, was_unsettled = before
-        group = context.group_of(ShareGroup)
         group.forget_progress()
         if group.state != state_before:
             context.rule("SG5" if group.members else "SG4")
             group.state_timestamp_ms = context.now_ms
         has_rebalanced = was_unsettled or context.has_recorded(EntryType.GROUP_EPOCH_BUMPED)
         if group.members and has_rebalanced and group.is_settled:
-            record_stable(context, context.rule("SP25"), group.members, has_rebalanced=True)
+            record_stable(context, group, context.rule("SP25"), group.members, has_rebalanced=True)
 
-    def take_over(self, context: StepContext, outage: Outage) -> None:
+    def take_over(self, context: StepContext, group: ShareGroup, outage: Outage) -> None:
         """Restart all sessions (row SR7). The topics are compared again, because they may have changed."""
-        group = context.group_of(ShareGroup)
         group.metadata_stale = True
         row = context.rule("F5")
-        self.shift_deadlines(context, outage.length_ms)
+        self.shift_deadlines(context, group, outage.length_ms)
         if group.members:
             context.record(
                 row,
@@ -376,9 +374,8 @@ class Share(KafkaProtocol[ShareGroup]):
                 members=list(group.members),
             )
 
-    def shift_deadlines(self, context: StepContext, by_ms: int) -> None:
+    def shift_deadlines(self, context: StepContext, group: ShareGroup, by_ms: int) -> None:
         """Restart the sessions, and move the other deadlines by `by_ms`, for which time stood still."""
-        group = context.group_of(ShareGroup)
         timeout_ms = SETTINGS.of(context).session_timeout_ms
         for member in group.members.values():
             member.session_deadline_ms = context.deadline(timeout_ms)
@@ -387,10 +384,12 @@ class Share(KafkaProtocol[ShareGroup]):
         if group.overdue_deadline_ms is not None:
             group.overdue_deadline_ms = context.deadline_at(group.overdue_deadline_ms + by_ms)
 
-    def release(self, context: StepContext) -> None:
+    def release(self, context: StepContext, group: ShareGroup) -> None:
         """Row F4: nothing is due, because the sessions have moved with the group's clock."""
 
-    def check_commit(self, context: StepContext, request: OffsetCommit | TxnOffsetCommit) -> Verdict:
+    def check_commit(
+        self, context: StepContext, group: ShareGroup, request: OffsetCommit | TxnOffsetCommit
+    ) -> Verdict:
         """A share group has no committed offsets, whoever commits."""
         return context.rule("SO21"), ErrorCode.GROUP_ID_NOT_FOUND
 

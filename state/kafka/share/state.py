@@ -91,9 +91,8 @@ _OpenTask = tuple[str, int, str, int]
 """What a partition has still to be, the time of the asking, and the partition."""
 
 
-def watch_tasks(context: StepContext) -> None:
+def watch_tasks(context: StepContext, group: ShareGroup) -> None:
     """A task is open: look at the tasks when they can be overdue, if nothing else will before."""
-    group = context.group_of(ShareGroup)
     if group.overdue_deadline_ms is None:
         group.overdue_deadline_ms = context.deadline(OVERDUE_MS)
 
@@ -104,9 +103,8 @@ def stop_watching(group: ShareGroup) -> None:
         group.overdue_deadline_ms = None
 
 
-def tasks_overdue(context: StepContext) -> None:
+def tasks_overdue(context: StepContext, group: ShareGroup) -> None:
     """Note the tasks that are overdue now, once. Those that are younger are looked at later."""
-    group = context.group_of(ShareGroup)
     noted_until_ms, until_ms = group.noted_until_ms, context.now_ms - OVERDUE_MS
     group.overdue_deadline_ms, group.noted_until_ms = None, until_ms
     overdue: dict[str, Numbers] = {}
@@ -165,9 +163,8 @@ def park(context: StepContext, kind: ParkedKind, reply_to: ReplyTo, topics: list
     return deadline_ms
 
 
-def note_ended(context: StepContext, ended: Ended) -> None:
+def note_ended(context: StepContext, group: ShareGroup, ended: Ended) -> None:
     """Take the outcomes of partitions whose tasks have ended, and answer the requests that have all now."""
-    group = context.group_of(ShareGroup)
     waiting = []
     for parked in group.parked:
         for topic in parked.topics:
@@ -181,16 +178,15 @@ def note_ended(context: StepContext, ended: Ended) -> None:
     group.parked = waiting
 
 
-def note_gone(context: StepContext, gone: Iterable[bytes]) -> None:
+def note_gone(context: StepContext, group: ShareGroup, gone: Iterable[bytes]) -> None:
     """The topics with these ids were deleted, and the share coordinator deletes their state by itself."""
-    group = context.group_of(ShareGroup)
     for parked in group.parked:
         deletes = parked.kind is ParkedKind.DELETE_OFFSETS
         outcome = ErrorCode.NONE if deletes else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         for topic in parked.topics:
             if topic.topic_id in gone:
                 topic.outcomes = {n: outcome if o is None else o for n, o in topic.outcomes.items()}
-    note_ended(context, {})
+    note_ended(context, group, {})
 
 
 def _waits(topic: ParkedTopic) -> bool:
@@ -251,17 +247,15 @@ def _text_of(code: int) -> str | None:
     return f"The share coordinator answered with error {code}."
 
 
-def parked_overdue(context: StepContext, deadline: DeadlineReached) -> None:
+def parked_overdue(context: StepContext, group: ShareGroup, deadline: DeadlineReached) -> None:
     """Row SP9: answer each request that has waited for too long. The tasks stay open."""
-    group = context.group_of(ShareGroup)
     overdue = [parked for parked in group.parked if parked.deadline_ms <= deadline.deadline_ms]
     group.parked = [parked for parked in group.parked if parked.deadline_ms > deadline.deadline_ms]
     refuse_parked(context, overdue, context.rule("SP9"), ErrorCode.COORDINATOR_NOT_AVAILABLE, _NOT_ANSWERED)
 
 
-def answer_parked(context: StepContext, row: RuleId) -> None:
+def answer_parked(context: StepContext, group: ShareGroup, row: RuleId) -> None:
     """Answer all that waits with an error, because the group's deadlines stop."""
-    group = context.group_of(ShareGroup)
     parked, group.parked = group.parked, []
     refuse_parked(context, parked, row, ErrorCode.COORDINATOR_NOT_AVAILABLE, _NOT_ANSWERED)
 
@@ -292,28 +286,31 @@ _AS_BEFORE: _Then = "it is what it was", "SO12"
 _ABOVE: _Then = "it is asked again above that epoch", "SI11"
 
 
-def ask_for_initialization(context: StepContext) -> None:
+def ask_for_initialization(context: StepContext, group: ShareGroup) -> None:
     """Ask for the partitions of subscribed topics that are neither initialized nor asked for. What is asked
     for now can be assigned by a later heartbeat at the earliest.
     """
-    group = context.group_of(ShareGroup)
     topics, _ = assignable_topics(group, context.config.group_max_partitions)
     wanted = {name: asked for name, topic in topics.items() if (asked := _wanted(context, group, topic))}
     if wanted:
         row = context.rule("SI5")
         for name in wanted:
             group.deleting.pop(topics[name].topic_id, None)
-        ask(context, row, {topics[name].topic_id: (name, asked) for name, asked in wanted.items()})
+        ask(context, group, row, {topics[name].topic_id: (name, asked) for name, asked in wanted.items()})
 
 
-def ask(context: StepContext, row: RuleId, wanted: Mapping[bytes, tuple[str, Mapping[int, Asked]]]) -> None:
+def ask(
+    context: StepContext,
+    group: ShareGroup,
+    row: RuleId,
+    wanted: Mapping[bytes, tuple[str, Mapping[int, Asked]]],
+) -> None:
     """Ask the share coordinator to initialize these partitions, by topic id. `row` has asked for them."""
-    group = context.group_of(ShareGroup)
     for topic_id, (name, asked) in wanted.items():
         initializing = group.initializing.setdefault(topic_id, InitializingTopic(name, {}))
         initializing.partitions = dict(sorted({**initializing.partitions, **asked}.items()))
     group.initializing = dict(sorted(group.initializing.items()))
-    watch_tasks(context)
+    watch_tasks(context, group)
     by_name = dict(sorted(wanted.values()))
     context.record(
         row,
@@ -360,11 +357,10 @@ def _sentence(wanted: Mapping[str, Mapping[int, Asked]]) -> str:
     return " and ".join(parts)
 
 
-def note_initialization(context: StepContext, result: ShareStateResult) -> Ended:
+def note_initialization(context: StepContext, group: ShareGroup, result: ShareStateResult) -> Ended:
     """Take the outcome of a task to initialize, and return the partitions whose tasks have ended. What is not
     of an open task changes nothing (row SP12).
     """
-    group = context.group_of(ShareGroup)
     ended: Ended = {}
     ready: dict[bytes, set[int]] = {}
     failed: dict[tuple[int, _Then], Numbers] = {}  # by error code, and by what follows
@@ -543,7 +539,7 @@ def ask_for_deletion(
         for id_, (name, numbers) in partitions.items()
     }
     group.deleting = dict(sorted({**group.deleting, **asked}.items()))
-    watch_tasks(context)
+    watch_tasks(context, group)
     named = dict(sorted(partitions.values()))
     context.record(
         row,
@@ -554,11 +550,10 @@ def ask_for_deletion(
     )
 
 
-def note_deletion(context: StepContext, result: ShareStateResult) -> Ended:
+def note_deletion(context: StepContext, group: ShareGroup, result: ShareStateResult) -> Ended:
     """Take the outcome of a task to delete, and return the partitions whose tasks have ended. What is not of
     an open task changes nothing (row SP12).
     """
-    group = context.group_of(ShareGroup)
     ended: Ended = {}
     deleted: Numbers = {}
     failed: dict[int, Numbers] = {}  # by error code
@@ -612,9 +607,8 @@ def _record_not_deleted(context: StepContext, code: int, partitions: Numbers) ->
     )
 
 
-def maybe_end_deletion(context: StepContext) -> None:
+def maybe_end_deletion(context: StepContext, group: ShareGroup) -> None:
     """Delete the group if nothing of its state is left. If the rest has failed, the group stays."""
-    group = context.group_of(ShareGroup)
     codes = [code for topic in group.deleting.values() for code in topic.partitions.values()]
     if not group.deletion or 0 in codes:
         return
@@ -666,16 +660,15 @@ def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
         group.initialized = _without(group.initialized, gone)
         group.deleting = _without(group.deleting, gone)
         stop_watching(group)
-        note_gone(context, gone)
-    forget_unused(context)
-    maybe_end_deletion(context)
+        note_gone(context, group, gone)
+    forget_unused(context, group)
+    maybe_end_deletion(context, group)
 
 
-def forget_unused(context: StepContext) -> None:
+def forget_unused(context: StepContext, group: ShareGroup) -> None:
     """Forget the topics that no subscription, no state, no member's partitions and no target refers to (row
     MI15).
     """
-    group = context.group_of(ShareGroup)
     used = {id_ for target in group.target.values() for id_ in target}
     used.update(topic_id for topic_id, _, _ in group.state_partitions())
     for member in group.members.values():
