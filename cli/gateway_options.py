@@ -12,7 +12,7 @@ from gateway.authorization.sources import INTERVAL_S, AclOptions
 from gateway.limits import Limits
 from gateway.net.advertised import Template
 from gateway.net.options import GatewayOptions
-from gateway.quotas.rules import read_quotas
+from gateway.quotas import read_quotas
 from gateway.security.authentication import ListenerSecurity
 from gateway.telemetry.service import INTERVAL_MAX_MS, INTERVAL_MIN_MS, INTERVAL_MS
 from gateway.upstream.share_groups import Coordinators

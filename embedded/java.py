@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 MIN_JAVA_VERSION = 17
 # Spark adds this module to the command of every JVM it starts. Runtimes reduced by jlink often lack it.
@@ -19,11 +18,6 @@ _PROBE_TIMEOUT_S = 60
 
 class JavaNotFound(RuntimeError):
     """No suitable Java was found. The message lists the places, the faults found there, and what to do."""
-
-
-class _Probe(NamedTuple):
-    version: int
-    home: Path
 
 
 def find_java() -> Path:
@@ -43,12 +37,12 @@ def _find_java(java_home: str | None, path: str | None) -> Path:
         probe = _probe(java)
         if probe is None:
             refused.append(f"{source}: {java} does not run")
-        elif probe.version < MIN_JAVA_VERSION:
-            refused.append(f"{source}: {java} is Java {probe.version}")
-        elif not _has_needed_module(java):
+        elif probe[0] < MIN_JAVA_VERSION:
+            refused.append(f"{source}: {java} is Java {probe[0]}")
+        elif _run(java, "--add-modules", NEEDED_MODULE, "-version") is None:
             refused.append(f"{source}: {java} lacks the module {NEEDED_MODULE}, which Spark loads")
         else:
-            return probe.home / "bin" / "java"
+            return probe[1] / "bin" / "java"
     looked_at = "\n  ".join(["Looked at JAVA_HOME and PATH:", *(refused or ["neither has a java"])])
     raise JavaNotFound(
         f"Java {MIN_JAVA_VERSION} or newer is needed. {looked_at}\n"
@@ -63,19 +57,15 @@ def _candidates(java_home: str | None, path: str | None) -> Iterator[tuple[str, 
         yield "PATH", Path(on_path)
 
 
-def _probe(java: Path) -> _Probe | None:
-    """Query a Java's version and home. None if it does not run or does not answer like a Java."""
+def _probe(java: Path) -> tuple[int, Path] | None:
+    """Return a Java's version and home, or None if it does not run or does not answer like a Java."""
     report = _run(java, "-XshowSettings:properties", "-version")
     found = dict(re.findall(r"^ +(java\.\S+) = (.+)$", report or "", re.MULTILINE))
     # "1.8" before Java 9, "17" since.
     version = re.match(r"(?:1\.)?(\d+)", found.get("java.specification.version", ""))
     if version is None or "java.home" not in found:
         return None
-    return _Probe(int(version[1]), Path(found["java.home"]))
-
-
-def _has_needed_module(java: Path) -> bool:
-    return _run(java, "--add-modules", NEEDED_MODULE, "-version") is not None
+    return int(version[1]), Path(found["java.home"])
 
 
 def _run(java: Path, *options: str) -> str | None:

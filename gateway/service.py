@@ -27,8 +27,7 @@ from gateway.metrics.numbers import Numbers
 from gateway.net.limits.connections import allow_open_files, files_for
 from gateway.net.options import GatewayOptions
 from gateway.net.server import CannotListen, Gateway
-from gateway.quotas.quotas import Quotas
-from gateway.quotas.rules import QuotaRules, QuotasError, read_quotas
+from gateway.quotas import QuotaRules, Quotas, QuotasError, read_quotas
 from gateway.security.settings import SecurityError
 from gateway.telemetry.service import ClientTelemetry
 from gateway.telemetry.writer import TelemetryWriter, expect_topic, telemetry_writer
@@ -215,21 +214,17 @@ async def _serve(
 ) -> None:
     acls = None if options.acls is None else CurrentAcls.of(options.acls, cluster)
     quotas = Quotas(options.limits, QuotaRules() if rules is None else rules.value)
-    authorizer = None if acls is None else acls.authorizer
     gateway = Gateway(
         options,
         cluster,
         backend,
         groups,
-        authorizer=authorizer,
+        authorizer=None if acls is None else acls.authorizer,
         quotas=quotas,
         counts=counts,
         telemetry=telemetry,
         evidence=writer,
     )
-    watching = None
-    if rules is not None:
-        watching = asyncio.create_task(rules.follow(quotas.use, QUOTAS_INTERVAL_S))
     try:
         if acls is not None:
             await acls.refresh()  # before any client can connect
@@ -239,10 +234,11 @@ async def _serve(
         started.set_result(RunningGateway(gateway.address, gateway, readiness, loop, stop))
         async with AsyncExitStack() as stack:
             stack.enter_context(loop_watched(counts))
+            if rules is not None:
+                following = asyncio.create_task(rules.follow(quotas.use, QUOTAS_INTERVAL_S))
+                stack.callback(following.cancel)
             if acls is not None:
                 await stack.enter_async_context(acls.followed())
             await stop.wait()
     finally:
-        if watching is not None:
-            watching.cancel()
         await gateway.close()

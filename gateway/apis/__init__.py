@@ -81,7 +81,7 @@ REFUSED: frozenset[int] = frozenset(
 async def _restrict(context: RequestContext, response: Any) -> None:
     services = context.services
     if context.version >= FIRST_WITH_FEATURES:
-        services.share_groups.learn(level_in(response))
+        services.share_groups.set_level(level_in(response))
     hidden, own = REFUSED, own_versions(services)
     if services.checks_passed_on:
         hidden |= {key for key, api in PASSED.items() if api.is_hidden}

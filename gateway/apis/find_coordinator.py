@@ -53,7 +53,7 @@ async def _find(context: RequestContext, key_type: int, key: str) -> dict[str, A
         return _refused(key, ErrorCode.INVALID_REQUEST)
     if not may_describe_group(context, key):
         return _refused(key, GatewayError.GROUP_AUTHORIZATION_FAILED)
-    context.services.share_groups.look(key)
+    context.services.share_groups.refresh_leaders(key)
     node_id = context.coordinator_of(key)
     if node_id is None:
         return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)

@@ -60,7 +60,7 @@ async def _watch_heartbeat(context: RequestContext, message: bytes) -> Screened 
 
     def saw(response: bytes) -> None:
         if int.from_bytes(response[_ERROR_CODE]) == GatewayError.NOT_COORDINATOR:
-            context.services.share_groups.forget()
+            context.services.share_groups.expire_leaders()
 
     return Screened(message, {}, saw=saw)
 

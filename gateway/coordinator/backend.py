@@ -31,16 +31,16 @@ _MARGIN = 3.0
 _HALF_LIFE_S = 5.0
 
 
-class Held(Protocol):
+class HeldRequest(Protocol):
     """A request that is held. `asked_at_s` is in seconds of the clock that `HeldRequests` gets."""
 
     asked_at_s: float
 
-    def is_over(self) -> bool:
-        """Whether it has an answer, or nothing waits for one."""
+    def is_wanted(self) -> bool:
+        """Return False if it has an answer, or if nothing waits for one."""
 
 
-H = TypeVar("H", bound=Held)
+H = TypeVar("H", bound=HeldRequest)
 
 
 class AdaptiveTimeout:
@@ -57,7 +57,7 @@ class AdaptiveTimeout:
         self._slowest_s = 0.0
         self._learned_at_s = 0.0
 
-    def learn(self, took_s: float, now_s: float) -> None:
+    def record(self, took_s: float, now_s: float) -> None:
         """Record how long an answer took, even if it came too late for the member."""
         faded_s = self._slowest_s * 0.5 ** ((now_s - self._learned_at_s) / _HALF_LIFE_S)
         self._slowest_s, self._learned_at_s = max(took_s, faded_s), now_s
@@ -87,7 +87,7 @@ class HeldRequests(Generic[H]):
     def first(self) -> H | None:
         """The request that is held for the longest time. Those before it, which are over, are dropped."""
         held = self._held
-        while held and held[0].is_over():
+        while held and not held[0].is_wanted():
             held.popleft()
         return held[0] if held else None
 
@@ -155,10 +155,6 @@ class _Waiting(PendingRequest):
     def is_wanted(self) -> bool:
         """See `PendingRequest`. Nothing waits for a request that was given up, or whose client is gone."""
         return not self.answered.done()
-
-    def is_over(self) -> bool:
-        """See `Held`."""
-        return self.answered.done()
 
 
 class CoordinatorBackend:
@@ -280,12 +276,12 @@ class CoordinatorBackend:
                 if waiting.timeout_ms <= ANSWER_TIMEOUT_MS:
                     took_s = now_s - waiting.asked_at_s
                     slowest_s = max(slowest_s, took_s)
-                    self._counts.coordinator_answer(type(waiting.request).__name__, took_s)
+                    self._counts.coordinator[type(waiting.request).__name__].add(took_s)
                 if not waiting.answered.done():
                     waiting.answered.waiting = None  # it refers to its answer
                     waiting.answered.set_result(outcome)
         if slowest_s:
-            self._held.timeout.learn(slowest_s, now_s)
+            self._held.timeout.record(slowest_s, now_s)
         self._held.first()  # drops the answered ones before it
 
     def _end(self, waiting: _Waiting, error: ClientError) -> None:

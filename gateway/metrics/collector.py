@@ -42,15 +42,11 @@ def _metric(name: str, family: Family, values: Values) -> Metric:
         for label_values, (*buckets, total) in sorted(values.items()):
             histogram.add_metric(label_values, _cumulative(buckets), total)
         return histogram
-    if family.kind == "counter":
-        counter = CounterMetricFamily(full, family.meaning, labels=labels)
-        for label_values, (value,) in sorted(values.items()):
-            counter.add_metric(label_values, value)
-        return counter
-    gauge = GaugeMetricFamily(full, family.meaning, labels=labels)
+    metric_type = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+    metric = metric_type(full, family.meaning, labels=labels)
     for label_values, (value,) in sorted(values.items()):
-        gauge.add_metric(label_values, value)
-    return gauge
+        metric.add_metric(label_values, value)
+    return metric
 
 
 def _cumulative(buckets: list[float]) -> list[tuple[str, float]]:

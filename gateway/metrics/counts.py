@@ -3,7 +3,7 @@ counter of prometheus_client takes one of them. Written by the event loop's thre
 """
 
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 
 BUCKETS_S = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """Upper bounds of the histograms, in seconds. A last bucket without a bound follows."""
@@ -45,27 +45,11 @@ class GatewayCounts:
         self.closed: Counter[str] = Counter()
         self.received_bytes = 0
         self.sent_bytes = 0
-        self.answered: dict[int, DurationHistogram] = {}
+        self.answered: defaultdict[int, DurationHistogram] = defaultdict(DurationHistogram)
         self.errors: Counter[tuple[int, int]] = Counter()
         self.items: Counter[int] = Counter()
         self.throttled: Counter[int] = Counter()
         self.throttled_s = 0.0
         self.held = 0
         self.held_s = 0.0
-        self.coordinator: dict[str, DurationHistogram] = {}
-
-    def answer(self, api_key: int, seconds: float) -> None:
-        """Count an answered request."""
-        try:
-            self.answered[api_key].add(seconds)
-        except KeyError:
-            self.answered[api_key] = DurationHistogram()
-            self.answered[api_key].add(seconds)
-
-    def coordinator_answer(self, request: str, seconds: float) -> None:
-        """Count a response of the coordinator to a request of this kind."""
-        try:
-            self.coordinator[request].add(seconds)
-        except KeyError:
-            self.coordinator[request] = DurationHistogram()
-            self.coordinator[request].add(seconds)
+        self.coordinator: defaultdict[str, DurationHistogram] = defaultdict(DurationHistogram)

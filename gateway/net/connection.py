@@ -51,7 +51,7 @@ class Connection:
     def __init__(self, listener: Listener, client: ClientStream) -> None:
         self._listener = listener
         self._client = client
-        client.start_by(self._start_at_once)
+        client.dispatcher.start_at_once = self._start_at_once
         self._peer = client.peer
         self._client_host = f"/{self._peer}"  # as Java prints an address without a name
         self._own_host = listener.advertised_host or client.own_host
@@ -121,11 +121,12 @@ class Connection:
 
     async def _work(self, tasks: asyncio.TaskGroup) -> None:
         while True:
-            message, slot = await self._client.take()
+            message, slot = await self._client.dispatcher.take()
             try:
                 await self._start(tasks, request_header(message), message, slot)
             except ProtocolError:
-                await self._client.turn(slot)  # the requests before it are well-formed, and get a response
+                # The requests before it are well-formed, and get a response.
+                await self._client.dispatcher.turn(slot)
                 raise
             del message  # it may be large, and the next one may be long in coming
 
@@ -188,7 +189,7 @@ class Connection:
     async def _in_order(self, slot: ResponseSlot, kind: RequestOrdering) -> None:
         """Wait until a request of this kind may start."""
         if kind is not self._latest or kind is RequestOrdering.ALONE:
-            await self._client.turn(slot)
+            await self._client.dispatcher.turn(slot)
             self._latest = kind
 
     async def _authenticate(
@@ -238,7 +239,7 @@ class Connection:
         """Have the broker authenticate the client."""
         outcome = await self._passed_sasl.relay(header, message, await self._connected(tasks, slot))
         if outcome.accepted is not None:
-            self._session.accept(outcome.accepted.name, outcome.accepted.lifetime_ms)
+            self._session.accept(outcome.accepted, outcome.lifetime_ms)
             self._client.authenticate()
         self._client.answer(slot, framed(outcome.response))
         if outcome.failed is not None:
@@ -248,7 +249,7 @@ class Connection:
         """End the connection a little after the last response, as a broker does. A client that finds the
         response and the end together may report the end only.
         """
-        await self._client.answered()
+        await self._client.dispatcher.answered()
         await asyncio.sleep(self._listener.limits.failed_authentication_delay_s)
         raise AuthenticationFailed(why)
 
@@ -326,7 +327,7 @@ class Connection:
             await upstream.send(message)
             self._client.answer(slot)
             return
-        await self._at_broker.acquire(partial(self._client.turn, slot))
+        await self._at_broker.acquire(partial(self._client.dispatcher.turn, slot))
         self._forwarded.put_nowait((header, slot, screened))
         await upstream.send(message)
 
@@ -335,7 +336,7 @@ class Connection:
         upstream = self._upstream
         if upstream is not None and not (upstream.ended and not self._at_broker.requests):
             if upstream.is_due:
-                await self._client.turn(slot)
+                await self._client.dispatcher.turn(slot)
                 await upstream.authenticate()
             return upstream
         # A broker closes idle connections. The client's connection is not idle.

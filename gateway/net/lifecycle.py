@@ -71,12 +71,10 @@ class Watched(Protocol):
     @property
     def is_busy(self) -> bool:
         """True if requests wait or are under way."""
-        ...
 
     @property
     def held_bytes(self) -> int:
         """The bytes of responses that the kernel does not have yet."""
-        ...
 
     def end(self, why: Exception) -> None: ...
 

@@ -10,7 +10,7 @@ from gateway.log_text import RateLimitedWarning
 from gateway.metrics.counts import GatewayCounts
 from gateway.net.lifecycle import ClientGone
 from gateway.net.limits.requests import ForwardingLimiter, LargeRequestRate, ParkedMemoryLimit
-from gateway.quotas.quotas import Quotas
+from gateway.quotas import Quotas
 from gateway.security.authentication import ListenerSecurity
 from gateway.upstream.api_versions import CachedApiVersions
 from gateway.upstream.connections import Upstream

@@ -24,7 +24,7 @@ class GatewayOptions:
     `templates` are the addresses of brokers in responses instead: see `gateway.net.advertised`.
 
     `reply_partition` None: the gateway draws one. `acls` None: every client may do everything. `quotas` is
-    a file: see `gateway.quotas.rules`. With `expose_internal_topics` clients see the coordinator's own topics
+    a file: see `gateway.quotas`. With `expose_internal_topics` clients see the coordinator's own topics
     as ordinary topics. Without `consumer_protocol` clients see a broker whose feature `group.version` is 0,
     with `share_groups` OFF one whose feature `share.version` is 0.
     `telemetry_interval_ms` is how often clients push their metrics to the gateway, None if it takes none.

@@ -67,7 +67,9 @@ class Responses:
         slot.waits_for = answer.response
         answer.response.add_done_callback(partial(self._complete, api, slot, header, answer.fields))
         if api.parks is not None:
-            number = self._parked_memory.add(slot.sent_bytes, self._give_up)
+            # The client sends the request again, when it has looked for the coordinator.
+            give_up = partial(self._unpark, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            number = self._parked_memory.add(slot.sent_bytes, give_up)
             self._parked = slot, header, answer, number, api.parks
             if self._is_draining:
                 self._unpark(GatewayError.NOT_COORDINATOR)
@@ -148,10 +150,6 @@ class Responses:
             self._client.end(cast(Exception, error))
         else:
             self._client.answer(slot, framed(encoded.result()))
-
-    def _give_up(self) -> None:
-        """The client sends the request again, when it has looked for the coordinator."""
-        self._unpark(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def _unpark(self, error: GatewayError | ErrorCode) -> None:
         """The coordinator's own response is dropped when it comes."""

@@ -6,6 +6,7 @@ import ssl
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from weakref import WeakKeyDictionary
 
@@ -30,7 +31,7 @@ from gateway.net.listener import ConnectionLog, Listener
 from gateway.net.options import GatewayOptions
 from gateway.net.stream import ClientStream
 from gateway.net.tls_entry import TlsEntry
-from gateway.quotas.quotas import Quotas
+from gateway.quotas import Quotas
 from gateway.telemetry.service import ClientTelemetry
 from gateway.upstream.api_versions import CachedApiVersions
 from gateway.upstream.cluster import Cluster, InternalTopics
@@ -71,14 +72,10 @@ class Gateway:
         evidence: DeliveryEvidence | None = None,
     ) -> None:
         layout, limits, security = options.layout, options.limits, options.security
-        self._listen = options.listen
+        self._options = options
         self._cluster = cluster
-        self._limits = limits
-        self._advertised_host = options.advertised_host
-        self._security = security
-        self._shares_ports = options.shares_ports
         self._advertised = Advertised(options.templates, lambda: self._ports)
-        self._services = Services(
+        services = Services(
             backend,
             cluster,
             FreshGroups(backend, groups, limits, layout.request_partitions),
@@ -94,21 +91,31 @@ class Gateway:
             telemetry=telemetry,
             deliveries=None if evidence is None else Deliveries(_now_ms),
         )
-        self.share_groups = self._services.share_groups
+        self.share_groups = services.share_groups
         self._reports = None
-        if evidence is not None and self._services.deliveries is not None:
-            self._reports = DeliveryReports(self._services.deliveries, cluster, evidence)
-        self._quotas = quotas or Quotas(limits)
-        self._counts = counts or GatewayCounts()
-        self._admission = ConnectionAdmission(limits, self._quotas)
+        if evidence is not None and services.deliveries is not None:
+            self._reports = DeliveryReports(services.deliveries, cluster, evidence)
+        self._shared = Listener(
+            node_id=None,
+            services=services,
+            limits=limits,
+            forwarding=ForwardingLimiter(limits.forwarded),
+            capacity=CapacityLimiter(limits.at_coordinator, limits.bytes_at_coordinator),
+            parked_memory=ParkedMemoryLimit(limits.parked_bytes),
+            large_requests=LargeRequestRate(limits.large_bytes_per_s, limits.large_burst_bytes),
+            connect=partial(self._connect, None),
+            api_versions=CachedApiVersions(cluster),
+            advertised_host=options.advertised_host,
+            security=security,
+            log_lines=ConnectionLog(),
+            quotas=quotas or Quotas(limits),
+            counts=counts or GatewayCounts(),
+        )
+        """The first listener. Those of brokers share all of it but the node id and the connections."""
+        self._admission = ConnectionAdmission(limits, self._shared.quotas)
         self.is_draining = False
-        self._capacity = CapacityLimiter(limits.at_coordinator, limits.bytes_at_coordinator)
-        self._parked_memory = ParkedMemoryLimit(limits.parked_bytes)
-        self._large_requests = LargeRequestRate(limits.large_bytes_per_s, limits.large_burst_bytes)
-        self._api_versions = CachedApiVersions(cluster)
         self._unread = WriteBufferLimit(limits.unread_bytes)
         self._received = ReceiveBufferLimit(limits.unanswered_bytes, limits.write_timeout_s)
-        self._forwarding = ForwardingLimiter(limits.forwarded)
         self._opening = asyncio.Lock()
         self._servers: dict[int | None, asyncio.Server] = {}
         self._listeners: dict[int | None, Listener] = {}
@@ -116,16 +123,13 @@ class Gateway:
         self._first_port = options.listen.port
         self._tls = None if security.tls is None else TlsEntry(security.tls, limits.authentication_timeout_s)
         self._server_names: WeakKeyDictionary[ssl.SSLObject, str] = WeakKeyDictionary()
-        self._watching: asyncio.Task[None] | None = None
         self._connections: dict[Connection, asyncio.Task[None]] = {}
-        self._log_lines = ConnectionLog()
-        self._following: asyncio.Task[None] | None = None
-        self._reporting: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     @property
     def address(self) -> Address:
         """The first listener's address, which clients use as bootstrap.servers."""
-        return Address(self._advertised_host or self._listen.host, self._first_port)
+        return Address(self._options.advertised_host or self._options.listen.host, self._first_port)
 
     def connections(self) -> list[Connection]:
         """The connections of clients."""
@@ -133,18 +137,18 @@ class Gateway:
 
     async def start(self) -> None:
         """Listen. Raises CannotListen, or UpstreamLost if no broker answers."""
-        if self._security.tls is not None:
-            self._note_server_names(self._security.tls)
+        if self._shared.security.tls is not None:
+            self._note_server_names(self._shared.security.tls)
         await self._cluster.refresh()
         await self.share_groups.refresh()
-        self._servers[None] = await self._serve(None, self._listen.port)
+        self._servers[None] = await self._serve(None, self._options.listen.port)
         self._first_port = _port_of(self._servers[None])
         for node_id in list(self._cluster.nodes):
             await self._listener_port(node_id)
-        self._following = asyncio.create_task(self._security.follow())
-        self._watching = asyncio.create_task(self._advertised.watch())
+        followed = [self._shared.security.follow(), self._advertised.watch()]
         if self._reports is not None:
-            self._reporting = asyncio.create_task(self._reports.follow())
+            followed.append(self._reports.follow())
+        self._tasks = [asyncio.create_task(one) for one in followed]
 
     @property
     def is_listening(self) -> bool:
@@ -176,49 +180,46 @@ class Gateway:
         forwarded = sum(connection.forwarded for connection in connections)
         items = sum(connection.items for connection in connections)
         held: Values = {
-            ("room",): [float(self._capacity.waiting)],
-            ("flow",): [float(self._large_requests.waiting)],
+            ("room",): [float(self._shared.capacity.waiting)],
+            ("flow",): [float(self._shared.large_requests.waiting)],
             ("memory",): [float(self._received.held)],
             ("quota",): [float(sum(connection.is_muted for connection in connections))],
         }
         return {
-            **counted(self._counts),
+            **counted(self._shared.counts),
             "connections": {(): [len(connections)]},
             "in_flight": {("brokers",): [forwarded], ("coordinator",): [unanswered - forwarded + items]},
             "held_clients": held,
             "unanswered_bytes": {(): [self._received.bytes]},
             "unread_bytes": {(): [self._unread.bytes]},
-            "parked_bytes": {(): [self._parked_memory.bytes]},
+            "parked_bytes": {(): [self._shared.parked_memory.bytes]},
             "upstream_connections": {(): [sum(connection.has_upstream for connection in connections)]},
             "draining": {(): [float(self.is_draining)]},
-            **delivered(self._services.deliveries),
+            **delivered(self._shared.services.deliveries),
         }
 
     async def close(self) -> None:
         """Close all listeners and connections."""
-        if self._watching is not None:
-            self._watching.cancel()
         for server in self._servers.values():
             server.close()
         if self._tls is not None:
             self._tls.close()
-        serving = list(self._connections.values())
-        serving += [task for task in (self._following, self._reporting) if task is not None]
-        for task in serving:
+        tasks = [*self._connections.values(), *self._tasks]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._reports is not None:  # the connections' end has released what their members held
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_REPORT_S):
                     await self._reports.write()
-        self._services.transactions.close()
+        self._shared.services.transactions.close()
         self.share_groups.close()
         self._cluster.close()
 
     async def _listener_port(self, node_id: int) -> int:
         async with self._opening:
             if node_id not in self._ports:
-                wanted = self._listen.port + 1 + node_id if self._listen.port else 0
+                wanted = self._options.listen.port + 1 + node_id if self._options.listen.port else 0
                 server = await self._serve(node_id, wanted)
                 port = _port_of(server)
                 try:
@@ -233,25 +234,10 @@ class Gateway:
     async def _serve(self, node_id: int | None, port: int) -> asyncio.Server:
         if self.is_draining:
             raise CannotListen("the gateway is about to end")
-        listener = Listener(
-            node_id=node_id,
-            services=self._services,
-            limits=self._limits,
-            forwarding=self._forwarding,
-            capacity=self._capacity,
-            parked_memory=self._parked_memory,
-            large_requests=self._large_requests,
-            connect=partial(self._connect, node_id),
-            api_versions=self._api_versions,
-            advertised_host=self._advertised_host,
-            security=self._security,
-            log_lines=self._log_lines,
-            quotas=self._quotas,
-            counts=self._counts,
-        )
+        listener = replace(self._shared, node_id=node_id, connect=partial(self._connect, node_id))
         may_begin = partial(self._accept, listener)
-        authenticated = not self._security.is_asked
-        where = Address(self._listen.host, port)
+        authenticated = not self._shared.security.is_asked
+        where = Address(self._options.listen.host, port)
         if port > MAX_PORT:
             raise CannotListen(f"broker {node_id} would have port {port}: choose a lower one, or 0")
         loop = asyncio.get_running_loop()
@@ -260,9 +246,9 @@ class Gateway:
             found = await loop.getaddrinfo(where.host, port, type=socket.SOCK_STREAM)
             stream = partial(
                 ClientStream,
-                self._limits,
+                self._shared.limits,
                 may_begin,
-                self._counts,
+                self._shared.counts,
                 self._unread,
                 self._received,
                 authenticated=authenticated,
@@ -272,7 +258,7 @@ class Gateway:
                 str(found[0][4][0]),
                 port,
                 backlog=_BACKLOG,
-                reuse_port=self._shares_ports,
+                reuse_port=self._options.shares_ports,
             )
         except OSError as error:
             raise CannotListen(f"cannot listen at {where}: {error}") from error
@@ -283,22 +269,22 @@ class Gateway:
     async def _connect(self, node_id: int | None) -> Upstream:
         """Connect to this broker, or with None to the first that answers. Raises UpstreamLost."""
         access = self._cluster.access
-        if self._security.by_broker:
+        if self._shared.security.by_broker:
             access = access.without_sasl()
         if node_id is not None:
-            return await Upstream.open(self._cluster.nodes[node_id], self._limits, access)
-        return await self._cluster.at_any(lambda address: Upstream.open(address, self._limits, access))
+            return await Upstream.open(self._cluster.nodes[node_id], self._shared.limits, access)
+        return await self._cluster.at_any(lambda address: Upstream.open(address, self._shared.limits, access))
 
     def _accept(self, listener: Listener, client: ClientStream) -> None:
         decision = self._admission.admit(client.peer)
         refused = DRAINING if self.is_draining else decision.refused
         client.ended.add_done_callback(lambda _, peer=client.peer: self._admission.release(peer))  # type: ignore[misc]
         if refused is not None:
-            self._counts.refused[refused] += 1
-            self._log_lines.refused.add(connections=len(self._connections), limit=refused)
+            self._shared.counts.refused[refused] += 1
+            self._shared.log_lines.refused.add(connections=len(self._connections), limit=refused)
             self._later(decision.wait_s, client, partial(self._refuse, client))
         else:
-            self._counts.accepted += 1
+            self._shared.counts.accepted += 1
             self._later(
                 decision.wait_s, client, partial(self._begin, self._by_name(listener, client), client)
             )

@@ -15,7 +15,7 @@ from gateway import apis
 from gateway.apis.screened import Screened
 from gateway.limits import Limits
 from gateway.metrics.counts import GatewayCounts
-from gateway.net.dispatch import Dispatcher, StartAtOnce
+from gateway.net.dispatch import Dispatcher
 from gateway.net.lifecycle import (
     ClientGone,
     ConnectionEvent,
@@ -85,8 +85,18 @@ class ClientStream(Endpoint, asyncio.Protocol):
 
     # What has slots has no dictionary. The parts do not hold the stream: it goes when its owner goes.
     __slots__ = (
-        "_counts", "_is_authenticated", "_is_counted", "_life", "_limits", "_loop", "_made", "_reading",
-        "_received", "_taking", "_timers", "_writing",
+        "_counts",
+        "_is_authenticated",
+        "_is_counted",
+        "_life",
+        "_limits",
+        "_loop",
+        "_made",
+        "_reading",
+        "_received",
+        "_timers",
+        "_writing",
+        "dispatcher",
     )  # fmt: skip
 
     def __init__(
@@ -111,7 +121,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._life = Lifecycle(self._timers, loop.create_future())
         self._reading = RequestReader(limits.unauthenticated_frame_bytes)
         self._writing = ResponseWriter(self._life, counts, unread)
-        self._taking = Dispatcher(limits, self._life, self._reading, self._writing, loop)
+        self.dispatcher = Dispatcher(limits, self._life, self._reading, self._writing, loop)
 
     # The way of a request, and of its response.
 
@@ -128,22 +138,6 @@ class ClientStream(Endpoint, asyncio.Protocol):
         except ProtocolError as error:
             self.end(error)
         self._go_on()
-
-    def start_by(self, start_at_once: StartAtOnce) -> None:
-        """See `Dispatcher`."""
-        self._taking.start_at_once = start_at_once
-
-    async def take(self) -> tuple[bytes, ResponseSlot]:
-        """See `Dispatcher.take`."""
-        return await self._taking.take()
-
-    async def turn(self, slot: ResponseSlot) -> None:
-        """Wait until all earlier requests are answered."""
-        await self._taking.turn(slot)
-
-    async def answered(self) -> None:
-        """Wait until all requests that were taken are answered."""
-        await self._taking.answered()
 
     def answer(self, slot: ResponseSlot, *frame: bytes) -> None:
         """Send a response to the client, after the responses to all earlier requests."""
@@ -196,10 +190,10 @@ class ClientStream(Endpoint, asyncio.Protocol):
         bytes_here = reading.bytes + writing.taken_bytes + reading.buffer.partial_bytes
         if (bytes_here > SMALL_BYTES or self._is_counted) and not self._transport.is_closing():
             self._is_counted = self._received.count(self, bytes_here)
-        self._taking.go_on()
+        self.dispatcher.go_on()
         if self._life.state.takes:
             number = len(reading.requests) + len(writing.slots)
-            reading.set(FULL, holds=self._taking.is_full(number, reading.bytes + writing.taken_bytes))
+            reading.set(FULL, holds=self.dispatcher.is_full(number, reading.bytes + writing.taken_bytes))
         elif self._life.state is _FINISHING and not writing.slots:
             self._say_end()
 
@@ -228,7 +222,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._life.on(ConnectionEvent.AUTHENTICATED)
         self._timers.cancel(Deadline.AUTHENTICATION)
         self._reading.buffer.max_bytes = self._limits.frame_bytes
-        self._taking.in_flight_max = self._limits.in_flight_per_connection
+        self.dispatcher.in_flight_max = self._limits.in_flight_per_connection
         self._go_on()
 
     def finish(self) -> None:
@@ -259,7 +253,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._life.on(ConnectionEvent.END)
         self._writing.cancel()
         self._transport.abort()
-        self._taking.end()
+        self.dispatcher.end()
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.Protocol`. It is also called after the client's end of file."""

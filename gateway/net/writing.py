@@ -8,7 +8,7 @@ from typing import Any
 from gateway.metrics.counts import GatewayCounts
 from gateway.net.lifecycle import Lifecycle
 from gateway.net.limits.buffers import WriteBufferLimit
-from gateway.quotas.quotas import TokenBucket
+from gateway.quotas import TokenBucket
 
 
 class ResponseSlot:
@@ -89,7 +89,7 @@ class ResponseWriter:
         if frame_bytes > _SMALL_BYTES and self._may_write():
             slot.response_bytes = frame_bytes
             self._unread.add(self._life.end, frame_bytes)
-        self._counts.answer(slot.api_key, time.monotonic() - slot.began_s)
+        self._counts.answered[slot.api_key].add(time.monotonic() - slot.began_s)
 
     def flush(self) -> bool:
         """Write the responses that are ready and have no unanswered request before them. Returns whether the

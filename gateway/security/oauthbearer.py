@@ -65,13 +65,6 @@ class TokenSettings(Struct, frozen=True, kw_only=True):
     clock_skew_s: int = 30
 
 
-class TokenClaims(Struct, frozen=True):
-    """The claims of a valid token that matter here."""
-
-    name: str
-    expires_at_ms: int
-
-
 class TokenValidator:
     """Checks tokens against the public keys of a JWKS file."""
 
@@ -98,8 +91,8 @@ class TokenValidator:
         if algorithms:
             self._keys.append(_Key(key.get("kid"), jwt.PyJWK(dict(key)).key, algorithms))
 
-    def check(self, token: str) -> TokenClaims:
-        """Return the claims of a valid token. Raises InvalidToken."""
+    def check(self, token: str) -> AuthenticationAccepted:
+        """Return the user of a valid token, and its expiry. Raises InvalidToken."""
         claims = self._claims(token)
         claimed = claims.get(self._settings.sub_claim_name)
         name = trimmed(claimed) if isinstance(claimed, str) else ""
@@ -107,7 +100,7 @@ class TokenValidator:
             raise InvalidToken("its subject is no name")
         if not _is_scope(claims.get(self._settings.scope_claim_name)):
             raise InvalidToken("its scope is neither a text nor a list of texts")
-        return TokenClaims(name, int(claims["exp"]) * MS_PER_S)
+        return AuthenticationAccepted(name, expires_at_ms=int(claims["exp"]) * MS_PER_S)
 
     def _claims(self, token: str) -> dict[str, Any]:
         """Return the claims of a token with a valid signature. Claims may be of any type and size: what fails
@@ -180,7 +173,7 @@ class OAuthBearerExchange:
                 "Authentication failed: Client requested an authorization id that is different from the "
                 "token's principal name",
             )
-        return AuthenticationAccepted(token.name, expires_at_ms=token.expires_at_ms)
+        return token
 
 
 def _is_scope(scope: object) -> bool:

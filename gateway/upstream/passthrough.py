@@ -27,19 +27,14 @@ class CannotRead(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
-    """The broker accepted the client as this user, for `lifetime_ms` (0: without end)."""
-
-    name: str
-    lifetime_ms: int
-
-
-@dataclass(frozen=True, slots=True)
 class SaslReply:
-    """A response to a SASL request. `failed` is the reason to disconnect the client after it."""
+    """A response to a SASL request. `accepted` is the user as whom the broker accepted the client, for
+    `lifetime_ms` (0: without end). `failed` is the reason to disconnect the client after the response.
+    """
 
     response: bytes
-    accepted: Accepted | None = None
+    accepted: str | None = None
+    lifetime_ms: int = 0
     failed: str | None = None
 
 
@@ -97,9 +92,8 @@ class PassedSasl:
             return SaslReply(response, failed=f"authentication{who} failed at the broker")
         if self._name is None or not self._is_end(answer.auth_bytes):
             return SaslReply(response)
-        accepted = Accepted(self._name, answer.session_lifetime_ms)
-        self._mechanism = self._name = None
-        return SaslReply(response, accepted)
+        name, self._name, self._mechanism = self._name, None, None
+        return SaslReply(response, name, answer.session_lifetime_ms)
 
     def _is_end(self, auth_bytes: bytes) -> bool:
         """Whether the broker's answer without an error is the last one. SCRAM's last one is the broker's

@@ -15,6 +15,7 @@ from kafka.protocol.api_key import ApiKey
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import CLIENT_ID, SOFTWARE, UpstreamLost
 from gateway.wire import codec
+from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
 from kafka_why.partitioner import REMEMBERED_MAX_CHARACTERS
 
 # The topic whose leaders are the brokers' coordinators of groups.
@@ -27,7 +28,7 @@ SHARE_VERSION = "share.version"
 _FIRST_LEVEL = 1  # of SHARE_VERSION
 _AGE_MAX_S = 30.0
 _ABSENT_AGE_MAX_S = 1.0
-_GROUPS_REMEMBERED = 10_000
+_GROUPS_CACHED = 10_000
 
 log = structlog.get_logger()
 
@@ -79,9 +80,9 @@ class ShareGroups:
 
     async def refresh(self) -> None:
         """Ask a broker for the level of the feature `share.version`. Raises UpstreamLost."""
-        self.learn(level_in(await self._cluster.ask(ApiKey.ApiVersions, FIRST_WITH_FEATURES, SOFTWARE)))
+        self.set_level(level_in(await self._cluster.ask(ApiKey.ApiVersions, FIRST_WITH_FEATURES, SOFTWARE)))
 
-    def learn(self, level: int) -> None:
+    def set_level(self, level: int) -> None:
         """The brokers' feature `share.version` has this level, 0 without it."""
         self._level = level
 
@@ -89,13 +90,14 @@ class ShareGroups:
         """The broker that coordinates a group of the brokers, None if it is not known."""
         if not self.are_at_brokers or not self._leaders:
             return None
-        return self._leaders[partition_hash(group_id) % len(self._leaders)]
+        find = partition_of_offsets if len(group_id) > REMEMBERED_MAX_CHARACTERS else _cached_partition
+        return self._leaders[find(group_id, len(self._leaders))]
 
-    def forget(self) -> None:
+    def expire_leaders(self) -> None:
         """A broker was not the coordinator: the leaders are found anew at the next look."""
         self._found_s = None
 
-    def look(self, group_id: str) -> None:
+    def refresh_leaders(self, group_id: str) -> None:
         """Find the leaders, beside the caller, if what is known is old. The first look of a cluster makes the
         topic, as a client's that finds the coordinator of this group at a broker does.
         """
@@ -151,23 +153,7 @@ def level_in(versions: Any) -> int:
     return int(levels.get(SHARE_VERSION, 0))
 
 
-def partition_hash(group_id: str) -> int:
-    """The absolute value of Java's hash of a string. A group's partition is the rest of its division by their
-    number (GroupCoordinatorService.partitionFor).
-    """
-    return _hash_of(group_id) if len(group_id) > REMEMBERED_MAX_CHARACTERS else _remembered(group_id)
-
-
-def _hash_of(text: str) -> int:
-    encoded, value = text.encode("utf-16-be", "surrogatepass"), 0
-    for at in range(0, len(encoded), 2):
-        value = (31 * value + (encoded[at] << 8 | encoded[at + 1])) & 0xFFFFFFFF
-    if value == 0x80000000:
-        return 0  # its absolute value does not fit
-    return value if value < 0x80000000 else 0x100000000 - value
-
-
-_remembered = lru_cache(_GROUPS_REMEMBERED)(_hash_of)
+_cached_partition = lru_cache(_GROUPS_CACHED)(partition_of_offsets)
 
 
 def _now_s() -> float:

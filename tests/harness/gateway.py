@@ -23,8 +23,7 @@ from gateway.authorization.authorizer import Authorizer
 from gateway.limits import Limits
 from gateway.net.options import GatewayOptions
 from gateway.net.server import Gateway
-from gateway.quotas.quotas import NO_RULES, Quotas
-from gateway.quotas.rules import QuotaRules
+from gateway.quotas import NO_RULES, QuotaRules, Quotas
 from gateway.telemetry.service import ClientTelemetry
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import Address

@@ -28,11 +28,9 @@ class CountedClient(Protocol):
     @property
     def lacks_a_part(self) -> bool:
         """Whether a part of its last frame is missing."""
-        ...
 
     def hold(self, *, held: bool) -> None:
         """Read nothing of it, or go on."""
-        ...
 
     def end(self, why: Exception) -> None: ...
 

@@ -8,7 +8,7 @@ import structlog
 
 from gateway.limits import Limits
 from gateway.metrics.counts import TOO_MANY, TOO_MANY_OF_IP, TOO_OFTEN_OF_IP
-from gateway.quotas.quotas import Quotas
+from gateway.quotas import Quotas
 
 
 @dataclass(frozen=True, slots=True)

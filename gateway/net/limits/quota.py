@@ -13,7 +13,7 @@ from typing import Any
 from gateway.apis.context import RequestContext
 from gateway.fairness import CapacityLimiter
 from gateway.metrics.counts import GatewayCounts
-from gateway.quotas.quotas import Quotas, TokenBucket
+from gateway.quotas import Quotas, TokenBucket
 
 _USER = "User:"
 

@@ -97,8 +97,8 @@ def test_ports_agree_from_the_coordinator_to_the_dashboard() -> None:
 def gateway_metrics() -> CollectorRegistry:
     """The metrics of a gateway that has counted one of everything."""
     counts = GatewayCounts()
-    counts.answer(ApiKey.Heartbeat, 0.1)
-    counts.coordinator_answer("Heartbeat", 0.1)
+    counts.answered[ApiKey.Heartbeat].add(0.1)
+    counts.coordinator["Heartbeat"].add(0.1)
     counts.errors[ApiKey.Heartbeat, 15] += 1
     counts.refused["max.connections"] += 1
     counts.throttled[ApiKey.Heartbeat] += 1

@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.limits import Limits
-from gateway.quotas.rules import DEFAULT, QuotaRules
+from gateway.quotas import DEFAULT, QuotaRules
 from tests.harness.gateway import HOST, GatewayFixture, played
 from tests.harness.gateway_requests import HEARTBEAT
 from tests.harness.waiting import until

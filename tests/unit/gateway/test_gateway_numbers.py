@@ -65,8 +65,8 @@ async def test_keys_of_no_api_share_a_label_because_clients_choose_them(world: G
 
 def test_every_family_is_served_in_text() -> None:
     counts = GatewayCounts()
-    counts.answer(12, 0.02)
-    counts.coordinator_answer("Heartbeat", 0.2)
+    counts.answered[12].add(0.02)
+    counts.coordinator["Heartbeat"].add(0.2)
     text = generate_latest(samples(counted(counts))).decode()
     for name, family in FAMILIES.items():
         assert f"# HELP {PREFIX}_{name}" in text
@@ -92,7 +92,7 @@ def test_the_sum_over_processes_is_as_if_one_had_counted_all(parts: list[list[fl
         counts = GatewayCounts()
         for seconds in part:
             for one in (counts, together):
-                one.answer(12, seconds)
+                one.answered[12].add(seconds)
                 one.refused["max.connections"] += 1
         counts.received_bytes = len(part)
         together.received_bytes += len(part)

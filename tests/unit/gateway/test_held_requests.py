@@ -17,8 +17,8 @@ class Held:
     asked_at_s: float
     is_answered: bool = False
 
-    def is_over(self) -> bool:
-        return self.is_answered
+    def is_wanted(self) -> bool:
+        return not self.is_answered
 
 
 class Gateway:
@@ -43,7 +43,7 @@ class Gateway:
         self.check(now_s)
         for request in requests:
             request.is_answered = True
-        self.held.timeout.learn(max(now_s - request.asked_at_s for request in requests), now_s)
+        self.held.timeout.record(max(now_s - request.asked_at_s for request in requests), now_s)
 
     def check(self, now_s: float) -> None:
         """Let time pass until now."""
@@ -92,7 +92,7 @@ def test_timeout_has_bounds_and_fades() -> None:
     timeout = AdaptiveTimeout(3_000, 25_000)
     bounds = []
     for took_s, now_s in ((0.4, 100.0), (2.0, 101.0), (60.0, 200.0), (0.4, 201.0), (0.4, 230.0)):
-        timeout.learn(took_s, now_s)
+        timeout.record(took_s, now_s)
         bounds.append(timeout.bound_s)
     assert bounds == [3.0, 6.0, 25.0, 25.0, 3.0]
 

@@ -48,7 +48,7 @@ class Play:
         self.stream = self.socket.stream = ClientStream(
             LIMITS, lambda _: None, GatewayCounts(), unread, received, authenticated=authenticated
         )
-        self.stream.start_by(self._start_at_once)
+        self.stream.dispatcher.start_at_once = self._start_at_once
         self.stream.connection_made(self.socket)
         self.tasks = [loop.create_task(self._work()), loop.create_task(self._end())]
 
@@ -77,8 +77,8 @@ class Play:
 
     async def _work(self) -> None:
         while True:
-            request, place = await self.stream.take()
-            await self.stream.turn(place)
+            request, place = await self.stream.dispatcher.take()
+            await self.stream.dispatcher.turn(place)
             self.stream.answer(place, request[1:5])
 
     async def _end(self) -> None:

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway import quotas as quotas_module
 from gateway.limits import Limits
-from gateway.quotas import quotas as quotas_module
-from gateway.quotas.quotas import Quotas
-from gateway.quotas.rules import DEFAULT, QuotaRules, QuotasError, read_quotas
+from gateway.quotas import DEFAULT, QuotaRules, Quotas, QuotasError, read_quotas
 
 FILE = """
 [[quotas]]

@@ -198,15 +198,15 @@ async def test_a_group_is_found_at_its_brokers_coordinator(world: GatewayFixture
 
     world.broker.scripts[ApiKey.FindCoordinator] = create
     known = ShareGroups(world.cluster, Coordinators.BROKERS)
-    known.look("g")
+    known.refresh_leaders("g")
     assert known.coordinator_of("g") is None  # the brokers have no share groups
-    known.learn(1)
-    known.look("g")
+    known.set_level(1)
+    known.refresh_leaders("g")
     await until(lambda: known.coordinator_of("g") == NODE_ID)
     asked = world.broker.metadata_asked
-    known.look("g")
-    known.forget()
-    known.look("g")
+    known.refresh_leaders("g")
+    known.expire_leaders()
+    known.refresh_leaders("g")
     await until(lambda: world.broker.metadata_asked == asked + 1)
     known.close()
 

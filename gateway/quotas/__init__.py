@@ -1,1 +1,0 @@
-"""How often clients may request something of the coordinator, and connect."""
