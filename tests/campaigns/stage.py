@@ -4,9 +4,11 @@ import os
 import signal
 import sys
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Self
 
 import msgspec
@@ -236,9 +238,9 @@ class Stage(ABC):
         return [worker for daemon in daemons for worker in child_pids(daemon)]
 
 
-def one_broker(folder: Path) -> BrokerCluster:
-    """A cluster of one broker, for a stage in this folder on which no broker breaks for long."""
-    return BrokerCluster(folder / "brokers", overrides=ONE_BROKER, nodes=[1])
+def one_broker(folder: Path, overrides: Mapping[str, str] = MappingProxyType({})) -> BrokerCluster:
+    """Return a cluster of one broker, for a stage in this folder on which no broker breaks for long."""
+    return BrokerCluster(folder / "brokers", overrides={**ONE_BROKER, **overrides}, nodes=[1])
 
 
 def command_line(arguments: list[str], step: str = "steady") -> list[str]:

@@ -31,12 +31,13 @@ def campaign(
     by: str = COORDINATOR,
     last: Iterable[Fault] = (),
     pause_s: float = PAUSE_S,
+    is_sample: bool = False,
 ) -> Result:
-    """Play one seed. `by` is the kind of coordinator. The faults of `last` come after those of the seed. Each
-    partition gets a record each `pause_s`.
+    """Play one seed. `by` is the kind of coordinator. The faults of `last` come after those of the seed. For
+    `pause_s` and `is_sample` see `ShareStage`.
     """
     names = kinds or (ALL if by == COORDINATOR else AT_BROKERS)
-    build = partial(ShareStage, seed=seed, by=by, pause_s=pause_s)
+    build = partial(ShareStage, seed=seed, by=by, pause_s=pause_s, is_sample=is_sample)
     return play(Result(seed=seed, side=by), build, faults, {name: KINDS[name] for name in names}, last)
 
 

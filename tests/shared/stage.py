@@ -19,7 +19,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from tests.campaigns.java import compiled
 from tests.campaigns.results import Result, Struck
-from tests.campaigns.stage import PREFIX, Stage
+from tests.campaigns.stage import PREFIX, Stage, one_broker
 from tests.e2e.harness import create_topic, wait_until
 from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.java_tools import JavaTools
@@ -72,16 +72,21 @@ _OF_CLIENTS = [
 
 class ShareStage(Stage):
     """A stage whose load are share groups, coordinated by COORDINATOR or BROKERS. A partition gets a record
-    each `pause_s`.
+    each `pause_s`. A sample has one broker without security in the place of three secured ones.
     """
 
     delay_s = 2.0
     """Anywhere between a delivery and its acknowledgement."""
 
-    def __init__(self, folder: Path, seed: int, by: str, pause_s: float = PAUSE_S) -> None:
-        security = ClusterSecurity(folder / "security", authorizes=True)
+    def __init__(
+        self, folder: Path, seed: int, by: str, pause_s: float = PAUSE_S, *, is_sample: bool = False
+    ) -> None:
         overrides = {**_OF_GROUPS, **_OF_LEADERS}
-        brokers = BrokerCluster(folder / "brokers", overrides=overrides, security=security)
+        if is_sample:
+            brokers = one_broker(folder, overrides)
+        else:
+            security = ClusterSecurity(folder / "security", authorizes=True)
+            brokers = BrokerCluster(folder / "brokers", overrides=overrides, security=security)
         super().__init__(folder, seed, brokers=brokers)
         self.by = by
         self._pause_s = pause_s
@@ -90,7 +95,8 @@ class ShareStage(Stage):
         self.eras: dict[str, list[Era]] = defaultdict(list)
 
     def start_load(self, stack: ExitStack) -> None:
-        grant(self.brokers.config_of(ADMIN, "PLAIN"), [*recommended(PREFIX), *_OF_CLIENTS])
+        if self.brokers.security is not None:
+            grant(self.brokers.config_of(ADMIN, "PLAIN"), [*recommended(PREFIX), *_OF_CLIENTS])
         self.admin_config = self.brokers.config_of(ADMIN)
         for topic, partitions in PARTITIONS.items():
             create_topic(self.admin_config, topic, partitions, {})
