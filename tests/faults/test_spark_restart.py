@@ -50,7 +50,7 @@ from tests.e2e.harness import (
 )
 from tests.faults.test_spark_cluster import check_every_request_was_answered_once
 from tests.harness.member_requests import heartbeat
-from tests.harness.run_command import SPARK, children_running
+from tests.harness.run_command import SPARK, children_running, stop_within_a_batch
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -248,7 +248,7 @@ def killed_in_a_batch_and_its_state_file_torn(
     stays valid, and the temporary files of the old Spark are gone.
     """
     jvm, ui, folder = service.coordinator.jvm_pid, service.coordinator.ui_url, service.folder
-    batch = stopped_in_a_batch(service)
+    batch = stop_within_a_batch(jvm, service.checkpoint, partial(os.kill, jvm))
     torn = folder / f"spark/state/0/0/{batch + 1}.changelog"
     torn.write_bytes(b"torn")
     torn.with_name(f".{torn.name}.crc").write_bytes(b"crc\0\0\0\2\0\0\0\0\0")
@@ -269,19 +269,6 @@ def killed_in_a_batch_and_its_state_file_torn(
         assert len(json.load(response)) == 1
     assert len(list((folder / "tmp").glob("librocksdbjni*.so"))) == 1
     assert service.coordinator.failure is None
-
-
-def stopped_in_a_batch(service: Service) -> int:
-    """Stop the JVM while a batch is planned and not committed. Returns its number."""
-    give_up_s = time.monotonic() + 60
-    while True:
-        os.kill(service.coordinator.jvm_pid, signal.SIGSTOP)
-        planned = service.checkpoint.last_batch("offsets")
-        if planned > service.checkpoint.last_batch("commits"):
-            return planned
-        assert time.monotonic() < give_up_s, "never stopped within a batch"
-        os.kill(service.coordinator.jvm_pid, signal.SIGCONT)
-        time.sleep(0.03)
 
 
 def hangs(service: Service) -> None:

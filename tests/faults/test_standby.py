@@ -50,7 +50,7 @@ from tests.e2e.harness import (
 )
 from tests.harness.member_requests import heartbeat
 from tests.harness.ports import gateway_port
-from tests.harness.run_command import Run, hold, jvm_of, run
+from tests.harness.run_command import Run, hold, jvm_of, run, stop_within_a_batch
 
 pytestmark = pytest.mark.e2e
 
@@ -242,16 +242,9 @@ def check_nobody_removed(client_config: ClientConfig, layout: TopicLayout, group
 @contextmanager
 def asleep_between_plan_and_commit(site: Site, machine: Machine) -> Iterator[None]:
     """Stop all processes of a machine while a batch is planned and not committed."""
-    checkpoint = site.checkpoint
-    give_up_s = time.monotonic() + 60
     try:
-        while True:
-            machine.signal(signal.SIGSTOP)
-            if checkpoint.last_batch("offsets") > checkpoint.last_batch("commits"):
-                break
-            assert time.monotonic() < give_up_s, "never stopped within a batch"
-            machine.signal(signal.SIGCONT)
-            time.sleep(0.03)
+        stop_within_a_batch(jvm_of(machine.process.pid), site.checkpoint, machine.signal)
+        machine.signal(signal.SIGSTOP)  # the Python workers, too
         yield
     finally:
         machine.signal(signal.SIGCONT)
