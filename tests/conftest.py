@@ -18,47 +18,52 @@ from tests.harness.shared import Owner, Remote, Server, Services
 
 ROOT = Path(__file__).parents[1]
 HYPOTHESIS_EXAMPLES = 50
-# Tests with these markers have processes that wait for each other: a machine that pauses may fail them.
-WITH_PROCESSES = ("spark", "e2e")
+# All tests of such a folder run in one worker: a process can hold one Spark, and images are built once.
 SPARK_TESTS = ("tests/spark/", "tests/slow/spark/")
-# A long file that begins last would keep one worker busy alone. Of tests/slow those come last that use the
-# shared coordinator, because it takes a part of the processor as long as it runs.
+TOGETHER = (*SPARK_TESTS, "tests/deploy/")
+FAULTS = "tests/faults/"
+# More files that break things at a time would starve the clients, whose sessions end meanwhile.
+FAULTS_AT_ONCE = 2
+# A long file that begins last would keep one worker busy alone. The tests that use the shared coordinator
+# come last, because it takes a part of the processor as long as it runs.
 LONGEST_FIRST = (
-    "tests/slow/test_demo.py",
-    "tests/slow/spark/",
-    "tests/slow/test_run.py",
-    "tests/slow/test_secured.py",
-    "tests/slow/test_observe_kills.py",
-    "tests/slow/test_observe.py",
+    "tests/deploy/",
+    "tests/faults/test_share_campaign.py",
     "tests/slow/test_coordinator_restart.py",
+    "tests/faults/test_campaign.py",
+    "tests/spark/",
+    "tests/slow/test_run.py",
+    "tests/slow/test_observe_kills.py",
+    "tests/slow/test_demo.py",
+    "tests/faults/test_disk_and_broker.py",
+    "tests/slow/spark/",
+    "tests/faults/test_supervision.py",
+    "tests/faults/test_spark_cluster.py",
+    "tests/slow/test_secured.py",
+    "tests/faults/test_exactly_once.py",
+    "tests/slow/test_observe.py",
+    "tests/faults/test_spark_restart.py",
+    "tests/faults/test_standby.py",
+    "tests/faults/test_gateway_cluster.py",
+    "tests/faults/test_hdfs.py",
     "tests/slow/test_assignors_live.py",
     "tests/slow/test_worst_records.py",
     "tests/slow/test_page_drag.py",
+    "tests/faults/test_owner.py",
+    "tests/faults/test_broker.py",
+    "tests/faults/test_lease.py",
+    "tests/faults/test_outage.py",
     "tests/slow/test_bench.py",
     "tests/slow/test_observed.py",
     "tests/slow/test_exactly_once.py",
     "tests/slow/test_gateway_java.py",
     "tests/slow/test_page.py",
+    "tests/faults/test_transaction_timelines.py",
     "tests/slow/test_share_groups.py",
     "tests/slow/test_gateway_identity.py",
     "tests/slow/test_lag.py",
     "tests/slow/test_gateway_service.py",
     "tests/slow/test_consumer_protocol.py",
-    "tests/faults/test_campaign.py",
-    "tests/faults/test_exactly_once.py",
-    "tests/faults/test_spark_cluster.py",
-    "tests/faults/test_share_campaign.py",
-    "tests/faults/test_disk_and_broker.py",
-    "tests/faults/test_supervision.py",
-    "tests/faults/test_spark_restart.py",
-    "tests/faults/test_hdfs.py",
-    "tests/faults/test_standby.py",
-    "tests/faults/test_gateway_cluster.py",
-    "tests/faults/test_owner.py",
-    "tests/faults/test_broker.py",
-    "tests/faults/test_lease.py",
-    "tests/faults/test_outage.py",
-    "tests/faults/test_transaction_timelines.py",
 )
 
 _services = pytest.StashKey[Services]()
@@ -124,23 +129,11 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say why tests were played once more, and where the logs of the shared services are, which are kept if a
-    test has failed.
-    """
-    for report in terminalreporter.stats.get("rerun", []):
-        terminalreporter.section(f"{report.nodeid} failed and was played once more")
-        terminalreporter.write_line(report.longreprtext)
-        terminalreporter.write_line(f"AGAIN {report.nodeid} - {_reason(report)}")
-    failed = {"failed", "error", "rerun"} & terminalreporter.stats.keys()
+    """Print where the logs of the shared services are, which are kept if a test has failed."""
+    failed = {"failed", "error"} & terminalreporter.stats.keys()
     if failed and (config.stash[_folder] / "broker").exists():
         terminalreporter.write_line(f"logs of the shared broker and coordinator: {config.stash[_folder]}")
         config.stash[_is_kept] = True
-
-
-def _reason(report: pytest.TestReport) -> str:
-    """The first line of an error's message."""
-    crash = getattr(report.longrepr, "reprcrash", None)
-    return str(report.longrepr if crash is None else crash.message).partition("\n")[0]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
@@ -156,8 +149,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put the longest files first, and mark the properties, so that `-m examples` finds all tests of random
-    cases, and the operator's tests. Without a replica, leave out what cannot differ by that. In CI a test of
-    processes that fails is played once more, and the end of the run names it.
+    cases, and the operator's tests. Without a replica, leave out what cannot differ by that.
     """
     if config.getoption("pure"):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("one_form")])
@@ -169,8 +161,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.examples)
         if item.nodeid.startswith(SPARK_TESTS):
             item.add_marker(pytest.mark.spark)
-        if os.environ.get("CI") and any(map(item.get_closest_marker, WITH_PROCESSES)):
-            item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def _place(item: pytest.Item) -> int:
@@ -180,7 +170,7 @@ def _place(item: pytest.Item) -> int:
 
 
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no types
-    """Gives workers whole files, in their order, and all tests of the operator to one: it has one Spark.
+    """Gives workers whole files, in their order, and all tests of a folder of TOGETHER to one worker.
 
     A worker is given its next file when its last test begins. xdist's own scheduler does so two tests before:
     of files with one long test a worker would hold two, while another worker has none.
@@ -190,9 +180,23 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no types
         if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
             super()._reschedule(node)
 
+    def _assign_work_unit(self, node: Any) -> None:
+        """Assign the next file, but none that breaks things while enough other workers have one."""
+        others = (units for worker, units in self.assigned_work.items() if worker is not node)
+        breaking = sum(map(_has_faults, others))
+        if breaking >= FAULTS_AT_ONCE:
+            harmless = [scope for scope in self.workqueue if not scope.startswith(FAULTS)]
+            self.workqueue.move_to_end((harmless or [*self.workqueue])[0], last=False)
+        super()._assign_work_unit(node)
+
     def _split_scope(self, nodeid: str) -> str:
-        folder = next((folder for folder in SPARK_TESTS if nodeid.startswith(folder)), None)
+        folder = next((folder for folder in TOGETHER if nodeid.startswith(folder)), None)
         return folder or nodeid.partition("::")[0]
+
+
+def _has_faults(units: dict[str, dict[str, bool]]) -> bool:
+    """Return True if a worker with these files, whose tests are done or not, still breaks something."""
+    return any(scope.startswith(FAULTS) and not all(tests.values()) for scope, tests in units.items())
 
 
 @pytest.hookimpl(optionalhook=True)
