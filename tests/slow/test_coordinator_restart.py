@@ -58,7 +58,7 @@ KEPT = {
     "spark.ui.retainedStages": "10",
     "spark.sql.ui.retainedExecutions": "10",
 }
-WARM_BATCHES, BATCHES, STEP, HEAP_STEP = 30, 90, 6, 12
+WARM_BATCHES, BATCHES, STEP, HEAP_STEP = 30, 70, 4, 8
 GROWTH_MAX = 0.3
 HEAPS = 3
 HEAP_GROWTH_MAX_BYTES = 12 * MIB
