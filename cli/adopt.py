@@ -1,7 +1,7 @@
 """`group-coordinator adopt`: offsets of groups move between two coordinators of one cluster."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -11,22 +11,10 @@ from kafka_why.cli.output import configure_logs, show, show_json, tell
 from kafka_why.cli.parameters import SERVERS, WholeNumber, client_config_of
 from kafka_why.groups.tables import Column, render_table
 from operations.adopt.groups_at import AdoptError, GroupsAt
-from operations.adopt.plan import AdoptDecision, Plan, plan
+from operations.adopt.plan import AdoptDecision, AdoptPlan, plan
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _COLUMNS = (Column("GROUP", 20), Column("STATE", 10), Column("PARTITIONS", 10), Column("OUTCOME", 10))
-_MOVED = "moved"
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A group's line. `partitions` counts the offsets that the other coordinator lacks or has otherwise."""
-
-    group: str
-    state: str
-    partitions: int
-    outcome: str
-    reason: str
 
 
 @click.command()
@@ -74,15 +62,13 @@ def adopt(
         here, there = (GroupsAt(it, timeout_ms / 1000) for it in (ours, theirs))
         _check_same_cluster(here, there)
         plans = _plans(here, there, list(dict.fromkeys(named)), overwrite=overwrite)
-        rows = [_row(it) for it in plans]
-        if execute:
-            rows = [_carried_out(it, here, there) for it in plans]
+        done = [_carried_out(it, here, there) for it in plans] if execute else plans
     except AdoptError as error:
         raise click.ClickException(str(error)) from error
-    _show(rows, output)
+    _show(done, output)
     if not execute and any(it.outcome is AdoptDecision.MOVE for it in plans):
         tell("nothing is changed: --execute moves the offsets")
-    if execute and any(row.outcome == AdoptDecision.REFUSED for row in rows):
+    if execute and any(it.outcome is AdoptDecision.REFUSED for it in done):
         raise click.exceptions.Exit(1)
 
 
@@ -93,7 +79,7 @@ def _check_same_cluster(here: GroupsAt, there: GroupsAt) -> None:
         raise AdoptError(f"--from is of cluster {ids[0]}, --to of {ids[1]}: its topics have other offsets")
 
 
-def _plans(here: GroupsAt, there: GroupsAt, named: Sequence[str], *, overwrite: bool) -> list[Plan]:
+def _plans(here: GroupsAt, there: GroupsAt, named: Sequence[str], *, overwrite: bool) -> list[AdoptPlan]:
     groups = here.read(named or here.ids())
     missing = [group_id for group_id in named if group_id not in groups]
     if missing:
@@ -102,49 +88,56 @@ def _plans(here: GroupsAt, there: GroupsAt, named: Sequence[str], *, overwrite: 
     return [plan(groups[name], others.get(name), overwrite=overwrite) for name in sorted(groups)]
 
 
-def _carried_out(it: Plan, here: GroupsAt, there: GroupsAt) -> _Row:
-    """Move a group, and look at both coordinators again. An error refuses this group only, so that the
+def _carried_out(it: AdoptPlan, here: GroupsAt, there: GroupsAt) -> AdoptPlan:
+    """Move a group, and return its plan with the outcome. An error refuses this group only, so that the
     output has all groups that were moved.
     """
     if it.outcome is not AdoptDecision.MOVE:
-        return _row(it)
+        return it
     try:
-        return _moved(it, here, there)
+        refusal = _move(it, here, there)
     except AdoptError as error:
-        return _row(it, AdoptDecision.REFUSED, f"{error}: look at it, and start again")
+        refusal = f"{error}: look at it, and start again"
+    outcome = AdoptDecision.REFUSED if refusal else AdoptDecision.MOVED
+    return replace(it, outcome=outcome, reason=refusal)
 
 
-def _moved(it: Plan, here: GroupsAt, there: GroupsAt) -> _Row:
-    """Raises AdoptError. The offsets may then be committed at --to."""
+def _move(it: AdoptPlan, here: GroupsAt, there: GroupsAt) -> str:
+    """Commit the offsets, and read both coordinators again. Return why the group is refused, or "" if it is
+    moved. Raises AdoptError. The offsets may then be committed at --to.
+    """
     name = it.group.group_id
     errors = there.commit(name, it.offsets)
     if errors:
         (topic, number), error = min(errors.items())
-        return _row(it, AdoptDecision.REFUSED, f"{len(errors)} partitions, first {topic}-{number}: {error}")
+        return f"{len(errors)} partitions, first {topic}-{number}: {error}"
     group, moved = here.read([name]).get(name), there.read([name]).get(name)
     for side in (group, moved):
         if side is not None and side.error:
             raise AdoptError(side.error)
     if group is None or group.members or group.offsets != it.group.offsets:
-        return _row(
-            it, AdoptDecision.REFUSED, "changed at --from meanwhile: stop its members, and start again"
-        )
+        return "changed at --from meanwhile: stop its members, and start again"
     if moved is None or any(moved.offsets.get(partition) != at for partition, at in it.offsets.items()):
-        return _row(it, AdoptDecision.REFUSED, "changed at --to meanwhile: compare, and start again")
-    return _row(it, _MOVED)
+        return "changed at --to meanwhile: compare, and start again"
+    return ""
 
 
-def _row(it: Plan, outcome: str | None = None, reason: str | None = None) -> _Row:
-    why = it.reason if reason is None else reason
-    return _Row(it.group.group_id, it.group.state, len(it.offsets), outcome or it.outcome, why)
-
-
-def _show(rows: Sequence[_Row], output: str) -> None:
+def _show(plans: Sequence[AdoptPlan], output: str) -> None:
+    rows = [
+        {
+            "group": it.group.group_id,
+            "state": it.group.state,
+            "partitions": len(it.offsets),
+            "outcome": it.outcome,
+            "reason": it.reason,
+        }
+        for it in plans
+    ]
     if output == "json":
         show_json(rows)
         return
     cells = [
-        (row.group, row.state, row.partitions, f"{row.outcome}: {row.reason}" if row.reason else row.outcome)
-        for row in rows
+        (*row, f"{outcome}: {reason}" if reason else outcome)
+        for *row, outcome, reason in (tuple(row.values()) for row in rows)
     ]
     show(render_table(_COLUMNS, cells))

@@ -1,11 +1,13 @@
-"""Option types of the commands that run a coordinator, or read its state."""
+"""Option types and options of the commands that run a coordinator, or read its state."""
 
 from typing import Any
 
+import click
 import re2
 
 from gateway.net.advertised import parse_templates
-from kafka_why.cli.parameters import ParsedOption
+from kafka_why.cli.parameters import Command, ParsedOption, WholeNumber, as_object, with_options
+from kafka_why.metrics.series import DEFAULT_GROUPS, SeriesBounds
 from records.topic_patterns import compiled, error_text
 from streaming.query.admission import parse_shards
 from streaming.query.storage import storage_at
@@ -37,3 +39,25 @@ def _pattern(text: str) -> Any:
 
 PATTERN = ParsedOption("REGEX", _pattern, "one such as 'payments-.*'")
 """Parses to a compiled pattern of RE2."""
+
+_SERIES_OPTIONS = (
+    click.option(
+        "--metrics-groups",
+        "groups",
+        type=WholeNumber(0),
+        default=DEFAULT_GROUPS,
+        show_default=True,
+        help="Groups with metrics of their own: the first ones seen. All others are added up.",
+    ),
+    click.option(
+        "--metrics-group-pattern",
+        "pattern",
+        type=PATTERN,
+        help="Groups whose whole id matches have metrics of their own before all others.",
+    ),
+)
+
+
+def series_options(command: Command) -> Command:
+    """Add the options that say which groups have metrics of their own. The command gets them as `series`."""
+    return with_options(as_object(SeriesBounds, "series")(command), *_SERIES_OPTIONS)

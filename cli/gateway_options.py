@@ -1,15 +1,16 @@
 """The options of a gateway, for the commands that start one: `gateway` and `run`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import click
 
-from cli.gateway_service_options import SERVICE_OPTIONS
+from cli.coordinator_parameters import LISTENERS
+from cli.settings import checked_pairs
 from gateway.authorization.acl_file import read_acl_file
 from gateway.authorization.sources import INTERVAL_S, AclOptions
-from gateway.limits import Limits
+from gateway.limits import SETTINGS, Limits
 from gateway.net.advertised import Template
 from gateway.net.options import GatewayOptions
 from gateway.quotas import read_quotas
@@ -217,6 +218,43 @@ _ACL_OPTIONS = (
     ),
 )
 
+
+def _limits(_: click.Context, parameter: click.Parameter, given: Sequence[str]) -> Limits:
+    """Parse NAME=VALUE options. Raises BadParameter if one is invalid."""
+    limits = Limits()
+    return limits.with_settings(checked_pairs(given, parameter.opts[0], limits.with_settings))
+
+
+_SERVICE_OPTIONS = (
+    click.option(
+        "--advertised-listeners",
+        "templates",
+        type=LISTENERS,
+        default="",
+        metavar="HOST:PORT,...",
+        help="Addresses of brokers in the answers to clients, with {node} for a broker's node id and {port} "
+        "for the port of its listener; one for each gateway that shares the clients.",
+    ),
+    click.option(
+        "--gateway-config",
+        "limits",
+        multiple=True,
+        callback=_limits,
+        metavar="NAME=VALUE",
+        help=f"A limit by Kafka's name; repeatable: {', '.join(sorted(SETTINGS))}.",
+    ),
+    click.option("--quotas", type=_FILE, help="Quotas of clients (TOML); read again when the file changes."),
+    click.option(
+        "--drain-timeout",
+        "drain_timeout_s",
+        type=DecimalNumber(0),
+        default=10.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="How long a gateway that is stopped waits for the answers that are under way.",
+    ),
+)
+
 LISTENING = tuple(field.name for field in fields(Listening))
 """Click's names of the options."""
 
@@ -263,7 +301,7 @@ def gateway_options(*names: str, default: str) -> Callable[[Command], Command]:
         ),
         *_TELEMETRY_OPTIONS,
         *_ACL_OPTIONS,
-        *SERVICE_OPTIONS,
+        *_SERVICE_OPTIONS,
     )
 
     def decorated(command: Command) -> Command:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import click
 
-from cli.coordinator_parameters import SHARDS
-from cli.series_options import series_options
+from cli.coordinator_parameters import SHARDS, series_options
 from cli.spark_options import SPARK_CONF
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound

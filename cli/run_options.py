@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-from cli.coordinator_parameters import PLACE, SHARDS
+from cli.coordinator_parameters import PLACE, SHARDS, series_options
 from cli.gateway_options import Listening, gateway_options
-from cli.series_options import series_options
 from cli.settings import parse_broker_settings, parse_settings
 from cli.spark_options import SparkOptions, spark_options
 from kafka_why.cli.parameters import HOST, Command, WholeNumber, as_object, cluster_options, with_options

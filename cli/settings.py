@@ -1,22 +1,17 @@
 """NAME=VALUE options: settings of the coordinator, and of the embedded broker."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import click
 
-from embedded.broker_settings import BrokerSettingRefused, check_broker_settings
+from embedded.broker_settings import check_broker_settings
 from kafka_why.connections.client_config import ClientConfig
-from state.config import ConfigError, CoordinatorConfig
+from state.config import CoordinatorConfig
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, str]:
     """Return the coordinator's settings by Kafka's names. Raises BadParameter if one is invalid."""
-    parsed = name_value_pairs(settings, "-c")
-    try:
-        CoordinatorConfig().with_settings(parsed)
-    except ConfigError as error:
-        raise click.BadParameter(str(error), param_hint="-c") from error
-    return parsed
+    return checked_pairs(settings, "-c", CoordinatorConfig().with_settings)
 
 
 def parse_broker_settings(settings: Sequence[str], client_config: ClientConfig | None) -> dict[str, str]:
@@ -30,12 +25,19 @@ def parse_broker_settings(settings: Sequence[str], client_config: ClientConfig |
             f"{option} configures the embedded broker, but --bootstrap-servers or --client-config names "
             "another broker"
         )
-    parsed = name_value_pairs(settings, option)
+    return checked_pairs(settings, option, check_broker_settings)
+
+
+def checked_pairs(
+    settings: Sequence[str], option: str, check: Callable[[dict[str, str]], object]
+) -> dict[str, str]:
+    """Return NAME=VALUE options by their names. Raises BadParameter if `check` raises a ValueError."""
+    pairs = name_value_pairs(settings, option)
     try:
-        check_broker_settings(parsed)
-    except BrokerSettingRefused as error:
+        check(pairs)
+    except ValueError as error:
         raise click.BadParameter(str(error), param_hint=option) from error
-    return parsed
+    return pairs
 
 
 def name_value_pairs(settings: Sequence[str], option: str) -> dict[str, str]:

@@ -5,7 +5,6 @@ import signal
 import tempfile
 import time
 from pathlib import Path
-from types import FrameType
 
 import click
 from kafka.errors import KafkaError
@@ -47,7 +46,7 @@ def demo(data_dir: Path | None) -> None:
     and goes on. The exit code is 0 if every check holds.
     """
     configure_logs()
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the children, as Ctrl-C does
     if data_dir is not None and data_dir.exists() and any(data_dir.iterdir()):
         raise click.UsageError(f"{data_dir} is not empty; the demo needs an empty folder")
     folder = data_dir or Path(tempfile.mkdtemp(prefix="group-coordinator-demo-"))
@@ -75,8 +74,3 @@ def _play(folder: Path) -> bool:
     end = f"{verdict}, in {time.monotonic() - started_s:.0f} s."
     show(visible_text(["", "The checks:", "", *found, "", end]))
     return ok
-
-
-def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """End the demo and its children on SIGTERM, as Ctrl-C does."""
-    raise KeyboardInterrupt

@@ -85,9 +85,7 @@ class Demo:
         self._start_gateway()
         events_topic = TopicLayout.named().events_topic
         self._watch = stack.enter_context(Watch(self._client_config, events_topic, GROUP, self._tell_entry))
-        self._load = Load(self._client_config, TOPIC, PARTITIONS, RECORDS_PER_S)
-        stack.callback(self._load.stop)
-        self._load.start()
+        self._load = stack.enter_context(Load(self._client_config, TOPIC, PARTITIONS, RECORDS_PER_S))
         self._tell(f"{RECORDS_PER_S:g} records/s go to the {PARTITIONS} partitions of {TOPIC}")
 
     def _three_join(self) -> None:
@@ -117,7 +115,8 @@ class Demo:
         leaver = self._consumers.pop("consumer-1")
         self._freeze_in_a_rebalance(leaver.terminate)
         self._coordinator.kill()
-        wait_until_gone(self._folder)
+        with Folder(self._folder).locked():  # its JVM holds the lock until it has ended, too
+            pass
         leaver.stop()
         self._tell(f"killed (SIGKILL) while the group is in {GroupState.PREPARING_REBALANCE}")
         self._tell("the consumers go on: no session expires while no coordinator runs")
@@ -168,7 +167,7 @@ class Demo:
             *("run", "--json", "--bootstrap-servers", str(self._client_config)),
             *("--data-dir", str(self.data_dir), "-c", SETTING),
         )
-        self._coordinator.wait_for_line(lambda line: "requests_topic" in json_line(line), PATIENCE_S)
+        self._coordinator.wait_for_line(lambda line: "requests_topic" in _json_line(line), PATIENCE_S)
 
     def _start_gateway(self) -> None:
         """Start a separate gateway, because a coordinator's own gateway would end with the coordinator."""
@@ -177,8 +176,8 @@ class Demo:
             *("gateway", "--json", "--bootstrap-servers", str(self._client_config)),
             *("--listen", "127.0.0.1:0"),
         )
-        ready = gateway.wait_for_line(lambda line: "gateway" in json_line(line), PATIENCE_S)
-        self._gateway = json_line(ready)["gateway"]
+        ready = gateway.wait_for_line(lambda line: "gateway" in _json_line(line), PATIENCE_S)
+        self._gateway = _json_line(ready)["gateway"]
         self._tell(f"the gateway is ready: consumers take bootstrap.servers={self._gateway}")
 
     def _start_consumer(self, name: str) -> None:
@@ -212,16 +211,10 @@ class Demo:
         show(f"{after_s:8.1f} s      generation {entry.generation:<2} {text} [{entry.rule}]")
 
 
-def json_line(line: str) -> dict[str, Any]:
+def _json_line(line: str) -> dict[str, Any]:
     """Return the JSON object in a child's line of output, or an empty dict if the line is no JSON object."""
     try:
         fields = json.loads(line)
     except ValueError:
         return {}
     return fields if isinstance(fields, dict) else {}
-
-
-def wait_until_gone(folder: Path) -> None:
-    """Wait until a killed coordinator's processes have ended, because its JVM holds the folder's lock."""
-    with Folder(folder).locked():
-        pass

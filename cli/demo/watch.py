@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.history_reader import decode_entry
+from kafka_why.contract.history_reader import HistoryReader, decode_entry
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import decode_assignment
 from kafka_why.lifetimes import Closeable
@@ -32,7 +32,7 @@ class Watch(Closeable):
         self.entries: list[HistoryEntry] = []
         self._group_id = group_id
         self._show = show
-        self._seen: set[tuple[str, int]] = set()
+        self._history = HistoryReader(from_start=True)
         self._reader = TopicReader(client_config)
         self._partitions = self._reader.partitions_of(events_topic)
         self._reader.start(beginning=self._partitions)
@@ -62,9 +62,7 @@ class Watch(Closeable):
             entry = decode_entry(record.value)
             if not isinstance(entry, HistoryEntry) or entry.group_id != self._group_id:
                 continue
-            key = (entry.incarnation, entry.seq)
-            if key not in self._seen:  # a batch that runs again writes its entries again
-                self._seen.add(key)
+            if self._history.is_new(entry):  # a batch that runs again writes its entries again
                 self.entries.append(entry)
                 self._show(entry)
 

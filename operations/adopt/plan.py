@@ -39,6 +39,8 @@ class AdoptDecision(StrEnum):
 
     MOVE = "move"
     """Its offsets are to be committed at the other coordinator."""
+    MOVED = "moved"
+    """The other coordinator has its offsets now."""
     SAME = "same"
     """The other coordinator has these offsets."""
     EMPTY = "no offsets"
@@ -48,7 +50,7 @@ class AdoptDecision(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AdoptPlan:
     """The outcome for a group. `offsets` are those that the other coordinator lacks or has otherwise."""
 
     group: FoundGroup
@@ -57,7 +59,7 @@ class Plan:
     offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
 
 
-def plan(group: FoundGroup, there: FoundGroup | None, *, overwrite: bool) -> Plan:
+def plan(group: FoundGroup, there: FoundGroup | None, *, overwrite: bool) -> AdoptPlan:
     """Decide about a group. `there` is the group of that id at the other coordinator, None if it has none.
 
     A member would commit to the coordinator it knows, so neither side may have members. Offsets that the
@@ -65,25 +67,27 @@ def plan(group: FoundGroup, there: FoundGroup | None, *, overwrite: bool) -> Pla
     """
     for side in (group, there):
         if side is not None and side.error:
-            return Plan(group, AdoptDecision.REFUSED, side.error)
+            return AdoptPlan(group, AdoptDecision.REFUSED, side.error)
     if group.kind not in _WITH_OFFSETS:
-        return Plan(group, AdoptDecision.REFUSED, f"is a {group.kind} group")
+        return AdoptPlan(group, AdoptDecision.REFUSED, f"is a {group.kind} group")
     if group.members:
-        return Plan(group, AdoptDecision.REFUSED, f"has {group.members} members: stop them first")
+        return AdoptPlan(group, AdoptDecision.REFUSED, f"has {group.members} members: stop them first")
     if there is not None and there.members:
-        return Plan(group, AdoptDecision.REFUSED, f"has {there.members} members at the other coordinator")
+        return AdoptPlan(
+            group, AdoptDecision.REFUSED, f"has {there.members} members at the other coordinator"
+        )
     if not group.offsets:
-        return Plan(group, AdoptDecision.EMPTY)
+        return AdoptPlan(group, AdoptDecision.EMPTY)
     known = {} if there is None else there.offsets
     missing = {partition: at for partition, at in group.offsets.items() if known.get(partition) != at}
     if not missing:
-        return Plan(group, AdoptDecision.SAME)
+        return AdoptPlan(group, AdoptDecision.SAME)
     others = sum(1 for partition in missing if partition in known)
     if others and not overwrite:
-        return Plan(
+        return AdoptPlan(
             group,
             AdoptDecision.REFUSED,
             f"the other coordinator has other offsets of {others} partitions: see --overwrite",
             missing,
         )
-    return Plan(group, AdoptDecision.MOVE, offsets=missing)
+    return AdoptPlan(group, AdoptDecision.MOVE, offsets=missing)

@@ -39,17 +39,17 @@ class RunFigures(Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    rebalances: int
-    causes: list[CauseCount]
-    generations: int
-    not_stable_ms: int
-    stood_still_ms: int
-    by_client: dict[str, int]
-    partitions: int
-    partition_ms: int
-    longest_ms: int
-    moved: int
-    needless: int
+    rebalances: int = 0
+    causes: list[CauseCount] = []
+    generations: int = 0
+    not_stable_ms: int = 0
+    stood_still_ms: int = 0
+    by_client: dict[str, int] = {}
+    partitions: int = 0
+    partition_ms: int = 0
+    longest_ms: int = 0
+    moved: int = 0
+    needless: int = 0
     refused: list[str]
 
 
@@ -78,7 +78,8 @@ def judge(name: str, fleet: Fleet, run: Run) -> Judged:
     """Return the figures of a run of this fleet, recorded or simulated."""
     history = run.history()
     if not history:
-        return Judged(run, _nothing(name, fleet), None, {})
+        refused = [process.key for process in fleet.processes]
+        return Judged(run, RunFigures(name=name, refused=refused), None, {})  # nobody joined
     found = report(run.group_id, history, run.until_ms)
     held = _held(fleet, run)
     running = {process.key: _running(process, run.until_ms) for process in fleet.processes}
@@ -104,25 +105,6 @@ def judge(name: str, fleet: Fleet, run: Run) -> Judged:
         refused=_refused(fleet, run),
     )
     return Judged(run, outcome, found, _processes(run))
-
-
-def _nothing(name: str, fleet: Fleet) -> RunFigures:
-    """Return the figures of a group that nobody joined."""
-    return RunFigures(
-        name=name,
-        rebalances=0,
-        causes=[],
-        generations=0,
-        not_stable_ms=0,
-        stood_still_ms=0,
-        by_client={},
-        partitions=0,
-        partition_ms=0,
-        longest_ms=0,
-        moved=0,
-        needless=0,
-        refused=[process.key for process in fleet.processes],
-    )
 
 
 def _running(process: Process, until_ms: int) -> Window:
