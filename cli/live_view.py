@@ -104,16 +104,14 @@ class LiveView:
                 self._console.print(visible(line), markup=False, highlight=False, soft_wrap=True)
 
     def _rendered(self) -> RenderableType:
-        notes = visible_text([*self._remarks(), self._notes()])
-        return render(self._table.groups, self._entries, notes, time.time() * 1000)
-
-    def _notes(self) -> str:
         missing = sum(len(numbers) for numbers in self._history.gaps.values())
         duplicates = self._history.duplicates + self._table.duplicates
-        return (
+        note = (
             f"replica {self._replica()}; "
             f"{duplicates} records were read twice, {missing} history entries are missing"
         )
+        notes = visible_text([*self._remarks(), note])
+        return render(self._table.groups, self._entries, notes, time.time() * 1000)
 
     def _poll(self, reader: TopicReader, stop: threading.Event) -> list[str]:
         """Take the new records. Return their lines."""
@@ -130,15 +128,13 @@ class LiveView:
 
     def _read(self, topic: str, key: bytes | None, value: bytes | None) -> Iterator[str]:
         try:
-            if topic == self._layout.events_topic:
-                yield from self._read_entry(value or b"")
-            else:
+            if topic != self._layout.events_topic:
                 self._table.apply(key, value)
+                return
+            entry = decode_any_entry(value or b"")
         except UNREADABLE as error:
             log.warning("a record cannot be read", topic=topic, error=str(error))
-
-    def _read_entry(self, value: bytes) -> Iterator[str]:
-        entry = decode_any_entry(value)
+            return
         if isinstance(entry, CoordinatorStarted):
             yield f"{clock(entry.at_ms)}  a coordinator started"
         elif entry is not None and self._history.is_new(entry):

@@ -81,16 +81,10 @@ def _check_groups(header: Header, groups: tuple[str, ...]) -> None:
 
 
 def _until(text: str | None, now_ms: int) -> Until | None:
-    if text is None:
-        return None
-    if is_whole_number(text):
-        return Until(offset=_offset(text))
-    return Until(time_ms=parse_time(text, now_ms, "--until"))
-
-
-def _offset(text: str) -> int:
+    if text is None or not is_whole_number(text):
+        return None if text is None else Until(time_ms=parse_time(text, now_ms, "--until"))
     try:
-        return parse_whole_number(text)
+        return Until(offset=parse_whole_number(text))
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--until") from error
 

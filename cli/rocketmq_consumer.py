@@ -4,7 +4,6 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from clients.rocketmq.consumer import Inbox, PushConsumer
 from clients.rocketmq.instance import Intervals
 from kafka_why.cli.output import configure_logs, show
 from kafka_why.cli.parameters import WholeNumber, cluster_options
+from kafka_why.cli.signals import SIGNALS
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
@@ -88,20 +88,19 @@ def rocketmq_consumer(
         stack.enter_context(client)
         consumer = kafka_clients.working_consumer(client_config, client_id, metadata_max_age_ms=30_000)
         stack.callback(consumer.close, autocommit=False)
-        process = line_writer(stack, consumed)
-        tell = _printer(client_id)
-        _run(
-            PushConsumer(
-                config,
-                client,
-                inbox,
-                consumer,
-                process,
-                tell,
-                intervals=intervals,
-                local_offsets=local_offsets,
-            )
+        push_consumer = PushConsumer(
+            config,
+            client,
+            inbox,
+            consumer,
+            line_writer(stack, consumed),
+            lambda line: show(f"{client_id}: {line}"),
+            intervals=intervals,
+            local_offsets=local_offsets,
         )
+        for number in SIGNALS:
+            signal.signal(number, lambda got, _: push_consumer.stop(f"stopped by {signal.Signals(got).name}"))
+        push_consumer.run()
 
 
 def own_client_id() -> str:
@@ -125,13 +124,3 @@ def _config(
         strategy=chosen,
         orderly=orderly,
     )
-
-
-def _printer(client_id: str) -> Callable[[str], None]:
-    return lambda line: show(f"{client_id}: {line}")
-
-
-def _run(consumer: PushConsumer) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda got, _frame: consumer.stop(f"stopped by {signal.Signals(got).name}"))
-    consumer.run()

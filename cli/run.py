@@ -165,8 +165,11 @@ def _say_ready(coordinator: Coordinator, metrics_url: str, page_url: str | None,
     if as_json:
         show_encoded(json.dumps(ready))
     else:
+        for_clients = (
+            f"Kafka clients take bootstrap.servers={gateway}" if gateway else "no gateway was started"
+        )
         show(
-            f"ready: {_for_clients(gateway)}; "
+            f"ready: {for_clients}; "
             f"{'' if page_url is None else f'see your groups at {page_url}; '}"
             f"broker {ready['broker']}, requests on {ready['requests_topic']}, "
             f"replica {coordinator.replica().phase}, "
@@ -186,9 +189,3 @@ def _show(coordinator: Coordinator, others: OtherGroups, stop: threading.Event, 
         remarks=others.sentences,
     )
     view.run(stop)
-
-
-def _for_clients(gateway: str | None) -> str:
-    if gateway is None:
-        return "no gateway was started"
-    return f"Kafka clients take bootstrap.servers={gateway}"

@@ -32,8 +32,5 @@ def export_(file: Path, data_dir: Path, client_config: ClientConfig | None) -> N
     if header.unread is None:
         show("requests that are not handled yet: not counted, no broker was given")
     else:
-        show(f"requests that are not handled yet: {_counts(header.unread)}")
-
-
-def _counts(unread: dict[int, int]) -> str:
-    return ", ".join(f"{count} in partition {partition}" for partition, count in sorted(unread.items()))
+        counts = (f"{count} in partition {partition}" for partition, count in sorted(header.unread.items()))
+        show(f"requests that are not handled yet: {', '.join(counts)}")

@@ -53,7 +53,8 @@ def prepare_reset(
     inactive = [group_id for group_id in described.groups if group_id not in (*active, *shares)]
     partitions = _partitions(log, inactive, scenario, topics, described.offsets)
     everything = {p for wanted in partitions.values() for p in wanted}
-    _check_there(log, everything)
+    if missing := everything - log.there(everything):
+        raise _not_there(sorted(missing))
     bounds = log.bounds(everything)
     at_time = log.at_time(everything, scenario.at_ms) if isinstance(scenario, ToTime) else {}
     plans = {group_id: Plan({}, []) for group_id in groups}
@@ -61,7 +62,14 @@ def prepare_reset(
         offsets = described.offsets.get(group_id, GroupOffsets())
         committed = {p: c.offset for p, c in offsets.committed.items()}
         plans[group_id] = plan_reset(scenario, group_id, wanted, Known(bounds, committed, at_time))
-    errors = [*described.refusals(), *(_refusal(group_id, state) for group_id, state in active.items())]
+    errors = [
+        *described.refusals(),
+        *(
+            f"Assignments can only be reset if the group '{group_id}' is inactive, "
+            f"but the current state is {state}."
+            for group_id, state in active.items()
+        ),
+    ]
     errors += [
         f"Group '{group_id}' is a share group: reset it with kafka-share-groups." for group_id in shares
     ]
@@ -69,13 +77,6 @@ def prepare_reset(
         lost = [group_id for group_id in inactive if group_id not in scenario.plan]
         errors += [f"No reset plan for group {group_id} found." for group_id in lost]
     return Prepared(plans, errors)
-
-
-def _refusal(group_id: str, state: str) -> str:
-    return (
-        f"Assignments can only be reset if the group '{group_id}' is inactive, "
-        f"but the current state is {state}."
-    )
 
 
 def _needs_committed(scenario: Scenario, topics: Sequence[TopicChoice] | None) -> bool:
@@ -100,12 +101,6 @@ def _partitions(
     if chosen.missing:
         raise _not_there(chosen.missing)
     return dict.fromkeys(group_ids, chosen.partitions)
-
-
-def _check_there(log: LogOffsets, partitions: set[TopicPartition]) -> None:
-    missing = partitions - log.there(partitions)
-    if missing:
-        raise _not_there(sorted(missing))
 
 
 def _not_there(missing: Iterable[TopicPartition]) -> ResetError:

@@ -87,7 +87,8 @@ def member_table(view: GroupSnapshot, details: ConsumerGroupSnapshot, names: Nam
             names.of(member.member_id),
             member.client_host or None,
             has.member_epoch,
-            *(_share_cells(has) if details.share else _cells(has, details.assignment_epoch)),
+            *([] if details.share else [_state(has, details.assignment_epoch)]),
+            *map(partitions_text, _partitions_shown(has, is_share=bool(details.share))),
         ]
         for member in view.members
         if (has := member.consumer) is not None
@@ -95,13 +96,10 @@ def member_table(view: GroupSnapshot, details: ConsumerGroupSnapshot, names: Nam
     return render_table(columns, rows)
 
 
-def _share_cells(member: ConsumerMemberSnapshot) -> list[str | None]:
-    return [partitions_text(member.assigned), partitions_text(member.target)]
-
-
-def _cells(member: ConsumerMemberSnapshot, target_epoch: int) -> list[str | None]:
-    shown = (member.assigned, member.revoking, member.awaited())
-    return [_state(member, target_epoch), *map(partitions_text, shown)]
+def _partitions_shown(member: ConsumerMemberSnapshot, *, is_share: bool) -> tuple[NamedPartitions, ...]:
+    if is_share:
+        return member.assigned, member.target
+    return member.assigned, member.revoking, member.awaited()
 
 
 def _state(member: ConsumerMemberSnapshot, target_epoch: int) -> str:
@@ -167,26 +165,16 @@ def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock
         )
     if isinstance(group, RocketMqGroup):
         return _rocketmq_text(group, at_ms, when, config, clock)
-    names = names_of(replayed.entries, group)
     due = protocol_of(group).due_deadlines(group, sys.maxsize, config)
-    return _kafka_text(group, holders(replayed.entries), names, at_ms, when, due, clock)
-
-
-def holders(entries: Iterable[Entry[bytes]]) -> Held:
-    """The member that each partition is assigned to, and since when, by the last assignments."""
-    found: Held = {}
-    for entry in entries:
-        for said in entry.history:
-            if isinstance(said.entry, HistoryEntry):
-                found = _after(said.entry, found)
-    return found
+    return _kafka_text(group, replayed.entries, at_ms, when, due, clock)
 
 
 def names_of(entries: Iterable[Entry[Any]], group: KafkaGroup | None = None) -> Names:
-    """Names for all member ids that the history names, and for those of the group."""
-    said = (said.entry for entry in entries for said in entry.history)
-    clients = clients_of(entry for entry in said if isinstance(entry, HistoryEntry))
-    ids = member_ids(entries).union(group.members if group is not None else ())
+    """Return names for all member ids in the history and in the group."""
+    history = [said.entry for entry in entries for said in entry.history]
+    clients = clients_of(entry for entry in history if isinstance(entry, HistoryEntry))
+    ids = {member_id for entry in history if (member_id := getattr(entry, "member_id", None))}
+    ids.update(group.members if group is not None else ())
     if isinstance(group, ClassicGroup):
         ids.update(group.pending_members)
     if isinstance(group, ConsumerGroup | ShareGroup):
@@ -196,14 +184,14 @@ def names_of(entries: Iterable[Entry[Any]], group: KafkaGroup | None = None) -> 
     return Names(ids, clients)
 
 
-def member_ids(entries: Iterable[Entry[Any]]) -> set[str]:
-    """All member ids that the history names."""
-    return {
-        member_id
-        for entry in entries
-        for said in entry.history
-        if (member_id := getattr(said.entry, "member_id", None))
-    }
+def _holders(entries: Iterable[Entry[bytes]]) -> Held:
+    """Return the member that each partition is assigned to, and since when, by the last assignments."""
+    found: Held = {}
+    for entry in entries:
+        for said in entry.history:
+            if isinstance(said.entry, HistoryEntry):
+                found = _after(said.entry, found)
+    return found
 
 
 def _after(event: HistoryEntry, held: Held) -> Held:
@@ -236,18 +224,18 @@ def _partitions(assignment: bytes) -> list[TopicPartition] | None:
 
 def _kafka_text(
     group: KafkaGroup,
-    held: Held,
-    names: Names,
+    entries: Sequence[Entry[bytes]],
     at_ms: int,
     when: str,
     due: Sequence[DeadlineReached],
     clock: Clock,
 ) -> VisibleText:
     lasted = duration_text(max(at_ms - group.state_timestamp_ms, 0))
+    names = names_of(entries, group)
     view = view_of(group)
     details = view.consumer
     if isinstance(group, ClassicGroup):
-        about, table = _headline(group, names), _member_table(group, held, names, clock)
+        about, table = _headline(group, names), _member_table(group, _holders(entries), names, clock)
     else:
         assert details, "a group with epochs"
         about, table = headline(view, details), member_table(view, details, names)

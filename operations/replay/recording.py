@@ -105,78 +105,66 @@ class StartGroup(Struct, frozen=True, tag="group", tag_field="line"):
     group: ExportedGroup
 
 
-class LogRequest(Struct, frozen=True, tag="request", tag_field="line"):
-    """A message of the requests topic: a record, or message `n` of a pack. `at_ms` is its append time."""
+class RecordLine(Struct, frozen=True, tag_field="line"):
+    """A line with a record of a topic: its place, and the append time `at_ms` in ms since 1970."""
 
     partition: int
     offset: int
-    n: int | None
     at_ms: int
+
+
+class LogRequest(RecordLine, frozen=True, tag="request"):
+    """A message of the requests topic: a record, or message `n` of a pack."""
+
+    n: int | None
     key: Bytes
     value: Bytes
 
     @classmethod
     def of(cls, message: Message) -> "LogRequest":
         row = message.row
-        return cls(
-            row.partition, row.offset, message.n, row.at_ms, Bytes.of(row.key), Bytes.of(message.value)
-        )
+        key, value = Bytes.of(row.key), Bytes.of(message.value)
+        return cls(row.partition, row.offset, row.at_ms, message.n, key, value)
 
     def message(self, requests_topic: str) -> Message:
-        """The message for `streaming.query.admission`. The value of its row is its own, not the pack's."""
+        """Return the message for `streaming.query.admission`. Its row has its own value, not the pack's."""
         value = self.value.get()
         row = LogRow(self.partition, self.offset, self.at_ms, self.key.get(), value)
         return Message(row, self.n, value, request_id(requests_topic, self.partition, self.offset, self.n))
 
 
-class LogClock(Struct, frozen=True, tag="clock", tag_field="line"):
+class LogClock(RecordLine, frozen=True, tag="clock"):
     """The greatest time attested by the clock records of a partition since the line before: at most the clock
     record's own append time `at_ms`.
     """
 
-    partition: int
-    offset: int
-    at_ms: int
     time_ms: int
 
 
-class Answer(Struct, frozen=True, tag="answer", tag_field="line", omit_defaults=True):
-    """A response, or a message to a RocketMQ connection, on a reply partition. `at_ms` is the append time of
-    its record. `is_early`: a replica wrote it, and none that had been replaced
-    (`kafka_why.contract.early_answers`).
+class Answer(RecordLine, frozen=True, tag="answer", omit_defaults=True):
+    """A response, or a message to a RocketMQ connection, on a reply partition. If `is_early`, a replica wrote
+    it that was not replaced yet (`kafka_why.contract.early_answers`).
     """
 
-    partition: int
-    offset: int
-    at_ms: int
     value: Bytes
     is_early: bool = False
 
 
-class Event(Struct, frozen=True, tag="event", tag_field="line"):
+class Event(RecordLine, frozen=True, tag="event"):
     """A history entry."""
 
-    partition: int
-    offset: int
-    at_ms: int
     value: Bytes
 
 
-class Letter(Struct, frozen=True, tag="dead letter", tag_field="line"):
+class Letter(RecordLine, frozen=True, tag="dead letter"):
     """A dead letter."""
 
-    partition: int
-    offset: int
-    at_ms: int
     value: Bytes
 
 
-class View(Struct, frozen=True, tag="view", tag_field="line"):
+class View(RecordLine, frozen=True, tag="view"):
     """A record of the groups topic. `value` is None if the group ended."""
 
-    partition: int
-    offset: int
-    at_ms: int
     group_id: str
     value: Bytes | None
 

@@ -16,7 +16,8 @@ MAX_STARTS = 10
 
 def verdict_text(verdict: Verdict, header: Header) -> VisibleText:
     """The first line says whether the topics are identical to the replay."""
-    lines = [_headline(verdict), *columns(_compared(verdict)), *columns(_notes(verdict, header))]
+    notes = [*_of_header(header), *_of_extent(verdict), *_of_starts(verdict)]
+    lines = [_headline(verdict), *columns(_compared(verdict)), *columns(("Note", note) for note in notes)]
     for number, difference in enumerate(verdict.differences, 1):
         lines += ["", f"#{number}  {difference.what} {difference.how}"]
         lines += [INDENT + line for line in columns(_details(difference))]
@@ -28,18 +29,15 @@ def verdict_text(verdict: Verdict, header: Header) -> VisibleText:
 
 def _headline(verdict: Verdict) -> str:
     groups = f" of {len(verdict.groups)} groups" if len(verdict.groups) != 1 else ""
-    compared = f"{_answers(verdict)}{groups}"
+    history = verdict.total("history")
+    entries = f"{history} history {'entry' if history == 1 else 'entries'}"
+    compared = f"{count(verdict.total('answers'), 'answer')}, {entries}{groups}"
     if verdict.is_identical and not verdict.groups and verdict.unjudged:
         return "nothing could be judged: the beginning of the log of each group is gone"
     if verdict.is_identical:
         return f"identical: {compared}"
     kinds = ", ".join(f"{number} x {kind}" for kind, number in sorted(verdict.by_kind.items()))
     return f"{count(verdict.count, 'difference')}: {kinds} (compared: {compared})"
-
-
-def _answers(verdict: Verdict) -> str:
-    answers, history = verdict.total("answers"), verdict.total("history")
-    return f"{count(answers, 'answer')}, {history} history {'entry' if history == 1 else 'entries'}"
 
 
 def _compared(verdict: Verdict) -> Lines:
@@ -49,12 +47,6 @@ def _compared(verdict: Verdict) -> Lines:
         yield "Early", f"{count(early, 'answer')} of replicas, compared with the log's, too"
     if verdict.duplicates:
         yield "Repeated", f"{count(verdict.duplicates, 'record')}, each with the same bytes"
-
-
-def _notes(verdict: Verdict, header: Header) -> Lines:
-    texts = [*_of_header(header), *_of_extent(verdict), *_of_starts(verdict)]
-    for text in texts:
-        yield "Note", text
 
 
 def _of_header(header: Header) -> Iterator[str]:

@@ -118,36 +118,34 @@ def change_text(change: GroupChange) -> VisibleText:
 
 
 def _with_names(group: AnyGroup, other: AnyGroup) -> AnyGroup:
-    """The group, one with epochs with partitions as text, by topic name. It is compared with `other`."""
-    if isinstance(group, ShareGroup):
-        return _share_group_with_names(group)
-    if not isinstance(group, ConsumerGroup) or not isinstance(other, ConsumerGroup):
+    """Return the group, and if it has epochs, with its partitions as text by topic name. It is compared with
+    `other`.
+    """
+    if not isinstance(group, ConsumerGroup | ShareGroup):
         return group
     names = group.names_by_id()
+    target = {m: assignment_text(named(partitions, names)) for m, partitions in group.target.items()}
+    if isinstance(group, ShareGroup):
+        topics = {
+            kind: {
+                t.name: assignment_text({t.name: sorted(t.partitions)}) for t in getattr(group, kind).values()
+            }
+            for kind in ("initializing", "initialized", "deleting")
+        }
+        share_members = {
+            m: structs.replace(member, assigned=assignment_text(named(member.assigned, names)))
+            for m, member in group.members.items()
+        }
+        return structs.replace(group, members=share_members, target=target, **topics)
     members = {}
     for member_id, member in group.members.items():
-        compared = other.members.get(member_id, member)
+        compared = other.members.get(member_id, member) if isinstance(other, ConsumerGroup) else member
         members[member_id] = structs.replace(
             member,
             assigned=_held_text(member.assigned, compared.assigned, names),
             pending_revocation=_held_text(member.pending_revocation, compared.pending_revocation, names),
         )
-    target = {m: assignment_text(named(partitions, names)) for m, partitions in group.target.items()}
     return structs.replace(group, members=members, target=target)
-
-
-def _share_group_with_names(group: ShareGroup) -> ShareGroup:
-    names = group.names_by_id()
-    members = {
-        m: structs.replace(member, assigned=assignment_text(named(member.assigned, names)))
-        for m, member in group.members.items()
-    }
-    kinds = {
-        kind: {t.name: assignment_text({t.name: sorted(t.partitions)}) for t in getattr(group, kind).values()}
-        for kind in ("initializing", "initialized", "deleting")
-    }
-    target = {m: assignment_text(named(partitions, names)) for m, partitions in group.target.items()}
-    return structs.replace(group, members=members, target=target, **kinds)
 
 
 def _held_text(held: AssignedPartitions, compared: AssignedPartitions, names: dict[bytes, str]) -> str | None:
@@ -248,16 +246,13 @@ def _text(name: str, value: Any) -> str:
         return _bytes_text(name, value)
     if isinstance(value, Struct):
         fields = structs.asdict(value).items()
-        return ", ".join(f"{_words(field)} {_text(field, it)}" for field, it in fields if _is_set(it))
+        shown = ((field, it) for field, it in fields if it is not False and (it or it == 0))
+        return ", ".join(f"{_words(field)} {_text(field, it)}" for field, it in shown)
     if isinstance(value, list | tuple):
         return f"[{', '.join(_text(name, item) for item in value)}]"
     if isinstance(value, Mapping):
         return f"[{', '.join(f'{_key(key)}: {_text(name, item)}' for key, item in value.items())}]"
     return str(value)
-
-
-def _is_set(value: Any) -> bool:
-    return value is not False and (bool(value) or value == 0)
 
 
 def _bytes_text(name: str, value: bytes) -> str:

@@ -18,7 +18,7 @@ from operations.stored.offset_rows import pending as pending_offsets
 from operations.stored.share_rows import ShareRow, share_partitions
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms
-from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import KafkaGroup
 from state.kafka.group import ConfigsOnly, DeadlineReached
 from state.kafka.protocols import view_of
@@ -186,9 +186,8 @@ def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> G
     if isinstance(group, RocketMqGroup):
         members, offsets, pending, locks = list(_clients(group, protocol)), [], [], list(_locks(group))
     else:
-        members = list(_members(group, protocol))
-        offsets, locks = list(committed(group)), []
-        pending = list(pending_offsets(group))
+        members, offsets = list(_members(group, protocol)), list(committed(group))
+        pending, locks = list(pending_offsets(group)), []
     common: dict[str, Any] = {
         "group_id": group.group_id,
         "protocol": protocol,
@@ -280,7 +279,7 @@ def _of_member(group: KafkaGroup, member: MemberSnapshot) -> dict[str, Any]:
             "protocols": [p.name for p in stored.protocols],
             "partitions": None if assignment is None else sum(map(len, assignment.values())),
             "assignment": assignment,
-            "waits_for": _waits_for(stored),
+            "waits_for": "JoinGroup" if stored.parked_join else "SyncGroup" if stored.parked_sync else None,
             "session_timeout_ms": member.session_timeout_ms,
             "rebalance_timeout_ms": member.rebalance_timeout_ms,
             "deadline_ms": stored.heartbeat_deadline_ms,
@@ -315,12 +314,6 @@ def _assignment(group: ClassicGroup, member: MemberSnapshot) -> dict[str, list[i
         return by_topic(member.held()) if group.is_consumer_group() else None
     except ProtocolError:
         return None
-
-
-def _waits_for(member: Member) -> str | None:
-    if member.parked_join is not None:
-        return "JoinGroup"
-    return "SyncGroup" if member.parked_sync is not None else None
 
 
 def _clients(group: RocketMqGroup, protocol: str) -> Iterator[MemberRow]:

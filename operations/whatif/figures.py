@@ -200,24 +200,20 @@ def _length(windows: Iterable[Window]) -> int:
 
 def _processes(run: Run) -> dict[str, str]:
     """Return the process of each member id."""
-    found = {}
-    for step in run.steps:
-        for reply in step.effects.replies:
-            response = reply.response
-            if isinstance(response, JoinGroupResponse) and response.member_id:
-                key = run.senders.get(response.request)
-                if key is not None:
-                    found[response.member_id] = key
-    return found
+    return {answer.member_id: key for key, answer in _join_answers(run) if answer.member_id}
 
 
-def _refused(fleet: Fleet, run: Run) -> list[str]:
-    """Return the processes that never got an assignment and whose last answer was a refusal to join."""
-    last: dict[str, ErrorCode] = {}
+def _join_answers(run: Run) -> Iterator[tuple[str, JoinGroupResponse]]:
+    """Yield the answers to JoinGroups, each with the process that sent the request."""
     for step in run.steps:
         for reply in step.effects.replies:
             key = run.senders.get(reply.response.request)
             if key is not None and isinstance(reply.response, JoinGroupResponse):
-                last[key] = reply.response.error_code
+                yield key, reply.response
+
+
+def _refused(fleet: Fleet, run: Run) -> list[str]:
+    """Return the processes that never got an assignment and whose last answer was a refusal to join."""
+    last = {key: answer.error_code for key, answer in _join_answers(run)}
     waiting = (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.UNKNOWN_MEMBER_ID)
     return [p.key for p in fleet.processes if last.get(p.key, ErrorCode.NONE) not in waiting]
