@@ -73,7 +73,9 @@ def adopt(
 
 
 def _check_same_cluster(here: GroupsAt, there: GroupsAt) -> None:
-    """An offset is a position in the topics of one cluster."""
+    """Raise AdoptError if the clusters differ, because an offset is a position in the topics of one
+    cluster.
+    """
     ids = here.cluster_id(), there.cluster_id()
     if ids[0] != ids[1]:
         raise AdoptError(f"--from is of cluster {ids[0]}, --to of {ids[1]}: its topics have other offsets")

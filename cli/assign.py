@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from cli.groups.coordinator import Coordinator
+from cli.groups.coordinator import CoordinatorCluster
 from kafka_why.assign.model import GroupSpec, InputError
 from kafka_why.assign.parsing import parse_members, parse_topics, read_assignment, read_group, read_weights
 from kafka_why.cli.groups.common import connected, output_option, timeout_option
@@ -30,7 +30,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
 
 @dataclass(frozen=True, slots=True)
 class AssignOptions:
-    """What `assign` was told. A group is `topics` with `members`, or `source`, or `group_id` of the
+    """The options of `assign`. A group is `topics` with `members`, or `source`, or `group_id` of the
     coordinator on `client_config`. `gone` and `come` are members that it loses and gets.
     """
 
@@ -115,7 +115,9 @@ def assign(options: AssignOptions) -> None:
 
 
 def _group(options: AssignOptions) -> GroupSpec:
-    """The group that the options describe. Raises UsageError unless they do so in one way, and InputError."""
+    """Return the group that the options describe. Raises InputError, and UsageError unless they do so in one
+    way.
+    """
     ways = [(options.topics, options.members), (options.source,), (options.group_id, options.client_config)]
     chosen = [way for way in ways if any(given is not None for given in way)]
     if len(chosen) != 1 or None in chosen[0]:
@@ -130,7 +132,7 @@ def _group(options: AssignOptions) -> GroupSpec:
 
 
 def _from_group(group_id: str, client_config: ClientConfig, prefix: str, timeout_ms: int) -> GroupSpec:
-    with connected(Coordinator, client_config, prefix, timeout_ms) as cluster:
+    with connected(CoordinatorCluster, client_config, prefix, timeout_ms) as cluster:
         found = describe_groups(cluster.requests, {group_id: None}, with_offsets=True)
         if group_id not in found.groups:
             raise InputError(*found.refusals())

@@ -1,4 +1,4 @@
-"""How consumers of the command line process records: not at all, or as a JSON line for each in a file."""
+"""The processing of records by consumers of the command line: none, or a JSON line for each in a file."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -1,4 +1,6 @@
-"""What commands that read a coordinator's data folder share: the option, the broker in it, the errors."""
+"""Shared parts of commands that read a coordinator's data folder: the option, the folder's broker, the
+errors.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +24,9 @@ _ERRORS = (BrokerFailed, ExportError, FolderError, JarsUnavailable, JavaNotFound
 
 
 def data_dir_option(note: str, *, exists: bool = True) -> Callable[[Command], Command]:
-    """`--data-dir` of a coordinator. `exists`: also where the command does not use it, the folder must."""
+    """Add `--data-dir` of a coordinator. With `exists` the folder must exist even if the command does not use
+    it.
+    """
     return click.option(
         "--data-dir",
         type=click.Path(path_type=Path, file_okay=False, exists=exists),
@@ -34,7 +38,7 @@ def data_dir_option(note: str, *, exists: bool = True) -> Callable[[Command], Co
 
 @contextmanager
 def cluster(data_dir: Path, client_config: ClientConfig | None) -> Iterator[ClientConfig | None]:
-    """The cluster to ask: the given one, else the data folder's own broker, if it has one."""
+    """Yield the given cluster, or else the data folder's own broker, or None if it has none."""
     own = data_dir / "broker"
     if client_config is not None or not own.is_dir():
         yield client_config

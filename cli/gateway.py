@@ -10,7 +10,7 @@ from kafka.errors import KafkaError
 from prometheus_client import CollectorRegistry
 
 from cli.gateway_options import Listening, gateway_options
-from cli.gateway_processes import Plan, ProcessFailed, Served, serving_processes
+from cli.gateway_processes import ProcessFailed, ProcessOptions, ServedGateway, serving_processes
 from gateway.health import CHECKS, LISTENING, Checks
 from gateway.metrics.collector import GatewayCollector
 from gateway.service import STARTUP_ERRORS, running
@@ -88,7 +88,7 @@ def gateway(
         raise click.ClickException(str(error)) from error
 
 
-def _http_port(served: Served, stop: threading.Event, host: str, port: int) -> HttpPort:
+def _http_port(served: ServedGateway, stop: threading.Event, host: str, port: int) -> HttpPort:
     """Serve the gateway's metrics, and whether it is alive and ready."""
 
     def ready(exclude: Collection[str]) -> Checks:
@@ -106,9 +106,9 @@ def _http_port(served: Served, stop: threading.Event, host: str, port: int) -> H
 @contextmanager
 def _serving(
     client_config: ClientConfig, prefix: str, processes: int, listening: Listening, stop: Stop
-) -> Iterator[Served]:
+) -> Iterator[ServedGateway]:
     if processes > 1:
-        with serving_processes(Plan(client_config, prefix, listening), processes, stop) as served:
+        with serving_processes(ProcessOptions(client_config, prefix, listening), processes, stop) as served:
             yield served
         return
     security = listening.security()

@@ -37,12 +37,12 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """How a gateway listens, from the command's options.
+    """The options of a gateway's listener, by click's names.
 
     With `advertised_host` None, clients get the address they connected to. With `reply_partition` None, the
     gateway draws one. With `certificate` None, it listens in plain text. With `key` None, the key is in the
     certificate's file. With `users` None, the gateway does not authenticate clients, unless `security_config`
-    has keys for their tokens. `broker_principal` is whose principal the brokers see in clients' requests:
+    has keys for their tokens. `broker_principal` is the principal that the brokers see in clients' requests:
     GATEWAYS or CLIENTS. `acls` is `off`, `cluster` or a file. With `quotas` None, clients have no quotas.
     `templates` are the addresses of brokers in responses, () for that which clients connected to.
     """

@@ -42,7 +42,7 @@ class ProcessFailed(RuntimeError):
     """A process of the gateway did not start."""
 
 
-class Served(Protocol):
+class ServedGateway(Protocol):
     """A gateway of one process or of several: see `gateway.service.RunningGateway`."""
 
     @property
@@ -53,8 +53,8 @@ class Served(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What a process of the gateway serves, in a form that another process can read."""
+class ProcessOptions:
+    """The options of the gateway's processes, in a form that another process can read."""
 
     client_config: ClientConfig
     prefix: str
@@ -63,7 +63,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a process reports: its address when it is ready, or else the reason why it ends."""
+    """A report of a process: its address when it is ready, or else the reason why it ends."""
 
     address: str | None = None
     error: str | None = None
@@ -100,8 +100,8 @@ class _Child:
         raise TimeoutError(f"{self.process.name} does not answer")
 
     def numbers(self) -> Numbers:
-        """Its numbers. While it does not answer, the last ones without gauges, because a sum of counters must
-        not fall.
+        """Return its numbers. While it does not answer, return the last ones without gauges, because a sum of
+        counters must not fall.
         """
         try:
             self.last = self.ask("numbers")  # type: ignore[assignment]
@@ -110,7 +110,7 @@ class _Child:
         return self.last
 
     def checks(self, exclude: Collection[str]) -> Checks | Exception:
-        """Its checks, or why it does not answer."""
+        """Return its checks, or the error if it does not answer."""
         try:
             return self.ask("checks", list(exclude))  # type: ignore[return-value]
         except (OSError, EOFError) as error:
@@ -125,11 +125,11 @@ class GatewayProcesses:
         self._children = children
 
     def numbers(self) -> Numbers:
-        """The sum over the processes. Of one that does not answer, it has the last counters."""
+        """Return the sum over the processes, with the last counters of a process that does not answer."""
         return added(self._side_by_side(_Child.numbers))
 
     def checks(self, exclude: Collection[str] = ()) -> Checks:
-        """The checks of all processes. The first reason counts."""
+        """Return the checks of all processes, each with the first reason."""
         found: Checks = {}
         answers = self._side_by_side(lambda child: child.checks(exclude))
         for child, checks in zip(self._children, answers, strict=True):
@@ -152,7 +152,7 @@ class GatewayProcesses:
 
 
 @contextmanager
-def serving_processes(plan: Plan, processes: int, stop: Stop) -> Iterator[GatewayProcesses]:
+def serving_processes(plan: ProcessOptions, processes: int, stop: Stop) -> Iterator[GatewayProcesses]:
     """Run the gateway in this many processes, and yield it when all are ready. `stop` is set with a reason
     when one of them ends.
 
@@ -185,7 +185,9 @@ def serving_processes(plan: Plan, processes: int, stop: Stop) -> Iterator[Gatewa
 
 
 def _check_free(listen: Address) -> None:
-    """SO_REUSEPORT would also let another gateway share the port, without an error."""
+    """Raise CannotListen if the port is taken. SO_REUSEPORT would let another gateway share it, without an
+    error.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             listen.host, listen.port, type=socket.SOCK_STREAM
@@ -236,8 +238,8 @@ def _end(children: Sequence[_Child], timeout_s: float) -> None:
             child.process.join()
 
 
-def _serve(plan: Plan, number: int, reports: Connection, answers: Connection) -> None:
-    """The main function of a process. It ends when the parent has ended."""
+def _serve(plan: ProcessOptions, number: int, reports: Connection, answers: Connection) -> None:
+    """Run a process of the gateway until it is stopped or its parent has ended."""
     configure_logs()
     exit_on_signals()
     stop = Stop()

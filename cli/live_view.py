@@ -181,7 +181,7 @@ def _members(group: GroupSnapshot) -> str:
 
 
 def _generation(group: GroupSnapshot) -> str:
-    """The generation; in a group of the consumer protocol the epoch, and the target's if it is older."""
+    """Return the generation. In a group with epochs, return the epoch, and the target's if it is older."""
     if not group.consumer:
         return str(group.generation)
     target = group.consumer.assignment_epoch

@@ -71,7 +71,7 @@ class ObserveOptions:
     spark_conf: dict[str, str]
 
     def observer(self) -> ObserverOptions:
-        """The options of the observer."""
+        """Return the options of the observer."""
         return ObserverOptions(
             client_config=self.client_config,
             folder=self.data_dir / "observer",
@@ -222,7 +222,7 @@ def _wait_until_ready(observer: Observer, stop: threading.Event) -> None:
 
 
 class _Progress:
-    """Says how much of a backlog was read, and how many records are not known."""
+    """A reporter of how much of a backlog was read, and of records whose type is unknown."""
 
     def __init__(self, on_batch: Callable[[BatchProgress], None]) -> None:
         self._on_batch = on_batch

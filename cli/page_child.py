@@ -13,8 +13,10 @@ from kafka_why.page.commands import Source
 from kafka_why.page.server import Page
 
 
-class Start(Struct, frozen=True, kw_only=True):
-    """What the process is told, as a line of JSON. `listening` is the file descriptor of the socket."""
+class PageStart(Struct, frozen=True, kw_only=True):
+    """The instructions of the process, as a line of JSON. `listening` is the file descriptor of the
+    socket.
+    """
 
     client_config: ClientConfig
     layout: TopicLayout
@@ -28,7 +30,7 @@ class Start(Struct, frozen=True, kw_only=True):
 def main() -> None:
     """Serve the page."""
     configure_logs()
-    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=Start)
+    start = msgspec.json.decode(sys.stdin.buffer.readline(), type=PageStart)
     with (
         socket.socket(fileno=start.listening) as listening,
         Page(

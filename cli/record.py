@@ -8,7 +8,7 @@ import click
 from cli.replay_source import CoordinatorSource, parse_time, reported, source_options
 from kafka_why.cli.output import configure_logs, show
 from operations.replay import read_topics
-from operations.replay.read_topics import Part
+from operations.replay.read_topics import RecordingPart
 
 
 @click.command()
@@ -42,7 +42,7 @@ def record(
     """
     configure_logs()
     now_ms = time.time_ns() // 1_000_000
-    part = Part(
+    part = RecordingPart(
         list(groups) or None, parse_time(since, now_ms, "--since"), parse_time(until, now_ms, "--until")
     )
     with reported():

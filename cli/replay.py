@@ -12,13 +12,13 @@ from kafka_why.numbers import is_whole_number, parse_whole_number
 from kafka_why.why.wording import Clock
 from operations.replay.judge import judge
 from operations.replay.moment import moment_text
-from operations.replay.read_topics import Part
-from operations.replay.recording import Header, Recording
+from operations.replay.read_topics import RecordingPart
+from operations.replay.recording import Recording, RecordingHeader
 from operations.replay.replay import Replayed, Until
 from operations.replay.replay import replay as replay_group
-from operations.replay.steps import Steps
+from operations.replay.steps import StepBrowser
 from operations.replay.text import start_text, verdict_text
-from operations.replay.verdict import Verdict
+from operations.replay.verdict import ReplayVerdict
 
 NOT_IDENTICAL = 1
 
@@ -63,7 +63,7 @@ def replay(
     if source.file is not None and source.from_state is not None:
         raise click.UsageError("--from-state goes with --from-topic: a recording has its own beginning")
     now_ms = time.time_ns() // 1_000_000
-    with reported(), source.recording(Part(list(groups) or None)) as recording:
+    with reported(), source.recording(RecordingPart(list(groups) or None)) as recording:
         _check_groups(recording.header, groups)
         if at is not None:
             _show_moment(recording, groups[0], parse_time(at, now_ms, "--at"))
@@ -73,7 +73,7 @@ def replay(
             _judge(recording, groups, _until(until, now_ms), output)
 
 
-def _check_groups(header: Header, groups: tuple[str, ...]) -> None:
+def _check_groups(header: RecordingHeader, groups: tuple[str, ...]) -> None:
     missing = [group_id for group_id in groups if not header.wants(group_id)]
     if missing:
         names = ", ".join(header.groups or ())
@@ -100,8 +100,8 @@ def _judge(recording: Recording, groups: tuple[str, ...], until: Until | None, o
         sys.exit(NOT_IDENTICAL)
 
 
-def _check_judged(verdict: Verdict, groups: tuple[str, ...]) -> None:
-    """A group of which there is nothing is most often a name with a typing error."""
+def _check_judged(verdict: ReplayVerdict, groups: tuple[str, ...]) -> None:
+    """Refuse a group of which the log has nothing, because its name most often has a typing error."""
     unknown = [group_id for group_id in groups if group_id not in verdict.groups]
     if unknown and not verdict.starts.keys() & set(unknown):
         raise click.ClickException(f"the log has no request of group {unknown[0]}")
@@ -129,7 +129,7 @@ def _step(recording: Recording, group_id: str, until: Until | None) -> None:
     _check_start(replayed)
     if not replayed.entries:
         raise click.ClickException(f"the log has no request of group {group_id}")
-    steps = Steps(replayed, recording.header.configs, Clock())
+    steps = StepBrowser(replayed, recording.header.configs, Clock())
     if sys.stdin.isatty() and sys.stdout.isatty():
         from cli.stepping import walk  # rich takes a tenth of a second to import
 

@@ -1,4 +1,4 @@
-"""Where `record`, `replay` and `whatif` read from: the options, and the recording that they lead to."""
+"""The sources of `record`, `replay` and `whatif`: their options, and the recording that they lead to."""
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +16,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import ClientError, layout_on
 from kafka_why.why.wording import parse_since
-from operations.replay.read_topics import CannotRecord, Part, recorded
+from operations.replay.read_topics import CannotRecord, RecordingPart, recorded
 from operations.replay.recording import Recording
 from operations.replay.recording_file import RecordingError, RecordingFile
 from records.topic_sizes import with_topic_sizes
@@ -79,7 +79,7 @@ class RecordingSource(CoordinatorSource):
     file: Path | None
 
     @contextmanager
-    def recording(self, part: Part) -> Iterator[Recording]:
+    def recording(self, part: RecordingPart) -> Iterator[Recording]:
         """Yield the recording in the file, or else a recording of this part of the topics."""
         if self.file is not None:
             yield RecordingFile(self.file)
@@ -117,7 +117,7 @@ def reported() -> AbstractContextManager[None]:
 
 @contextmanager
 def _opened_checkpoint(data_dir: Path, checkpoint: str | None) -> Iterator[Checkpoint]:
-    """The checkpoint to read. Spark is started only if no path of this machine leads to it."""
+    """Yield the checkpoint. Spark is started only if no path of this machine leads to it."""
     storage = storage_at(checkpoint or str(data_dir / "coordinator"))
     if storage.path is not None:
         yield Checkpoint.at(storage.path)

@@ -106,7 +106,7 @@ def run(options: RunOptions) -> None:
 
 
 def _prepare(stack: ExitStack, stop: Stop, gateway: GatewayToStart | None, given: RunOptions) -> Coordinator:
-    """The coordinator, with the broker that it needs. The stack ends what is started here."""
+    """Return the coordinator, with the broker that it needs. The stack ends what is started here."""
     folder = Folder(given.data_dir / "coordinator")
     stack.enter_context(folder.locked())  # before anything starts, so that a second coordinator fails at once
     client_config = given.client_config

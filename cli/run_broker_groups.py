@@ -1,4 +1,4 @@
-"""What `run` says of groups of the embedded broker's own coordinator."""
+"""The warnings of `run` about groups of the embedded broker's own coordinator."""
 
 import structlog
 

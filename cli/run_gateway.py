@@ -47,7 +47,7 @@ class GatewayToStart:
             raise click.ClickException(str(error)) from error
 
     def options(self, options: Options) -> GatewayOptions:
-        """The gateway's options, beside such a coordinator. It offers the consumer protocol if both do."""
+        """Return the gateway's options for this coordinator. It offers the consumer protocol if both do."""
         wanted = self._listening.options(options.client_config, options.layout, self._security)
         config = CoordinatorConfig().with_settings(options.settings)
         return replace(wanted, consumer_protocol=wanted.consumer_protocol and config.consumer_protocol)
@@ -66,16 +66,18 @@ class GatewayToStart:
                 self._running = None
 
     def numbers(self) -> Numbers:
-        """What it has counted, nothing before its start."""
+        """Return the gateway's numbers, or {} before its start."""
         return {} if self._running is None else self._running.numbers()
 
     def alive(self) -> GatewayChecks:
-        """Raises TimeoutError if its event loop does not answer."""
+        """Return the checks of the gateway's process. Raises TimeoutError if its event loop does
+        not answer.
+        """
         return {} if self._running is None else self._running.checks(CHECKS)
 
     def checks(self, exclude: Collection[str]) -> GatewayChecks:
-        """Whether clients can connect, and it reaches the brokers. The coordinator is not asked, because its
-        state is known in this process.
+        """Check that clients can connect and that the gateway reaches the brokers. The coordinator is not
+        asked, because its state is known in this process.
         """
         if self._running is None:
             return {LISTENING: "the gateway has not started"}
@@ -88,7 +90,8 @@ class GatewayToStart:
 
 
 def coordinator_checks(status: ServiceStatus, replica: ReplicaState) -> Checks:
-    """Whether the coordinator answers clients: the query does, its replica does, or another coordinator.
+    """Return the checks of the coordinator: the query, its replica or another coordinator has to answer
+    clients.
 
     The check of the replica never fails, because the query answers without one. An alarm is a note, too.
     """

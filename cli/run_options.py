@@ -36,7 +36,7 @@ NO_GATEWAY = "--no-gateway"
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What `run` was told, by click's names. `Options` and `GatewayOptions` say what most of it means.
+    """The options of `run`, by click's names. `Options` and `GatewayOptions` document most of them.
 
     With `client_config` None there is an embedded broker with `broker_settings`. `settings` are by Kafka's
     names. `prefix`, the numbers of partitions and `max_message_bytes` make the topics' layout. Raises
@@ -94,11 +94,11 @@ class RunOptions:
         return layout.with_sizes(size_limits(self.max_message_bytes, self.max_message_bytes))
 
     def broker(self) -> Mapping[str, str]:
-        """The settings of the embedded broker. Raises UsageError."""
+        """Return the settings of the embedded broker. Raises UsageError."""
         return parse_broker_settings(self.broker_settings, self.client_config)
 
     def coordinator(self, client_config: ClientConfig, folder: Path) -> Options:
-        """The options of a coordinator on this cluster, with this folder."""
+        """Return the options of a coordinator on this cluster, with this folder."""
         return Options(
             client_config=client_config,
             folder=folder,

@@ -9,7 +9,7 @@ from contextlib import suppress
 import msgspec
 import structlog
 
-from cli.page_child import Start
+from cli.page_child import PageStart
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import Closeable
@@ -51,7 +51,7 @@ class RunPage(Closeable):
         """Begin to serve, as soon as the topics are there. `metrics_url` is that of the service.
         `watches_broker` is as in `kafka_why.page.server.Page`.
         """
-        start = Start(
+        start = PageStart(
             client_config=client_config,
             layout=layout,
             listening=self._socket.fileno(),
@@ -74,7 +74,7 @@ class RunPage(Closeable):
             self._thread.join()
         self._socket.close()
 
-    def _keep(self, start: Start) -> None:
+    def _keep(self, start: PageStart) -> None:
         restarts = 0
         while not self._stopping.wait(pause_before(restarts)):
             began_s = time.monotonic()
@@ -84,7 +84,7 @@ class RunPage(Closeable):
             log.warning("the page has ended, it is started again", code=code)
             restarts = 1 if time.monotonic() - began_s > _WORKS_S else restarts + 1
 
-    def _run(self, start: Start) -> int | None:
+    def _run(self, start: PageStart) -> int | None:
         """Start a process, and wait for its end."""
         with self._lock:
             if self._stopping.is_set():

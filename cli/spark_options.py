@@ -19,7 +19,7 @@ _CONF = "--spark-conf"
 
 @dataclass(frozen=True, slots=True)
 class SparkOptions:
-    """Where Spark runs and with which settings, see `streaming.query.session.Session`."""
+    """The place where Spark runs, and its settings. See `streaming.query.session.Session`."""
 
     master: str | None
     driver_host: str | None

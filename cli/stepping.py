@@ -1,4 +1,4 @@
-"""Goes through the entries of a replay in a terminal, a key at a time."""
+"""A terminal view of the entries of a replay, moved a key at a time."""
 
 import click
 from rich.console import Console, Group
@@ -6,7 +6,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from cli.console import EscapingConsole
-from operations.replay.steps import Steps
+from operations.replay.steps import StepBrowser
 
 KEYS = (
     "next: n, →   back: b, ←   next in the history: h, H   search: /   again: .   first, last: g, G   quit: q"
@@ -16,7 +16,7 @@ _BACK = frozenset({"b", "p", "\x7f", "\x1b[D", "\x1b[A", "\x1bOD", "\x1bOA"})
 _QUIT = frozenset({"q", "\x1b"})
 
 
-def walk(steps: Steps) -> None:
+def walk(steps: StepBrowser) -> None:
     """Show one entry at a time until the user quits."""
     console = EscapingConsole()
     sought, remark = "", ""
@@ -35,7 +35,7 @@ def walk(steps: Steps) -> None:
                 remark = press(steps, key)
 
 
-def press(steps: Steps, key: str) -> str:
+def press(steps: StepBrowser, key: str) -> str:
     """Do what a key means. Returns a remark for the user, "" if there is none."""
     if key in _NEXT:
         steps.move(1)
@@ -48,7 +48,7 @@ def press(steps: Steps, key: str) -> str:
     return ""
 
 
-def _shown(steps: Steps, remark: str) -> Group:
+def _shown(steps: StepBrowser, remark: str) -> Group:
     title = f"entry {steps.at + 1} of {len(steps)}"
     return Group(
         Panel(Text(steps.detail()), title=title, title_align="left"),

@@ -7,8 +7,8 @@ import click
 from cli.replay_source import RecordingSource, recording_options, reported
 from kafka_why.cli.output import configure_logs, show, show_json
 from kafka_why.why.wording import Clock
-from operations.replay.read_topics import Part
-from operations.whatif.answer import Answer, answer
+from operations.replay.read_topics import RecordingPart
+from operations.whatif.answer import WhatIfAnswer, answer
 from operations.whatif.changes import ASSIGNORS, Changes, parse_changes
 from operations.whatif.recorded import log_of
 from operations.whatif.run import WhatIfError
@@ -54,7 +54,7 @@ def whatif(
     if source.from_state is not None:
         raise click.UsageError("--from-state does not go with whatif: it finds the clients in the whole log")
     experiments = _experiments(settings, assignor, tries)
-    with reported(), source.recording(Part([group_id])) as recording:
+    with reported(), source.recording(RecordingPart([group_id])) as recording:
         try:
             found = answer(log_of(recording, group_id), experiments)
         except WhatIfError as error:
@@ -73,7 +73,7 @@ def _experiments(settings: tuple[str, ...], assignor: str | None, tries: tuple[s
         raise click.UsageError(str(error)) from error
 
 
-def _show(found: Answer, output: str) -> None:
+def _show(found: WhatIfAnswer, output: str) -> None:
     if output == "json":
         show_json(summary(found))
     else:

@@ -9,7 +9,7 @@ from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 _LEFT = ("L2", "L6")  # rows of docs/rules.md: the member sent LeaveGroup
 
 
-class Check(NamedTuple):
+class DemoCheck(NamedTuple):
     """A claim, and the finding. `ok` says whether the claim holds."""
 
     claim: str
@@ -17,16 +17,16 @@ class Check(NamedTuple):
     finding: str
 
 
-def all_consumed(produced: Set[str], consumed: Mapping[str, int]) -> Check:
-    """Every produced record reached a consumer. `consumed` has how often each was consumed."""
+def all_consumed(produced: Set[str], consumed: Mapping[str, int]) -> DemoCheck:
+    """Check that every produced record reached a consumer. `consumed` has how often each was consumed."""
     missing = produced - consumed.keys()
     again = sum(times - 1 for times in consumed.values())
     finding = f"{len(produced)} produced, {len(missing)} of them not consumed, {again} consumed twice"
-    return Check("every produced record was consumed", bool(produced) and not missing, finding)
+    return DemoCheck("every produced record was consumed", bool(produced) and not missing, finding)
 
 
-def one_owner_each(entries: Sequence[HistoryEntry], partitions: int) -> Check:
-    """In every generation each partition had exactly one owner."""
+def one_owner_each(entries: Sequence[HistoryEntry], partitions: int) -> DemoCheck:
+    """Check that each partition had exactly one owner in every generation."""
     stable = [entry for entry in entries if entry.type is EntryType.STABLE]
     wrong = [
         entry.generation
@@ -35,18 +35,18 @@ def one_owner_each(entries: Sequence[HistoryEntry], partitions: int) -> Check:
     ]
     finding = f"{len(stable)} generations of {partitions} partitions, wrong: {wrong or 'none'}"
     claim = "each generation gave every partition to exactly one member"
-    return Check(claim, bool(stable) and not wrong, finding)
+    return DemoCheck(claim, bool(stable) and not wrong, finding)
 
 
-def only_expired(entries: Sequence[HistoryEntry], killed: str) -> Check:
-    """The killed consumer was removed when its session expired, and no other member was removed."""
+def only_expired(entries: Sequence[HistoryEntry], killed: str) -> DemoCheck:
+    """Check that the killed consumer was removed when its session expired, and that no other member was."""
     gone = [e for e in entries if e.type is EntryType.MEMBER_REMOVED and e.rule not in _LEFT]
     clients = [client_of(entry.member_id or "") for entry in gone]
     finding = ", ".join(clients) or "no member expired"
-    return Check(f"the killed {killed} expired, and no other member did", clients == [killed], finding)
+    return DemoCheck(f"the killed {killed} expired, and no other member did", clients == [killed], finding)
 
 
-def broker_has_no_group(group_ids: Sequence[str]) -> Check:
-    """The broker's own coordinator has no group. `group_ids` are the groups that it lists."""
+def broker_has_no_group(group_ids: Sequence[str]) -> DemoCheck:
+    """Check that the broker's own coordinator has no group. `group_ids` are the groups that it lists."""
     finding = f"it lists {', '.join(group_ids) or 'none'}"
-    return Check("the broker's own coordinator knows no group", not group_ids, finding)
+    return DemoCheck("the broker's own coordinator knows no group", not group_ids, finding)

@@ -1,4 +1,4 @@
-"""One consumer of the demo: a plain kafka-python consumer that knows only the gateway.
+"""A consumer of the demo: a plain kafka-python consumer that knows only the gateway.
 
     python -m cli.demo.consumer GATEWAY GROUP TOPIC CLIENT_ID CONSUMED
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from cli.demo import checks, consumer
-from cli.demo.checks import Check
+from cli.demo.checks import DemoCheck
 from cli.demo.load import Load, consumed
-from cli.demo.watch import NotSeen, Watch, first, partitions_held, removed, stable_with
+from cli.demo.watch import HistoryWatch, NotSeen, first, partitions_held, removed, stable_with
 from cli.processes.child import Child, Children
 from embedded.broker import EmbeddedBroker
 from kafka_why.cli.output import show
@@ -38,7 +38,7 @@ _UUID = re.compile(r"-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class Demo:
-    """One run of the demo, of a few minutes. It prints each step, and the group's history as it is written.
+    """A run of the demo, of a few minutes. It prints each step, and the group's history as it is written.
 
     Every process it starts has ended when `play` returns or raises. All files are under `data_dir`, a folder
     of its own. If the story cannot go on, `play` raises `ChildFailed`, `NotSeen`, or an error of
@@ -54,7 +54,7 @@ class Demo:
         self._consumers: dict[str, Child] = {}
         self._consumed: list[Path] = []
 
-    def play(self) -> list[Check]:
+    def play(self) -> list[DemoCheck]:
         """Play the story, and return the checks of its end."""
         make_private_folder(self.data_dir)
         with ExitStack() as stack:
@@ -84,7 +84,9 @@ class Demo:
         self._tell("the coordinator is ready")
         self._start_gateway()
         events_topic = TopicLayout.named().events_topic
-        self._watch = stack.enter_context(Watch(self._client_config, events_topic, GROUP, self._tell_entry))
+        self._watch = stack.enter_context(
+            HistoryWatch(self._client_config, events_topic, GROUP, self._tell_entry)
+        )
         self._load = stack.enter_context(Load(self._client_config, TOPIC, PARTITIONS, RECORDS_PER_S))
         self._tell(f"{RECORDS_PER_S:g} records/s go to the {PARTITIONS} partitions of {TOPIC}")
 

@@ -1,4 +1,4 @@
-"""Follows the demo group's history on the events topic, as any client could."""
+"""A reader of the demo group's history on the events topic. Any client can read it so."""
 
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,7 @@ class NotSeen(RuntimeError):
     """An expected event did not happen in time."""
 
 
-class Watch(Closeable):
+class HistoryWatch(Closeable):
     """The group's history so far, each entry once. `show` is called with each entry when it is read."""
 
     def __init__(
@@ -68,12 +68,12 @@ class Watch(Closeable):
 
 
 def first(kind: EntryType) -> Find[HistoryEntry]:
-    """Return a function for `Watch.wait_for`: it finds the first entry of this type."""
+    """Return a function for `HistoryWatch.wait_for`: it finds the first entry of this type."""
     return lambda entries: next((entry for entry in entries if entry.type is kind), None)
 
 
 def removed(client_id: str) -> Find[HistoryEntry]:
-    """Return a function for `Watch.wait_for`: it finds the removal of this client's member."""
+    """Return a function for `HistoryWatch.wait_for`: it finds the removal of this client's member."""
 
     def find(entries: Sequence[HistoryEntry]) -> HistoryEntry | None:
         gone = (entry for entry in entries if entry.type is EntryType.MEMBER_REMOVED)
@@ -83,8 +83,8 @@ def removed(client_id: str) -> Find[HistoryEntry]:
 
 
 def stable_with(client_ids: Iterable[str]) -> Find[HistoryEntry]:
-    """Return a function for `Watch.wait_for`: it finds a Stable entry with exactly these clients' members, if
-    the group has not changed its state since.
+    """Return a function for `HistoryWatch.wait_for`: it finds a Stable entry with exactly these clients'
+    members, unless the group has changed its state since.
     """
     wanted = sorted(client_ids)
 

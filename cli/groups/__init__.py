@@ -3,7 +3,7 @@
 import click
 
 from cli.groups.change import delete, delete_offsets, release, remove_members
-from cli.groups.coordinator import Coordinator
+from cli.groups.coordinator import CoordinatorCluster
 from cli.groups.reset import reset_offsets
 from cli.groups.transactions import abort_pending
 from kafka_why.cli import groups as explainer
@@ -13,7 +13,7 @@ from kafka_why.cli import groups as explainer
 @click.pass_context
 def groups(context: click.Context) -> None:
     """List, describe, reset, delete and release consumer groups."""
-    context.obj = Coordinator
+    context.obj = CoordinatorCluster
 
 
 for _command in (

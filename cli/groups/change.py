@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import click
 
-from cli.groups.coordinator import Coordinator
+from cli.groups.coordinator import CoordinatorCluster
 from kafka_why.cli.groups.common import (
     connection_options,
     group_options,
@@ -29,7 +29,7 @@ from operations.admin.requests import GroupRequests, PartitionErrors, Removed
 @connection_options
 @group_options
 @output_option
-def delete(cluster: Coordinator, named: Sequence[str], all_groups: bool, output: str) -> None:
+def delete(cluster: CoordinatorCluster, named: Sequence[str], all_groups: bool, output: str) -> None:
     """Delete groups that have no members, with their offsets."""
     outcomes = cluster.requests.delete_groups(cluster.chosen_groups(named, all_groups))
     errors = {group_id: error_name(code) for group_id, code in outcomes.items()}
@@ -62,7 +62,11 @@ def delete(cluster: Coordinator, named: Sequence[str], all_groups: bool, output:
 )
 @output_option
 def delete_offsets(
-    cluster: Coordinator, named: Sequence[str], all_groups: bool, topics: Sequence[TopicChoice], output: str
+    cluster: CoordinatorCluster,
+    named: Sequence[str],
+    all_groups: bool,
+    topics: Sequence[TopicChoice],
+    output: str,
 ) -> None:
     """Delete offsets of topics that no member subscribes to."""
     chosen = choose_partitions(topics, cluster.log.existing({choice.topic for choice in topics}))
@@ -76,7 +80,7 @@ def delete_offsets(
 
 
 def _delete_offsets(
-    cluster: Coordinator, group_ids: Collection[str], chosen: Chosen
+    cluster: CoordinatorCluster, group_ids: Collection[str], chosen: Chosen
 ) -> Iterator[tuple[str, str | None, list[OffsetDeletion]]]:
     """Yield each group with its error (None if there is none) and the outcome for each partition.
 
@@ -118,7 +122,7 @@ def _show_deletion(group_id: str, error: str | None, rows: Sequence[OffsetDeleti
 @click.option("--reason", help="The reason, for the group's history.")
 @output_option
 def remove_members(
-    cluster: Coordinator,
+    cluster: CoordinatorCluster,
     named: Sequence[str],
     all_groups: bool,
     member_ids: Sequence[str],
@@ -172,7 +176,7 @@ def _removals(group_id: str, members: Sequence[LeavingMember], removed: Removed)
 @connection_options
 @group_options
 @output_option
-def release(cluster: Coordinator, named: Sequence[str], all_groups: bool, output: str) -> None:
+def release(cluster: CoordinatorCluster, named: Sequence[str], all_groups: bool, output: str) -> None:
     """Release quarantined groups of either protocol.
 
     Release a group after the cause of the fault is gone. A group that is not quarantined stays unchanged.

@@ -14,7 +14,7 @@ from operations.admin.requests import GroupRequests, ObservedGroups
 CLIENT_ID = "group-coordinator-groups"
 
 
-class Coordinator(Cluster):
+class CoordinatorCluster(Cluster):
     """A cluster with a coordinator of this project, or with an observer, whose groups are read only."""
 
     @cached_property
@@ -33,7 +33,9 @@ class Coordinator(Cluster):
         return self.requests if self.is_set_up else super().described_by
 
     def answered_groups(self) -> list[AnyView]:
-        """As `groups`, with every change that a client was answered before this call."""
+        """Return the groups as `groups` does, with every change that a client was answered before
+        this call.
+        """
         self.requests.wait_for_views()
         return self.groups()
 

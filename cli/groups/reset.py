@@ -7,7 +7,7 @@ from typing import IO, Any
 
 import click
 
-from cli.groups.coordinator import Coordinator
+from cli.groups.coordinator import CoordinatorCluster
 from kafka_why.cli.groups.common import (
     connection_options,
     failure,
@@ -91,7 +91,7 @@ _SCENARIOS = (
 @click.option("--export", "as_csv", is_flag=True, help="Show the new offsets as CSV.")
 @output_option
 def reset_offsets(
-    cluster: Coordinator,
+    cluster: CoordinatorCluster,
     named: Sequence[str],
     all_groups: bool,
     topics: Sequence[TopicChoice],

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import click
 
-from cli.groups.coordinator import Coordinator
+from cli.groups.coordinator import CoordinatorCluster
 from kafka_why.cli.groups.common import (
     connection_options,
     group_options,
@@ -31,7 +31,7 @@ from kafka_why.groups.transactions import pending_table
 @click.option("--execute", is_flag=True, help="Drop them. Without it they are only shown.")
 @output_option
 def abort_pending(
-    cluster: Coordinator,
+    cluster: CoordinatorCluster,
     named: Sequence[str],
     all_groups: bool,
     transactional_ids: Sequence[str],

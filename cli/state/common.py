@@ -1,4 +1,4 @@
-"""What the commands of `group-coordinator state` share: options, errors, Spark."""
+"""Shared parts of the commands of `group-coordinator state`: options, errors, Spark."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -26,7 +26,7 @@ _ERRORS = (MoveRefused, NotContinued, PySparkException, RollbackRefused, SparkFa
 
 
 def place_options(command: Command) -> Command:
-    """`--checkpoint` of a coordinator whose checkpoint is not in its data folder, and Spark's settings."""
+    """Add Spark's settings, and `--checkpoint` for a checkpoint that is not in the data folder."""
     return SPARK_CONF(PLACE_OPTION(command))
 
 
@@ -39,7 +39,7 @@ PLACE_OPTION = click.option(
 
 
 def servers_option(purpose: str) -> Callable[[AnyCommand], AnyCommand]:
-    """`--bootstrap-servers` of the coordinator's cluster."""
+    """Add `--bootstrap-servers` of the coordinator's cluster."""
     return cluster_options(
         f"The cluster with the coordinator's topics, {purpose}. "
         "Default: the embedded broker, if the data folder has one.",
@@ -48,7 +48,7 @@ def servers_option(purpose: str) -> Callable[[AnyCommand], AnyCommand]:
 
 
 def coordinator_folder(data_dir: Path) -> Path:
-    """The coordinator's folder in a data folder. Raises MoveRefused if there is none."""
+    """Return the coordinator's folder in a data folder. Raises MoveRefused if there is none."""
     folder = data_dir / "coordinator"
     if not folder.is_dir():
         raise MoveRefused(f"{data_dir} has no folder of a coordinator")
@@ -64,7 +64,7 @@ def reported(
 
 @contextmanager
 def spark_session(log_path: Path, hold_fd: int | None = None) -> Iterator[SparkSession]:
-    """A Spark of this command's own."""
+    """Yield a Spark session of this command."""
     with Session(log_path=log_path, app_name="group-coordinator state", hold_fd=hold_fd) as session:
         yield session.spark
 
@@ -73,7 +73,7 @@ def spark_session(log_path: Path, hold_fd: int | None = None) -> Iterator[SparkS
 def opened(
     data_dir: Path, place: str | None, spark_conf: Mapping[str, str]
 ) -> Iterator[tuple[Checkpoint, SparkSession]]:
-    """A coordinator's checkpoint and a Spark that can read it, without a lock."""
+    """Yield a coordinator's checkpoint and a Spark session that can read it, without a lock."""
     storage = storage_at(place or str(coordinator_folder(data_dir)))
     with Session(
         log_path=data_dir / "state.log",

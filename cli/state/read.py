@@ -16,7 +16,7 @@ from kafka_why.cli.parameters import WholeNumber
 from kafka_why.escaping import visible_text
 from kafka_why.local_files import make_private_folder
 from operations.stored.frames import write_parquet
-from operations.stored.rows import GroupRows, Table, rows_of
+from operations.stored.rows import GroupRows, StateTable, rows_of
 from operations.stored.sql import answer_json, answer_text, create_views
 from operations.stored.text import group_text, table_text, time_text
 from state.kafka.group import ConfigsOnly
@@ -29,7 +29,7 @@ from streaming.service.stored_state.reading import StoredState, read_stored
 @click.option("--batch", type=WholeNumber(0), help="The state after this batch. Default: the newest one.")
 @click.option("--group", "groups", multiple=True, help="Only this group. Can be given several times.")
 @click.option(
-    "--what", type=click.Choice([str(table) for table in Table]), help="Only this table, of all groups."
+    "--what", type=click.Choice([str(table) for table in StateTable]), help="Only this table, of all groups."
 )
 @click.option(
     "--format", "output", type=click.Choice(["table", "jsonl", "json"]), default="table", show_default=True
@@ -67,11 +67,13 @@ def read(
             listed = ", ".join(f"{count} {table}" for table, count in counts.items())
             show(f"wrote the state after batch {state.batch} to {parquet}: {listed}")
         else:
-            _print(state, groups, None if what is None else Table(what), output)
+            _print(state, groups, None if what is None else StateTable(what), output)
 
 
 def _rows(state: StoredState, groups: Collection[str]) -> Iterator[GroupRows]:
-    """The rows of the wanted groups, of all if none is named, by group id. Settings alone are no group."""
+    """Yield the rows of the wanted groups by group id, or of all groups if none is named. Settings alone are
+    no group.
+    """
     config = state.config
     for exported in sorted(state.groups, key=lambda group: group.group_id):
         if not groups or exported.group_id in groups:
@@ -80,14 +82,14 @@ def _rows(state: StoredState, groups: Collection[str]) -> Iterator[GroupRows]:
                 yield rows_of(group, exported.version, config)
 
 
-def _print(state: StoredState, groups: Collection[str], what: Table | None, output: str) -> None:
+def _print(state: StoredState, groups: Collection[str], what: StateTable | None, output: str) -> None:
     found = list(_rows(state, groups))
     rows: list[Any] = found if what is None else [row for group in found for row in group.of(what)]
     if output == "jsonl":
         for row in rows:
             show_encoded(msgspec.json.encode(row))
     elif output == "json":
-        _print_json(state, str(what or Table.GROUPS), rows)
+        _print_json(state, str(what or StateTable.GROUPS), rows)
     else:
         show(
             f"State after batch {state.batch}, {time_text(state.watermark_ms)} UTC by the log: "

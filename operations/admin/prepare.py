@@ -13,9 +13,9 @@ from kafka_why.groups.selection import TopicChoice, choose_partitions
 from operations.admin.requests import GroupRequests
 from operations.admin.reset import (
     FromFile,
-    Known,
-    Plan,
+    KnownOffsets,
     ResetError,
+    ResetPlan,
     Scenario,
     ShiftBy,
     ToCurrent,
@@ -28,10 +28,10 @@ INACTIVE = frozenset({GroupState.EMPTY.value, DEAD})
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedReset:
     """The plan of each group. A group that cannot be reset has an empty plan and a sentence in `errors`."""
 
-    plans: dict[str, Plan]
+    plans: dict[str, ResetPlan]
     errors: list[str]
 
 
@@ -41,7 +41,7 @@ def prepare_reset(
     groups: KnownTypes,
     scenario: Scenario,
     topics: Sequence[TopicChoice] | None,
-) -> Prepared:
+) -> PreparedReset:
     """Plan the reset of these groups. `topics` None selects all partitions with a committed offset.
 
     The function reads and changes nothing. Raises ResetError, for all groups, if a partition does not exist
@@ -57,11 +57,11 @@ def prepare_reset(
         raise _not_there(sorted(missing))
     bounds = log.bounds(everything)
     at_time = log.at_time(everything, scenario.at_ms) if isinstance(scenario, ToTime) else {}
-    plans = {group_id: Plan({}, []) for group_id in groups}
+    plans = {group_id: ResetPlan({}, []) for group_id in groups}
     for group_id, wanted in partitions.items():
         offsets = described.offsets.get(group_id, GroupOffsets())
         committed = {p: c.offset for p, c in offsets.committed.items()}
-        plans[group_id] = plan_reset(scenario, group_id, wanted, Known(bounds, committed, at_time))
+        plans[group_id] = plan_reset(scenario, group_id, wanted, KnownOffsets(bounds, committed, at_time))
     errors = [
         *described.refusals(),
         *(
@@ -76,7 +76,7 @@ def prepare_reset(
     if isinstance(scenario, FromFile):
         lost = [group_id for group_id in inactive if group_id not in scenario.plan]
         errors += [f"No reset plan for group {group_id} found." for group_id in lost]
-    return Prepared(plans, errors)
+    return PreparedReset(plans, errors)
 
 
 def _needs_committed(scenario: Scenario, topics: Sequence[TopicChoice] | None) -> bool:

@@ -254,7 +254,7 @@ class ObservedGroups(TopicsGroups, GroupRequests):
         )
 
     def wait_for_views(self) -> None:
-        """The topics show what the observer has read so far, which is all there is to wait for."""
+        """Do not wait: the topics show what the observer has read so far."""
 
 
 def _of_kafka(pending: Mapping[K, Future[R]]) -> dict[K, R]:
@@ -273,7 +273,7 @@ def _of_kafka(pending: Mapping[K, Future[R]]) -> dict[K, R]:
 
 
 def _parts(offsets: Mapping[TopicPartition, int]) -> Iterator[dict[TopicPartition, int]]:
-    """The offsets in parts that fit in a request each."""
+    """Yield the offsets in parts that each fit in a request."""
     ordered = sorted(offsets.items())
     for first in range(0, len(ordered), _COMMIT_MAX_PARTITIONS):
         yield dict(ordered[first : first + _COMMIT_MAX_PARTITIONS])

@@ -62,7 +62,7 @@ Scenario: TypeAlias = ToEarliest | ToLatest | ToCurrent | ToOffset | ShiftBy | T
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownOffsets:
     """The input of a plan: bounds of every partition in it; committed offsets; for `ToTime` the offsets of
     the time, None (or missing) if no record has a timestamp at or after it.
     """
@@ -73,14 +73,16 @@ class Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ResetPlan:
     """The new offset of each partition, and the warnings for the user."""
 
     offsets: dict[TopicPartition, int]
     warnings: list[str]
 
 
-def plan_reset(scenario: Scenario, group_id: str, partitions: Iterable[TopicPartition], known: Known) -> Plan:
+def plan_reset(
+    scenario: Scenario, group_id: str, partitions: Iterable[TopicPartition], known: KnownOffsets
+) -> ResetPlan:
     """Return the new offsets of a group. `FromFile` brings its own partitions.
 
     Offsets that a user names, or shifts to, are limited to the log's bounds. Raises ResetError.
@@ -89,11 +91,11 @@ def plan_reset(scenario: Scenario, group_id: str, partitions: Iterable[TopicPart
     bounds = known.bounds
     match scenario:
         case ToEarliest():
-            return Plan({p: bounds[p].earliest for p in ordered}, [])
+            return ResetPlan({p: bounds[p].earliest for p in ordered}, [])
         case ToLatest():
-            return Plan({p: bounds[p].latest for p in ordered}, [])
+            return ResetPlan({p: bounds[p].latest for p in ordered}, [])
         case ToCurrent():
-            return Plan({p: known.committed.get(p, bounds[p].latest) for p in ordered}, [])
+            return ResetPlan({p: known.committed.get(p, bounds[p].latest) for p in ordered}, [])
         case ToOffset(offset):
             return _within_bounds(dict.fromkeys(ordered, offset), bounds)
         case ShiftBy(number):
@@ -104,7 +106,7 @@ def plan_reset(scenario: Scenario, group_id: str, partitions: Iterable[TopicPart
             return _within_bounds(dict(sorted(plan.get(group_id, {}).items())), bounds)
 
 
-def _committed(partition: TopicPartition, known: Known) -> int:
+def _committed(partition: TopicPartition, known: KnownOffsets) -> int:
     if partition not in known.committed:
         name = partition_name(partition)
         raise ResetError(
@@ -113,8 +115,10 @@ def _committed(partition: TopicPartition, known: Known) -> int:
     return known.committed[partition]
 
 
-def _within_bounds(wanted: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, LogBounds]) -> Plan:
-    plan = Plan({}, [])
+def _within_bounds(
+    wanted: Mapping[TopicPartition, int], bounds: Mapping[TopicPartition, LogBounds]
+) -> ResetPlan:
+    plan = ResetPlan({}, [])
     for partition, offset in wanted.items():
         within = bounds[partition]
         kept = plan.offsets[partition] = max(within.earliest, min(offset, within.latest))
@@ -127,8 +131,8 @@ def _within_bounds(wanted: Mapping[TopicPartition, int], bounds: Mapping[TopicPa
     return plan
 
 
-def _at_time(partitions: Iterable[TopicPartition], known: Known) -> Plan:
-    plan = Plan({}, [])
+def _at_time(partitions: Iterable[TopicPartition], known: KnownOffsets) -> ResetPlan:
+    plan = ResetPlan({}, [])
     for partition in partitions:
         found = known.at_time.get(partition)
         if found is None:

@@ -1,4 +1,4 @@
-"""The groups at a coordinator, over Kafka's protocol. A gateway is this project's coordinator here."""
+"""Reads groups from a coordinator over Kafka's protocol. A gateway is this project's coordinator here."""
 
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
@@ -12,7 +12,7 @@ from kafka.errors import KafkaError as KafkaPythonError
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from operations.adopt.plan import Committed, FoundGroup
+from operations.adopt.plan import CommittedPosition, FoundGroup
 
 # This many groups are described in one request. Their offsets are requested side by side.
 _TOGETHER = 100
@@ -25,7 +25,7 @@ class AdoptError(RuntimeError):
 
 
 class GroupsAt:
-    """Reads and commits the offsets of groups. Methods raise AdoptError.
+    """A client of one coordinator that reads and commits the offsets of groups. Methods raise AdoptError.
 
     `timeout_s` is the time limit of each request.
     """
@@ -36,19 +36,20 @@ class GroupsAt:
         self._admin = kafka_clients.librdkafka_admin(client_config)
 
     def cluster_id(self) -> str:
-        """The id of the Kafka cluster, which a gateway passes on."""
+        """Return the id of the Kafka cluster, which a gateway passes on."""
         found = self._result(lambda: self._admin.describe_cluster(request_timeout=self._timeout_s))
         return str(found.cluster_id)
 
     def ids(self) -> list[str]:
-        """The ids of all groups, in alphabetical order."""
+        """Return the ids of all groups, in alphabetical order."""
         found = self._result(lambda: self._admin.list_consumer_groups(request_timeout=self._timeout_s))
         if found.errors:
             raise AdoptError(f"{self._at} does not list all groups: {found.errors[0]}")
         return sorted(group.group_id for group in found.valid)
 
     def read(self, group_ids: Iterable[str]) -> dict[str, FoundGroup]:
-        """The groups of these ids that exist, with their offsets. One that cannot be read has an `error`.
+        """Return the groups of these ids that exist, with their offsets. A group that cannot be read has an
+        `error`.
 
         Offsets that a transaction may still change are an error, not an older value (KIP-447).
         """
@@ -82,7 +83,9 @@ class GroupsAt:
             return FoundGroup(group_id, kind, state, len(group.members), error=str(error))
         return FoundGroup(group_id, kind, state, len(group.members), committed)
 
-    def commit(self, group_id: str, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, str]:
+    def commit(
+        self, group_id: str, offsets: Mapping[TopicPartition, CommittedPosition]
+    ) -> dict[TopicPartition, str]:
         """Commit these offsets without a member. Return Kafka's error for each partition that has one.
 
         By kafka-python, because librdkafka's admin client ends the metadata with a zero byte.
@@ -111,7 +114,7 @@ class GroupsAt:
         return futures
 
     def _described(self, group_id: str, future: Future[Any]) -> Any:
-        """The group's description. Returns None if there is no such group."""
+        """Return the group's description. Return None if there is no such group."""
         try:
             group = _told(lambda: self._request([group_id])[group_id], future)
         except KafkaException as error:
@@ -128,7 +131,7 @@ class GroupsAt:
         future: Future[Any] = futures[group_id]
         return future
 
-    def _offsets(self, group_id: str, future: Future[Any]) -> dict[TopicPartition, Committed]:
+    def _offsets(self, group_id: str, future: Future[Any]) -> dict[TopicPartition, CommittedPosition]:
         answer = self._result(lambda: self._request_offsets(group_id), future)
         offsets = {}
         for found in answer.topic_partitions:
@@ -136,7 +139,7 @@ class GroupsAt:
                 where = f"{found.topic}-{found.partition}"
                 raise AdoptError(f"group {group_id}, {where} on {self._at}: {found.error.str()}")
             if found.offset >= 0:
-                at = Committed(found.offset, found.leader_epoch, found.metadata or "")
+                at = CommittedPosition(found.offset, found.leader_epoch, found.metadata or "")
                 offsets[TopicPartition(found.topic, found.partition)] = at
         return offsets
 
@@ -148,10 +151,10 @@ class GroupsAt:
 
 
 def _told(ask: Callable[[], Future[Any]], asked: Future[Any] | None = None) -> Any:
-    """The answer to what was asked. Raises KafkaException.
+    """Return the answer to a request, or raise KafkaException.
 
-    librdkafka drops the handle of a server that it was given once it has learned the cluster's brokers, and
-    what that handle was to send fails. So it is asked again.
+    librdkafka drops the handle of a bootstrap server once it has learned the cluster's brokers, and requests
+    on that handle fail. So they are sent again.
     """
     for _ in range(_DROPPED_MAX):
         try:

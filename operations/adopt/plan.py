@@ -1,4 +1,4 @@
-"""What becomes of each group when its offsets move to another coordinator."""
+"""The decision about each group whose offsets move to another coordinator."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ _WITH_OFFSETS = ("classic", "consumer")
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedPosition:
     """A committed offset. `leader_epoch` is None if the committer sent none."""
 
     offset: int
@@ -30,12 +30,12 @@ class FoundGroup:
     kind: str = ""
     state: str = ""
     members: int = 0
-    offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    offsets: Mapping[TopicPartition, CommittedPosition] = field(default_factory=dict)
     error: str = ""
 
 
 class AdoptDecision(StrEnum):
-    """What becomes of a group."""
+    """The decision about a group."""
 
     MOVE = "move"
     """Its offsets are to be committed at the other coordinator."""
@@ -56,7 +56,7 @@ class AdoptPlan:
     group: FoundGroup
     outcome: AdoptDecision
     reason: str = ""
-    offsets: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    offsets: Mapping[TopicPartition, CommittedPosition] = field(default_factory=dict)
 
 
 def plan(group: FoundGroup, there: FoundGroup | None, *, overwrite: bool) -> AdoptPlan:

@@ -1,1 +1,1 @@
-"""What another assignor would do with a group."""
+"""The assignment of a group under another assignor."""

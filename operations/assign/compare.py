@@ -21,8 +21,8 @@ from operations.assign.strategies import rounds
 NOW = "now"
 
 
-class Share(Struct, frozen=True):
-    """One member's share; `weight` is None if no partition has a weight."""
+class MemberShare(Struct, frozen=True):
+    """A member's share. `weight` is None if no partition has a weight."""
 
     member_id: MemberId
     partitions: int
@@ -31,7 +31,7 @@ class Share(Struct, frozen=True):
 
 
 class Spread(Struct, frozen=True):
-    """How even the members' shares are."""
+    """The differences between the members' shares."""
 
     least: int
     most: int
@@ -47,7 +47,7 @@ class StrategyResult(Struct, frozen=True, kw_only=True):
     """
 
     strategy: str
-    shares: list[Share]
+    shares: list[MemberShare]
     nobodys: ByTopic
     spread: Spread
     weight_spread: Spread | None
@@ -102,10 +102,10 @@ def _outcome(strategy: str, group: GroupSpec, held: Holdings) -> StrategyResult:
     )
 
 
-def _share(group: GroupSpec, member_id: MemberId, held: Holdings) -> Share:
+def _share(group: GroupSpec, member_id: MemberId, held: Holdings) -> MemberShare:
     partitions = held.get(member_id, frozenset())
     weight = group.weight(partitions) if group.weights else None
-    return Share(member_id, len(partitions), weight, by_topic(partitions))
+    return MemberShare(member_id, len(partitions), weight, by_topic(partitions))
 
 
 def _spread(values: Sequence[int]) -> Spread:

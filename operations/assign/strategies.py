@@ -73,7 +73,7 @@ def _kafka_rounds(assignor: Assignor, group: GroupSpec, held: Holdings) -> list[
 
 
 def _has_given_up(held: Holdings, after: Holdings) -> bool:
-    """Whether a member has to join again because it lost a partition."""
+    """Return True if a member has to join again because it lost a partition."""
     return any(held.get(member_id, frozenset()) - partitions for member_id, partitions in after.items())
 
 

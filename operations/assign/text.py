@@ -77,5 +77,5 @@ def _count(by_topic: ByTopic) -> int:
 
 
 def _listed(by_topic: ByTopic) -> str:
-    """`orders 0-3 7, prices 1`."""
+    """Return partitions as text, such as `orders 0-3 7, prices 1`."""
     return ", ".join(f"{topic} {number_list(numbers)}" for topic, numbers in by_topic.items())

@@ -1,1 +1,3 @@
-"""What happened to groups, replayed: recordings of their log, the core on it without Spark, the verdict."""
+"""Recordings of groups' logs, and their replay through the core without Spark, which is compared with the
+topics.
+"""

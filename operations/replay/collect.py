@@ -1,4 +1,4 @@
-"""Which records of the topics belong into a recording, and as which lines."""
+"""The selection of the records of the topics that belong in a recording, and their lines."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -8,16 +8,16 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import unpack
 from kafka_why.partitioner import partition_of
 from operations.replay.recording import (
-    Answer,
-    Bytes,
-    Event,
-    Header,
-    Letter,
-    LogClock,
+    AnswerLine,
+    ClockLine,
+    EventLine,
+    LetterLine,
     LogLine,
-    LogRequest,
     OutputLine,
-    View,
+    RecordBytes,
+    RecordingHeader,
+    RequestLine,
+    ViewLine,
 )
 from operations.replay.replay import named_group
 from operations.replay.topic_contents import decode_answer, decode_letter, group_named_in
@@ -26,7 +26,7 @@ from streaming.query.log_order import LogRow
 
 
 class TopicRecord(NamedTuple):
-    """A record of any topic. The broker appended it at `at_ms`. `is_early` is as in `Answer`."""
+    """A record of any topic. The broker appended it at `at_ms`. `is_early` is as in `AnswerLine`."""
 
     topic: str
     partition: int
@@ -38,13 +38,13 @@ class TopicRecord(NamedTuple):
 
 
 class Collector:
-    """Makes lines of records. The requests topic comes first, because it shows which answers belong."""
+    """Makes a recording's lines of records. `log` is read first, because it shows which answers belong."""
 
-    def __init__(self, header: Header) -> None:
+    def __init__(self, header: RecordingHeader) -> None:
         self._header = header
         self._layout = header.layout
         self._admissions = header.admissions()
-        self._clocks: dict[int, LogClock] = {}
+        self._clocks: dict[int, ClockLine] = {}
         # The requests of recorded groups whose answers name no group.
         self._nameless: set[str] = set()
         self._partitions = (
@@ -60,8 +60,8 @@ class Collector:
         return sorted(everything if self._partitions is None else self._partitions)
 
     def log(self, records: Iterable[TopicRecord]) -> Iterator[LogLine]:
-        """The lines of the requests topic. Of the clock records between two requests only the one with the
-        greatest time is kept.
+        """Yield the lines of the requests topic. Of the clock records between two requests only the one with
+        the greatest time is kept.
         """
         for record in records:
             clock = clock_of(record.key, record.value)
@@ -69,7 +69,7 @@ class Collector:
                 time_ms = min(clock.time_ms, record.at_ms)
                 before = self._clocks.get(record.partition)
                 if before is None or before.time_ms < time_ms:
-                    self._clocks[record.partition] = LogClock(
+                    self._clocks[record.partition] = ClockLine(
                         record.partition, record.offset, record.at_ms, time_ms
                     )
             elif kept := self._requests(record):
@@ -79,13 +79,13 @@ class Collector:
         yield from self._clocks.values()
         self._clocks.clear()
 
-    def _requests(self, record: TopicRecord) -> list[LogRequest]:
+    def _requests(self, record: TopicRecord) -> list[RequestLine]:
         row = LogRow(record.partition, record.offset, record.at_ms, record.key or b"", record.value or b"")
         messages = self._admissions[record.partition].messages(row)
-        return [LogRequest.of(message) for message in messages if self.takes(message)]
+        return [RequestLine.of(message) for message in messages if self.takes(message)]
 
     def takes(self, message: Message) -> bool:
-        """Whether a message is of a recorded group."""
+        """Return True if a message is of a recorded group."""
         if self._header.groups is None:
             return True
         group_id = named_group(message)
@@ -101,13 +101,15 @@ class Collector:
 
     def includes(self, line: OutputLine) -> bool:
         """Return True if an output belongs to the recorded part of the log."""
-        if isinstance(line, View):
+        if isinstance(line, ViewLine):
             return self._header.wants(line.group_id)
         value = line.value.get()
-        if isinstance(line, Event):
+        if isinstance(line, EventLine):
             return self._header.wants(group_named_in(value))
         try:
-            return self._includes_letter(value) if isinstance(line, Letter) else self._includes_answer(value)
+            return (
+                self._includes_letter(value) if isinstance(line, LetterLine) else self._includes_answer(value)
+            )
         except UNREADABLE:
             return self._header.groups is None
 
@@ -136,14 +138,14 @@ class Collector:
 
 def _output_lines(record: TopicRecord, layout: TopicLayout) -> Iterator[OutputLine]:
     place = record.partition, record.offset, record.at_ms
-    value = Bytes.of(record.value or b"")
+    value = RecordBytes.of(record.value or b"")
     if record.topic == layout.responses_topic:
         for answer in unpack(record.value or b""):
-            yield Answer(*place, Bytes.of(answer), record.is_early)
+            yield AnswerLine(*place, RecordBytes.of(answer), record.is_early)
     elif record.topic == layout.dead_letters_topic:
-        yield Letter(*place, value)
+        yield LetterLine(*place, value)
     elif record.topic == layout.groups_topic:
         group_id = (record.key or b"").decode(errors="replace")
-        yield View(*place, group_id, None if record.value is None else value)
+        yield ViewLine(*place, group_id, None if record.value is None else value)
     elif record.key:  # entries of the coordinator itself have no key
-        yield Event(*place, value)
+        yield EventLine(*place, value)

@@ -1,4 +1,4 @@
-"""One group's run through its log, step by step, as the operator's timeline makes it."""
+"""The run of one group through its log, step by step, as the operator's timeline makes it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentRecord:
     """A record for a reply partition: an answer, or a message to a RocketMQ connection."""
 
     reply_partition: int
@@ -29,7 +29,7 @@ class Sent:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class HistoryRecord:
     """A history entry, and its record."""
 
     entry: AnyHistoryEntry
@@ -37,14 +37,14 @@ class Said:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry(Generic[K]):
-    """One step of a group, and what it caused. `letters` are the values of dead letters.
+class ReplayStep(Generic[K]):
+    """A step of a group, and its effects. `letters` are the values of dead letters.
 
-    `event` is the request, deadline or takeover; a `Refusal` if the message was refused before it reached the
-    group. `message` is the message of the log that was being applied, None after the last one; it fired the
-    deadlines that were due before it, too. `at_ms` is the group's time of the step. `is_handled` says that
-    the recording's last committed batch includes the step. `kept` is what the run was asked to keep of the
-    group after the step.
+    `event` is the request, deadline or takeover, or a `Refusal` if the message was refused before it reached
+    the group. `message` is the message of the log that was being applied, None after the last one; it fired
+    the deadlines that were due before it, too. `at_ms` is the group's time of the step. `is_handled` is True
+    if the recording's last committed batch includes the step. `kept` is the result of `GroupRun`'s `keep`
+    after the step.
     """
 
     group_id: str
@@ -52,14 +52,14 @@ class Entry(Generic[K]):
     event: AnyEvent | Refusal
     message: Message | None
     is_handled: bool
-    sent: tuple[Sent, ...]
-    history: tuple[Said, ...]
+    sent: tuple[SentRecord, ...]
+    history: tuple[HistoryRecord, ...]
     letters: tuple[bytes, ...]
     kept: K | None
 
     @property
     def is_own(self) -> bool:
-        """Whether the step is that of its message, not of a deadline or takeover."""
+        """True if the step is that of its message, not of a deadline or takeover."""
         return isinstance(self.event, Received | Failed | Refusal)
 
     @property
@@ -102,15 +102,15 @@ class GroupRun(Generic[K]):
         return self._timeline.group
 
     def next_due_ms(self) -> int | None:
-        """The time at which the next deadline fires unless a request comes before."""
+        """Return the time at which the next deadline fires unless a request comes before."""
         return self._timeline.next_due_ms()
 
-    def apply(self, row: Row, message: Message, is_handled: bool) -> Iterator[Entry[K]]:
+    def apply(self, row: Row, message: Message, is_handled: bool) -> Iterator[ReplayStep[K]]:
         """Apply a request. Yields the deadlines before it, the request, and the deadlines due with it."""
         self._timeline.apply(row)
         return self._entries(message, is_handled)
 
-    def fire_until(self, until_ms: int, is_handled: bool) -> Iterator[Entry[K]]:
+    def fire_until(self, until_ms: int, is_handled: bool) -> Iterator[ReplayStep[K]]:
         """Fire the deadlines that are due until a time."""
         self._timeline.fire_until(until_ms)
         return self._entries(None, is_handled)
@@ -122,8 +122,8 @@ class GroupRun(Generic[K]):
         self._steps.append((event, now_ms, effects, self._keep(effects.group)))
         return effects
 
-    def _entries(self, message: Message | None, is_handled: bool) -> Iterator[Entry[K]]:
-        """The steps since the last call. Steps that were repeated to undo another one are left out."""
+    def _entries(self, message: Message | None, is_handled: bool) -> Iterator[ReplayStep[K]]:
+        """Yield the steps since the last call. Steps that were repeated to undo another one are left out."""
         effective = {id(effects) for effects in self._timeline.drain_effects()}
         steps, self._steps = self._steps, []
         faults = self._timeline.faults[self._faults_reported :]
@@ -134,7 +134,7 @@ class GroupRun(Generic[K]):
                 continue
             sent, too_large = self._sent(effects, message)
             failed = letters.pop(cause_of(event), None) if letters else None
-            yield Entry(
+            yield ReplayStep(
                 self.group_id,
                 at_ms,
                 event,
@@ -142,7 +142,8 @@ class GroupRun(Generic[K]):
                 is_handled,
                 sent,
                 tuple(
-                    Said(said, encode_event(said, self._layout.view_max_bytes)) for said in effects.history
+                    HistoryRecord(said, encode_event(said, self._layout.view_max_bytes))
+                    for said in effects.history
                 ),
                 too_large if failed is None else (*too_large, failed),
                 kept,
@@ -150,11 +151,11 @@ class GroupRun(Generic[K]):
 
     def _sent(
         self, effects: AnyEffects, message: Message | None
-    ) -> tuple[tuple[Sent, ...], tuple[bytes, ...]]:
+    ) -> tuple[tuple[SentRecord, ...], tuple[bytes, ...]]:
         answers = [sent_and_letter(reply, message, self._layout) for reply in effects.replies]
         sent = [answer for answer, _ in answers]
         if isinstance(effects, rocketmq.Effects):
-            sent += [Sent(p.reply_partition, encode(p.message)) for p in effects.pushes]
+            sent += [SentRecord(p.reply_partition, encode(p.message)) for p in effects.pushes]
         return tuple(sent), tuple(letter for _, letter in answers if letter is not None)
 
     def _failed(self, cause: str, traceback: str, message: Message | None) -> bytes:
@@ -167,11 +168,11 @@ class GroupRun(Generic[K]):
 
 def sent_and_letter(
     reply: Reply | rocketmq.Reply, message: Message | None, layout: TopicLayout
-) -> tuple[Sent, bytes | None]:
-    """The record of an answer, and a dead letter if the answer is too large for the topic."""
+) -> tuple[SentRecord, bytes | None]:
+    """Return the record of an answer, and a dead letter if the answer is too large for the topic."""
     request = reply.response.request
     value, too_large = response_value(reply, layout.response_max_bytes)
-    sent = Sent(reply.reply_partition, value)
+    sent = SentRecord(reply.reply_partition, value)
     if too_large is None:
         return sent, None
     at_hand = message if message is not None and message.id == request else None

@@ -1,4 +1,6 @@
-"""The verdict on a recording: whether what is on the topics is, byte by byte, what its log leads to."""
+"""The verdict on a recording: its log is replayed, and the topics are compared with the outcome
+byte by byte.
+"""
 
 import re
 import sys
@@ -8,25 +10,25 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from kafka_why.contract.codec import Refusal
-from operations.replay.group_run import Entry, Sent
+from operations.replay.group_run import ReplayStep, SentRecord
 from operations.replay.recording import Recording
 from operations.replay.replay import Replay, Until
-from operations.replay.selected import Selected
+from operations.replay.selected import SelectedGroups
 from operations.replay.starts import is_recorded, place_of, starts_of
 from operations.replay.topic_contents import (
     AnswerName,
-    Copy,
     EventName,
-    Found,
     LetterName,
+    RecordCopy,
     RecordKind,
+    TopicContents,
     answer_name,
     event_fields,
     group_named_in,
     is_fixed,
     letter_name,
 )
-from operations.replay.verdict import Counts, Difference, DifferenceKind, Verdict
+from operations.replay.verdict import ComparedCounts, DifferenceKind, ReplayDifference, ReplayVerdict
 from records.truncation import encode_view
 from state.dispatch import AnyGroup, step, view_of
 from state.kafka.classic_group import ClassicGroup
@@ -48,12 +50,14 @@ def judge(
     *,
     groups: set[str] | None = None,
     step: Step = step,
-) -> Verdict:
+) -> ReplayVerdict:
     """Replay the groups of a recording, some or all, and compare the outcome with what is on the topics.
 
     With `until` only what was caused until then is compared.
     """
-    return _Judge(Selected(recording, groups) if groups is not None else recording, until, step).verdict()
+    return _Judge(
+        SelectedGroups(recording, groups) if groups is not None else recording, until, step
+    ).verdict()
 
 
 @dataclass
@@ -61,20 +65,20 @@ class _Judge:
     recording: Recording
     until: Until | None
     step: Step
-    groups: dict[str, Counts] = field(default_factory=lambda: defaultdict(Counts))
-    differences: list[Difference] = field(default_factory=list)
+    groups: dict[str, ComparedCounts] = field(default_factory=lambda: defaultdict(ComparedCounts))
+    differences: list[ReplayDifference] = field(default_factory=list)
     by_kind: Counter[str] = field(default_factory=Counter)
     unjudged: int = 0
     skipped: int = 0
-    # The last number (`Copy.number`) that was compared of each group and partition.
+    # The last number (`RecordCopy.number`) that was compared of each group and partition.
     _last: dict[tuple[RecordKind, str, int], int] = field(default_factory=dict)
     _handled: dict[str, EventName] = field(default_factory=dict)
     _repeated: set[tuple[object, bytes]] = field(default_factory=set)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> ReplayVerdict:
         self.header = self.recording.header
         self.layout = self.header.layout
-        self.found = found = Found.of(self.recording.outputs())
+        self.found = found = TopicContents.of(self.recording.outputs())
         self.starts = starts_of(self.recording, found)
         for broken in found.unreadable:
             self._differ(RecordKind.ANSWER, DifferenceKind.UNREADABLE, "", type(broken).__name__)
@@ -90,7 +94,7 @@ class _Judge:
         self._open = _parked_in(replay.groups.values()) if self.header.until_ms is not None else set()
         self._compare_rest()
         self._compare_last_views(replay.groups)
-        return Verdict(
+        return ReplayVerdict(
             groups=dict(self.groups),
             starts=self.starts,
             differences=self.differences,
@@ -115,7 +119,7 @@ class _Judge:
             self.found.views[name] = left
         return name
 
-    def _compare(self, entry: Entry[EventName]) -> None:
+    def _compare(self, entry: ReplayStep[EventName]) -> None:
         counts = self.groups[entry.group_id]
         counts.entries += 1
         if entry.is_handled and entry.kept is not None:
@@ -132,8 +136,8 @@ class _Judge:
         for letter in entry.letters:
             counts.letters += self._match(self.found.letters, letter_name(letter), letter, entry)
 
-    def _compare_early(self, name: AnswerName, sent: Sent, entry: Entry[EventName]) -> None:
-        """Compare what replicas answered. A replica may be silent, so none of it has to be there."""
+    def _compare_early(self, name: AnswerName, sent: SentRecord, entry: ReplayStep[EventName]) -> None:
+        """Compare the early answers of replicas. They are optional, because a replica may be silent."""
         for copy in self.found.early.pop(name, ()):
             if not self._is_asked(entry):
                 continue
@@ -143,7 +147,12 @@ class _Judge:
                 self._differ(RecordKind.EARLY, how, entry.group_id, name, entry, sent.value, copy)
 
     def _match(
-        self, names: dict[N, Copy], name: N, value: bytes, entry: Entry[Any], partition: int | None = None
+        self,
+        names: dict[N, RecordCopy],
+        name: N,
+        value: bytes,
+        entry: ReplayStep[Any],
+        partition: int | None = None,
     ) -> bool:
         """Compare an expected record with the one on the topics, and take that out of `names`. Return True if
         there is one and it is to be compared.
@@ -171,7 +180,7 @@ class _Judge:
         return True
 
     def _miss(
-        self, what: RecordKind, name: object, value: bytes, entry: Entry[Any], partition: int | None
+        self, what: RecordKind, name: object, value: bytes, entry: ReplayStep[Any], partition: int | None
     ) -> None:
         """Count an expected record that is not on the topics, or report it if it has to be there."""
         if not entry.is_handled:
@@ -181,7 +190,7 @@ class _Judge:
         else:
             self._differ(what, DifferenceKind.MISSING, entry.group_id, name, entry, value)
 
-    def _is_asked(self, entry: Entry[Any]) -> bool:
+    def _is_asked(self, entry: ReplayStep[Any]) -> bool:
         until = self.until
         if until is None:
             return True
@@ -190,7 +199,7 @@ class _Judge:
         return until.offset is None or (entry.message is not None and until.includes(entry.message))
 
     def _is_gone(self, what: RecordKind, at_ms: int, partition: int | None) -> bool:
-        """Whether a record that was written at this time or later may have been deleted by retention."""
+        """Return True if retention may have deleted a record that was written at `at_ms` or later."""
         topic = {
             RecordKind.ANSWER: self.layout.responses_topic,
             RecordKind.HISTORY: self.layout.events_topic,
@@ -201,7 +210,7 @@ class _Judge:
         return at_ms < max(since, default=0) + CLOCK_SKEW_MS if any(since) else False
 
     def _compare_rest(self) -> None:
-        """What is on the topics, and no step of the replay leads to it."""
+        """Report the records on the topics to which no step of the replay leads."""
         found = self.found
         for answer, copy in found.answers.items():
             self._unexpected(RecordKind.ANSWER, answer, copy, self._is_judged(answer.request, copy.value))
@@ -221,14 +230,14 @@ class _Judge:
             for copy in copies:
                 self._unexpected(RecordKind.VIEW, view, copy, self._is_event_judged(view, copy))
 
-    def _unexpected(self, what: RecordKind, name: Any, copy: Copy, is_judged: bool) -> None:
+    def _unexpected(self, what: RecordKind, name: Any, copy: RecordCopy, is_judged: bool) -> None:
         if not is_judged:
             self.unjudged += 1
             return
         self._differ(what, DifferenceKind.UNEXPECTED, _group(name, copy.value), name, found=copy)
 
     def _is_judged(self, request: str, value: bytes) -> bool:
-        """Whether an answer or dead letter is of a request from which on its group can be judged."""
+        """Return True if an answer or dead letter belongs to a request from which its group can be judged."""
         start = self.starts.get(group_named_in(value))
         place = place_of(request, self.header)
         if place is None:  # a deadline, a scan, or a request of another topic
@@ -238,7 +247,7 @@ class _Judge:
         is_known = is_recorded(place, self.header) and request not in self._open
         return is_known and (start is None or start.has(place))
 
-    def _is_event_judged(self, event: EventName, copy: Copy) -> bool:
+    def _is_event_judged(self, event: EventName, copy: RecordCopy) -> bool:
         until_ms = self.header.until_ms
         if until_ms is not None and event_fields(copy.value).at_ms >= until_ms:
             return False
@@ -249,9 +258,9 @@ class _Judge:
         return place is not None and is_recorded(place, self.header) and (start is None or start.has(place))
 
     def _compare_last_views(self, groups: dict[str, AnyGroup]) -> None:
-        """A group that exists has a view that is not older than the last committed batch.
+        """Report each group whose last view is older than the last committed batch.
 
-        After the end of a log that was cut, and in the same batch, the group may have ended.
+        A group may have ended after the end of a log that was cut, or in the same batch.
         """
         if self.until is not None or self.header.until_ms is not None:
             return
@@ -268,14 +277,14 @@ class _Judge:
         how: DifferenceKind,
         group_id: str,
         name: object,
-        entry: Entry[Any] | None = None,
+        entry: ReplayStep[Any] | None = None,
         expected: bytes | None = None,
-        found: Copy | None = None,
+        found: RecordCopy | None = None,
     ) -> None:
         self.by_kind[f"{what} {how.partition(':')[0]}"] += 1
         if len(self.differences) < DIFFERENCES_KEPT:
             self.differences.append(
-                Difference(
+                ReplayDifference(
                     what=what,
                     how=how,
                     group_id=group_id,
@@ -300,11 +309,11 @@ def _repeatable(name: object, value: bytes) -> tuple[object, bytes] | None:
 
 
 def _parked_in(groups: Iterable[AnyGroup]) -> set[str]:
-    """The requests that wait for their answer."""
+    """Return the requests that wait for their answer."""
     return {to.request for group in groups if isinstance(group, ClassicGroup) for to in group.parked()}
 
 
-def _cause(entry: Entry[Any]) -> str:
+def _cause(entry: ReplayStep[Any]) -> str:
     """Return the id of the step's request, or the deadline as text."""
     return entry.request_id or str(getattr(entry.event, "deadline", entry.event))
 

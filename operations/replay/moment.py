@@ -36,7 +36,7 @@ from kafka_why.groups.tables import Column, render_table
 from kafka_why.partition_text import number_list
 from kafka_why.why.share_state import asked_of, asked_text
 from kafka_why.why.wording import INDENT, Clock, Names, clients_of, count, duration_text, is_bare
-from operations.replay.group_run import Entry
+from operations.replay.group_run import ReplayStep
 from operations.replay.replay import Replayed
 from state.config import CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup, Member
@@ -61,7 +61,9 @@ _STATES = {
 
 
 def headline(view: GroupSnapshot, details: ConsumerGroupSnapshot) -> str:
-    """`epoch 7, target assignment of epoch 6, 3 members, 1 of them classic, assignor uniform`."""
+    """Return `epoch 7, target assignment of epoch 6, 3 members, 1 of them on the classic protocol, assignor
+    uniform`.
+    """
     parts = [f"epoch {view.generation}"]
     if details.assignment_epoch != view.generation:
         parts.append(f"target assignment of epoch {details.assignment_epoch}")
@@ -74,8 +76,8 @@ def headline(view: GroupSnapshot, details: ConsumerGroupSnapshot) -> str:
 
 
 def member_table(view: GroupSnapshot, details: ConsumerGroupSnapshot, names: Names) -> VisibleText:
-    """Format the members with their epochs, what they hold, and what is missing to their targets. Of a share
-    group, format what they fetch from and their targets.
+    """Format the members with their epochs, their partitions, and the differences from their targets. In a
+    share group, format the partitions that they fetch from and their targets.
     """
     columns = [Column("MEMBER"), Column("HOST", 10), Column("EPOCH", 5)]
     if details.share:
@@ -156,7 +158,7 @@ _WHATS: Mapping[type, Mapping[TimerKind, str]] = {
 
 
 def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock: Clock) -> VisibleText:
-    """The group at `at_ms`, which is the end of the replay."""
+    """Return the group at `at_ms`, which is the end of the replay."""
     group = replayed.group
     when = f"{clock.time(at_ms)} {clock.zone(at_ms)}"
     if group is None or isinstance(group, ConfigsOnly):
@@ -169,7 +171,7 @@ def moment_text(replayed: Replayed, at_ms: int, config: CoordinatorConfig, clock
     return _kafka_text(group, replayed.entries, at_ms, when, due, clock)
 
 
-def names_of(entries: Iterable[Entry[Any]], group: KafkaGroup | None = None) -> Names:
+def names_of(entries: Iterable[ReplayStep[Any]], group: KafkaGroup | None = None) -> Names:
     """Return names for all member ids in the history and in the group."""
     history = [said.entry for entry in entries for said in entry.history]
     clients = clients_of(entry for entry in history if isinstance(entry, HistoryEntry))
@@ -184,7 +186,7 @@ def names_of(entries: Iterable[Entry[Any]], group: KafkaGroup | None = None) -> 
     return Names(ids, clients)
 
 
-def _holders(entries: Iterable[Entry[bytes]]) -> Held:
+def _holders(entries: Iterable[ReplayStep[bytes]]) -> Held:
     """Return the member that each partition is assigned to, and since when, by the last assignments."""
     found: Held = {}
     for entry in entries:
@@ -213,7 +215,7 @@ def _after(event: HistoryEntry, held: Held) -> Held:
 
 
 def _partitions(assignment: bytes) -> list[TopicPartition] | None:
-    """The partitions of an assignment, None if it is not a consumer assignment."""
+    """Return the partitions of an assignment, or None if it is not a consumer assignment."""
     if not assignment:
         return []
     try:
@@ -224,7 +226,7 @@ def _partitions(assignment: bytes) -> list[TopicPartition] | None:
 
 def _kafka_text(
     group: KafkaGroup,
-    entries: Sequence[Entry[bytes]],
+    entries: Sequence[ReplayStep[bytes]],
     at_ms: int,
     when: str,
     due: Sequence[DeadlineReached],
@@ -307,7 +309,7 @@ def _state_of(member: Member, group: ClassicGroup) -> str:
 
 
 def _since(times_ms: list[int], clock: Clock) -> str | None:
-    """When the oldest and the youngest assignment were made."""
+    """Return the times of the oldest and the youngest assignment, or None without one."""
     if not times_ms:
         return None
     first, last = clock.time(min(times_ms)), clock.time(max(times_ms))
@@ -357,7 +359,7 @@ def _rocketmq_text(
     return visible_text(lines)
 
 
-def _last_entry(entries: list[Entry[bytes]], clock: Clock) -> str:
+def _last_entry(entries: list[ReplayStep[bytes]], clock: Clock) -> str:
     for entry in reversed(entries):
         if entry.history:
             last = entry.history[-1].entry

@@ -1,8 +1,8 @@
-"""Makes a recording of a coordinator's topics and checkpoint. The coordinator may run meanwhile.
+"""The making of a recording from a coordinator's topics and checkpoint. The coordinator may run meanwhile.
 
-The order matters then: the last committed batch first, because what it wrote is on the topics; then the ends
-of the outputs; then the configurations and outages, and the end of the log, because these are all that led to
-those outputs.
+So the order of reading matters. The last committed batch is read first, because its output is on the topics,
+and then the ends of the output topics. The configurations, the outages and the end of the log are read last,
+because all that led to those outputs has to be in the recording.
 """
 
 import tempfile
@@ -26,19 +26,21 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.local_files import FolderError
 from kafka_why.topic_reader import Record, TopicReader
 from operations.replay.collect import Collector, TopicRecord
-from operations.replay.recording import Handled, Header, Line, StartGroup
+from operations.replay.recording import HandledBatch, Line, RecordingHeader, StartLine
 from operations.replay.recording_file import RecordingFile, write_recording
 
 Ends = Mapping[TopicPartition, int]
 
 
 class CannotRecord(RuntimeError):
-    """The topics or the checkpoint lack what a recording needs. The message says what, and what to do."""
+    """The topics or the checkpoint lack something that a recording needs. The message says what it is, and
+    what to do.
+    """
 
 
-class Part(Struct, frozen=True):
-    """What to record: some groups (None for all), and the requests of a time, from `since_ms` to before
-    `until_ms`.
+class RecordingPart(Struct, frozen=True):
+    """The part of a coordinator's log to record: some groups (None for all), and the requests from `since_ms`
+    to before `until_ms`.
     """
 
     groups: list[str] | None = None
@@ -51,7 +53,7 @@ def recorded(
     client_config: ClientConfig,
     layout: TopicLayout,
     checkpoint: Checkpoint,
-    part: Part,
+    part: RecordingPart,
     start: ExportFile | None = None,
 ) -> Iterator[RecordingFile]:
     """Make a recording in a temporary file that only this user may read. Raises as `record` does."""
@@ -66,9 +68,9 @@ def record(
     client_config: ClientConfig,
     layout: TopicLayout,
     checkpoint: Checkpoint,
-    part: Part,
+    part: RecordingPart,
     start: ExportFile | None = None,
-) -> Header:
+) -> RecordingHeader:
     """Write a recording into a new file. With `start` it begins with the groups of that export.
 
     Raises RecordingError, CannotRecord, FolderError or KafkaError.
@@ -85,7 +87,7 @@ def record(
             raise FolderError(f"{checkpoint} has no configuration of a coordinator")
         planned = checkpoint.last_batch("offsets")
         begins, ends = topics.log_part(None if start is None else _ends_of(start, identity))
-        header = Header(
+        header = RecordingHeader(
             recorded_at_ms=time.time_ns() // 1_000_000,
             code_version=code_version(),
             groups=part.groups,
@@ -107,17 +109,17 @@ def record(
     return header
 
 
-def _lines(header: Header, topics: "_Topics", start: ExportFile | None) -> Iterator[Line]:
+def _lines(header: RecordingHeader, topics: "_Topics", start: ExportFile | None) -> Iterator[Line]:
     collector = Collector(header)
     if start is not None:
         for group in start.groups():
             if header.wants(group.group_id):
-                yield StartGroup(group)
+                yield StartLine(group)
     yield from collector.log(topics.log(collector.partitions, header))
     yield from collector.outputs(topics.outputs())
 
 
-def _handled(checkpoint: Checkpoint, identity: Identity) -> Handled | None:
+def _handled(checkpoint: Checkpoint, identity: Identity) -> HandledBatch | None:
     batch = checkpoint.last_batch("commits")
     if batch < 0:
         return None
@@ -125,11 +127,13 @@ def _handled(checkpoint: Checkpoint, identity: Identity) -> Handled | None:
         planned = read_planned(checkpoint.files, batch, identity.requests_topic)
     except FileNotFoundError:
         return None
-    return Handled(batch, planned.ends, planned.watermark_ms)
+    return HandledBatch(batch, planned.ends, planned.watermark_ms)
 
 
 def _ends_of(start: ExportFile, identity: Identity) -> dict[int, int]:
-    """The first offsets after an export. The topics of a state that was moved to new ones begin after it."""
+    """Return the first offsets after an export. The topics of a state that was moved to new ones begin after
+    it.
+    """
     if start.header.identity.member_id_namespace != identity.member_id_namespace:
         raise CannotRecord("the export is of another coordinator: it has another member_id_namespace")
     if start.header.identity.requests_topic != identity.requests_topic:
@@ -138,11 +142,11 @@ def _ends_of(start: ExportFile, identity: Identity) -> dict[int, int]:
 
 
 class _Topics:
-    """The wanted part of the topics. The constructor looks up the ends of the outputs, `log_part` those of
-    the log.
+    """A reader of the recorded part of the topics. The constructor looks up the ends of the outputs, and
+    `log_part` those of the log.
     """
 
-    def __init__(self, reader: TopicReader, layout: TopicLayout, part: Part) -> None:
+    def __init__(self, reader: TopicReader, layout: TopicLayout, part: RecordingPart) -> None:
         self._reader = reader
         self._layout = layout
         self._part = part
@@ -156,8 +160,8 @@ class _Topics:
         self._output_ends = reader.ends(self._output_partitions)
 
     def log_part(self, after: Mapping[int, int] | None) -> tuple[dict[int, int], dict[int, int]]:
-        """The first and the last offset (exclusive) of the log's part, by partition. It begins at the offsets
-        `after`, if they are given.
+        """Return the first and the last offset (exclusive) of the log's part, by partition. It begins at the
+        offsets `after`, if they are given.
         """
         partitions = self._reader.partitions_of(self._layout.requests_topic)
         ends, firsts = self._reader.ends(partitions), self._reader.beginnings(partitions)
@@ -177,12 +181,12 @@ class _Topics:
         return {p.partition: at for p, at in begins.items()}, {p.partition: at for p, at in ends.items()}
 
     def _at(self, ends: Ends, at_ms: int) -> dict[TopicPartition, int]:
-        """The first offset at or after a time, or the partition's end."""
+        """Return the first offset at or after a time, or the partition's end."""
         found = self._reader.offsets_at(list(ends), at_ms)
         return {p: ends[p] if offset is None else offset for p, offset in found.items()}
 
     def kept_since_ms(self) -> dict[str, dict[int, int]]:
-        """`Header.kept_since_ms`."""
+        """Return `RecordingHeader.kept_since_ms`."""
         kept: dict[str, dict[int, int]] = {}
         for partition, begin in self._output_begins().items():
             if begin and partition.topic != self._layout.groups_topic:
@@ -202,22 +206,22 @@ class _Topics:
         }
 
     def _time_of(self, partition: TopicPartition, offset: int) -> int:
-        """The append time of a record, now if there is none."""
+        """Return the append time of a record, or the present time if there is no such record."""
         if offset < self._output_ends[partition]:
             self._reader.start(at={partition: offset})
             for record in self._reader.read_to({partition: offset + 1}):
                 return int(record.timestamp)
         return time.time_ns() // 1_000_000
 
-    def log(self, partitions: Collection[int], header: Header) -> Iterator[TopicRecord]:
-        """The log's part, of these partitions."""
+    def log(self, partitions: Collection[int], header: RecordingHeader) -> Iterator[TopicRecord]:
+        """Yield the records of these partitions in the recorded part of the log."""
         topic = self._layout.requests_topic
         begins = {TopicPartition(topic, p): header.begins[p] for p in partitions}
         ends = {TopicPartition(topic, p): header.ends[p] for p in partitions}
         return map(_topic_record, self._read(begins, ends))
 
     def outputs(self) -> Iterator[TopicRecord]:
-        """What the coordinator wrote, without the early answers that do not count."""
+        """Yield the coordinator's output, without the early answers that do not count."""
         early = EarlyAnswers()
         for record in self._read(self._output_begins(), self._output_ends):
             if record.topic != self._layout.responses_topic:

@@ -1,9 +1,9 @@
-"""A recording: the part of a coordinator's log that concerns some groups, all that decides the outcome beside
-the log, and what really happened.
+"""A recording: the part of a coordinator's log that concerns some groups, the other inputs of the
+coordinator, and its output.
 
-The outcome is a function of the log (requests, and the greatest time that clock records attest), the
-configurations with their times, and the outages. So a recording has these, and what is on the
-topics for the same groups: answers, history, dead letters and views.
+The output is a function of the log (requests, and the greatest time that clock records attest), the
+configurations with their times, and the outages. A recording has these, and the records on the output topics
+for the same groups: answers, history, dead letters and views.
 """
 
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ from streaming.query.log_order import LogRow
 FORMAT_VERSION = 1
 
 
-class Handled(Struct, frozen=True):
+class HandledBatch(Struct, frozen=True):
     """The last batch that is known to be committed: it has read up to `ends` (exclusive, by partition) and
-    fired the deadlines before `watermark_ms`. What it caused must be on the topics.
+    fired the deadlines before `watermark_ms`. Its output must be on the topics.
     """
 
     batch: int
@@ -32,15 +32,15 @@ class Handled(Struct, frozen=True):
     watermark_ms: int
 
 
-class Header(Struct, frozen=True, kw_only=True):
-    """All that a recording has beside its records.
+class RecordingHeader(Struct, frozen=True, kw_only=True):
+    """The part of a recording that is not records: its origin and bounds, and the inputs beside the log.
 
     `groups` are the recorded groups, None for all. `begins` and `ends` are the offsets of the recorded part
-    of the log by partition. `is_first` names the partitions whose part begins with the first record that
-    there ever was. `handled` is None if it is not known what has to be on the topics. `kept_since_ms` is the
-    append time of the first record that an output topic still has, by topic and partition; a partition that
-    has lost none is left out. `starts_from` is the export with whose groups the recording begins, if it does
-    not begin with the log. `until_ms`: the log's part was cut before this time.
+    of the log by partition. `is_first` names the partitions whose part begins with the first record ever
+    written. `handled` is None if it is not known which outputs have to be on the topics. `kept_since_ms` is
+    the append time of the first record that an output topic still has, by topic and partition; a partition
+    that has lost no record is left out. `starts_from` is the export with whose groups the recording begins,
+    if it does not begin with the log. `until_ms` is the time before which the log's part was cut, or None.
     """
 
     version: int = FORMAT_VERSION
@@ -54,7 +54,7 @@ class Header(Struct, frozen=True, kw_only=True):
     begins: dict[int, int]
     ends: dict[int, int]
     is_first: list[int]
-    handled: Handled | None
+    handled: HandledBatch | None
     kept_since_ms: dict[str, dict[int, int]]
     starts_from: str | None = None
     until_ms: int | None = None
@@ -67,29 +67,29 @@ class Header(Struct, frozen=True, kw_only=True):
         )
 
     def admission(self, partition: int) -> Admission:
-        """The admission of the messages of a partition. A record that is skipped was never handled before, so
-        that the last configuration says of the whole log what is skipped.
+        """Return the admission of the messages of a partition. A record that is skipped was never handled
+        before, so that the last configuration says of the whole log what is skipped.
         """
         skip = frozenset(self.epochs[-1].skip)
         return Admission(self.layout, partition, self.identity.shards, skip)
 
     def admissions(self) -> dict[int, Admission]:
-        """The admission of each partition."""
+        """Return the admission of each partition."""
         return {partition: self.admission(partition) for partition in range(self.layout.request_partitions)}
 
     def wants(self, group_id: str) -> bool:
-        """Whether this is one of the recorded groups."""
+        """Return True if this is one of the recorded groups."""
         return self.groups is None or group_id in self.groups
 
 
-class Bytes(Struct, frozen=True, omit_defaults=True):
+class RecordBytes(Struct, frozen=True, omit_defaults=True):
     """Bytes of a record: as text if they are UTF-8, which nearly all are, so that people can read them."""
 
     text: str | None = None
     base64: bytes | None = None
 
     @classmethod
-    def of(cls, content: bytes) -> "Bytes":
+    def of(cls, content: bytes) -> "RecordBytes":
         try:
             return cls(text=content.decode())
         except UnicodeDecodeError:
@@ -99,7 +99,7 @@ class Bytes(Struct, frozen=True, omit_defaults=True):
         return self.text.encode() if self.text is not None else (self.base64 or b"")
 
 
-class StartGroup(Struct, frozen=True, tag="group", tag_field="line"):
+class StartLine(Struct, frozen=True, tag="group", tag_field="line"):
     """A group's state at the beginning of the recording."""
 
     group: ExportedGroup
@@ -113,17 +113,17 @@ class RecordLine(Struct, frozen=True, tag_field="line"):
     at_ms: int
 
 
-class LogRequest(RecordLine, frozen=True, tag="request"):
+class RequestLine(RecordLine, frozen=True, tag="request"):
     """A message of the requests topic: a record, or message `n` of a pack."""
 
     n: int | None
-    key: Bytes
-    value: Bytes
+    key: RecordBytes
+    value: RecordBytes
 
     @classmethod
-    def of(cls, message: Message) -> "LogRequest":
+    def of(cls, message: Message) -> "RequestLine":
         row = message.row
-        key, value = Bytes.of(row.key), Bytes.of(message.value)
+        key, value = RecordBytes.of(row.key), RecordBytes.of(message.value)
         return cls(row.partition, row.offset, row.at_ms, message.n, key, value)
 
     def message(self, requests_topic: str) -> Message:
@@ -133,7 +133,7 @@ class LogRequest(RecordLine, frozen=True, tag="request"):
         return Message(row, self.n, value, request_id(requests_topic, self.partition, self.offset, self.n))
 
 
-class LogClock(RecordLine, frozen=True, tag="clock"):
+class ClockLine(RecordLine, frozen=True, tag="clock"):
     """The greatest time attested by the clock records of a partition since the line before: at most the clock
     record's own append time `at_ms`.
     """
@@ -141,53 +141,53 @@ class LogClock(RecordLine, frozen=True, tag="clock"):
     time_ms: int
 
 
-class Answer(RecordLine, frozen=True, tag="answer", omit_defaults=True):
+class AnswerLine(RecordLine, frozen=True, tag="answer", omit_defaults=True):
     """A response, or a message to a RocketMQ connection, on a reply partition. If `is_early`, a replica wrote
     it that was not replaced yet (`kafka_why.contract.early_answers`).
     """
 
-    value: Bytes
+    value: RecordBytes
     is_early: bool = False
 
 
-class Event(RecordLine, frozen=True, tag="event"):
+class EventLine(RecordLine, frozen=True, tag="event"):
     """A history entry."""
 
-    value: Bytes
+    value: RecordBytes
 
 
-class Letter(RecordLine, frozen=True, tag="dead letter"):
+class LetterLine(RecordLine, frozen=True, tag="dead letter"):
     """A dead letter."""
 
-    value: Bytes
+    value: RecordBytes
 
 
-class View(RecordLine, frozen=True, tag="view"):
+class ViewLine(RecordLine, frozen=True, tag="view"):
     """A record of the groups topic. `value` is None if the group ended."""
 
     group_id: str
-    value: Bytes | None
+    value: RecordBytes | None
 
 
-LogLine = LogRequest | LogClock
-OutputLine = Answer | Event | Letter | View
-Line = StartGroup | LogLine | OutputLine
+LogLine = RequestLine | ClockLine
+OutputLine = AnswerLine | EventLine | LetterLine | ViewLine
+Line = StartLine | LogLine | OutputLine
 
 
 class Recording(Protocol):
     """A recording, wherever it is. Each call reads it from its beginning."""
 
     @property
-    def header(self) -> Header: ...
+    def header(self) -> RecordingHeader: ...
 
     def states(self) -> Iterator[ExportedGroup]:
-        """The groups' states at the beginning of the recording."""
+        """Yield the groups' states at the beginning of the recording."""
         ...
 
     def log(self) -> Iterator[LogLine]:
-        """The log, each partition in its order."""
+        """Yield the log, each partition in its order."""
         ...
 
     def outputs(self) -> Iterator[OutputLine]:
-        """What is on the topics, each partition in its order."""
+        """Yield the records on the output topics, each partition in its order."""
         ...

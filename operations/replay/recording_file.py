@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from checkpoints.export_file import ExportedGroup
 from checkpoints.sealed_file import Kind, SealedFile, write_sealed
-from operations.replay.recording import FORMAT_VERSION, Header, Line, LogLine, OutputLine, StartGroup
+from operations.replay.recording import FORMAT_VERSION, Line, LogLine, OutputLine, RecordingHeader, StartLine
 
 
 class RecordingError(RuntimeError):
@@ -25,7 +25,7 @@ class _End(Struct, forbid_unknown_fields=True):
 
 
 _RECORDING = Kind(
-    header=Header,
+    header=RecordingHeader,
     end=_End,
     version=FORMAT_VERSION,
     error=RecordingError,
@@ -36,7 +36,7 @@ _RECORDING = Kind(
 _line: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
-def write_recording(path: Path, header: Header, lines: Iterable[Line]) -> int:
+def write_recording(path: Path, header: RecordingHeader, lines: Iterable[Line]) -> int:
     """Write a new file and return its number of lines. Raises RecordingError if it exists or is not writable.
 
     The file gets its name when it is complete. `lines` are in the order of the types of
@@ -55,7 +55,7 @@ class RecordingFile:
         self.header = self._file.header
 
     def states(self) -> Iterator[ExportedGroup]:
-        return (line.group for line in self._lines("group") if isinstance(line, StartGroup))
+        return (line.group for line in self._lines("group") if isinstance(line, StartLine))
 
     def log(self) -> Iterator[LogLine]:
         return (line for line in self._lines("request", "clock") if isinstance(line, LogLine))
@@ -65,7 +65,9 @@ class RecordingFile:
         return (line for line in self._lines(*kinds) if isinstance(line, OutputLine))
 
     def _lines(self, *kinds: str) -> Iterator[Line]:
-        """The lines of these kinds. The kind comes first in a line, so other lines need not be decoded."""
+        """Yield the lines of these kinds. The kind comes first in a line, so other lines need not
+        be decoded.
+        """
         wanted = tuple(f'{{"line":"{kind}"'.encode() for kind in kinds)
         for line in self._file.lines():
             if line.startswith(wanted):

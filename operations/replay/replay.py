@@ -14,10 +14,10 @@ import msgspec
 
 from checkpoints import codec
 from kafka_why.contract.codec import Refusal, encode
-from operations.replay.group_run import Entry, GroupRun, Sent, sent_and_letter
-from operations.replay.recording import Event, Header, LogClock, Recording, View
-from operations.replay.starts import Start, starts_of
-from operations.replay.topic_contents import Found
+from operations.replay.group_run import GroupRun, ReplayStep, SentRecord, sent_and_letter
+from operations.replay.recording import ClockLine, EventLine, Recording, RecordingHeader, ViewLine
+from operations.replay.starts import ReplayStart, starts_of
+from operations.replay.topic_contents import TopicContents
 from state.dispatch import AnyGroup, step
 from state.kafka.context import Reply
 from state.timeline import Row, Step
@@ -35,7 +35,7 @@ class Until:
     offset: int | None = None
 
     def includes(self, message: Message) -> bool:
-        """Whether a message is before the end."""
+        """Return True if a message is before the end."""
         if self.offset is not None and message.row.offset > self.offset:
             return False
         return self.time_ms is None or message.row.at_ms <= self.time_ms
@@ -45,16 +45,16 @@ class Until:
 class Replayed:
     """A group's entries in their order, and the group at the end (None if there is none).
 
-    `start` says where the entries begin if the beginning of the group's log is gone.
+    `start` is the place where the entries begin if the beginning of the group's log is gone.
     """
 
     group_id: str
-    entries: list[Entry[bytes]] = field(default_factory=list)
+    entries: list[ReplayStep[bytes]] = field(default_factory=list)
     group: AnyGroup | None = None
-    start: Start = field(default_factory=Start)
+    start: ReplayStart = field(default_factory=ReplayStart)
 
     def group_after(self, number: int) -> AnyGroup | None:
-        """The group after entry `number`, counted from 0. Needs a replay `with_states`."""
+        """Return the group after entry `number`, counted from 0. Needs a replay `with_states`."""
         while number > 0 and isinstance(self.entries[number].event, Refusal):
             number -= 1  # a refused message does not reach the group
         return decode_kept(self.group_id, self.entries[number].kept)
@@ -67,8 +67,8 @@ def replay(
 
     `with_states` keeps the group after each entry, compressed.
     """
-    found = Found.of(line for line in recording.outputs() if isinstance(line, Event | View))
-    start = starts_of(recording, found).get(group_id, Start())
+    found = TopicContents.of(line for line in recording.outputs() if isinstance(line, EventLine | ViewLine))
+    start = starts_of(recording, found).get(group_id, ReplayStart())
     run = Replay(
         recording,
         lambda group: encode_kept(group) if with_states else None,
@@ -118,7 +118,7 @@ class Replay(Generic[K]):
         """The groups that exist now."""
         return {group_id: run.group for group_id, run in self._runs.items() if run.group is not None}
 
-    def entries(self, until: Until | None = None) -> Iterator[Entry[K]]:
+    def entries(self, until: Until | None = None) -> Iterator[ReplayStep[K]]:
         """Run the replay once. Yields each group's entries in their order."""
         until = until or Until()
         for state in self._recording.states():
@@ -127,7 +127,7 @@ class Replay(Generic[K]):
         end_ms = 0
         later_ms: dict[str, int] = {}  # the last message after the end, by group
         for line in self._recording.log():
-            if isinstance(line, LogClock):
+            if isinstance(line, ClockLine):
                 end_ms = max(end_ms, line.time_ms)
                 continue
             message = line.message(self._header.identity.requests_topic)
@@ -148,12 +148,12 @@ class Replay(Generic[K]):
     def _wants(self, group_id: str) -> bool:
         return self._wanted is None or group_id in self._wanted
 
-    def _message(self, message: Message) -> Iterator[Entry[K]]:
+    def _message(self, message: Message) -> Iterator[ReplayStep[K]]:
         # No group is known to belong to a partition before its partition is computed.
         request = self._admissions[message.row.partition].admit(message, lambda _: False)
         is_handled = self._is_handled(message)
         if isinstance(request, Refusal):
-            entry: Entry[K] = _refused(request, message, is_handled, self._header)
+            entry: ReplayStep[K] = _refused(request, message, is_handled, self._header)
             if self._wants(entry.group_id):
                 yield entry
             return
@@ -177,7 +177,7 @@ class Replay(Generic[K]):
         del self._first[group_id]
         return True
 
-    def _fire_handled(self, run: GroupRun[K], until_ms: int) -> Iterator[Entry[K]]:
+    def _fire_handled(self, run: GroupRun[K], until_ms: int) -> Iterator[ReplayStep[K]]:
         """Fire what a committed batch has fired.
 
         Spark calls a group that rests at its next deadline. So what a takeover or another configuration adds
@@ -199,7 +199,7 @@ class Replay(Generic[K]):
 
 
 def named_group(message: Message) -> str:
-    """The group that a message names: as `group_id`, or else as the key of its record."""
+    """Return the group that a message names: as `group_id`, or else as the key of its record."""
     try:
         return _named.decode(message.value).group_id
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -213,28 +213,28 @@ class _Named(msgspec.Struct):
 _named = msgspec.json.Decoder(_Named)
 
 
-def _refused(refusal: Refusal, message: Message, is_handled: bool, header: Header) -> Entry[K]:
+def _refused(refusal: Refusal, message: Message, is_handled: bool, header: RecordingHeader) -> ReplayStep[K]:
     response = refusal.response(message.id)
     letter = encode(
         dead_letter(refusal.reason, refusal.message, message.row.key, message, answered=response is not None)
     )
-    sent: tuple[Sent, ...] = ()
+    sent: tuple[SentRecord, ...] = ()
     letters: tuple[bytes, ...] = (letter,)
     if response is not None and refusal.address is not None:
         reply = Reply(refusal.address.reply_partition, response)
         answer, too_large = sent_and_letter(reply, message, header.layout)
         sent, letters = (answer,), letters if too_large is None else (too_large, letter)
     at_ms = message.row.at_ms
-    return Entry(named_group(message), at_ms, refusal, message, is_handled, sent, (), letters, None)
+    return ReplayStep(named_group(message), at_ms, refusal, message, is_handled, sent, (), letters, None)
 
 
 def encode_kept(group: AnyGroup | None) -> bytes | None:
-    """A group in few bytes."""
+    """Return the group in a compact encoding."""
     return None if group is None else codec.write_row({group.group_id: codec.encode_group(group, None)})[1]
 
 
 def decode_kept(group_id: str, kept: bytes | None) -> AnyGroup | None:
-    """The inverse of `encode_kept`."""
+    """Decode a group of `encode_kept`."""
     if kept is None:
         return None
     return codec.decode_group(group_id, codec.read_row(group_id, codec.STATE_VERSION, kept)[group_id])

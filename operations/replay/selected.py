@@ -6,15 +6,15 @@ from msgspec.structs import replace
 
 from checkpoints.export_file import ExportedGroup
 from operations.replay.collect import Collector
-from operations.replay.recording import Header, LogClock, LogLine, OutputLine, Recording
+from operations.replay.recording import ClockLine, LogLine, OutputLine, Recording, RecordingHeader
 
 
-class Selected:
+class SelectedGroups:
     """The part of a recording that concerns these groups, by the rules by which `record` selects."""
 
     def __init__(self, recording: Recording, groups: set[str]) -> None:
         self._recording = recording
-        self.header: Header = replace(recording.header, groups=sorted(groups))
+        self.header: RecordingHeader = replace(recording.header, groups=sorted(groups))
         self._collector = Collector(self.header)
         self._has_read_log = False
 
@@ -24,7 +24,7 @@ class Selected:
     def log(self) -> Iterator[LogLine]:
         topic = self.header.identity.requests_topic
         for line in self._recording.log():
-            if isinstance(line, LogClock) or self._collector.takes(line.message(topic)):
+            if isinstance(line, ClockLine) or self._collector.takes(line.message(topic)):
                 yield line
 
     def outputs(self) -> Iterator[OutputLine]:

@@ -1,4 +1,4 @@
-"""From where each group of a recording can be judged.
+"""The place in a recording from which each group can be judged.
 
 A group's state is known at the beginning of a topic that has lost no record, at the state that the recording
 begins with, and where a group is created: an incarnation of a group is named after the request that created
@@ -11,11 +11,11 @@ from msgspec import Struct
 
 from kafka_why.contract.codec import record_of
 from kafka_why.partitioner import partition_of
-from operations.replay.recording import Header, Recording
-from operations.replay.topic_contents import Found
+from operations.replay.recording import Recording, RecordingHeader
+from operations.replay.topic_contents import TopicContents
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """The place of a request in the log. `n` is 0 for a record that is no pack."""
 
     partition: int
@@ -23,12 +23,12 @@ class Place(NamedTuple):
     n: int
 
 
-class Start(Struct, frozen=True):
-    """Where the replay of a group begins.
+class ReplayStart(Struct, frozen=True):
+    """The place where the replay of a group begins.
 
-    `is_cut`: the log's beginning is gone, and the replay begins with `request`, which created the group anew.
-    If `request` is None, the log has no such request, so the group cannot be judged at all. Else the group is
-    known from the beginning of the recording, in the state after entry `seq` of `incarnation`.
+    If `is_cut`, the beginning of the log is gone, and the replay begins with `request`, which created the
+    group anew. If `request` is then None, the log has no such request, so the group cannot be judged. If not
+    `is_cut`, the recording begins with the group in its state after entry `seq` of `incarnation`.
     """
 
     is_cut: bool = False
@@ -36,20 +36,20 @@ class Start(Struct, frozen=True):
     incarnation: str = ""
     seq: int = 0
 
-    def has(self, place: Place) -> bool:
-        """Whether a request of the group is at or after the start."""
+    def has(self, place: LogPosition) -> bool:
+        """Return True if a request of the group is at or after the start."""
         if not self.is_cut:
             return True
         return self.request is not None and place >= _place(self.request)
 
 
-def starts_of(recording: Recording, found: Found) -> dict[str, Start]:
-    """The starts of the groups that do not simply begin with the recording's log."""
+def starts_of(recording: Recording, found: TopicContents) -> dict[str, ReplayStart]:
+    """Return the starts of the groups that do not simply begin with the recording's log."""
     header = recording.header
-    starts: dict[str, Start] = {}
+    starts: dict[str, ReplayStart] = {}
     for state in recording.states():
         group = state.decode()
-        starts[state.group_id] = Start(incarnation=group.incarnation, seq=group.seq)
+        starts[state.group_id] = ReplayStart(incarnation=group.incarnation, seq=group.seq)
     if header.starts_from is not None:
         return starts
     for group_id, incarnations in found.incarnations_by_group().items():
@@ -64,12 +64,12 @@ def starts_of(recording: Recording, found: Found) -> dict[str, Start]:
             for incarnation, place in places.items()
             if place is not None and is_recorded(place, header)
         ]
-        starts[group_id] = Start(is_cut=True, request=min(created)[1] if created else None)
+        starts[group_id] = ReplayStart(is_cut=True, request=min(created)[1] if created else None)
     return starts
 
 
-def place_of(request: str, header: Header) -> Place | None:
-    """The place of a request, None if the id is not of a request of the recorded topic."""
+def place_of(request: str, header: RecordingHeader) -> LogPosition | None:
+    """Return the place of a request, or None if the id is not that of a request of the recorded topic."""
     try:
         topic = record_of(request)[0]
     except ValueError:
@@ -77,11 +77,11 @@ def place_of(request: str, header: Header) -> Place | None:
     return _place(request) if topic == header.identity.requests_topic else None
 
 
-def is_recorded(place: Place, header: Header) -> bool:
-    """Whether a place is in the recorded part of the log."""
+def is_recorded(place: LogPosition, header: RecordingHeader) -> bool:
+    """Return True if a place is in the recorded part of the log."""
     return header.begins.get(place.partition, 0) <= place.offset < header.ends.get(place.partition, 0)
 
 
-def _place(request: str) -> Place:
+def _place(request: str) -> LogPosition:
     _, partition, offset = record_of(request)
-    return Place(partition, offset, int(request.partition("#")[2] or 0))
+    return LogPosition(partition, offset, int(request.partition("#")[2] or 0))

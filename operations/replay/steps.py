@@ -10,7 +10,7 @@ from kafka_why.contract.codec import Refusal
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.why.wording import INDENT, Clock, duration_text
-from operations.replay.group_run import Entry
+from operations.replay.group_run import ReplayStep
 from operations.replay.moment import moment_text, names_of
 from operations.replay.replay import Replayed
 from state.config import Configs
@@ -23,7 +23,7 @@ _DULL = frozenset(
 _MAX_FIELD_CHARS = 60
 
 
-class Steps:
+class StepBrowser:
     """The entries of one group, and the one that is shown, counted from 0."""
 
     def __init__(self, replayed: Replayed, configs: Configs, clock: Clock) -> None:
@@ -38,7 +38,7 @@ class Steps:
         return len(self._entries)
 
     def move(self, by: int) -> None:
-        """Go forward or back by a number of entries, as far as there are any."""
+        """Go forward or back by a number of entries, and stop at the first and the last one."""
         self.at = max(0, min(len(self._entries) - 1, self.at + by))
 
     def next_history(self, direction: int) -> bool:
@@ -57,19 +57,19 @@ class Steps:
         return found is not None
 
     def headline(self, number: int) -> str:
-        """`03:11:07.120  Heartbeat of worker-1 -> NONE`."""
+        """Return a line such as `03:11:07.120  Heartbeat of worker-1 -> NONE`."""
         entry = self._entries[number]
         answers = ", ".join(_outcomes(entry))
         text = f"{self._clock.time(entry.at_ms)}  {self._names.put_in(what_text(entry))}"
         return f"{text} -> {answers}" if answers else text
 
     def lines(self, number: int) -> list[str]:
-        """The headline, and what the entry changed."""
+        """Return the headline, and a line for each history entry."""
         said = [said.entry.type + ": " + said.entry.reason for said in self._entries[number].history]
         return [self.headline(number), *(INDENT + self._names.put_in(line) for line in said)]
 
     def detail(self) -> VisibleText:
-        """The entry that is shown, in full: request, answers, history, and the group after it."""
+        """Return the entry that is shown, in full: its request, answers and history."""
         entry = self._entries[self.at]
         lines = self.lines(self.at)
         if entry.message is not None:
@@ -86,7 +86,7 @@ class Steps:
         return visible_text(map(self._names.put_in, lines))
 
     def group(self) -> VisibleText:
-        """The group after the entry that is shown."""
+        """Return the group after the entry that is shown."""
         entry = self._entries[self.at]
         until = Replayed(
             self._replayed.group_id, self._entries[: self.at + 1], self._replayed.group_after(self.at)
@@ -94,8 +94,8 @@ class Steps:
         return moment_text(until, entry.at_ms, self._configs.at(entry.at_ms), self._clock)
 
 
-def what_text(entry: Entry[Any]) -> str:
-    """What a step is: `JoinGroup of worker-1-4f0c...`, or the deadline."""
+def what_text(entry: ReplayStep[Any]) -> str:
+    """Return the request or deadline of a step as text, such as `JoinGroup of worker-1-4f0c...`."""
     event = entry.event
     if isinstance(event, Refusal):
         return f"refused: {event.reason}: {event.message}"
@@ -112,7 +112,7 @@ def what_text(entry: Entry[Any]) -> str:
 
 
 def _who(request: Any) -> str:
-    """The member, the members, or the client of a request."""
+    """Return the member, the members, or the client of a request."""
     members = getattr(request, "members", None)
     if members:
         return ", ".join(m.member_id or m.group_instance_id or "" for m in members)
@@ -122,8 +122,8 @@ def _who(request: Any) -> str:
     return ""
 
 
-def _outcomes(entry: Entry[Any]) -> Iterator[str]:
-    """`NONE` for the answer to the step's own request, `2 x JoinGroup NONE` for those to others."""
+def _outcomes(entry: ReplayStep[Any]) -> Iterator[str]:
+    """Yield `NONE` for the answer to the step's own request, and `2 x JoinGroup NONE` for those to others."""
     others: Counter[str] = Counter()
     for value in _answers(entry):
         if value.get("request") == entry.request_id and "connection" not in value:
@@ -133,13 +133,13 @@ def _outcomes(entry: Entry[Any]) -> Iterator[str]:
     yield from (f"{number} x {outcome}" if number > 1 else outcome for outcome, number in others.items())
 
 
-def _answers(entry: Entry[Any]) -> Iterator[dict[str, Any]]:
+def _answers(entry: ReplayStep[Any]) -> Iterator[dict[str, Any]]:
     for sent in entry.sent:
         yield msgspec.json.decode(sent.value)
 
 
 def _outcome(answer: dict[str, Any]) -> str:
-    """`NONE`, `JoinGroup: REBALANCE_IN_PROGRESS`, or RocketMQ's code."""
+    """Return the outcome of an answer: `JoinGroup: REBALANCE_IN_PROGRESS`, or RocketMQ's code."""
     kind = str(answer.get("type", "?"))
     if "error_code" in answer:
         code = int(answer["error_code"])
@@ -149,7 +149,7 @@ def _outcome(answer: dict[str, Any]) -> str:
 
 
 def fields_text(fields: dict[str, Any]) -> Iterator[str]:
-    """A line for each field that says something, long values shortened."""
+    """Yield a line for each field that says something about the group. Long values are shortened."""
     for name, value in fields.items():
         if name not in _DULL and value not in (None, "", [], {}):
             text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
@@ -157,8 +157,8 @@ def fields_text(fields: dict[str, Any]) -> Iterator[str]:
             yield f"{name}: {text[:_MAX_FIELD_CHARS]}{more}"
 
 
-def searchable(entry: Entry[Any]) -> str:
-    """The text in which a search looks: the step, and its request and history as JSON."""
+def searchable(entry: ReplayStep[Any]) -> str:
+    """Return the text in which `find` searches: the step, its request and its history as JSON."""
     value = entry.message.value.decode(errors="replace") if entry.message is not None and entry.is_own else ""
     history = " ".join(said.value.decode(errors="replace") for said in entry.history)
     return f"{what_text(entry)} {value} {history}"

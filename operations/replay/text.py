@@ -1,4 +1,4 @@
-"""A verdict as text: whether it is identical, what was compared, and the first differences in full."""
+"""A verdict as text: the outcome, what was compared, and the first differences in full."""
 
 import json
 from collections.abc import Iterator
@@ -7,15 +7,15 @@ from typing import Any
 from checkpoints.checkpoint import OUTAGES_KEPT
 from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.why.wording import INDENT, Lines, columns, count
-from operations.replay.recording import Header
-from operations.replay.starts import Start
-from operations.replay.verdict import Difference, Verdict
+from operations.replay.recording import RecordingHeader
+from operations.replay.starts import ReplayStart
+from operations.replay.verdict import ReplayDifference, ReplayVerdict
 
 MAX_STARTS = 10
 
 
-def verdict_text(verdict: Verdict, header: Header) -> VisibleText:
-    """The first line says whether the topics are identical to the replay."""
+def verdict_text(verdict: ReplayVerdict, header: RecordingHeader) -> VisibleText:
+    """Format a verdict. The first line says if the topics are identical to the replay."""
     notes = [*_of_header(header), *_of_extent(verdict), *_of_starts(verdict)]
     lines = [_headline(verdict), *columns(_compared(verdict)), *columns(("Note", note) for note in notes)]
     for number, difference in enumerate(verdict.differences, 1):
@@ -27,7 +27,7 @@ def verdict_text(verdict: Verdict, header: Header) -> VisibleText:
     return visible_text(lines)
 
 
-def _headline(verdict: Verdict) -> str:
+def _headline(verdict: ReplayVerdict) -> str:
     groups = f" of {len(verdict.groups)} groups" if len(verdict.groups) != 1 else ""
     history = verdict.total("history")
     entries = f"{history} history {'entry' if history == 1 else 'entries'}"
@@ -40,7 +40,7 @@ def _headline(verdict: Verdict) -> str:
     return f"{count(verdict.count, 'difference')}: {kinds} (compared: {compared})"
 
 
-def _compared(verdict: Verdict) -> Lines:
+def _compared(verdict: ReplayVerdict) -> Lines:
     yield "Steps", f"{verdict.total('entries')}: requests, deadlines and takeovers"
     yield "Also", f"{count(verdict.total('views'), 'view')}, {count(verdict.total('letters'), 'dead letter')}"
     if early := verdict.total("early"):
@@ -49,7 +49,7 @@ def _compared(verdict: Verdict) -> Lines:
         yield "Repeated", f"{count(verdict.duplicates, 'record')}, each with the same bytes"
 
 
-def _of_header(header: Header) -> Iterator[str]:
+def _of_header(header: RecordingHeader) -> Iterator[str]:
     if len(header.outages) >= OUTAGES_KEPT:
         yield f"only the last {OUTAGES_KEPT} outages are known"
     others = {epoch.code_version for epoch in header.epochs} - {header.code_version}
@@ -57,7 +57,7 @@ def _of_header(header: Header) -> Iterator[str]:
         yield f"version {header.code_version} replays what {', '.join(sorted(others))} did"
 
 
-def _of_extent(verdict: Verdict) -> Iterator[str]:
+def _of_extent(verdict: ReplayVerdict) -> Iterator[str]:
     if verdict.late:
         yield (
             f"{count(verdict.late, 'request')} applied late, as the history says: a deadline of a later time "
@@ -74,7 +74,7 @@ def _of_extent(verdict: Verdict) -> Iterator[str]:
         yield f"{count(verdict.unjudged, 'record')} from before the place from which the log can be judged"
 
 
-def _of_starts(verdict: Verdict) -> Iterator[str]:
+def _of_starts(verdict: ReplayVerdict) -> Iterator[str]:
     cut = {group_id: start for group_id, start in verdict.starts.items() if start.is_cut}
     for group_id, start in list(cut.items())[:MAX_STARTS]:
         yield start_text(group_id, start)
@@ -82,8 +82,8 @@ def _of_starts(verdict: Verdict) -> Iterator[str]:
         yield f"and {len(cut) - MAX_STARTS} groups more whose log's beginning is gone"
 
 
-def start_text(group_id: str, start: Start) -> str:
-    """Where the replay of a group begins whose log's beginning is gone."""
+def start_text(group_id: str, start: ReplayStart) -> str:
+    """Return a sentence about the place where the replay begins of a group whose log's beginning is gone."""
     if start.request is None:
         return (
             f"group {group_id} cannot be judged: the beginning of its log is gone, and it was not created "
@@ -95,7 +95,7 @@ def start_text(group_id: str, start: Start) -> str:
     )
 
 
-def _details(difference: Difference) -> Lines:
+def _details(difference: ReplayDifference) -> Lines:
     yield "group", difference.group_id or "-"
     yield "name", difference.name
     if difference.entry is not None:
@@ -112,7 +112,7 @@ def _details(difference: Difference) -> Lines:
 
 
 def changes(expected: str, found: str) -> Iterator[str]:
-    """The fields in which two JSON objects differ: `reason: "a", found "b"`."""
+    """Yield the fields in which two JSON objects differ, such as `reason: expected "a", found "b"`."""
     try:
         before, after = json.loads(expected), json.loads(found)
     except ValueError:

@@ -1,4 +1,4 @@
-"""What is on the topics, by name: answers, history, dead letters and views, each once."""
+"""The records on the output topics by their names: answers, history, dead letters and views, each once."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ import msgspec
 
 from kafka_why.contract.codec import UNREADABLE, DeadLetter, Reason
 from kafka_why.contract.early_answers import lists_changed
-from operations.replay.recording import Answer, Event, Letter, OutputLine, View
+from operations.replay.recording import AnswerLine, EventLine, LetterLine, OutputLine, ViewLine
 
 
 class RecordKind(StrEnum):
@@ -24,7 +24,7 @@ class RecordKind(StrEnum):
 
 
 class AnswerName(NamedTuple):
-    """What identifies an answer: the id of its request. A message to a RocketMQ connection also has the
+    """The identity of an answer: the id of its request. A message to a RocketMQ connection also has the
     connection, its type, and the group; its request can be a scan.
     """
 
@@ -40,7 +40,7 @@ class AnswerName(NamedTuple):
 
 
 class EventName(NamedTuple):
-    """What identifies a history entry or a view."""
+    """The identity of a history entry or a view."""
 
     group_id: str
     incarnation: str
@@ -51,7 +51,7 @@ class EventName(NamedTuple):
 
 
 class LetterName(NamedTuple):
-    """What identifies a dead letter. `subject` is the request, or the group whose deadline failed and the
+    """The identity of a dead letter. `subject` is the request, or the group whose deadline failed and the
     deadline.
     """
 
@@ -62,7 +62,7 @@ class LetterName(NamedTuple):
         return f"{self.reason} of {self.subject}"
 
 
-class Copy(NamedTuple):
+class RecordCopy(NamedTuple):
     """The first copy of a record: its place, and its number among all that were read."""
 
     partition: int
@@ -75,8 +75,8 @@ class Contradiction(NamedTuple):
     """Two records of one name with different bytes."""
 
     name: AnswerName | EventName | LetterName
-    first: Copy
-    second: Copy
+    first: RecordCopy
+    second: RecordCopy
 
 
 N = TypeVar("N", bound=AnswerName | EventName | LetterName)
@@ -92,7 +92,7 @@ class AnswerFields(msgspec.Struct):
 
 
 class EventFields(msgspec.Struct):
-    """What a history entry or a view of any protocol has."""
+    """The fields that history entries and views of any protocol share."""
 
     group_id: str
     incarnation: str
@@ -118,14 +118,14 @@ def answer_name(value: bytes) -> AnswerName:
 
 
 def letter_name(value: bytes) -> LetterName:
-    """The name of a dead letter. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
+    """Return the name of a dead letter. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
     letter = decode_letter(value)
     first_line = letter.message.partition("\n")[0]
     return LetterName(letter.reason, letter.request or f"{letter.key.decode(errors='replace')}: {first_line}")
 
 
 def group_named_in(value: bytes) -> str:
-    """The group that an answer or dead letter names, "" if it names none."""
+    """Return the group that an answer or dead letter names, or "" if it names none."""
     try:
         return decode_answer(value).group_id or ""
     except UNREADABLE:
@@ -138,17 +138,17 @@ def is_fixed(name: object) -> bool:
 
 
 @dataclass
-class Found:
-    """The outputs of a recording. `answers` are the query's, `early` the early ones. `duplicates` were
-    written again with the same bytes. `unreadable` are records without a name. `late` are the requests that
-    were applied late, and by how many ms.
+class TopicContents:
+    """The outputs of a recording. `answers` are the query's, and `early` those of replicas. `duplicates`
+    counts records that were written again with the same bytes. `unreadable` are records without a name.
+    `late` has the delay in ms of each request that was applied late.
     """
 
-    answers: dict[AnswerName, Copy] = field(default_factory=dict)
-    early: dict[AnswerName, list[Copy]] = field(default_factory=lambda: defaultdict(list))
-    events: dict[EventName, Copy] = field(default_factory=dict)
-    letters: dict[LetterName, Copy] = field(default_factory=dict)
-    views: dict[EventName, list[Copy]] = field(default_factory=lambda: defaultdict(list))
+    answers: dict[AnswerName, RecordCopy] = field(default_factory=dict)
+    early: dict[AnswerName, list[RecordCopy]] = field(default_factory=lambda: defaultdict(list))
+    events: dict[EventName, RecordCopy] = field(default_factory=dict)
+    letters: dict[LetterName, RecordCopy] = field(default_factory=dict)
+    views: dict[EventName, list[RecordCopy]] = field(default_factory=lambda: defaultdict(list))
     last_views: dict[str, EventName | None] = field(default_factory=dict)
     late: dict[str, int] = field(default_factory=dict)
     duplicates: int = 0
@@ -156,7 +156,7 @@ class Found:
     contradictions: list[Contradiction] = field(default_factory=list)
 
     @classmethod
-    def of(cls, lines: Iterable[OutputLine]) -> "Found":
+    def of(cls, lines: Iterable[OutputLine]) -> "TopicContents":
         found = cls()
         for number, line in enumerate(lines):
             try:
@@ -166,7 +166,7 @@ class Found:
         return found
 
     def incarnations_by_group(self) -> dict[str, set[str]]:
-        """The incarnations of each group that its history or views name."""
+        """Return the incarnations of each group that its history or views name."""
         incarnations: dict[str, set[str]] = defaultdict(set)
         for name in (*self.events, *self.views):
             incarnations[name.group_id].add(name.incarnation)
@@ -174,28 +174,28 @@ class Found:
 
     def _add_line(self, line: OutputLine, number: int) -> None:
         value = b"" if line.value is None else line.value.get()
-        copy = Copy(line.partition, line.offset, value, number)
+        copy = RecordCopy(line.partition, line.offset, value, number)
         match line:
-            case Answer(is_early=True) if lists_changed(value):
+            case AnswerLine(is_early=True) if lists_changed(value):
                 pass  # the log does not lead to it, because it says how far the query was
-            case Answer(is_early=True):
+            case AnswerLine(is_early=True):
                 self.early[answer_name(value)].append(copy)
-            case Answer():
+            case AnswerLine():
                 self._add(self.answers, answer_name(value), copy)
-            case Event():
+            case EventLine():
                 self._add_event(copy)
-            case Letter():
+            case LetterLine():
                 self._add(self.letters, letter_name(value), copy)
-            case View(group_id=group_id):
+            case ViewLine(group_id=group_id):
                 self._add_view(group_id, None if line.value is None else copy)
 
-    def _add_event(self, copy: Copy) -> None:
+    def _add_event(self, copy: RecordCopy) -> None:
         fields = event_fields(copy.value)
         self._add(self.events, EventName(fields.group_id, fields.incarnation, fields.seq), copy)
         if fields.late_by_ms is not None:
             self.late[fields.cause] = fields.late_by_ms
 
-    def _add_view(self, group_id: str, copy: Copy | None) -> None:
+    def _add_view(self, group_id: str, copy: RecordCopy | None) -> None:
         name = None
         if copy is not None:
             fields = event_fields(copy.value)
@@ -206,7 +206,7 @@ class Found:
                 self.views[name].append(copy)
         self.last_views[group_id] = name
 
-    def _add(self, names: dict[N, Copy], name: N, copy: Copy) -> None:
+    def _add(self, names: dict[N, RecordCopy], name: N, copy: RecordCopy) -> None:
         first = names.setdefault(name, copy)
         if first is copy:
             return

@@ -1,10 +1,10 @@
-"""The verdict on a recording: what was compared, and what differs."""
+"""The verdict on a recording: the numbers of compared records, and the differences."""
 
 from enum import StrEnum
 
 from msgspec import Struct
 
-from operations.replay.starts import Start
+from operations.replay.starts import ReplayStart
 from operations.replay.topic_contents import RecordKind
 
 
@@ -20,10 +20,10 @@ class DifferenceKind(StrEnum):
     UNREADABLE = "unreadable: it is no record of a coordinator"
 
 
-class Difference(Struct, frozen=True, kw_only=True):
-    """One difference. `name` names the record. `entry` is the request or deadline that leads to it, None if
-    there is none. `expected` and `found` are the records, None if there are none. `place` is where it was
-    found, <partition>-<offset>.
+class ReplayDifference(Struct, frozen=True, kw_only=True):
+    """A difference. `name` names the record. `entry` is the request or deadline that leads to the record.
+    `expected` and `found` are the two records, and `place` is where `found` is, as <partition>-<offset>. Each
+    is None if it is absent.
     """
 
     what: RecordKind
@@ -36,7 +36,7 @@ class Difference(Struct, frozen=True, kw_only=True):
     place: str | None = None
 
 
-class Counts(Struct, kw_only=True):
+class ComparedCounts(Struct, kw_only=True):
     """The records of a group that were compared, by kind. `gone` were expected and are older than what the
     topics still have. `open` were expected, and no committed batch had to write them yet. `entries` are the
     steps of the replay.
@@ -52,8 +52,9 @@ class Counts(Struct, kw_only=True):
     open: int = 0
 
 
-class Verdict(Struct, kw_only=True):
-    """The verdict on all groups of a recording. `starts` says from where each group could be judged.
+class ReplayVerdict(Struct, kw_only=True):
+    """The verdict on all groups of a recording. `starts` has the place from which each group could be judged,
+    if that is not the beginning.
 
     `differences` has the first of them, `count` counts all. `duplicates` are second copies with the same
     bytes. `late` counts requests that a deadline of a later time preceded, see `Replay`. `unjudged` counts
@@ -61,9 +62,9 @@ class Verdict(Struct, kw_only=True):
     that were skipped later.
     """
 
-    groups: dict[str, Counts]
-    starts: dict[str, Start]
-    differences: list[Difference]
+    groups: dict[str, ComparedCounts]
+    starts: dict[str, ReplayStart]
+    differences: list[ReplayDifference]
     count: int
     by_kind: dict[str, int]
     duplicates: int
@@ -76,5 +77,5 @@ class Verdict(Struct, kw_only=True):
         return not self.count
 
     def total(self, name: str) -> int:
-        """The sum of one of the counts over all groups."""
+        """Return the sum of one of the counts over all groups."""
         return sum(getattr(counts, name) for counts in self.groups.values())

@@ -1,4 +1,4 @@
-"""What differs between two states: group by group, field by field, in words and as data."""
+"""The differences between two states: group by group, field by field, in words and as data."""
 
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
@@ -53,8 +53,8 @@ _PROTOCOLS: dict[type, str] = {
 _SHOWN_HASH_DIGITS = 8
 
 
-class Kind(StrEnum):
-    """What happened to a group or to an entry of it."""
+class ChangeKind(StrEnum):
+    """The kinds of changes to a group or to an entry of it."""
 
     ADDED = "added"
     REMOVED = "removed"
@@ -68,7 +68,7 @@ class FieldChange(Struct, frozen=True):
     """
 
     field: str
-    kind: Kind
+    kind: ChangeKind
     before: Any
     after: Any
     text: str
@@ -78,7 +78,7 @@ class GroupChange(Struct, frozen=True):
     """A group that differs. `fields` is empty where the group was added or removed as a whole."""
 
     group_id: str
-    kind: Kind
+    kind: ChangeKind
     fields: list[FieldChange]
 
 
@@ -94,23 +94,25 @@ def compare_groups(
     if before is None or after is None:
         if before is after:
             return None
-        return GroupChange(group_id, Kind.REMOVED if after is None else Kind.ADDED, [])
+        return GroupChange(group_id, ChangeKind.REMOVED if after is None else ChangeKind.ADDED, [])
     if type(before) is not type(after):
         kinds = [_PROTOCOLS[type(group)] for group in (before, after)]
         text = f"protocol {kinds[0]} -> {kinds[1]}"
         return GroupChange(
-            group_id, Kind.CHANGED, [FieldChange("protocol", Kind.CHANGED, kinds[0], kinds[1], text)]
+            group_id,
+            ChangeKind.CHANGED,
+            [FieldChange("protocol", ChangeKind.CHANGED, kinds[0], kinds[1], text)],
         )
     fields = [
         _field_change(path, old, new)
         for path, old, new in _differences((), _with_names(before, after), _with_names(after, before))
         if not (ignore_times and _is_time(path))
     ]
-    return GroupChange(group_id, Kind.CHANGED, fields) if fields else None
+    return GroupChange(group_id, ChangeKind.CHANGED, fields) if fields else None
 
 
 def change_text(change: GroupChange) -> VisibleText:
-    """A line for the group, and a line for each field that differs."""
+    """Return a line for the group, and a line for each field that differs."""
     head = f"group {change.group_id}"
     if not change.fields:
         return visible(f"{head}: {change.kind}")
@@ -149,7 +151,7 @@ def _with_names(group: AnyGroup, other: AnyGroup) -> AnyGroup:
 
 
 def _held_text(held: AssignedPartitions, compared: AssignedPartitions, names: dict[bytes, str]) -> str | None:
-    """`orders:0,1`, with the assignment epochs if they alone differ."""
+    """Return `orders:0,1`, followed by the assignment epochs if they alone differ."""
     text = assignment_text(named(held, names))
     same = {topic_id: sorted(epochs) for topic_id, epochs in held.items()} == {
         topic_id: sorted(epochs) for topic_id, epochs in compared.items()
@@ -177,7 +179,7 @@ def _differences(path: _Path, before: Any, after: Any) -> Iterator[tuple[_Path, 
 
 
 def _value(struct: Struct, name: str) -> Any:
-    """The value of a field. Entries of pending offsets are named by their requests."""
+    """Return the value of a field. Entries of pending offsets are named by their requests."""
     value = getattr(struct, name)
     return {entry.request: entry for entry in value} if name == "pending" else value
 
@@ -195,18 +197,24 @@ def _entry(path: _Path, before: Any, after: Any) -> Iterator[tuple[_Path, Any, A
 
 
 def _field_change(path: _Path, before: Any, after: Any) -> FieldChange:
-    kind = Kind.ADDED if before is _MISSING else Kind.REMOVED if after is _MISSING else Kind.CHANGED
+    kind = (
+        ChangeKind.ADDED
+        if before is _MISSING
+        else ChangeKind.REMOVED
+        if after is _MISSING
+        else ChangeKind.CHANGED
+    )
     subject, name = _subject(path)
-    if kind is Kind.CHANGED:
+    if kind is ChangeKind.CHANGED:
         text = f"{subject}{_text(name, before)} -> {_text(name, after)}"
     else:
-        value = _text(name, after if kind is Kind.ADDED else before)
+        value = _text(name, after if kind is ChangeKind.ADDED else before)
         text = f"{kind}: {subject.removesuffix(': ').rstrip()}{f' ({value})' if value else ''}"
     return FieldChange("/".join(_key(key) for key in path), kind, _data(before), _data(after), text)
 
 
 def _subject(path: _Path) -> tuple[str, str]:
-    """The words before the value, and the name of the field that decides how the value is written."""
+    """Return the words before the value, and the name of the field that decides how the value is written."""
     first, *keys = path
     if first not in _ENTRY_NAMES or not keys:
         return f"{_words(str(path[-1]))} ", str(path[-1])
@@ -235,7 +243,7 @@ def _is_time(path: _Path) -> bool:
 
 
 def _text(name: str, value: Any) -> str:
-    """A value in words. An empty one is `none` for a field, and left out in the list of a struct's fields."""
+    """Return a value in words. An empty value of a field is `none`. A struct's empty fields are left out."""
     if value is None or value == "":
         return "none"
     if isinstance(value, bool):
@@ -267,7 +275,7 @@ def _bytes_text(name: str, value: bytes) -> str:
 
 
 def _data(value: Any) -> Any:
-    """A value as JSON has it."""
+    """Return a value as JSON has it."""
     if value is _MISSING:
         return None
     if isinstance(value, bytes):

@@ -13,17 +13,17 @@ from typing import Any, get_args, get_origin, get_type_hints
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from operations.stored.rows import ROW_OF, AnyRow, GroupRows, Table
+from operations.stored.rows import ROW_OF, AnyRow, GroupRows, StateTable
 
 _TIME = pa.timestamp("ms", tz="UTC")
 _DURATIONS = frozenset({"session_timeout_ms", "rebalance_timeout_ms"})
 _ROWS_PER_WRITE = 10_000
 
 
-def write_parquet(folder: Path, groups: Iterable[GroupRows]) -> dict[Table, int]:
+def write_parquet(folder: Path, groups: Iterable[GroupRows]) -> dict[StateTable, int]:
     """Write `<table>.parquet` for each table into an existing folder. Returns the numbers of rows."""
     with ExitStack() as files:
-        writers = {table: _Writer(files, folder / f"{table}.parquet", table) for table in Table}
+        writers = {table: _Writer(files, folder / f"{table}.parquet", table) for table in StateTable}
         for group in groups:
             for table, writer in writers.items():
                 writer.add(group.of(table))
@@ -32,20 +32,20 @@ def write_parquet(folder: Path, groups: Iterable[GroupRows]) -> dict[Table, int]
         return {table: writer.count for table, writer in writers.items()}
 
 
-def schema_of(table: Table) -> pa.Schema:
-    """The columns of a table."""
+def schema_of(table: StateTable) -> pa.Schema:
+    """Return the columns of a table."""
     row = ROW_OF[table]
     types = get_type_hints(row)
     return pa.schema([_field(name, types[name]) for name in row.__struct_fields__])
 
 
 def column_of(field: str) -> str:
-    """The column of a field of a row."""
+    """Return the column of a field of a row."""
     return field.removesuffix("_ms") if _is_time(field) else field
 
 
 class _Writer:
-    def __init__(self, files: ExitStack, path: Path, table: Table) -> None:
+    def __init__(self, files: ExitStack, path: Path, table: StateTable) -> None:
         self._schema = schema_of(table)
         self._fields = ROW_OF[table].__struct_fields__
         self._file = files.enter_context(pq.ParquetWriter(path, self._schema))

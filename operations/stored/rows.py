@@ -28,7 +28,7 @@ from state.rocketmq.group import Group as RocketMqGroup
 _EVER_MS = 2**62
 
 
-class Table(StrEnum):
+class StateTable(StrEnum):
     """The tables of a state."""
 
     GROUPS = "groups"
@@ -40,9 +40,9 @@ class Table(StrEnum):
     SHARES = "shares"
 
 
-class Role(StrEnum):
-    """What a member is. Kafka: a member, or an id that was given and has not joined yet (KIP-394). RocketMQ:
-    a consumer's or a producer's connection.
+class MemberRole(StrEnum):
+    """The role of a member. Kafka: a member, or an id that was given and has not joined yet (KIP-394).
+    RocketMQ: the connection of a consumer or a producer.
     """
 
     MEMBER = "member"
@@ -91,7 +91,7 @@ class GroupRow(Struct, frozen=True, kw_only=True):
     state_version: int
 
 
-class MemberRow(Struct, frozen=True, kw_only=True):
+class StoredMemberRow(Struct, frozen=True, kw_only=True):
     """A member. `member_id` is Kafka's, or RocketMQ's connection.
 
     `assignment` has the partitions by topic, None if the bytes are not of the consumer protocol; `partitions`
@@ -105,7 +105,7 @@ class MemberRow(Struct, frozen=True, kw_only=True):
 
     group_id: str
     protocol: str
-    role: Role
+    role: MemberRole
     member_id: str
     client_id: str
     client_host: str | None = None
@@ -151,15 +151,15 @@ class LockRow(Struct, frozen=True, kw_only=True):
     last_update_ms: int
 
 
-AnyRow = GroupRow | MemberRow | OffsetRow | PendingRow | TimerRow | LockRow | ShareRow
-ROW_OF: dict[Table, type[AnyRow]] = {
-    Table.GROUPS: GroupRow,
-    Table.MEMBERS: MemberRow,
-    Table.OFFSETS: OffsetRow,
-    Table.PENDING: PendingRow,
-    Table.TIMERS: TimerRow,
-    Table.LOCKS: LockRow,
-    Table.SHARES: ShareRow,
+AnyRow = GroupRow | StoredMemberRow | OffsetRow | PendingRow | TimerRow | LockRow | ShareRow
+ROW_OF: dict[StateTable, type[AnyRow]] = {
+    StateTable.GROUPS: GroupRow,
+    StateTable.MEMBERS: StoredMemberRow,
+    StateTable.OFFSETS: OffsetRow,
+    StateTable.PENDING: PendingRow,
+    StateTable.TIMERS: TimerRow,
+    StateTable.LOCKS: LockRow,
+    StateTable.SHARES: ShareRow,
 }
 
 
@@ -167,16 +167,16 @@ class GroupRows(Struct, frozen=True, kw_only=True):
     """All rows of one group."""
 
     group: GroupRow
-    members: list[MemberRow]
+    members: list[StoredMemberRow]
     offsets: list[OffsetRow]
     pending: list[PendingRow]
     timers: list[TimerRow]
     locks: list[LockRow]
     shares: list[ShareRow]
 
-    def of(self, table: Table) -> Sequence[AnyRow]:
-        """The group's rows of a table."""
-        return [self.group] if table is Table.GROUPS else getattr(self, table)
+    def of(self, table: StateTable) -> Sequence[AnyRow]:
+        """Return the group's rows of a table."""
+        return [self.group] if table is StateTable.GROUPS else getattr(self, table)
 
 
 def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> GroupRows:
@@ -243,13 +243,13 @@ def _assignor(view: GroupSnapshot) -> str | None:
     return (view.consumer.assignor_name or None) if view.consumer else None
 
 
-def _members(group: KafkaGroup, protocol: str) -> Iterator[MemberRow]:
+def _members(group: KafkaGroup, protocol: str) -> Iterator[StoredMemberRow]:
     view = view_of(group)
     for member in view.members:
-        yield MemberRow(
+        yield StoredMemberRow(
             group_id=view.group_id,
             protocol=protocol,
-            role=Role.MEMBER,
+            role=MemberRole.MEMBER,
             member_id=member.member_id,
             client_id=member.client_id,
             client_host=member.client_host,
@@ -260,10 +260,10 @@ def _members(group: KafkaGroup, protocol: str) -> Iterator[MemberRow]:
     if not isinstance(group, ClassicGroup):
         return
     for member_id, pending in group.pending_members.items():
-        yield MemberRow(
+        yield StoredMemberRow(
             group_id=group.group_id,
             protocol=protocol,
-            role=Role.PENDING,
+            role=MemberRole.PENDING,
             member_id=member_id,
             client_id=pending.client_id,
             client_host=pending.client_host,
@@ -316,10 +316,10 @@ def _assignment(group: ClassicGroup, member: MemberSnapshot) -> dict[str, list[i
         return None
 
 
-def _clients(group: RocketMqGroup, protocol: str) -> Iterator[MemberRow]:
-    for role, clients in ((Role.CONSUMER, group.channels), (Role.PRODUCER, group.producers)):
+def _clients(group: RocketMqGroup, protocol: str) -> Iterator[StoredMemberRow]:
+    for role, clients in ((MemberRole.CONSUMER, group.channels), (MemberRole.PRODUCER, group.producers)):
         for connection, info in clients.items():
-            yield MemberRow(
+            yield StoredMemberRow(
                 group_id=group.group_id,
                 protocol=protocol,
                 role=role,

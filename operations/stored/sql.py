@@ -9,18 +9,18 @@ from pyspark.sql import functions as F  # noqa: N812 - the name everyone knows i
 from kafka_why.escaping import VisibleText
 from kafka_why.groups.tables import Column, render_table
 from operations.stored.frames import write_parquet
-from operations.stored.rows import GroupRows, Table
+from operations.stored.rows import GroupRows, StateTable
 
 
 def create_views(spark: SparkSession, folder: Path, groups: Iterable[GroupRows]) -> None:
     """Make the tables temporary views of Spark, by Parquet files in this folder, which exists."""
     write_parquet(folder, groups)
-    for table in Table:
+    for table in StateTable:
         spark.read.parquet(str(folder / f"{table}.parquet")).createOrReplaceTempView(table)
 
 
 def answer_text(answer: DataFrame) -> VisibleText:
-    """The rows of a query as a table. Spark writes the values, so times are in UTC."""
+    """Return the rows of a query as a table. Spark writes the values, so times are in UTC."""
     # By position, because a query may give two columns the same name.
     numbered = answer.toDF(*(f"c{n}" for n in range(len(answer.columns))))
     text = numbered.select([F.col(name).cast("string") for name in numbered.columns])
@@ -29,6 +29,6 @@ def answer_text(answer: DataFrame) -> VisibleText:
 
 
 def answer_json(answer: DataFrame) -> list[str]:
-    """The rows of a query as JSON objects. Times are ISO 8601 in UTC."""
+    """Return the rows of a query as JSON objects. Times are ISO 8601 in UTC."""
     packed = answer.select(F.to_json(F.struct("*"), {"ignoreNullFields": "false"}))
     return [row[0] for row in packed.collect()]

@@ -7,13 +7,15 @@ from typing import Any
 
 from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.groups.tables import Column, render_table
-from operations.stored.rows import AnyRow, GroupRow, GroupRows, MemberRow, Table
+from operations.stored.rows import AnyRow, GroupRow, GroupRows, StateTable, StoredMemberRow
 
 _EVER_S = 253_402_300_799  # the last second of the year 9999
 
 
 def time_text(at_ms: int | None) -> str | None:
-    """`2026-01-31 18:30:00.000` in UTC, None for None; the number itself if it is no time of this era."""
+    """Return a time such as `2026-01-31 18:30:00.000` in UTC, or None for None. A number that is no time
+    before the year 10000 is returned as it is.
+    """
     if at_ms is None:
         return None
     if not 0 <= at_ms <= _EVER_S * 1000:
@@ -22,20 +24,20 @@ def time_text(at_ms: int | None) -> str | None:
 
 
 def assignment_text(assignment: dict[str, list[int]] | None) -> str | None:
-    """`orders:0,1;prices:3`."""
+    """Return partitions such as `orders:0,1;prices:3`, or None without partitions."""
     if not assignment:
         return None
     return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in sorted(assignment.items()))
 
 
 def group_text(rows: GroupRows) -> VisibleText:
-    """The tables of one group, without those that have no rows."""
+    """Return the tables of one group, without those that have no rows."""
     return visible_text(_blocks(rows), "\n\n")
 
 
 def _blocks(rows: GroupRows) -> Iterator[VisibleText]:
     group = rows.group
-    yield table_text(Table.GROUPS, [group])
+    yield table_text(StateTable.GROUPS, [group])
     remarks = []
     if group.last_rebalance_reason:
         at = time_text(group.last_rebalance_at_ms)
@@ -44,7 +46,14 @@ def _blocks(rows: GroupRows) -> Iterator[VisibleText]:
         remarks.append(f"Warning: group '{group.group_id}' is quarantined: {group.quarantined}")
     if remarks:
         yield _indented(visible_text(remarks))
-    for table in (Table.MEMBERS, Table.OFFSETS, Table.PENDING, Table.SHARES, Table.TIMERS, Table.LOCKS):
+    for table in (
+        StateTable.MEMBERS,
+        StateTable.OFFSETS,
+        StateTable.PENDING,
+        StateTable.SHARES,
+        StateTable.TIMERS,
+        StateTable.LOCKS,
+    ):
         if of_table := rows.of(table):
             yield _indented(table_text(table, of_table, with_group=False))
 
@@ -53,7 +62,7 @@ def _indented(text: VisibleText) -> VisibleText:
     return visible_text(f"  {line}" for line in text.splitlines())
 
 
-def table_text(table: Table, rows: Sequence[AnyRow], *, with_group: bool = True) -> VisibleText:
+def table_text(table: StateTable, rows: Sequence[AnyRow], *, with_group: bool = True) -> VisibleText:
     """Return one table with its heading, without the columns in which no row has a value."""
     cells = {
         heading: [cell(row) for row in rows]
@@ -83,11 +92,11 @@ def _protocol(row: GroupRow) -> str:
     return f"{row.protocol} ({row.group_type})" if row.group_type in ("consumer", "share") else row.protocol
 
 
-def _role(row: MemberRow) -> str:
+def _role(row: StoredMemberRow) -> str:
     return "leader" if row.is_leader else "classic member" if row.is_classic else str(row.role)
 
 
-def _subscription(row: MemberRow) -> str | None:
+def _subscription(row: StoredMemberRow) -> str | None:
     patterns = [f"/{row.subscribed_pattern}/"] if row.subscribed_pattern else []
     return ",".join([*(row.subscribed_topics or ()), *patterns]) or None
 
@@ -98,8 +107,8 @@ _TOPIC_PARTITION = {
     "TOPIC": attrgetter("topic"),
     "PARTITION": attrgetter("partition"),
 }
-_COLUMNS: Mapping[Table, Mapping[str, Callable[[Any], object]]] = {
-    Table.GROUPS: {
+_COLUMNS: Mapping[StateTable, Mapping[str, Callable[[Any], object]]] = {
+    StateTable.GROUPS: {
         _GROUP: attrgetter("group_id"),
         "PROTOCOL": _protocol,
         "STATE": attrgetter("state"),
@@ -114,7 +123,7 @@ _COLUMNS: Mapping[Table, Mapping[str, Callable[[Any], object]]] = {
         "LAST-EVENT": _time("clock_ms"),
         "NEXT-DEADLINE": _time("next_deadline_ms"),
     },
-    Table.MEMBERS: {
+    StateTable.MEMBERS: {
         _GROUP: attrgetter("group_id"),
         "MEMBER-ID": attrgetter("member_id"),
         "INSTANCE-ID": attrgetter("group_instance_id"),
@@ -131,7 +140,7 @@ _COLUMNS: Mapping[Table, Mapping[str, Callable[[Any], object]]] = {
         "TARGET": _assignment("target"),
         "SUBSCRIPTION": _subscription,
     },
-    Table.OFFSETS: {
+    StateTable.OFFSETS: {
         **_TOPIC_PARTITION,
         "OFFSET": attrgetter("offset"),
         "LEADER-EPOCH": attrgetter("leader_epoch"),
@@ -139,7 +148,7 @@ _COLUMNS: Mapping[Table, Mapping[str, Callable[[Any], object]]] = {
         "EXPIRES": _time("expire_at_ms"),
         "METADATA": lambda row: row.metadata or None,
     },
-    Table.PENDING: {
+    StateTable.PENDING: {
         **_TOPIC_PARTITION,
         "PENDING-OFFSET": attrgetter("offset"),
         "TRANSACTIONAL-ID": attrgetter("transactional_id"),
@@ -148,13 +157,13 @@ _COLUMNS: Mapping[Table, Mapping[str, Callable[[Any], object]]] = {
         "POSITION": attrgetter("txn_position"),
         "REQUESTED": _time("requested_at_ms"),
     },
-    Table.TIMERS: {
+    StateTable.TIMERS: {
         _GROUP: attrgetter("group_id"),
         "TIMER": attrgetter("kind"),
         "DEADLINE": _time("deadline_ms"),
         "MEMBER-ID": attrgetter("member_id"),
     },
-    Table.LOCKS: {
+    StateTable.LOCKS: {
         _GROUP: attrgetter("group_id"),
         "TOPIC": attrgetter("topic"),
         "BROKER": attrgetter("broker_name"),
@@ -162,7 +171,7 @@ _COLUMNS: Mapping[Table, Mapping[str, Callable[[Any], object]]] = {
         "CLIENT-ID": attrgetter("client_id"),
         "LAST-LOCKED": _time("last_update_ms"),
     },
-    Table.SHARES: {
+    StateTable.SHARES: {
         **_TOPIC_PARTITION,
         "STATE": attrgetter("state"),
         "TASK": attrgetter("task"),

@@ -1,1 +1,1 @@
-"""What-if: a group's recorded clients against the core with other settings, in a closed loop."""
+"""Experiments: a group's recorded clients run against the core with other settings, in a closed loop."""

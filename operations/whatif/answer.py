@@ -9,21 +9,21 @@ from msgspec.structs import replace
 
 from kafka_why.contract.kafka.requests import AnyRequest, LeaveGroup
 from operations.whatif.changes import UNCHANGED, Changes
-from operations.whatif.client import Client
+from operations.whatif.client import SimulatedClient
 from operations.whatif.clients import derive
-from operations.whatif.facts import Fleet, Moment, Sent
-from operations.whatif.figures import Judged, judge
-from operations.whatif.run import Coordinator, Log, Run, Step
+from operations.whatif.facts import ClientFleet, LogMoment, SentRequest
+from operations.whatif.figures import MeasuredRun, judge
+from operations.whatif.run import GroupLog, Run, RunStep, SimulatedCoordinator
 from operations.whatif.validation import Validation, validate
 from state.timeline import Row
 
 # The closed loop: the recorded clients and the core, an event at a time, in the order of time.
 
 
-Action = Callable[[Moment, str], None]
+Action = Callable[[LogMoment, str], None]
 
 
-def simulate(fleet: Fleet, log: Log, changes: Changes) -> Run:
+def simulate(fleet: ClientFleet, log: GroupLog, changes: Changes) -> Run:
     """Run the group's clients with these changes until the end of the log. Raises WhatIfError."""
     return _Simulation(fleet, log, changes).run()
 
@@ -33,15 +33,17 @@ class _Simulation:
     `operations.whatif.client.SimulationEnvironment`.
     """
 
-    def __init__(self, fleet: Fleet, log: Log, changes: Changes) -> None:
+    def __init__(self, fleet: ClientFleet, log: GroupLog, changes: Changes) -> None:
         self._fleet = fleet
         self._log = log
-        self._coordinator = Coordinator(log.group_id, changes.configs(log.configs), log.outages)
-        self._agenda: list[tuple[Moment, int, str, Action]] = []
+        self._coordinator = SimulatedCoordinator(log.group_id, changes.configs(log.configs), log.outages)
+        self._agenda: list[tuple[LogMoment, int, str, Action]] = []
         self._numbers = count()
         self._own_ids = count()
-        self._asked: dict[str, Client] = {}
-        self._clients = {process.key: Client(process, fleet, changes, self) for process in fleet.processes}
+        self._asked: dict[str, SimulatedClient] = {}
+        self._clients = {
+            process.key: SimulatedClient(process, fleet, changes, self) for process in fleet.processes
+        }
 
     def run(self) -> Run:
         for sent in self._fleet.outside:
@@ -54,13 +56,13 @@ class _Simulation:
         senders = {request_id: client.key for request_id, client in self._asked.items()}
         return Run(self._log.group_id, self._coordinator.steps, self._log.until_ms, senders)
 
-    def at(self, moment: Moment, request_id: str, action: Action) -> None:
+    def at(self, moment: LogMoment, request_id: str, action: Action) -> None:
         """Put an action on the agenda. `request_id` names the row that the action was in the log, "" for
         none.
         """
         heapq.heappush(self._agenda, (moment, next(self._numbers), request_id, action))
 
-    def send(self, client: Client, moment: Moment, request_id: str, request: AnyRequest) -> None:
+    def send(self, client: SimulatedClient, moment: LogMoment, request_id: str, request: AnyRequest) -> None:
         """Append a client's request to the log, under its id in the recorded log if that is free."""
         while not request_id or request_id in self._asked:
             request_id = f"whatif-0-{next(self._own_ids)}"
@@ -80,15 +82,15 @@ class _Simulation:
         action(moment, request_id)
         return True
 
-    def _deliver(self, steps: Iterable[Step]) -> None:
+    def _deliver(self, steps: Iterable[RunStep]) -> None:
         for step in steps:
             for reply in step.effects.replies:
                 client = self._asked.get(reply.response.request)
                 if client is not None:
                     client.on_response(step.at_ms, reply.response)
 
-    def _outside(self, sent: Sent) -> Action:
-        def apply(moment: Moment, request_id: str) -> None:
+    def _outside(self, sent: SentRequest) -> Action:
+        def apply(moment: LogMoment, request_id: str) -> None:
             request = sent.request
             if isinstance(request, LeaveGroup):
                 request = self._removal(request_id, request)
@@ -110,17 +112,17 @@ RECORDED = "as it was"
 
 
 @dataclass(frozen=True)
-class Answer:
+class WhatIfAnswer:
     """`tried` is empty if the validation has objections, because the comparison would be worth nothing."""
 
-    log: Log
-    fleet: Fleet
-    recorded: Judged
+    log: GroupLog
+    fleet: ClientFleet
+    recorded: MeasuredRun
     validation: Validation
-    tried: Sequence[Judged]
+    tried: Sequence[MeasuredRun]
 
 
-def answer(log: Log, experiments: Sequence[Changes]) -> Answer:
+def answer(log: GroupLog, experiments: Sequence[Changes]) -> WhatIfAnswer:
     """Find the clients in the log, run them as they were, and then under each experiment's settings.
 
     Raises WhatIfError if the group cannot be simulated.
@@ -136,4 +138,4 @@ def answer(log: Log, experiments: Sequence[Changes]) -> Answer:
         if validation.objections
         else [judge(changes.name, fleet, simulate(fleet, log, changes)) for changes in experiments]
     )
-    return Answer(log, fleet, recorded, validation, tried)
+    return WhatIfAnswer(log, fleet, recorded, validation, tried)

@@ -19,8 +19,8 @@ POLL: Final = "max.poll.interval.ms"
 
 @dataclass(frozen=True)
 class Changes:
-    """What an experiment changes. What is None stays as it was. `name` is its settings in the form of the
-    command line.
+    """The settings that an experiment changes. Those that are None stay as they were. `name` is its settings
+    in the form of the command line.
 
     `static`: each client has a `group.instance.id` of its own and sends no LeaveGroup when it stops.
     """

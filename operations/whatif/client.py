@@ -27,20 +27,30 @@ from kafka_why.contract.kafka.responses import AnyResponse, JoinGroupResponse, S
 from kafka_why.contract.protocols.subscriptions import Claim, TopicPartition
 from operations.whatif import consumer_messages
 from operations.whatif.changes import Changes
-from operations.whatif.facts import Fleet, Kind, Moment, Process, Reaction, Sent, Span
+from operations.whatif.facts import (
+    ClientFleet,
+    ClientProcess,
+    LogMoment,
+    Reaction,
+    ReactionKind,
+    SentRequest,
+    TimeSpan,
+)
 from operations.whatif.observer import FATAL, LOST_ID, read_partitions, says_join
 
-Action = Callable[[Moment, str], None]
+Action = Callable[[LogMoment, str], None]
 
 # The version of simulated Heartbeats and SyncGroups. Newer SyncGroups have to name their protocol; these do.
 _API_VERSION: Final = 4
 
 
 class SimulationEnvironment(Protocol):
-    """What a client can do: act later, and send a request."""
+    """The actions of a client: act later, and send a request."""
 
-    def at(self, moment: Moment, request_id: str, action: Action) -> None: ...
-    def send(self, client: "Client", moment: Moment, request_id: str, request: AnyRequest) -> None: ...
+    def at(self, moment: LogMoment, request_id: str, action: Action) -> None: ...
+    def send(
+        self, client: "SimulatedClient", moment: LogMoment, request_id: str, request: AnyRequest
+    ) -> None: ...
 
 
 @dataclass(slots=True)
@@ -62,11 +72,11 @@ class _Waits:
         return None
 
 
-class Client:
-    """One process in the closed loop. `member_id` is "" while it has none."""
+class SimulatedClient:
+    """A simulated process in the closed loop. `member_id` is "" while it has none."""
 
     def __init__(
-        self, process: Process, fleet: Fleet, changes: Changes, environment: SimulationEnvironment
+        self, process: ClientProcess, fleet: ClientFleet, changes: Changes, environment: SimulationEnvironment
     ) -> None:
         self.key = process.key
         self.member_id = ""
@@ -75,7 +85,7 @@ class Client:
         self._changes = changes
         self._environment = environment
         self._instance_id = process.client if changes.static else process.joins[0][1].group_instance_id
-        self._seen = {kind: _Waits(process.reactions.get(kind, ())) for kind in Kind}
+        self._seen = {kind: _Waits(process.reactions.get(kind, ())) for kind in ReactionKind}
         self._generation = -1
         self._sync: SyncGroup | None = None
         self._held: frozenset[TopicPartition] = frozenset()
@@ -99,7 +109,7 @@ class Client:
         for stall in process.stalls:
             moment, request_id = stall.left.moment, stall.left.request_id
             if self._changes.max_poll_interval_ms is not None:
-                moment, request_id = Moment(stall.span.from_ms + self._changes.max_poll_interval_ms), ""
+                moment, request_id = LogMoment(stall.span.from_ms + self._changes.max_poll_interval_ms), ""
             if stall.span.to_ms is None or moment.at_ms < stall.span.to_ms:
                 self._environment.at(moment, request_id, self._poll_timeout(stall.left, stall.span))
 
@@ -124,7 +134,7 @@ class Client:
         self._waits = None
         if response.error_code is ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = response.member_id
-            self._plan_join(Kind.GIVEN_ID, at_ms)
+            self._plan_join(ReactionKind.GIVEN_ID, at_ms)
             return
         if response.error_code is not ErrorCode.NONE:
             self._must_join(at_ms, response.error_code)
@@ -142,7 +152,7 @@ class Client:
             protocol_name=response.protocol_name,
             assignments=consumer_messages.assignments(name, response.members, counts) if leads else [],
         )
-        self._plan_sync(Kind.LEADER_SYNC if leads else Kind.SYNC, at_ms, sync)
+        self._plan_sync(ReactionKind.LEADER_SYNC if leads else ReactionKind.SYNC, at_ms, sync)
         self._plan_beat(at_ms)
 
     def _sync_answered(self, at_ms: int, response: SyncGroupResponse) -> None:
@@ -153,32 +163,32 @@ class Client:
         held, self._held = self._held, read_partitions(response.assignment)
         self._claim = Claim(tuple(sorted(self._held)), self._generation)
         if held - self._held and consumer_messages.is_cooperative(self._protocols(at_ms)):
-            self._plan_join(Kind.REVOKED, at_ms)
+            self._plan_join(ReactionKind.REVOKED, at_ms)
 
     def _refused(self, at_ms: int) -> None:
         """Give up, unless the process went on after such an answer in the log."""
         self._waits = None
-        if self._seen[Kind.ERROR].at(at_ms) is None:
+        if self._seen[ReactionKind.ERROR].at(at_ms) is None:
             self._over = True
         else:
-            self._plan_join(Kind.ERROR, at_ms)
+            self._plan_join(ReactionKind.ERROR, at_ms)
 
     def _must_join(self, at_ms: int, error: ErrorCode) -> None:
         if error is not ErrorCode.REBALANCE_IN_PROGRESS or not self._process.beats_on:
             self._stop_beats()
         if not self._join_plan:
-            kind = Kind.REBALANCE if error is ErrorCode.REBALANCE_IN_PROGRESS else Kind.ERROR
+            kind = ReactionKind.REBALANCE if error is ErrorCode.REBALANCE_IN_PROGRESS else ReactionKind.ERROR
             self._plan_join(kind, at_ms)
 
-    def _plan_join(self, kind: Kind, at_ms: int) -> None:
+    def _plan_join(self, kind: ReactionKind, at_ms: int) -> None:
         self._plans += 1
         plan = self._join_plan = self._plans
         self._plan(kind, at_ms, self._join, lambda: plan == self._join_plan)
 
-    def _plan_sync(self, kind: Kind, at_ms: int, request: SyncGroup) -> None:
+    def _plan_sync(self, kind: ReactionKind, at_ms: int, request: SyncGroup) -> None:
         self._sync = request
 
-        def sync(moment: Moment, request_id: str) -> None:
+        def sync(moment: LogMoment, request_id: str) -> None:
             self._sync, self._waits = None, SyncGroup
             self._environment.send(self, moment, request_id, request)
 
@@ -188,22 +198,22 @@ class Client:
         self._plans += 1
         plan = self._beat_plan = self._plans
 
-        def beat(moment: Moment, request_id: str) -> None:
+        def beat(moment: LogMoment, request_id: str) -> None:
             self._beat(moment, request_id)
             if plan == self._beat_plan:
                 self._plan_beat(moment.at_ms)
 
-        self._plan(Kind.HEARTBEAT, at_ms, beat, lambda: plan == self._beat_plan)
+        self._plan(ReactionKind.HEARTBEAT, at_ms, beat, lambda: plan == self._beat_plan)
 
-    def _plan(self, kind: Kind, at_ms: int, action: Action, is_valid: Callable[[], bool]) -> None:
+    def _plan(self, kind: ReactionKind, at_ms: int, action: Action, is_valid: Callable[[], bool]) -> None:
         """Plan a reaction to what happens now. It is dropped if it is not valid any more at its time."""
         waits, number, usual_ms = self._seen[kind], None, self._process.usual_ms[kind]
-        if kind is Kind.HEARTBEAT and self._changes.heartbeat_interval_ms is not None:
+        if kind is ReactionKind.HEARTBEAT and self._changes.heartbeat_interval_ms is not None:
             usual_ms = self._changes.heartbeat_interval_ms
         else:
             number = waits.at(at_ms)
 
-        def act(moment: Moment, request_id: str) -> None:
+        def act(moment: LogMoment, request_id: str) -> None:
             if not is_valid() or self._is_over(moment):
                 return
             if number is not None:
@@ -213,19 +223,19 @@ class Client:
         if number is not None:
             self._environment.at(waits.seen[number].to, waits.seen[number].request_id, act)
             return
-        stalls = [] if kind is Kind.HEARTBEAT else [stall.span for stall in self._process.stalls]
+        stalls = [] if kind is ReactionKind.HEARTBEAT else [stall.span for stall in self._process.stalls]
         when_ms = _put_off(at_ms + usual_ms, [*self._process.pauses, *stalls])
         if when_ms is not None:
-            self._environment.at(Moment(when_ms), "", act)
+            self._environment.at(LogMoment(when_ms), "", act)
 
     def _stop_beats(self) -> None:
         self._beat_plan = 0
 
-    def _is_over(self, moment: Moment) -> bool:
-        """Whether the process does not run any more."""
+    def _is_over(self, moment: LogMoment) -> bool:
+        """Return True if the process no longer runs."""
         return self._over or (self._process.ends is not None and moment > self._process.ends)
 
-    def _join(self, moment: Moment, request_id: str) -> None:
+    def _join(self, moment: LogMoment, request_id: str) -> None:
         if self._is_over(moment):
             return
         self._stop_beats()
@@ -249,7 +259,7 @@ class Client:
         )
         self._environment.send(self, moment, request_id, request)
 
-    def _beat(self, moment: Moment, request_id: str) -> None:
+    def _beat(self, moment: LogMoment, request_id: str) -> None:
         heartbeat = Heartbeat(
             **self._common(),
             generation_id=self._generation,
@@ -258,10 +268,10 @@ class Client:
         )
         self._environment.send(self, moment, request_id, heartbeat)
 
-    def _commit(self, sent: Sent) -> Action:
+    def _commit(self, sent: SentRequest) -> Action:
         """Commit as in the log, if the process has an assignment then."""
 
-        def commit(moment: Moment, request_id: str) -> None:
+        def commit(moment: LogMoment, request_id: str) -> None:
             is_joining = self._waits is not None or self._sync is not None
             if not self._beat_plan or is_joining or self._is_over(moment):
                 return
@@ -276,7 +286,7 @@ class Client:
 
         return commit
 
-    def _leave(self, moment: Moment, request_id: str) -> None:
+    def _leave(self, moment: LogMoment, request_id: str) -> None:
         """Stop. A member that the experiment makes static does not leave (KIP-345)."""
         if self._over:
             return
@@ -285,23 +295,23 @@ class Client:
         if self.member_id and not self._changes.static and leave is not None:
             self._send_leave(moment, request_id, leave)
 
-    def _poll_timeout(self, left: Sent, span: Span) -> Action:
+    def _poll_timeout(self, left: SentRequest, span: TimeSpan) -> Action:
         """Leave because the process does not poll. A static member only pauses its heartbeats until then."""
 
-        def leave(moment: Moment, request_id: str) -> None:
+        def leave(moment: LogMoment, request_id: str) -> None:
             if not self.member_id or self._waits is JoinGroup or self._is_over(moment):
                 return
             self._stop_beats()
             if self._instance_id is None:
                 self._send_leave(moment, request_id, left)
                 self.member_id = ""
-                self._plan_join(Kind.POLLED, moment.at_ms)
+                self._plan_join(ReactionKind.POLLED, moment.at_ms)
             elif span.to_ms is not None:
                 self._plan_beat(span.to_ms)
 
         return leave
 
-    def _send_leave(self, moment: Moment, request_id: str, left: Sent) -> None:
+    def _send_leave(self, moment: LogMoment, request_id: str, left: SentRequest) -> None:
         assert isinstance(left.request, LeaveGroup)
         (leaving,) = left.request.members
         members = [replace(leaving, member_id=self.member_id, group_instance_id=self._instance_id)]
@@ -329,7 +339,7 @@ class Client:
         }
 
 
-def _put_off(at_ms: int, spans: Sequence[Span]) -> int | None:
+def _put_off(at_ms: int, spans: Sequence[TimeSpan]) -> int | None:
     """Return the time, or the end of the spans in which it lies; None if such a span does not end."""
     for span in sorted(spans, key=lambda span: span.from_ms):
         if span.holds(at_ms):

@@ -25,22 +25,22 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.protocols.subscriptions import ProtocolError, decode_assignment
 from operations.whatif.consumer_messages import check_readable
-from operations.whatif.facts import Ending, Fleet, Kind, Moment, Process, Sent
-from operations.whatif.observer import Observer, long_gaps
-from operations.whatif.run import Log, Run, WhatIfError, open_loop
+from operations.whatif.facts import ClientFleet, ClientProcess, Ending, LogMoment, ReactionKind, SentRequest
+from operations.whatif.observer import ProcessObserver, long_gaps
+from operations.whatif.run import GroupLog, Run, WhatIfError, open_loop
 from state.inputs import Received
 
 # Names of processes and of the clients that they are runs of.
 
 
-class Name(NamedTuple):
+class ProcessName(NamedTuple):
     """The client, and the name of its run: `worker-1`, then `worker-1 (run 2)`."""
 
     client: str
     key: str
 
 
-def names_of(observers: Sequence[Observer], ends: Sequence[Moment | None]) -> list[Name]:
+def names_of(observers: Sequence[ProcessObserver], ends: Sequence[LogMoment | None]) -> list[ProcessName]:
     """Return the names of processes in the order of their starts.
 
     A client is a `group.instance.id`, else a client id on one host. Of processes that ran at the same time,
@@ -49,7 +49,7 @@ def names_of(observers: Sequence[Observer], ends: Sequence[Moment | None]) -> li
     hosts: dict[str, set[str]] = {}
     for observer in observers:
         hosts.setdefault(observer.client_id, set()).add(observer.client_host)
-    free: dict[str, list[tuple[str, Moment | None]]] = {}
+    free: dict[str, list[tuple[str, LogMoment | None]]] = {}
     runs: Counter[str] = Counter()
     names = []
     for observer, end in zip(observers, ends, strict=True):
@@ -63,7 +63,7 @@ def names_of(observers: Sequence[Observer], ends: Sequence[Moment | None]) -> li
         client = known.pop(over[0])[0] if over else f"{base}#{len(known) + 1}" if known else base
         known.append((client, end))
         runs[client] += 1
-        names.append(Name(client, client if runs[client] == 1 else f"{client} (run {runs[client]})"))
+        names.append(ProcessName(client, client if runs[client] == 1 else f"{client} (run {runs[client]})"))
     return names
 
 
@@ -71,21 +71,21 @@ def names_of(observers: Sequence[Observer], ends: Sequence[Moment | None]) -> li
 PAUSE_INTERVALS: Final = 2
 
 # The time of a reaction that no client of the group was ever seen to make.
-DEFAULT_MS: Final[Mapping[Kind, int]] = MappingProxyType(
+DEFAULT_MS: Final[Mapping[ReactionKind, int]] = MappingProxyType(
     {
-        Kind.GIVEN_ID: 10,
-        Kind.REBALANCE: 10,
-        Kind.ERROR: 100,  # retry.backoff.ms
-        Kind.REVOKED: 10,
-        Kind.POLLED: 10,
-        Kind.LEADER_SYNC: 10,
-        Kind.SYNC: 10,
-        Kind.HEARTBEAT: 3_000,  # heartbeat.interval.ms
+        ReactionKind.GIVEN_ID: 10,
+        ReactionKind.REBALANCE: 10,
+        ReactionKind.ERROR: 100,  # retry.backoff.ms
+        ReactionKind.REVOKED: 10,
+        ReactionKind.POLLED: 10,
+        ReactionKind.LEADER_SYNC: 10,
+        ReactionKind.SYNC: 10,
+        ReactionKind.HEARTBEAT: 3_000,  # heartbeat.interval.ms
     }
 )
 
 
-def derive(log: Log) -> tuple[Fleet, Run]:
+def derive(log: GroupLog) -> tuple[ClientFleet, Run]:
     """Return the clients of a log, and what happened. Raises WhatIfError if the group cannot be simulated."""
     run = open_loop(log)
     found = _Reading()
@@ -108,16 +108,16 @@ class _Reading:
     """Gives each request of the log to the process that sent it."""
 
     def __init__(self) -> None:
-        self.observers: list[Observer] = []
-        self.by_id: dict[str, Observer] = {}
-        self.sender: dict[str, Observer] = {}
-        self.outside: list[Sent] = []
-        self.removals: dict[str, list[Observer | None]] = {}
+        self.observers: list[ProcessObserver] = []
+        self.by_id: dict[str, ProcessObserver] = {}
+        self.sender: dict[str, ProcessObserver] = {}
+        self.outside: list[SentRequest] = []
+        self.removals: dict[str, list[ProcessObserver | None]] = {}
         self.ignored: Counter[str] = Counter()
         self._place = 0
 
     def request(self, at_ms: int, request_id: str, request: AnyRequest) -> None:
-        moment = Moment(at_ms, self._place)
+        moment = LogMoment(at_ms, self._place)
         self._place += 1
         observer = None
         match request:
@@ -140,11 +140,11 @@ class _Reading:
             case DescribeGroup() | OffsetFetch():
                 self.ignored["that only read"] += 1
             case _:
-                self.outside.append(Sent(moment, request_id, request))  # type: ignore[arg-type]
+                self.outside.append(SentRequest(moment, request_id, request))  # type: ignore[arg-type]
         if observer is not None:
             self.sender[request_id] = observer
 
-    def _joins(self, moment: Moment, request_id: str, request: JoinGroup) -> Observer:
+    def _joins(self, moment: LogMoment, request_id: str, request: JoinGroup) -> ProcessObserver:
         """Return the process of a JoinGroup: that of its member id or, without one, a process that has lost
         its id. If there is none, the JoinGroup is the start of a new process.
         """
@@ -160,11 +160,11 @@ class _Reading:
         ]
         if lost:
             return min(lost, key=lambda observer: observer.answered_ms)
-        observer = Observer(Sent(moment, request_id, request), *identity)
+        observer = ProcessObserver(SentRequest(moment, request_id, request), *identity)
         self.observers.append(observer)
         return observer
 
-    def _leaves(self, moment: Moment, request_id: str, request: LeaveGroup) -> Observer | None:
+    def _leaves(self, moment: LogMoment, request_id: str, request: LeaveGroup) -> ProcessObserver | None:
         """Take a process's own LeaveGroup, or one by which somebody else removes members."""
         members = [self.by_id.get(leaving.member_id) for leaving in request.members if leaving.member_id]
         own = members[0] if len(request.members) == 1 and members else None
@@ -172,19 +172,22 @@ class _Reading:
             own.leaves(moment, request_id, request)
             return own
         self.removals[request_id] = [self.by_id.get(leaving.member_id) for leaving in request.members]
-        self.outside.append(Sent(moment, request_id, request))
+        self.outside.append(SentRequest(moment, request_id, request))
         return None
 
 
-def _fleet(log: Log, run: Run, found: _Reading) -> Fleet:
+def _fleet(log: GroupLog, run: Run, found: _Reading) -> ClientFleet:
     interval_ms = _heartbeat_interval_ms(found.observers)
-    seen = {kind: [ms for o in found.observers for ms in _lengths_ms(o, kind, interval_ms)] for kind in Kind}
-    usual_ms = {kind: median_low(seen[kind]) if seen[kind] else DEFAULT_MS[kind] for kind in Kind}
+    seen = {
+        kind: [ms for o in found.observers for ms in _lengths_ms(o, kind, interval_ms)]
+        for kind in ReactionKind
+    }
+    usual_ms = {kind: median_low(seen[kind]) if seen[kind] else DEFAULT_MS[kind] for kind in ReactionKind}
     ends = [_end(o, log.until_ms, interval_ms) for o in found.observers]
     names = names_of(found.observers, [moment for moment, _ in ends])
     by_observer = {id(o): name.key for o, name in zip(found.observers, names, strict=True)}
     ignored = found.ignored + Counter({"sent twice": sum(o.repeated for o in found.observers)})
-    return Fleet(
+    return ClientFleet(
         group_id=log.group_id,
         processes=[
             _process(observer, name.key, name.client, end, interval_ms, usual_ms, log.until_ms)
@@ -202,22 +205,22 @@ def _fleet(log: Log, run: Run, found: _Reading) -> Fleet:
 
 
 def _process(
-    observer: Observer,
+    observer: ProcessObserver,
     key: str,
     client: str,
-    end: tuple[Moment | None, Ending],
+    end: tuple[LogMoment | None, Ending],
     interval_ms: int,
-    usual_ms: Mapping[Kind, int],
+    usual_ms: Mapping[ReactionKind, int],
     until_ms: int,
-) -> Process:
+) -> ClientProcess:
     own_interval_ms = _heartbeat_interval_ms([observer], interval_ms)
     beats_on = observer.beats_while_due or not any(
         gap.learned for gap in observer.gaps if _length_ms(gap.span) > PAUSE_INTERVALS * own_interval_ms
     )
-    own = {kind: list(_lengths_ms(observer, kind, own_interval_ms)) for kind in Kind}
+    own = {kind: list(_lengths_ms(observer, kind, own_interval_ms)) for kind in ReactionKind}
     if end[1] is not Ending.LEFT:
         observer.waited_until((until_ms if end[0] is None else end[0].at_ms) + 1)
-    return Process(
+    return ClientProcess(
         key=key,
         client=client,
         joins=observer.joins,
@@ -226,7 +229,7 @@ def _process(
         ending=end[1],
         leave=observer.left,
         reactions=observer.reactions,
-        usual_ms={kind: median_low(own[kind]) if own[kind] else usual_ms[kind] for kind in Kind},
+        usual_ms={kind: median_low(own[kind]) if own[kind] else usual_ms[kind] for kind in ReactionKind},
         pauses=list(long_gaps(observer.gaps, PAUSE_INTERVALS * own_interval_ms, beats_on=beats_on)),
         stalls=observer.stalls,
         rejoins=observer.rejoins,
@@ -235,14 +238,14 @@ def _process(
     )
 
 
-def _heartbeat_interval_ms(observers: Sequence[Observer], default_ms: int | None = None) -> int:
+def _heartbeat_interval_ms(observers: Sequence[ProcessObserver], default_ms: int | None = None) -> int:
     gaps_ms = [ms for observer in observers for ms in observer.heartbeat_gaps_ms]
-    return median_low(gaps_ms) if gaps_ms else (default_ms or DEFAULT_MS[Kind.HEARTBEAT])
+    return median_low(gaps_ms) if gaps_ms else (default_ms or DEFAULT_MS[ReactionKind.HEARTBEAT])
 
 
-def _lengths_ms(observer: Observer, kind: Kind, interval_ms: int) -> Iterator[int]:
+def _lengths_ms(observer: ProcessObserver, kind: ReactionKind, interval_ms: int) -> Iterator[int]:
     """Yield the times of a process's reactions. Heartbeats count from one to the next, without pauses."""
-    if kind is Kind.HEARTBEAT:
+    if kind is ReactionKind.HEARTBEAT:
         yield from (ms for ms in observer.heartbeat_gaps_ms if ms <= PAUSE_INTERVALS * interval_ms)
     else:
         yield from (r.to.at_ms - r.from_ms for r in observer.reactions.get(kind, ()) if r.request_id)
@@ -252,7 +255,7 @@ def _length_ms(span: tuple[int, int | None]) -> int:
     return (span[1] or span[0]) - span[0]
 
 
-def _end(observer: Observer, until_ms: int, interval_ms: int) -> tuple[Moment | None, Ending]:
+def _end(observer: ProcessObserver, until_ms: int, interval_ms: int) -> tuple[LogMoment | None, Ending]:
     """Return when and how the process ended.
 
     It fell silent if it had something to do and did nothing for as long as makes a pause, at the end.

@@ -1,4 +1,6 @@
-"""What members write into JoinGroup and SyncGroup: subscriptions with what they held, and assignments."""
+"""The contents of members' JoinGroups and SyncGroups: subscriptions with owned partitions, and
+assignments.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -37,7 +39,9 @@ KNOWN: Final = (*LEADERS, *COORDINATOR_ASSIGNORS)
 
 
 def is_cooperative(protocols: Sequence[Protocol]) -> bool:
-    """Whether a consumer with these assignors keeps its partitions while it joins: all are cooperative."""
+    """Return True if a consumer with these assignors keeps its partitions while it joins: all are
+    cooperative.
+    """
     return bool(protocols) and all(_bare(p.name) == CooperativeStickyAssignor.name for p in protocols)
 
 

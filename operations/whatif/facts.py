@@ -15,8 +15,8 @@ from kafka_why.contract.kafka.requests import AnyRequest, JoinGroup
 NO_PLACE = 1 << 62
 
 
-class Kind(StrEnum):
-    """What a client reacts to, and by what."""
+class ReactionKind(StrEnum):
+    """The kinds of reactions of a client: its request, and the cause."""
 
     GIVEN_ID = "JoinGroup with the id of MEMBER_ID_REQUIRED"
     REBALANCE = "JoinGroup after REBALANCE_IN_PROGRESS"
@@ -28,7 +28,7 @@ class Kind(StrEnum):
     HEARTBEAT = "Heartbeat"
 
 
-class Moment(NamedTuple):
+class LogMoment(NamedTuple):
     """A time and a place in the log, which decides between actions of the same time."""
 
     at_ms: int
@@ -39,11 +39,11 @@ class Reaction(NamedTuple):
     """The client was seen to wait from a time on, and to act at `to`, the request `request_id`."""
 
     from_ms: int
-    to: Moment
+    to: LogMoment
     request_id: str
 
 
-class Span(NamedTuple):
+class TimeSpan(NamedTuple):
     """A time between two others, which do not belong to it. `to_ms` is None if it does not end."""
 
     from_ms: int
@@ -53,10 +53,10 @@ class Span(NamedTuple):
         return self.from_ms < at_ms and (self.to_ms is None or at_ms < self.to_ms)
 
 
-class Sent(NamedTuple):
+class SentRequest(NamedTuple):
     """A request that the process sends at this time, whatever happened before, if it can be sent."""
 
-    moment: Moment
+    moment: LogMoment
     request_id: str
     request: AnyRequest
 
@@ -64,12 +64,12 @@ class Sent(NamedTuple):
 class Stall(NamedTuple):
     """A time in which the process did not poll; then it left, at its `max.poll.interval.ms`, by `left`."""
 
-    span: Span
-    left: Sent
+    span: TimeSpan
+    left: SentRequest
 
 
 class Ending(StrEnum):
-    """How a process ends."""
+    """The ways in which a process ends."""
 
     LEFT = "left the group"
     SILENT = "fell silent for good"
@@ -78,30 +78,30 @@ class Ending(StrEnum):
 
 
 @dataclass(frozen=True)
-class Process:
-    """One run of a client.
+class ClientProcess:
+    """A run of a client.
 
     `key` is unique; `client` is the lasting name. `joins` are its JoinGroups in order, the first of them at
     its start; they have the subscriptions, the timeouts, and the protocols. `ends` is the moment of its last
     request, None if `ending` is RUNS or REFUSED. `leave` is its own LeaveGroup. `pauses` are times in which
     it did not even send heartbeats. `rejoins` are JoinGroups by its own decision. `usual_ms` is the median
-    time of its reactions. `beats_on`: it sends heartbeats until its JoinGroup, also after
-    REBALANCE_IN_PROGRESS.
+    time of its reactions. With `beats_on` it also sends heartbeats between REBALANCE_IN_PROGRESS and its
+    JoinGroup.
     """
 
     key: str
     client: str
     joins: Sequence[tuple[int, JoinGroup]]
-    starts: Sent
-    ends: Moment | None
+    starts: SentRequest
+    ends: LogMoment | None
     ending: Ending
-    leave: Sent | None = None
-    reactions: Mapping[Kind, Sequence[Reaction]] = field(default_factory=dict)
-    usual_ms: Mapping[Kind, int] = field(default_factory=dict)
-    pauses: Sequence[Span] = ()
+    leave: SentRequest | None = None
+    reactions: Mapping[ReactionKind, Sequence[Reaction]] = field(default_factory=dict)
+    usual_ms: Mapping[ReactionKind, int] = field(default_factory=dict)
+    pauses: Sequence[TimeSpan] = ()
     stalls: Sequence[Stall] = ()
-    rejoins: Sequence[Sent] = ()
-    commits: Sequence[Sent] = ()
+    rejoins: Sequence[SentRequest] = ()
+    commits: Sequence[SentRequest] = ()
     beats_on: bool = True
 
     @property
@@ -110,7 +110,7 @@ class Process:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class ClientFleet:
     """All clients of a group, and the requests of others: `outside` are sent at their times in every
     experiment. `removals` are the ones that remove members, with the processes that the members were.
 
@@ -120,8 +120,8 @@ class Fleet:
     """
 
     group_id: str
-    processes: Sequence[Process]
-    outside: Sequence[Sent] = ()
+    processes: Sequence[ClientProcess]
+    outside: Sequence[SentRequest] = ()
     removals: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
     partition_counts: Mapping[str, Sequence[tuple[int, int]]] = field(default_factory=dict)
     ignored: Mapping[str, int] = field(default_factory=dict)

@@ -1,7 +1,7 @@
-"""What came of a run: rebalances, how long members and partitions stood still, and what moved.
+"""The figures of a run: rebalances, the times in which members and partitions stood still, and moves.
 
-*A client stands still* while one of its processes runs without an assignment: from its JoinGroup, with
-which a member of an eager assignor gives up its partitions, until the answer to its SyncGroup. Under
+*A client stands still* while one of its processes runs without an assignment: from its JoinGroup, with which
+a member of an eager assignor gives up its partitions, until the answer to its SyncGroup. Under
 `cooperative-sticky` a member that joins again does not stand still.
 
 *A partition stands still* while a process of the group runs, and none that consumes the partition does: none
@@ -22,7 +22,7 @@ from kafka_why.contract.kafka.responses import JoinGroupResponse, SyncGroupRespo
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.why.report import CauseCount, Report, report
 from operations.whatif.consumer_messages import is_cooperative
-from operations.whatif.facts import Fleet, Process
+from operations.whatif.facts import ClientFleet, ClientProcess
 from operations.whatif.observer import Partitions, read_partitions
 from operations.whatif.run import Run
 from state.inputs import Received
@@ -54,7 +54,7 @@ class RunFigures(Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Judged:
+class MeasuredRun:
     """A run with its figures, its report, and the process of each member id.
 
     `report` is None if no client ever joined.
@@ -68,18 +68,18 @@ class Judged:
 
 @dataclass(frozen=True)
 class _Held:
-    """What a process held in a time. The partitions of an assignment may be none."""
+    """The partitions of a process in a time. There may be none."""
 
     partitions: Partitions
     window: Window
 
 
-def judge(name: str, fleet: Fleet, run: Run) -> Judged:
+def judge(name: str, fleet: ClientFleet, run: Run) -> MeasuredRun:
     """Return the figures of a run of this fleet, recorded or simulated."""
     history = run.history()
     if not history:
         refused = [process.key for process in fleet.processes]
-        return Judged(run, RunFigures(name=name, refused=refused), None, {})  # nobody joined
+        return MeasuredRun(run, RunFigures(name=name, refused=refused), None, {})  # nobody joined
     found = report(run.group_id, history, run.until_ms)
     held = _held(fleet, run)
     running = {process.key: _running(process, run.until_ms) for process in fleet.processes}
@@ -104,14 +104,14 @@ def judge(name: str, fleet: Fleet, run: Run) -> Judged:
         needless=figures.needless,
         refused=_refused(fleet, run),
     )
-    return Judged(run, outcome, found, _processes(run))
+    return MeasuredRun(run, outcome, found, _processes(run))
 
 
-def _running(process: Process, until_ms: int) -> Window:
+def _running(process: ClientProcess, until_ms: int) -> Window:
     return process.starts.moment.at_ms, until_ms if process.ends_ms is None else process.ends_ms
 
 
-def _held(fleet: Fleet, run: Run) -> dict[str, list[_Held]]:
+def _held(fleet: ClientFleet, run: Run) -> dict[str, list[_Held]]:
     """Return what each process held, and when."""
     ends = {process.key: _running(process, run.until_ms)[1] for process in fleet.processes}
     now: dict[str, tuple[Partitions, int]] = {}
@@ -141,14 +141,14 @@ def _held(fleet: Fleet, run: Run) -> dict[str, list[_Held]]:
 
 
 def _gives_up(request: object) -> bool:
-    """Whether a process that sends this request gives up its partitions."""
+    """Return True if a process that sends this request gives up its partitions."""
     if isinstance(request, JoinGroup):
         return not (is_cooperative(request.protocols) and request.member_id)
     return isinstance(request, LeaveGroup)
 
 
 def _idle(
-    fleet: Fleet, held: Mapping[str, Sequence[_Held]], running: Mapping[str, Window]
+    fleet: ClientFleet, held: Mapping[str, Sequence[_Held]], running: Mapping[str, Window]
 ) -> list[list[Window]]:
     """Return for each partition the times in which it stood still."""
     consumed: dict[TopicPartition, list[Window]] = {
@@ -212,7 +212,7 @@ def _join_answers(run: Run) -> Iterator[tuple[str, JoinGroupResponse]]:
                 yield key, reply.response
 
 
-def _refused(fleet: Fleet, run: Run) -> list[str]:
+def _refused(fleet: ClientFleet, run: Run) -> list[str]:
     """Return the processes that never got an assignment and whose last answer was a refusal to join."""
     last = {key: answer.error_code for key, answer in _join_answers(run)}
     waiting = (ErrorCode.NONE, ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.UNKNOWN_MEMBER_ID)

@@ -1,4 +1,4 @@
-"""One process as its requests and answers show it: what it reacted to, and how long it took."""
+"""The observation of one process through its requests and answers: its reactions, and their times."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from kafka_why.contract.kafka.responses import (
 )
 from kafka_why.contract.protocols.subscriptions import ProtocolError, TopicPartition, decode_assignment
 from operations.whatif.consumer_messages import is_cooperative
-from operations.whatif.facts import Kind, Moment, Reaction, Sent, Span, Stall
+from operations.whatif.facts import LogMoment, Reaction, ReactionKind, SentRequest, Stall, TimeSpan
 
 # A client gives up after one of these answers, as Kafka's consumer does.
 FATAL = frozenset(
@@ -33,7 +33,7 @@ LOST_ID = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 
 _SAYS_JOIN = LOST_ID | {ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.ILLEGAL_GENERATION}
 
-NEVER = Moment(0)
+NEVER = LogMoment(0)
 
 # A part of the reason in the LeaveGroup of Java's consumer, if its max.poll.interval.ms was exceeded.
 POLL_TIMEOUT = "poll timeout"
@@ -45,59 +45,59 @@ Partitions = frozenset[TopicPartition]
 class Gap:
     """A time without a request of a process that owed heartbeats. `learned`: it knew of a rebalance."""
 
-    span: Span
+    span: TimeSpan
     learned: bool
 
 
 @dataclass
-class Observer:
-    """Follows one process through its requests and answers, in order.
+class ProcessObserver:
+    """An observer of one process, which takes its requests and answers in order.
 
     `member_id` is "" while it has none. `waits` is the request whose answer it awaits, None if there is none.
     """
 
-    first: Sent
+    first: SentRequest
     client_id: str
     client_host: str
     instance_id: str | None
     member_id: str = ""
     waits: type[JoinGroup] | type[SyncGroup] | None = None
-    left: Sent | None = None
+    left: SentRequest | None = None
     refused: bool = False
     fenced: bool = False  # another process has its group.instance.id, in every experiment
-    last_sign: Moment = NEVER
+    last_sign: LogMoment = NEVER
     answered_ms: int = 0
     joins: list[tuple[int, JoinGroup]] = field(default_factory=list)
-    reactions: dict[Kind, list[Reaction]] = field(default_factory=dict)
+    reactions: dict[ReactionKind, list[Reaction]] = field(default_factory=dict)
     gaps: list[Gap] = field(default_factory=list)
     stalls: list[Stall] = field(default_factory=list)
-    rejoins: list[Sent] = field(default_factory=list)
-    commits: list[Sent] = field(default_factory=list)
+    rejoins: list[SentRequest] = field(default_factory=list)
+    commits: list[SentRequest] = field(default_factory=list)
     beats_while_due: bool = False
     heartbeat_gaps_ms: list[int] = field(default_factory=list)
     repeated: int = 0
-    _due: tuple[Kind, int] | None = None  # its next JoinGroup: the cause, and since when
-    _sync: tuple[Kind, int] | None = None
+    _due: tuple[ReactionKind, int] | None = None  # its next JoinGroup: the cause, and since when
+    _sync: tuple[ReactionKind, int] | None = None
     _beats_from_ms: int | None = None
     _beaten: bool = False
     _holds: Partitions = frozenset()
 
     def is_lost(self) -> bool:
-        """Whether it has lost its member id and may join as a new member."""
+        """Return True if it has lost its member id and may join as a new member."""
         return not (self.member_id or self.waits or self.left or self.fenced)
 
-    def joined(self, moment: Moment, request_id: str, request: JoinGroup) -> None:
-        """It sent a JoinGroup."""
+    def joined(self, moment: LogMoment, request_id: str, request: JoinGroup) -> None:
+        """Take its JoinGroup."""
         self._sign(moment)
         if self._due is not None:
             self._react(*self._due, moment, request_id)
         elif self.waits is JoinGroup:
             self.repeated += 1
         elif self.joins:
-            self.rejoins.append(Sent(moment, request_id, request))
+            self.rejoins.append(SentRequest(moment, request_id, request))
         if self.stalls and self.stalls[-1].span.to_ms is None:
             stall = self.stalls[-1]
-            self.stalls[-1] = stall._replace(span=Span(stall.span.from_ms, moment.at_ms))
+            self.stalls[-1] = stall._replace(span=TimeSpan(stall.span.from_ms, moment.at_ms))
         self.joins.append((moment.at_ms, request))
         if not is_cooperative(request.protocols) or not request.member_id:
             self._holds = frozenset()
@@ -105,8 +105,8 @@ class Observer:
         self.waited_until(moment.at_ms)
         self._sync = self._beats_from_ms = None
 
-    def synced(self, moment: Moment, request_id: str, request: SyncGroup) -> None:
-        """It sent a SyncGroup."""
+    def synced(self, moment: LogMoment, request_id: str, request: SyncGroup) -> None:
+        """Take its SyncGroup."""
         self._sign(moment)
         if self._sync is None:
             self.repeated += 1
@@ -114,38 +114,40 @@ class Observer:
         self._react(*self._sync, moment, request_id)
         self.waits, self._sync = SyncGroup, None
 
-    def beat(self, moment: Moment, request_id: str, request: Heartbeat) -> None:
-        """It sent a Heartbeat."""
+    def beat(self, moment: LogMoment, request_id: str, request: Heartbeat) -> None:
+        """Take its Heartbeat."""
         if self._beats_from_ms is None:  # not in a generation: such a heartbeat renews nothing
             self.repeated += 1
             return
         self._sign(moment)
         self.beats_while_due |= self._due is not None
-        self._react(Kind.HEARTBEAT, self._beats_from_ms, moment, request_id)
+        self._react(ReactionKind.HEARTBEAT, self._beats_from_ms, moment, request_id)
         if self._beaten:
             self.heartbeat_gaps_ms.append(moment.at_ms - self._beats_from_ms)
         self._beats_from_ms, self._beaten = moment.at_ms, True
 
-    def committed(self, moment: Moment, request_id: str, request: OffsetCommit) -> None:
-        """It sent an OffsetCommit."""
+    def committed(self, moment: LogMoment, request_id: str, request: OffsetCommit) -> None:
+        """Take its OffsetCommit."""
         self._sign(moment)
-        self.commits.append(Sent(moment, request_id, request))
+        self.commits.append(SentRequest(moment, request_id, request))
 
-    def leaves(self, moment: Moment, request_id: str, request: LeaveGroup) -> None:
-        """It sent a LeaveGroup for itself."""
-        sent = Sent(moment, request_id, request)
+    def leaves(self, moment: LogMoment, request_id: str, request: LeaveGroup) -> None:
+        """Take its LeaveGroup for itself."""
+        sent = SentRequest(moment, request_id, request)
         self._sign(moment)
         self.waited_until(moment.at_ms)
         self.member_id, self.waits, self._sync, self._beats_from_ms = "", None, None, None
         self._holds = frozenset()
         if POLL_TIMEOUT in (request.members[0].reason or ""):
-            self._due = Kind.POLLED, moment.at_ms
-            self.stalls.append(Stall(Span(moment.at_ms - self.joins[-1][1].rebalance_timeout_ms, None), sent))
+            self._due = ReactionKind.POLLED, moment.at_ms
+            self.stalls.append(
+                Stall(TimeSpan(moment.at_ms - self.joins[-1][1].rebalance_timeout_ms, None), sent)
+            )
         else:
             self.left = sent
 
     def observe_response(self, at_ms: int, response: AnyResponse) -> None:
-        """One of its requests was answered."""
+        """Take the answer to one of its requests."""
         self.answered_ms = at_ms
         error = response.error_code
         if error in LOST_ID:
@@ -164,31 +166,31 @@ class Observer:
             self.refused = True
 
     def must_act(self) -> bool:
-        """Whether the process has something to do next, so that its silence says something about it."""
+        """Return True if the process has to do something next, so that its silence has a meaning."""
         return self.waits is None and (
             self._due is not None or self._sync is not None or self._beats_from_ms is not None
         )
 
     def waited_until(self, until_ms: int) -> None:
-        """Note that at this time the process still waits to react, and does not do it."""
+        """Record that the process still waits to react at this time."""
         for pending in (self._due, self._sync, self._beat_due()):
             if pending is not None and pending[1] < until_ms:
-                self._react(*pending, Moment(until_ms), "")
+                self._react(*pending, LogMoment(until_ms), "")
 
-    def _beat_due(self) -> tuple[Kind, int] | None:
-        return None if self._beats_from_ms is None else (Kind.HEARTBEAT, self._beats_from_ms)
+    def _beat_due(self) -> tuple[ReactionKind, int] | None:
+        return None if self._beats_from_ms is None else (ReactionKind.HEARTBEAT, self._beats_from_ms)
 
     def _join_answered(self, at_ms: int, response: JoinGroupResponse) -> None:
         self.waits = None
         if response.error_code is ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = response.member_id
-            self._due = Kind.GIVEN_ID, at_ms
+            self._due = ReactionKind.GIVEN_ID, at_ms
         elif response.error_code is not ErrorCode.NONE:
             self._must_join(at_ms, response.error_code)
         else:
             self.member_id = response.member_id
             leads = bool(response.members) and not response.skip_assignment
-            self._sync = Kind.LEADER_SYNC if leads else Kind.SYNC, at_ms
+            self._sync = ReactionKind.LEADER_SYNC if leads else ReactionKind.SYNC, at_ms
             self._beats_from_ms, self._beaten = at_ms, False
 
     def _sync_answered(self, at_ms: int, response: SyncGroupResponse) -> None:
@@ -198,26 +200,26 @@ class Observer:
             return
         held, self._holds = self._holds, read_partitions(response.assignment)
         if held - self._holds and is_cooperative(self.joins[-1][1].protocols):
-            self._due = Kind.REVOKED, at_ms
+            self._due = ReactionKind.REVOKED, at_ms
 
     def _must_join(self, at_ms: int, error: ErrorCode) -> None:
-        kind = Kind.REBALANCE if error is ErrorCode.REBALANCE_IN_PROGRESS else Kind.ERROR
+        kind = ReactionKind.REBALANCE if error is ErrorCode.REBALANCE_IN_PROGRESS else ReactionKind.ERROR
         self._due = self._due or (kind, at_ms)
 
-    def _react(self, kind: Kind, from_ms: int, moment: Moment, request_id: str) -> None:
+    def _react(self, kind: ReactionKind, from_ms: int, moment: LogMoment, request_id: str) -> None:
         self.reactions.setdefault(kind, []).append(Reaction(from_ms, moment, request_id))
 
-    def _sign(self, moment: Moment) -> None:
+    def _sign(self, moment: LogMoment) -> None:
         if self._beats_from_ms is not None:
             from_ms = max(self.last_sign.at_ms, self._beats_from_ms)
-            self.gaps.append(Gap(Span(from_ms, moment.at_ms), self._due is not None))
+            self.gaps.append(Gap(TimeSpan(from_ms, moment.at_ms), self._due is not None))
         self.last_sign = moment
 
 
 def says_join(response: AnyResponse) -> bool:
-    """Whether the client joins again after this answer to a heartbeat or a commit.
+    """Return True if the client joins again after this answer to a heartbeat or a commit.
 
-    A commit in CompletingRebalance is refused with REBALANCE_IN_PROGRESS. The client joined already then.
+    A commit in CompletingRebalance is refused with REBALANCE_IN_PROGRESS. The client has joined already then.
     """
     error = response.error_code
     if isinstance(response, OffsetCommitResponse) and error is ErrorCode.REBALANCE_IN_PROGRESS:
@@ -226,14 +228,14 @@ def says_join(response: AnyResponse) -> bool:
 
 
 def read_partitions(assignment: bytes) -> Partitions:
-    """Return the partitions of an assignment; empty bytes, and bytes of other protocols, are none."""
+    """Return the partitions of an assignment. Empty bytes, and bytes of other protocols, have none."""
     try:
         return frozenset(decode_assignment(assignment).partitions) if assignment else frozenset()
     except ProtocolError:
         return frozenset()
 
 
-def long_gaps(gaps: list[Gap], least_ms: int, *, beats_on: bool) -> Iterator[Span]:
+def long_gaps(gaps: list[Gap], least_ms: int, *, beats_on: bool) -> Iterator[TimeSpan]:
     """Yield the times longer than `least_ms` in which a process owed heartbeats and sent nothing."""
     for gap in gaps:
         length_ms = (gap.span.to_ms or 0) - gap.span.from_ms

@@ -4,16 +4,16 @@ from collections.abc import Sequence
 
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
 from kafka_why.why.wording import Clock
-from operations.replay.recording import LogClock, Recording
+from operations.replay.recording import ClockLine, Recording
 from operations.replay.replay import Replay
 from operations.replay.starts import starts_of
-from operations.replay.topic_contents import Found
-from operations.whatif.run import Log, WhatIfError
+from operations.replay.topic_contents import TopicContents
+from operations.whatif.run import GroupLog, WhatIfError
 from state.inputs import Received
 from state.timeline import Row
 
 
-def log_of(recording: Recording, group_id: str) -> Log:
+def log_of(recording: Recording, group_id: str) -> GroupLog:
     """Return the group's requests from the one that created it on. Raises WhatIfError.
 
     Requests that the coordinator refused unread are left out.
@@ -23,7 +23,7 @@ def log_of(recording: Recording, group_id: str) -> Log:
             f"the recording begins while group {group_id} already exists; what-if needs the log from the "
             "group's first request on, because it finds the clients in it"
         )
-    starts = starts_of(recording, Found.of(recording.outputs()))
+    starts = starts_of(recording, TopicContents.of(recording.outputs()))
     start = starts.get(group_id)
     if start is not None and start.is_cut and start.request is None:
         raise WhatIfError(
@@ -40,10 +40,10 @@ def log_of(recording: Recording, group_id: str) -> Log:
     if not rows:
         raise WhatIfError(f"the log has no request of group {group_id}")
     _check_protocol(group_id, rows)
-    clock_ms = max((line.time_ms for line in recording.log() if isinstance(line, LogClock)), default=0)
+    clock_ms = max((line.time_ms for line in recording.log() if isinstance(line, ClockLine)), default=0)
     header = recording.header
     end_ms = clock_ms if header.until_ms is None else min(clock_ms, header.until_ms - 1)
-    return Log(
+    return GroupLog(
         group_id=group_id,
         rows=rows,
         configs=header.configs,

@@ -25,7 +25,7 @@ class WhatIfError(ValueError):
 
 
 @dataclass(frozen=True)
-class Log:
+class GroupLog:
     """A group's requests in the order of the log, from the group's first on, and their circumstances.
 
     `until_ms` is the time until which the deadlines fired. `outages` are sorted by time.
@@ -38,8 +38,8 @@ class Log:
     outages: Sequence[Outage] = ()
 
 
-class Step(NamedTuple):
-    """One step of the group: its time, its request or deadline, and its effects."""
+class RunStep(NamedTuple):
+    """A step of the group: its time, its request or deadline, and its effects."""
 
     at_ms: int
     event: AnyEvent
@@ -53,7 +53,7 @@ class Run:
     """
 
     group_id: str
-    steps: Sequence[Step]
+    steps: Sequence[RunStep]
     until_ms: int
     senders: dict[str, str] = field(default_factory=dict)
 
@@ -62,7 +62,7 @@ class Run:
         return [entry for step in self.steps for entry in step.effects.history]
 
 
-class Coordinator:
+class SimulatedCoordinator:
     """The core with one group, from before the group's first request on.
 
     `steps` are all steps so far. Methods return the new ones, and raise WhatIfError if a step raised or the
@@ -70,12 +70,12 @@ class Coordinator:
     """
 
     def __init__(self, group_id: str, configs: Configs, outages: Sequence[Outage] = ()) -> None:
-        self.steps: list[Step] = []
+        self.steps: list[RunStep] = []
         self._timeline = Timeline(
             group_id, None, configs.first, step=self._step, outages=outages, changes=configs.changes
         )
 
-    def apply(self, row: Row) -> list[Step]:
+    def apply(self, row: Row) -> list[RunStep]:
         """Apply a row; the deadlines that are due at its time fire first."""
         if not isinstance(row.request, _KAFKA_REQUESTS):
             raise WhatIfError(
@@ -86,7 +86,7 @@ class Coordinator:
         self._timeline.apply(row)
         return self._since(before)
 
-    def fire_until(self, until_ms: int) -> list[Step]:
+    def fire_until(self, until_ms: int) -> list[RunStep]:
         """Fire the deadlines that are due at `until_ms`."""
         before = len(self.steps)
         self._timeline.fire_until(until_ms)
@@ -96,7 +96,7 @@ class Coordinator:
         """Return the time at which the next deadline fires unless a request comes before."""
         return self._timeline.next_due_ms()
 
-    def _since(self, before: int) -> list[Step]:
+    def _since(self, before: int) -> list[RunStep]:
         self._timeline.drain_effects()
         for fault in self._timeline.faults:
             head = visible(f"the coordinator's handling of {fault.cause} fails:")
@@ -108,13 +108,13 @@ class Coordinator:
     ) -> AnyEffects:
         effects = step(group, group_id, event, now_ms, config)
         assert isinstance(effects, Effects), "apply refuses other requests"
-        self.steps.append(Step(now_ms, event, effects))
+        self.steps.append(RunStep(now_ms, event, effects))
         return effects
 
 
-def open_loop(log: Log) -> Run:
+def open_loop(log: GroupLog) -> Run:
     """Apply the log as it is. Raises WhatIfError."""
-    coordinator = Coordinator(log.group_id, log.configs, log.outages)
+    coordinator = SimulatedCoordinator(log.group_id, log.configs, log.outages)
     for row in log.rows:
         coordinator.apply(row)
     coordinator.fire_until(log.until_ms)

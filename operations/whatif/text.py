@@ -7,14 +7,14 @@ from msgspec import Struct
 from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.groups.tables import Column, render_table
 from kafka_why.why.wording import Clock, columns, count, duration_text
-from operations.whatif.answer import Answer
+from operations.whatif.answer import WhatIfAnswer
 from operations.whatif.figures import RunFigures
-from operations.whatif.validation import Match, Pair, Validation
+from operations.whatif.validation import MatchKind, RebalancePair, Validation
 
 _MAX_PAIRS = 40
 
 
-class Summary(Struct, frozen=True, kw_only=True):
+class WhatIfSummary(Struct, frozen=True, kw_only=True):
     """The answer without its runs, for JSON. Times are milliseconds since the epoch."""
 
     group_id: str
@@ -27,9 +27,9 @@ class Summary(Struct, frozen=True, kw_only=True):
     tried: list[RunFigures]
 
 
-def summary(found: Answer) -> Summary:
+def summary(found: WhatIfAnswer) -> WhatIfSummary:
     """Return what JSON has."""
-    return Summary(
+    return WhatIfSummary(
         group_id=found.log.group_id,
         from_ms=found.log.rows[0].at_ms,
         until_ms=found.log.until_ms,
@@ -41,7 +41,7 @@ def summary(found: Answer) -> Summary:
     )
 
 
-def answer_text(found: Answer, clock: Clock) -> VisibleText:
+def answer_text(found: WhatIfAnswer, clock: Clock) -> VisibleText:
     """Return the heading, the validation, and the table; without the table if there are objections."""
     blocks = [visible_text(columns(_heading(found, clock)))]
     if found.validation.objections:
@@ -51,7 +51,7 @@ def answer_text(found: Answer, clock: Clock) -> VisibleText:
     return visible_text(blocks, "\n\n")
 
 
-def _heading(found: Answer, clock: Clock) -> Iterator[tuple[str, str]]:
+def _heading(found: WhatIfAnswer, clock: Clock) -> Iterator[tuple[str, str]]:
     log, validation = found.log, found.validation
     times = f"{clock.time(log.rows[0].at_ms)} to {clock.time(log.until_ms)}"
     yield "Group", f"{log.group_id}, {times} {clock.zone(log.until_ms)}"
@@ -59,11 +59,11 @@ def _heading(found: Answer, clock: Clock) -> Iterator[tuple[str, str]]:
     pauses = sum(len(process.pauses) for process in found.fleet.processes)
     paused = f", {count(pauses, 'pause')}" if pauses else ""
     yield "Clients", f"{clients}, started {count(runs, 'time')}{paused}"
-    matched, all_ = validation.count(Match.MATCHED), validation.recorded.rebalances
+    matched, all_ = validation.count(MatchKind.MATCHED), validation.recorded.rebalances
     yield (
         "Model",
         f"reproduces {matched} of {count(all_, 'rebalance')} within {duration_text(validation.worst_ms())}, "
-        f"{validation.count(Match.ADDITIONAL)} more; clients stood still for "
+        f"{validation.count(MatchKind.ADDITIONAL)} more; clients stood still for "
         f"{duration_text(validation.simulated.stood_still_ms)}, "
         f"really {duration_text(validation.recorded.stood_still_ms)}",
     )
@@ -102,7 +102,7 @@ def _of_kind(outcome: RunFigures, kind: str) -> int:
     return sum(cause.rebalances for cause in outcome.causes if cause.kind == kind)
 
 
-def _pairs_text(pairs: Sequence[Pair], clock: Clock) -> VisibleText:
+def _pairs_text(pairs: Sequence[RebalancePair], clock: Clock) -> VisibleText:
     rows = [
         [
             pair.match,

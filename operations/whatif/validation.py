@@ -1,8 +1,8 @@
-"""Whether the closed loop, with nothing changed, does what the group did.
+"""The validation of the closed loop: with nothing changed, it has to do what the group did.
 
-An experiment is worth what its model of the clients is worth. So the clients first run under the recorded
-settings. Each recorded rebalance is matched with a simulated one of the same cause, by the same client, at
-the same time, with the same members. If too much differs, there is no comparison.
+An experiment is as good as its model of the clients. So the clients first run under the recorded settings.
+Each recorded rebalance is matched with a simulated one of the same cause, by the same client, at the same
+time, with the same members. If too much differs, there is no comparison.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from kafka_why.why.model import CauseKind, Rebalance
 from kafka_why.why.wording import duration_text
-from operations.whatif.figures import Judged, RunFigures
+from operations.whatif.figures import MeasuredRun, RunFigures
 
 # The simulation reproduces the log within all of these limits.
 WITHIN_MS: Final = 1_000  # a matched rebalance begins and ends so near to the recorded one
@@ -23,7 +23,7 @@ TIME_SHARE: Final = 0.05  # by so much may the time differ in which clients or p
 TIME_LEAST_MS: Final = 1_000  # ... and by so much for each client, or each partition
 
 
-class Match(StrEnum):
+class MatchKind(StrEnum):
     """A rebalance of both runs, of the recorded one alone, or of the simulated one alone."""
 
     MATCHED = "matched"
@@ -31,12 +31,12 @@ class Match(StrEnum):
     ADDITIONAL = "additional"
 
 
-class Pair(Struct, frozen=True, kw_only=True):
+class RebalancePair(Struct, frozen=True, kw_only=True):
     """A rebalance and its counterpart. `clients` caused it. `off_ms` is by how much it began later in the
     simulation, None without a counterpart.
     """
 
-    match: Match
+    match: MatchKind
     began_ms: int
     cause: CauseKind
     clients: list[str]
@@ -47,12 +47,12 @@ class Pair(Struct, frozen=True, kw_only=True):
 class Validation(Struct, frozen=True, kw_only=True):
     """The comparison. `objections` are sentences; without any, the log is reproduced."""
 
-    pairs: list[Pair]
+    pairs: list[RebalancePair]
     recorded: RunFigures
     simulated: RunFigures
     objections: list[str]
 
-    def count(self, match: Match) -> int:
+    def count(self, match: MatchKind) -> int:
         """Return how many rebalances are of this kind."""
         return sum(pair.match is match for pair in self.pairs)
 
@@ -78,8 +78,8 @@ class _Seen:
             and abs((ours.duration_ms or 0) - (theirs.duration_ms or 0)) <= WITHIN_MS
         )
 
-    def pair(self, match: Match, off_ms: int | None = None) -> Pair:
-        return Pair(
+    def pair(self, match: MatchKind, off_ms: int | None = None) -> RebalancePair:
+        return RebalancePair(
             match=match,
             began_ms=self.rebalance.began_ms,
             cause=self.rebalance.cause.kind,
@@ -89,7 +89,7 @@ class _Seen:
         )
 
 
-def validate(recorded: Judged, simulated: Judged) -> Validation:
+def validate(recorded: MeasuredRun, simulated: MeasuredRun) -> Validation:
     """Compare what happened with the simulation of the unchanged settings."""
     pairs = _pairs(_seen(recorded), _seen(simulated))
     objections = list(_objections(pairs, recorded.outcome, simulated.outcome))
@@ -98,7 +98,7 @@ def validate(recorded: Judged, simulated: Judged) -> Validation:
     )
 
 
-def _seen(judged: Judged) -> list[_Seen]:
+def _seen(judged: MeasuredRun) -> list[_Seen]:
     return [
         _Seen(r, _named(r.cause.member_ids, judged.processes), _named(r.members, judged.processes))
         for r in (judged.report.rebalances if judged.report is not None else ())
@@ -109,24 +109,24 @@ def _named(member_ids: Sequence[str], processes: Mapping[str, str]) -> list[str]
     return sorted(processes.get(member_id, member_id) for member_id in member_ids)
 
 
-def _pairs(recorded: Sequence[_Seen], simulated: Sequence[_Seen]) -> list[Pair]:
+def _pairs(recorded: Sequence[_Seen], simulated: Sequence[_Seen]) -> list[RebalancePair]:
     """Match each recorded rebalance with the first like it that is not matched yet. Return all by time."""
     rest = list(simulated)
     pairs = []
     for ours in recorded:
         theirs = next((other for other in rest if ours.is_like(other)), None)
         if theirs is None:
-            pairs.append(ours.pair(Match.MISSED))
+            pairs.append(ours.pair(MatchKind.MISSED))
         else:
             rest.remove(theirs)
-            pairs.append(ours.pair(Match.MATCHED, theirs.rebalance.began_ms - ours.rebalance.began_ms))
-    pairs += [other.pair(Match.ADDITIONAL) for other in rest]
+            pairs.append(ours.pair(MatchKind.MATCHED, theirs.rebalance.began_ms - ours.rebalance.began_ms))
+    pairs += [other.pair(MatchKind.ADDITIONAL) for other in rest]
     return sorted(pairs, key=lambda pair: pair.began_ms)
 
 
-def _objections(pairs: Sequence[Pair], recorded: RunFigures, simulated: RunFigures) -> Iterator[str]:
-    missed = sum(pair.match is Match.MISSED for pair in pairs)
-    additional = sum(pair.match is Match.ADDITIONAL for pair in pairs)
+def _objections(pairs: Sequence[RebalancePair], recorded: RunFigures, simulated: RunFigures) -> Iterator[str]:
+    missed = sum(pair.match is MatchKind.MISSED for pair in pairs)
+    additional = sum(pair.match is MatchKind.ADDITIONAL for pair in pairs)
     allowed = int(UNMATCHED_SHARE * recorded.rebalances)
     if max(missed, additional) > allowed:
         yield (

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from checkpoints.metadata import Epoch, Identity, KnownOutage
 from kafka_why.contract.codec import is_clock_record
 from operations.replay.collect import Collector, TopicRecord
-from operations.replay.recording import Handled, Header
+from operations.replay.recording import HandledBatch, RecordingHeader
 from state.config import CoordinatorConfig
 from state.dispatch import step
 from state.inputs import Outage
@@ -125,10 +125,10 @@ class CoordinatedLog:
         at_ms = max((record.at_ms for record in self.log), default=0)
         self.records.append(TopicRecord(topic, at, offset, at_ms, key, value))
 
-    def header(self, groups: list[str] | None = None) -> Header:
+    def header(self, groups: list[str] | None = None) -> RecordingHeader:
         partitions = range(LAYOUT.request_partitions)
         ends = self._ends()
-        return Header(
+        return RecordingHeader(
             recorded_at_ms=0,
             code_version="1",
             groups=groups,
@@ -139,7 +139,7 @@ class CoordinatedLog:
             begins=dict.fromkeys(partitions, 0),
             ends=ends,
             is_first=list(partitions),
-            handled=Handled(self.batch, ends, self._watermark_of_batch),
+            handled=HandledBatch(self.batch, ends, self._watermark_of_batch),
             kept_since_ms={},
         )
 

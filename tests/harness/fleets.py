@@ -9,8 +9,17 @@ from kafka_why.contract.kafka.requests import JoinGroup, LeaveGroup, LeavingMemb
 from kafka_why.contract.protocols.subscriptions import Subscription, encode_subscription
 from operations.whatif.answer import simulate
 from operations.whatif.changes import UNCHANGED
-from operations.whatif.facts import Ending, Fleet, Kind, Moment, Process, Sent, Span, Stall
-from operations.whatif.run import Log, Run
+from operations.whatif.facts import (
+    ClientFleet,
+    ClientProcess,
+    Ending,
+    LogMoment,
+    ReactionKind,
+    SentRequest,
+    Stall,
+    TimeSpan,
+)
+from operations.whatif.run import GroupLog, Run
 from state.config import Configs, CoordinatorConfig
 from state.inputs import Received
 from state.timeline import Row
@@ -38,7 +47,7 @@ def process(
     assignors: Sequence[str] = ("range",),
     topics: Sequence[str] = ("jobs",),
     api_version: int = 9,
-) -> Process:
+) -> ClientProcess:
     """Return a process that runs from one second of the story to another."""
     metadata = encode_subscription(Subscription(tuple(topics)), version=1)
     join = JoinGroup(
@@ -53,28 +62,28 @@ def process(
         protocol_type="consumer",
         protocols=[Protocol(name, metadata) for name in assignors],
     )
-    ends = None if ends_s is None else Moment(at(ends_s))
-    leave = Sent(ends, "", _leave(client, "the consumer is being closed")) if ends and leaves else None
-    return Process(
+    ends = None if ends_s is None else LogMoment(at(ends_s))
+    leave = SentRequest(ends, "", _leave(client, "the consumer is being closed")) if ends and leaves else None
+    return ClientProcess(
         key=client if run == 1 else f"{client} (run {run})",
         client=client,
         joins=[(at(starts_s), join)],
-        starts=Sent(Moment(at(starts_s)), "", join),
+        starts=SentRequest(LogMoment(at(starts_s)), "", join),
         ends=ends,
         ending=Ending.RUNS if ends is None else Ending.LEFT if leave else Ending.SILENT,
         leave=leave,
         usual_ms={
-            **dict.fromkeys(Kind, rejoin_ms),
-            Kind.HEARTBEAT: interval_ms,
-            Kind.GIVEN_ID: sync_ms,
-            Kind.SYNC: sync_ms,
-            Kind.LEADER_SYNC: 2 * sync_ms,
+            **dict.fromkeys(ReactionKind, rejoin_ms),
+            ReactionKind.HEARTBEAT: interval_ms,
+            ReactionKind.GIVEN_ID: sync_ms,
+            ReactionKind.SYNC: sync_ms,
+            ReactionKind.LEADER_SYNC: 2 * sync_ms,
         },
-        pauses=[Span(at(since), at(to)) for since, to in pauses_s],
+        pauses=[TimeSpan(at(since), at(to)) for since, to in pauses_s],
         stalls=[
             Stall(
-                Span(at(since), None if to is None else at(to)),
-                Sent(Moment(at(since) + poll_ms), "", _leave(client, POLL_REASON)),
+                TimeSpan(at(since), None if to is None else at(to)),
+                SentRequest(LogMoment(at(since) + poll_ms), "", _leave(client, POLL_REASON)),
             )
             for since, to in stalls_s
         ],
@@ -86,22 +95,22 @@ def at(seconds: float) -> int:
     return BEGIN_MS + round(seconds * 1_000)
 
 
-def fleet(*processes: Process, partitions: int = 6, topic: str = "jobs") -> Fleet:
+def fleet(*processes: ClientProcess, partitions: int = 6, topic: str = "jobs") -> ClientFleet:
     """Return a fleet that consumes one topic."""
-    return Fleet(GROUP, processes, partition_counts={topic: [(BEGIN_MS, partitions)]})
+    return ClientFleet(GROUP, processes, partition_counts={topic: [(BEGIN_MS, partitions)]})
 
 
-def recorded(made: Fleet, until_s: float, config: CoordinatorConfig | None = None) -> Log:
+def recorded(made: ClientFleet, until_s: float, config: CoordinatorConfig | None = None) -> GroupLog:
     """Return the log that the fleet makes, as it is on the topic."""
-    log = Log(made.group_id, [], Configs(config or CoordinatorConfig()), at(until_s))
+    log = GroupLog(made.group_id, [], Configs(config or CoordinatorConfig()), at(until_s))
     return log_of(simulate(made, log, UNCHANGED), log)
 
 
-def log_of(run: Run, log: Log) -> Log:
+def log_of(run: Run, log: GroupLog) -> GroupLog:
     """Return the requests of a run as a log with the same circumstances."""
     received = [(step.at_ms, step.event) for step in run.steps if isinstance(step.event, Received)]
     rows = [Row(at_ms, event.request_id, event.request) for at_ms, event in received]
-    return Log(log.group_id, rows, log.configs, log.until_ms, log.outages)
+    return GroupLog(log.group_id, rows, log.configs, log.until_ms, log.outages)
 
 
 def _leave(client: str, reason: str) -> LeaveGroup:
@@ -139,7 +148,7 @@ _SETTINGS = st.fixed_dictionaries(
 
 
 @st.composite
-def fleets(draw: st.DrawFn) -> Fleet:
+def fleets(draw: st.DrawFn) -> ClientFleet:
     """Draw a fleet of up to six clients that start, stop, pause, and are started again."""
     assignors = draw(
         st.sampled_from([("range",), ("sticky",), ("cooperative-sticky",), ("roundrobin", "range")])

@@ -12,7 +12,7 @@ from checkpoints.codec import Entry, decode_group
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.contract.rocketmq.requests import MessageModel, RegisterConsumer
 from operations.stored.frames import schema_of, write_parquet
-from operations.stored.rows import GroupRows, Table, rows_of
+from operations.stored.rows import GroupRows, StateTable, rows_of
 from operations.stored.sql import answer_json, answer_text, create_views
 from state.kafka.context import new_member_id
 from streaming.service.stored_state.reading import StateNotRead, StoredState, kept_batches, read_stored
@@ -99,8 +99,8 @@ def views(bench: Bench, tmp_path: Path) -> SparkSession:
     (tmp_path / "views").mkdir()
     create_views(bench.spark, tmp_path / "views", rows_in(state))
     counts = write_parquet(tmp_path / "views", rows_in(state))
-    assert counts == {table: bench.spark.table(table).count() for table in Table}
-    for table in Table:
+    assert counts == {table: bench.spark.table(table).count() for table in StateTable}
+    for table in StateTable:
         assert pq.read_schema(tmp_path / "views" / f"{table}.parquet").equals(schema_of(table))
     return bench.spark
 

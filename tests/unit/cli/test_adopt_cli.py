@@ -10,10 +10,10 @@ import cli.adopt
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from operations.adopt.groups_at import AdoptError
-from operations.adopt.plan import Committed, FoundGroup
+from operations.adopt.plan import CommittedPosition, FoundGroup
 
 HERE, THERE = "here:9092", "there:9092"
-Offsets = Mapping[TopicPartition, Committed]
+Offsets = Mapping[TopicPartition, CommittedPosition]
 
 
 class GroupsInMemory:
@@ -47,7 +47,7 @@ class GroupsInMemory:
 def test_an_error_in_the_middle_refuses_its_group_and_shows_what_was_moved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    at: Offsets = {TopicPartition("orders", 0): Committed(5, None, "")}
+    at: Offsets = {TopicPartition("orders", 0): CommittedPosition(5, None, "")}
     monkeypatch.setattr(GroupsInMemory, "groups", {HERE: dict.fromkeys("abc", at), THERE: {}}, raising=False)
     monkeypatch.setattr(cli.adopt, "GroupsAt", GroupsInMemory)
     result = CliRunner().invoke(

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 
 from cli import main
 from cli.groups import groups
-from cli.groups.coordinator import Coordinator
+from cli.groups.coordinator import CoordinatorCluster
 from kafka_why.cli.groups import USAGE_EXIT_CODE, read
 from kafka_why.groups.gather import Described
 
@@ -78,13 +78,13 @@ def test_a_file_that_is_no_plan(tmp_path: Path) -> None:
 def test_group_name_may_begin_with_a_dash(arguments: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     named: list[str] = []
 
-    def chosen(_: Coordinator, names: Sequence[str], *__: Any, **___: Any) -> dict[str, None]:
+    def chosen(_: CoordinatorCluster, names: Sequence[str], *__: Any, **___: Any) -> dict[str, None]:
         named.extend(names)
         return {}
 
-    monkeypatch.setattr(Coordinator, "chosen_groups", chosen)
-    monkeypatch.setattr(Coordinator, "described_by", None)
-    monkeypatch.setattr(Coordinator, "log", None)
+    monkeypatch.setattr(CoordinatorCluster, "chosen_groups", chosen)
+    monkeypatch.setattr(CoordinatorCluster, "described_by", None)
+    monkeypatch.setattr(CoordinatorCluster, "log", None)
     monkeypatch.setattr(read, "describe_groups", lambda *_, **__: Described())
     CliRunner().invoke(groups, arguments)
     assert named == ["-dash", "--all-groups"]

@@ -3,13 +3,15 @@
 import pytest
 
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from operations.adopt.plan import AdoptDecision, Committed, FoundGroup, plan
+from operations.adopt.plan import AdoptDecision, CommittedPosition, FoundGroup, plan
 
 P0, P1 = TopicPartition("orders", 0), TopicPartition("orders", 1)
-AT_5, AT_7 = Committed(5, 1, "by a"), Committed(7, None, "")
+AT_5, AT_7 = CommittedPosition(5, 1, "by a"), CommittedPosition(7, None, "")
 
 
-def group(offsets: dict[TopicPartition, Committed], *, members: int = 0, kind: str = "classic") -> FoundGroup:
+def group(
+    offsets: dict[TopicPartition, CommittedPosition], *, members: int = 0, kind: str = "classic"
+) -> FoundGroup:
     return FoundGroup("g", kind, "Stable" if members else "Empty", members, offsets)
 
 
@@ -28,7 +30,7 @@ def test_offsets_that_the_other_coordinator_lacks_move(
     there: FoundGroup | None,
     overwrite: bool,
     outcome: AdoptDecision,
-    offsets: dict[TopicPartition, Committed],
+    offsets: dict[TopicPartition, CommittedPosition],
 ) -> None:
     decided = plan(here, there, overwrite=overwrite)
     assert (decided.outcome, decided.offsets) == (outcome, offsets)

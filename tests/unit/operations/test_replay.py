@@ -16,7 +16,15 @@ from kafka_why.contract.pack import pack, pack_key, slot_of
 from kafka_why.why.wording import Clock
 from operations.replay.judge import judge
 from operations.replay.moment import moment_text
-from operations.replay.recording import Answer, Event, Letter, Line, LogClock, LogRequest, StartGroup
+from operations.replay.recording import (
+    AnswerLine,
+    ClockLine,
+    EventLine,
+    LetterLine,
+    Line,
+    RequestLine,
+    StartLine,
+)
 from operations.replay.recording_file import RecordingError, RecordingFile, write_recording
 from operations.replay.replay import Until
 from operations.replay.replay import replay as replay_group
@@ -63,7 +71,9 @@ def test_a_takeover_may_be_written_with_the_next_call_of_its_group() -> None:
     assert (verdict := judge(world.recording())).is_identical
     assert verdict.total("open") == 0
     missing = [
-        x for x in world.recording().lines if not isinstance(x, Event) or b"TakenOver" not in x.value.get()
+        x
+        for x in world.recording().lines
+        if not isinstance(x, EventLine) or b"TakenOver" not in x.value.get()
     ]
     assert not judge(Lines(world.header(), missing)).is_identical
 
@@ -75,7 +85,7 @@ def test_a_record_that_was_skipped_is_skipped() -> None:
     world.run([skipped, *log.clock(T0 + 2, T0 + 2)])
     recording = world.recording()
     assert judge(recording).is_identical
-    (letter,) = (line.value.get() for line in recording.outputs() if isinstance(line, Letter))
+    (letter,) = (line.value.get() for line in recording.outputs() if isinstance(line, LetterLine))
     assert b"SKIPPED" in letter
     (first, _) = recording.header.epochs
     assert not judge(Lines(replace(recording.header, epochs=[first]), recording.lines)).is_identical
@@ -97,7 +107,7 @@ def lost_beginning(world: CoordinatedLog, offset: int) -> Lines:
     """The recording after retention has deleted the requests before an offset."""
     recording = world.recording()
     header = replace(recording.header, begins=dict.fromkeys(recording.header.begins, offset), is_first=[])
-    kept = [x for x in recording.lines if not isinstance(x, LogRequest | LogClock) or x.offset >= offset]
+    kept = [x for x in recording.lines if not isinstance(x, RequestLine | ClockLine) or x.offset >= offset]
     return Lines(header, kept)
 
 
@@ -158,7 +168,7 @@ def test_a_replay_begins_with_an_exported_state() -> None:
     assert early is not None
     exported = codec.encode_group(early, None)
     lost = lost_beginning(world, 2)
-    state = StartGroup(ExportedGroup("a", exported.version, exported.group))
+    state = StartLine(ExportedGroup("a", exported.version, exported.group))
     verdict = judge(Lines(replace(lost.header, starts_from="an export"), [state, *lost.lines]))
     assert verdict.differences == []
     assert verdict.groups["a"].answers == 1 and verdict.groups["a"].history > 0
@@ -166,7 +176,7 @@ def test_a_replay_begins_with_an_exported_state() -> None:
 
 def test_what_retention_has_deleted_of_the_outputs_is_not_missing() -> None:
     recording = a_member_expires().recording()
-    without = Lines(recording.header, [x for x in recording.lines if not isinstance(x, Answer)])
+    without = Lines(recording.header, [x for x in recording.lines if not isinstance(x, AnswerLine)])
     assert {d.how for d in judge(without).differences} == {DifferenceKind.MISSING}
     kept = {LAYOUT.responses_topic: {1: T0 + 10_000}}
     verdict = judge(Lines(replace(recording.header, kept_since_ms=kept), without.lines))
@@ -174,18 +184,18 @@ def test_what_retention_has_deleted_of_the_outputs_is_not_missing() -> None:
 
 
 def forged(lines: list[Line]) -> list[Line]:
-    event = next(line for line in lines if isinstance(line, Event))
+    event = next(line for line in lines if isinstance(line, EventLine))
     text = (event.value.text or "").replace('"seq":1,', '"seq":99,')
     return [*lines, replace(event, offset=77, value=replace(event.value, text=text))]
 
 
 def answered_twice(lines: list[Line]) -> list[Line]:
-    first = next(line for line in lines if isinstance(line, Answer))
+    first = next(line for line in lines if isinstance(line, AnswerLine))
     return [*lines, replace(first, value=replace(first.value, text=f"{first.value.text} "))]
 
 
 def out_of_order(lines: list[Line]) -> list[Line]:
-    places = [n for n, line in enumerate(lines) if isinstance(line, Answer)]
+    places = [n for n, line in enumerate(lines) if isinstance(line, AnswerLine)]
     lines[places[0]], lines[places[-1]] = lines[places[-1]], lines[places[0]]
     return lines
 
@@ -274,7 +284,7 @@ def run(*arguments: object) -> Result:
 
 def test_the_command_shows_the_differences(tmp_path: Path) -> None:
     recording = a_member_expires().recording()
-    events = [line for line in recording.lines if isinstance(line, Event)]
+    events = [line for line in recording.lines if isinstance(line, EventLine)]
     less = tmp_path / "less"
     write_recording(less, recording.header, [x for x in recording.lines if x is not events[-1]])
     result = run("--all", "--from", less)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from operations.replay.judge import judge
-from operations.replay.recording import Answer, Bytes, Event, Line, LogClock, LogRequest
+from operations.replay.recording import AnswerLine, ClockLine, EventLine, Line, RecordBytes, RequestLine
 from operations.replay.text import verdict_text
 from operations.replay.topic_contents import RecordKind
 from operations.replay.verdict import DifferenceKind
@@ -95,7 +95,7 @@ def test_a_part_of_a_log_is_identical_as_far_as_it_goes(
 ) -> None:
     """The part before a time, and the part from it on, of which only groups that begin in it are judged."""
     recording = coordinate(seed, length, 4, rocketmq_rows(seed, length) if rocketmq else None).recording()
-    times = [line.at_ms for line in recording.lines if isinstance(line, LogRequest)]
+    times = [line.at_ms for line in recording.lines if isinstance(line, RequestLine)]
     at_ms = times[cut * len(times) // 100]
     for part in (_part(recording, 0, at_ms), _part(recording, at_ms, None)):
         assert judge(part).differences == []
@@ -105,9 +105,11 @@ def _part(recording: Lines, since_ms: int, until_ms: int | None) -> Lines:
     """A recording of the requests of a time, with all outputs."""
     end_ms = until_ms or max(line.at_ms for line in recording.log()) + 1
     lines = [
-        x for x in recording.lines if not isinstance(x, LogRequest | LogClock) or since_ms <= x.at_ms < end_ms
+        x
+        for x in recording.lines
+        if not isinstance(x, RequestLine | ClockLine) or since_ms <= x.at_ms < end_ms
     ]
-    before = [x for x in recording.lines if isinstance(x, LogRequest)]
+    before = [x for x in recording.lines if isinstance(x, RequestLine)]
     begins = dict.fromkeys(recording.header.begins, 0)
     ends = dict(begins)
     for line in before:
@@ -141,7 +143,7 @@ def test_one_changed_record_is_a_difference(seed: int, length: int) -> None:
     """
     recording = coordinate(4 * seed, length, 4).recording()
     random = Random(seed)
-    of_kind = [n for n, line in enumerate(recording.lines) if isinstance(line, Answer | Event)]
+    of_kind = [n for n, line in enumerate(recording.lines) if isinstance(line, AnswerLine | EventLine)]
     assume(of_kind)
     at = random.choice(of_kind)
     chosen = recording.lines[at]
@@ -155,34 +157,38 @@ def test_one_changed_record_is_a_difference(seed: int, length: int) -> None:
 
 
 def _is_copy(line: Line, of: Line) -> bool:
-    return isinstance(of, Answer | Event) and isinstance(line, Answer | Event) and line.value == of.value
+    return (
+        isinstance(of, AnswerLine | EventLine)
+        and isinstance(line, AnswerLine | EventLine)
+        and line.value == of.value
+    )
 
 
 def _altered(line: Line) -> Line:
-    assert isinstance(line, Answer | Event)
+    assert isinstance(line, AnswerLine | EventLine)
     text = line.value.get().decode()
-    return replace(line, value=Bytes(text=text.replace('"version":1', '"version":2')))
+    return replace(line, value=RecordBytes(text=text.replace('"version":1', '"version":2')))
 
 
-def with_early(recording: Lines, *early: Answer) -> Lines:
+def with_early(recording: Lines, *early: AnswerLine) -> Lines:
     """The recording with these early answers in front of its outputs."""
     return Lines(recording.header, [*early, *recording.lines])
 
 
 def test_early_answers_are_compared_with_the_log() -> None:
     recording = a_member_expires().recording()
-    answers = [replace(line, is_early=True) for line in recording.lines if isinstance(line, Answer)]
+    answers = [replace(line, is_early=True) for line in recording.lines if isinstance(line, AnswerLine)]
     same = judge(with_early(recording, *answers[1:], *answers[1:]))
     assert same.differences == []
     assert (same.total("early"), same.total("answers"), same.duplicates) == (4, 3, 0)
     assert "Early  4 answers of replicas" in verdict_text(same, recording.header)
     assert judge(with_early(recording, *answers), groups={"a"}).total("early") == 3
-    other = replace(answers[-1], value=Bytes.of(answers[-1].value.get()[:-1] + b" }"))
+    other = replace(answers[-1], value=RecordBytes.of(answers[-1].value.get()[:-1] + b" }"))
     moved = replace(answers[-1], partition=answers[-1].partition + 1)
-    clock = next(line for line in recording.lines if isinstance(line, LogClock))
+    clock = next(line for line in recording.lines if isinstance(line, ClockLine))
     no_request = b'"request":"requests-%d-%d"' % (clock.partition, clock.offset)
     nobodys = replace(
-        answers[-1], value=Bytes.of(re.sub(rb'"request":"[^"]*"', no_request, answers[-1].value.get()))
+        answers[-1], value=RecordBytes.of(re.sub(rb'"request":"[^"]*"', no_request, answers[-1].value.get()))
     )
     for early, how in (
         (other, DifferenceKind.CHANGED),
@@ -199,9 +205,9 @@ def test_an_early_answer_to_a_request_that_was_skipped_later_is_counted_by_itsel
     world.configure(AT_ONCE, skip=[skipped.id])
     world.run([skipped, *log.clock(T0 + 2, T0 + 2)])
     recording = world.recording()
-    answer = next(line for line in recording.lines if isinstance(line, Answer))
+    answer = next(line for line in recording.lines if isinstance(line, AnswerLine))
     value = re.sub(rb'"request":"[^"]*"', b'"request":"%s"' % skipped.id.encode(), answer.value.get())
-    early = replace(answer, value=Bytes.of(value), is_early=True)
+    early = replace(answer, value=RecordBytes.of(value), is_early=True)
     verdict = judge(with_early(recording, early))
     assert verdict.is_identical
     assert verdict.skipped == 1

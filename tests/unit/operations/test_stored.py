@@ -12,7 +12,7 @@ from kafka_why.contract.kafka.requests import Protocol, ReplyTo
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.requests import ConsumeType, MessageModel, SubscriptionData
-from operations.stored.changes import FieldChange, Kind, change_text, compare_groups
+from operations.stored.changes import ChangeKind, FieldChange, change_text, compare_groups
 from operations.stored.rows import rows_of
 from operations.stored.text import group_text
 from state.config import CoordinatorConfig
@@ -145,7 +145,7 @@ def test_each_field_that_differs_is_in_words() -> None:
           removed: pending member c-1 (client id c, client host /h, heartbeat deadline 2026-11-22 01:46:42.000)""")
     )
     offset = next(field for field in change.fields if field.field == "offsets/orders/0/offset")
-    assert (offset.kind, offset.before, offset.after) == (Kind.CHANGED, 41, 42)
+    assert (offset.kind, offset.before, offset.after) == (ChangeKind.CHANGED, 41, 42)
 
 
 def pending(request: str, *offsets: int) -> PendingOffsets:

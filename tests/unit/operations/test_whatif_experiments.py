@@ -14,11 +14,11 @@ from kafka_why.contract.kafka.requests import JoinGroup, SyncGroup
 from kafka_why.why.wording import Clock
 from operations.whatif.answer import answer
 from operations.whatif.changes import parse_changes
-from operations.whatif.facts import Fleet
+from operations.whatif.facts import ClientFleet
 from operations.whatif.figures import RunFigures
-from operations.whatif.run import Log, WhatIfError
+from operations.whatif.run import GroupLog, WhatIfError
 from operations.whatif.text import answer_text, summary
-from operations.whatif.validation import Match, validate
+from operations.whatif.validation import MatchKind, validate
 from state.config import Configs, CoordinatorConfig
 from tests.harness.examples import examples
 from tests.harness.fleets import GROUP, at, fleet, fleets, process, recorded
@@ -34,7 +34,7 @@ ROLLING = fleet(
 PAUSE = fleet(process("a"), process("b", 0.5), process("c", 1, pauses_s=[(30, 50)]))
 
 
-def tried(log: Log, *settings: str) -> tuple[RunFigures, RunFigures]:
+def tried(log: GroupLog, *settings: str) -> tuple[RunFigures, RunFigures]:
     """Return what happened, and the outcome of one experiment."""
     found = answer(log, [parse_changes(settings)])
     assert found.validation.objections == []
@@ -103,7 +103,7 @@ JOINED = fleet(process("a"), process("b", 0.5), process("c", 30))
     ],
 )
 def test_an_experiment_has_the_known_outcome(
-    made: Fleet,
+    made: ClientFleet,
     setting: str,
     rebalances: tuple[int, int],
     is_so: Callable[[RunFigures, RunFigures], bool],
@@ -132,7 +132,7 @@ def test_a_log_that_is_not_reproduced_is_not_compared() -> None:
             swapped = [replace(mine, assignment=theirs.assignment) for mine, theirs in pairs]
             row = replace(row, request=replace(request, assignments=swapped))
         rows.append(row)
-    odd = Log(GROUP, rows, log.configs, log.until_ms)
+    odd = GroupLog(GROUP, rows, log.configs, log.until_ms)
     found = answer(odd, [parse_changes(["session.timeout.ms=30000"])])
     assert found.tried == []
     text = answer_text(found, Clock(UTC))
@@ -145,10 +145,14 @@ def test_the_validation_says_by_how_much_it_differs() -> None:
     """What another session timeout makes of the log is no reproduction of it."""
     found = answer(recorded(PAUSE, 100), [parse_changes(["session.timeout.ms=30000"])])
     differs = validate(found.recorded, found.tried[0])
-    assert [pair.match for pair in differs.pairs] == [Match.MATCHED, Match.MISSED, Match.MISSED]
+    assert [pair.match for pair in differs.pairs] == [MatchKind.MATCHED, MatchKind.MISSED, MatchKind.MISSED]
     assert "of 3 rebalances the simulation misses 2 and has 0 more (0 each are allowed)" in differs.objections
     turned = validate(found.tried[0], found.recorded)
-    assert [pair.match for pair in turned.pairs] == [Match.MATCHED, Match.ADDITIONAL, Match.ADDITIONAL]
+    assert [pair.match for pair in turned.pairs] == [
+        MatchKind.MATCHED,
+        MatchKind.ADDITIONAL,
+        MatchKind.ADDITIONAL,
+    ]
     assert turned.objections
 
 
@@ -168,7 +172,7 @@ SETTINGS = (
 
 @examples(12)
 @given(fleets(), st.sets(st.sampled_from(SETTINGS), min_size=1, max_size=3))
-def test_any_experiment_on_any_fleet_has_an_outcome(made: Fleet, settings: set[str]) -> None:
+def test_any_experiment_on_any_fleet_has_an_outcome(made: ClientFleet, settings: set[str]) -> None:
     """No client stands still for longer than it runs, and a second answer is the same."""
     log = recorded(made, until_s=100)
     experiments = [parse_changes(sorted(settings))]
@@ -208,4 +212,4 @@ def test_a_group_that_is_no_consumers_is_refused() -> None:
     assert isinstance(first.request, JoinGroup)
     connect = replace(first, request=replace(first.request, protocol_type="connect"))
     with pytest.raises(WhatIfError, match="protocol type is 'connect'"):
-        answer(Log(GROUP, [connect], Configs(CoordinatorConfig()), at(20)), [])
+        answer(GroupLog(GROUP, [connect], Configs(CoordinatorConfig()), at(20)), [])

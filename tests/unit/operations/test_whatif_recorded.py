@@ -11,12 +11,12 @@ from checkpoints.export_file import ExportedGroup
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
 from kafka_why.contract.rocketmq.requests import ConnectionClosed
-from operations.replay.recording import Bytes, Header, Line, LogRequest, StartGroup
+from operations.replay.recording import Line, RecordBytes, RecordingHeader, RequestLine, StartLine
 from operations.replay.recording_file import RecordingFile
 from operations.whatif.answer import answer
 from operations.whatif.recorded import log_of
-from operations.whatif.run import Log, WhatIfError, open_loop
-from operations.whatif.validation import Match
+from operations.whatif.run import GroupLog, WhatIfError, open_loop
+from operations.whatif.validation import MatchKind
 from state.config import Configs, CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
 from state.timeline import Row
@@ -25,14 +25,14 @@ from tests.harness.recordings import Lines
 RECORDING = RecordingFile(Path(__file__).parents[2] / "data" / "demo_recording.zst")
 
 
-def recording(header: Header, first: Iterable[Line] = ()) -> Lines:
+def recording(header: RecordingHeader, first: Iterable[Line] = ()) -> Lines:
     return Lines(header, [*first, *RECORDING.log(), *RECORDING.outputs()])
 
 
 def test_real_clients_are_reproduced() -> None:
     """Real processes of kafka-python, a kill of a consumer, and two kills of the coordinator."""
     validation = answer(log_of(RECORDING, "demo"), []).validation
-    assert [pair.match for pair in validation.pairs] == [Match.MATCHED] * 6
+    assert [pair.match for pair in validation.pairs] == [MatchKind.MATCHED] * 6
     assert validation.worst_ms() == 0
     assert validation.objections == []
 
@@ -46,14 +46,14 @@ def test_a_log_whose_beginning_is_gone_is_refused() -> None:
 
 def test_a_recording_that_begins_with_a_state_is_refused() -> None:
     group = ClassicGroup("demo", "group-coordinator-requests-0-1")
-    start = StartGroup(ExportedGroup("demo", STATE_VERSION, encode_group(group, None).group))
+    start = StartLine(ExportedGroup("demo", STATE_VERSION, encode_group(group, None).group))
     with pytest.raises(WhatIfError, match="begins while group demo already exists"):
         log_of(recording(replace(RECORDING.header, starts_from="an export"), [start]), "demo")
 
 
 def test_a_rocketmq_group_is_refused() -> None:
     closed = ConnectionClosed(group_id="g", connection="c1")
-    log = Log("g", [Row(1_000, "requests-0-0", closed)], Configs(CoordinatorConfig()), 2_000)
+    log = GroupLog("g", [Row(1_000, "requests-0-0", closed)], Configs(CoordinatorConfig()), 2_000)
     with pytest.raises(WhatIfError, match="is a request of RocketMQ"):
         open_loop(log)
 
@@ -70,8 +70,8 @@ def test_a_group_of_the_consumer_protocol_is_refused() -> None:
         member_epoch=0,
     )
     log = [
-        replace(line, value=Bytes.of(encode(beat)))
-        if isinstance(line, LogRequest) and b'"group_id":"demo"' in line.value.get()
+        replace(line, value=RecordBytes.of(encode(beat)))
+        if isinstance(line, RequestLine) and b'"group_id":"demo"' in line.value.get()
         else line
         for line in RECORDING.log()
     ]

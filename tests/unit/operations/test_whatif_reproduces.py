@@ -11,8 +11,8 @@ from kafka_why.why.model import CauseKind
 from operations.whatif.answer import answer, simulate
 from operations.whatif.changes import UNCHANGED, parse_changes
 from operations.whatif.clients import derive
-from operations.whatif.facts import Fleet, Moment, Sent
-from operations.whatif.run import Log, Run
+from operations.whatif.facts import ClientFleet, LogMoment, SentRequest
+from operations.whatif.run import GroupLog, Run
 from state.config import ConfigChange, Configs, CoordinatorConfig
 from state.inputs import Outage, Received
 from tests.harness.examples import examples
@@ -26,7 +26,7 @@ def said(run: Run) -> Iterator[tuple[object, ...]]:
         yield step.at_ms, event, [reply.response for reply in step.effects.replies]
 
 
-def reproduced(log: Log) -> Fleet:
+def reproduced(log: GroupLog) -> ClientFleet:
     """Find the clients of the log, run them, and compare every step. Return the clients."""
     found, run = derive(log)
     assert list(said(simulate(found, log, UNCHANGED))) == list(said(run))
@@ -35,7 +35,7 @@ def reproduced(log: Log) -> Fleet:
 
 @examples(30)
 @given(fleets())
-def test_any_fleet_reproduces_itself(made: Fleet) -> None:
+def test_any_fleet_reproduces_itself(made: ClientFleet) -> None:
     """Clients that start, stop, die, pause and are started again, dynamic and static, eager and
     cooperative.
     """
@@ -55,7 +55,7 @@ def test_a_member_that_an_operator_removes_joins_again() -> None:
     made = fleet(process("a"), process("b", 1))
     made = replace(
         made,
-        outside=[Sent(Moment(at(20)), "requests-0-9", removal)],
+        outside=[SentRequest(LogMoment(at(20)), "requests-0-9", removal)],
         removals={"requests-0-9": ["b"]},
     )
     log = recorded(made, 60)
@@ -69,7 +69,7 @@ def test_an_outage_is_kept() -> None:
     """Sessions begin anew after it, in the simulation as in the log."""
     made = fleet(process("a"), process("b", 1))
     outages = [Outage(at(20), at(45))]
-    log = Log(made.group_id, [], recorded(made, 1).configs, at(100), outages)
+    log = GroupLog(made.group_id, [], recorded(made, 1).configs, at(100), outages)
     reproduced(log_of(simulate(made, log, UNCHANGED), log))
 
 
@@ -77,7 +77,7 @@ def test_settings_that_changed_are_in_force_at_their_times() -> None:
     """The second process finds the group empty. A setting of the experiment is in force all the time."""
     made = fleet(process("a", ends_s=10), process("b", 30))
     slow, fast = (CoordinatorConfig(group_initial_rebalance_delay_ms=ms) for ms in (3_000, 0))
-    log = Log(made.group_id, [], Configs(slow, [ConfigChange(at(20), fast)]), at(60))
+    log = GroupLog(made.group_id, [], Configs(slow, [ConfigChange(at(20), fast)]), at(60))
     reproduced(log_of(simulate(made, log, UNCHANGED), log))
     assert [ms >= 3_000 for ms in join_phases_ms(simulate(made, log, UNCHANGED))] == [True, False]
     as_before = parse_changes(["group.initial.rebalance.delay.ms=3000"])
