@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from functools import partial
 
 import click
+import structlog
 from click.core import ParameterSource
 
 from cli.gateway_options import LISTENING
 from cli.live_view import LiveView
-from cli.run_broker_groups import OtherGroups
 from cli.run_gateway import GatewayToStart, metrics_and_checks
 from cli.run_options import NO_GATEWAY, RunOptions, run_options
 from cli.run_page import RunPage
@@ -19,6 +19,7 @@ from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.broker_supervision import SupervisedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
+from kafka_why.broker_groups import BrokerGroup, BrokerGroups, sentence
 from kafka_why.cli.output import configure_logs, failure_in_lines, show, show_encoded, tell
 from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.contract.service import ServicePhase
@@ -40,6 +41,27 @@ STARTUP_ERRORS = (
     SparkFailed,
     TopicsError,
 )
+
+log = structlog.get_logger()
+
+
+class OtherGroups(BrokerGroups):
+    """Watches the broker of this coordinator for groups of its own. With `is_logged` each is logged once."""
+
+    def __init__(self, coordinator: Coordinator, *, is_logged: bool) -> None:
+        super().__init__(
+            coordinator.options.client_config,
+            lambda group: log.warning(self._sentence(group)) if is_logged else None,
+        )
+        self._coordinator = coordinator
+
+    def sentences(self) -> list[str]:
+        """Return a sentence for each group that is there now."""
+        return [self._sentence(group) for group in self.groups]
+
+    def _sentence(self, group: BrokerGroup) -> str:
+        servers = self._coordinator.options.client_config.bootstrap_servers
+        return sentence(group, servers, self._coordinator.gateway_address)
 
 
 class TopicsBelongToAnother(click.ClickException):

@@ -10,8 +10,7 @@ from kafka_why.why.wording import Clock
 from operations.replay.read_topics import RecordingPart
 from operations.whatif.answer import WhatIfAnswer, answer
 from operations.whatif.changes import ASSIGNORS, Changes, parse_changes
-from operations.whatif.recorded import log_of
-from operations.whatif.run import WhatIfError
+from operations.whatif.run import WhatIfError, log_of
 from operations.whatif.text import answer_text, summary
 
 NOT_REPRODUCED = 1

@@ -69,7 +69,9 @@ class ReplayStep(Generic[K]):
 
 
 class GroupRun(Generic[K]):
-    """The run of one group. `keep` is called with the group after each step; its results go into entries."""
+    """The run of one group, whose `timeline` has the group as it is now. `keep` is called with the
+    group after each step; its results go into entries.
+    """
 
     def __init__(
         self,
@@ -85,7 +87,7 @@ class GroupRun(Generic[K]):
         self._layout = layout
         self._keep = keep
         self._step = step
-        self._timeline = Timeline(
+        self.timeline = Timeline(
             group_id,
             group,
             configs.first,
@@ -96,23 +98,14 @@ class GroupRun(Generic[K]):
         self._steps: list[tuple[AnyEvent, int, AnyEffects, K | None]] = []
         self._faults_reported = 0
 
-    @property
-    def group(self) -> AnyGroup | None:
-        """The group as it is now. The run changes it in place."""
-        return self._timeline.group
-
-    def next_due_ms(self) -> int | None:
-        """Return the time at which the next deadline fires unless a request comes before."""
-        return self._timeline.next_due_ms()
-
     def apply(self, row: Row, message: Message, is_handled: bool) -> Iterator[ReplayStep[K]]:
         """Apply a request. Yields the deadlines before it, the request, and the deadlines due with it."""
-        self._timeline.apply(row)
+        self.timeline.apply(row)
         return self._entries(message, is_handled)
 
     def fire_until(self, until_ms: int, is_handled: bool) -> Iterator[ReplayStep[K]]:
         """Fire the deadlines that are due until a time."""
-        self._timeline.fire_until(until_ms)
+        self.timeline.fire_until(until_ms)
         return self._entries(None, is_handled)
 
     def _take_step(
@@ -124,10 +117,10 @@ class GroupRun(Generic[K]):
 
     def _entries(self, message: Message | None, is_handled: bool) -> Iterator[ReplayStep[K]]:
         """Yield the steps since the last call. Steps that were repeated to undo another one are left out."""
-        effective = {id(effects) for effects in self._timeline.drain_effects()}
+        effective = {id(effects) for effects in self.timeline.drain_effects()}
         steps, self._steps = self._steps, []
-        faults = self._timeline.faults[self._faults_reported :]
-        self._faults_reported = len(self._timeline.faults)
+        faults = self.timeline.faults[self._faults_reported :]
+        self._faults_reported = len(self.timeline.faults)
         letters = {fault.cause: self._failed(fault.cause, fault.traceback, message) for fault in faults}
         for event, at_ms, effects, kept in steps:
             if id(effects) not in effective:

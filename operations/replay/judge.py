@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from kafka_why.contract.codec import Refusal
+from operations.replay.collect import SelectedGroups
 from operations.replay.group_run import ReplayStep, SentRecord
 from operations.replay.recording import Recording
 from operations.replay.replay import Replay, Until
-from operations.replay.selected import SelectedGroups
 from operations.replay.starts import is_recorded, place_of, starts_of
 from operations.replay.topic_contents import (
     AnswerName,

@@ -116,7 +116,9 @@ class Replay(Generic[K]):
     @property
     def groups(self) -> dict[str, AnyGroup]:
         """The groups that exist now."""
-        return {group_id: run.group for group_id, run in self._runs.items() if run.group is not None}
+        return {
+            name: run.timeline.group for name, run in self._runs.items() if run.timeline.group is not None
+        }
 
     def entries(self, until: Until | None = None) -> Iterator[ReplayStep[K]]:
         """Run the replay once. Yields each group's entries in their order."""
@@ -183,7 +185,7 @@ class Replay(Generic[K]):
         Spark calls a group that rests at its next deadline. So what a takeover or another configuration adds
         before that may not be written yet.
         """
-        while (due_ms := run.next_due_ms()) is not None and due_ms <= until_ms:
+        while (due_ms := run.timeline.next_due_ms()) is not None and due_ms <= until_ms:
             yield from run.fire_until(due_ms, is_handled=True)
 
     def _run_of(self, group_id: str, group: AnyGroup | None = None) -> GroupRun[K]:

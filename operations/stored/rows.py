@@ -13,9 +13,14 @@ from msgspec import Struct
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.protocols.subscriptions import ProtocolError, by_topic
 from kafka_why.rocketmq_group import GroupState as RocketMqState
-from operations.stored.offset_rows import OffsetRow, PendingRow, committed
-from operations.stored.offset_rows import pending as pending_offsets
-from operations.stored.share_rows import ShareRow, share_partitions
+from operations.stored.partition_rows import (
+    OffsetRow,
+    PendingRow,
+    ShareRow,
+    committed_offsets,
+    pending_offsets,
+    share_partitions,
+)
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline_ms
 from state.kafka.classic_group import ClassicGroup
@@ -186,7 +191,7 @@ def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> G
     if isinstance(group, RocketMqGroup):
         members, offsets, pending, locks = list(_clients(group, protocol)), [], [], list(_locks(group))
     else:
-        members, offsets = list(_members(group, protocol)), list(committed(group))
+        members, offsets = list(_members(group, protocol)), list(committed_offsets(group))
         pending, locks = list(pending_offsets(group)), []
     common: dict[str, Any] = {
         "group_id": group.group_id,

@@ -71,7 +71,7 @@ class _Simulation:
 
     def _turn(self) -> bool:
         """Fire the next deadline, or do the next action. Return whether there was one until the end."""
-        due_ms = self._coordinator.next_due_ms()
+        due_ms = self._coordinator.timeline.next_due_ms()
         next_ms = self._agenda[0][0].at_ms if self._agenda else None
         if due_ms is not None and due_ms <= self._log.until_ms and (next_ms is None or due_ms <= next_ms):
             self._deliver(self._coordinator.fire_until(due_ms))

@@ -1,4 +1,4 @@
-"""A run of one group through the core: each step with its time.
+"""A run of one group through the core: its log from a recording, and each step with its time.
 
 The open loop applies the rows of a log as they are. The closed loop (`operations.whatif.answer`) makes
 its rows itself, from the answers to earlier ones.
@@ -10,10 +10,16 @@ from typing import NamedTuple, get_args
 
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
+from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat
 from kafka_why.escaping import visible, visible_text
+from kafka_why.why.wording import Clock
+from operations.replay.recording import ClockLine, Recording
+from operations.replay.replay import Replay
+from operations.replay.starts import starts_of
+from operations.replay.topic_contents import TopicContents
 from state.config import Configs, CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from state.inputs import Outage
+from state.inputs import Outage, Received
 from state.kafka.context import Effects
 from state.timeline import Row, Timeline
 
@@ -71,7 +77,7 @@ class SimulatedCoordinator:
 
     def __init__(self, group_id: str, configs: Configs, outages: Sequence[Outage] = ()) -> None:
         self.steps: list[RunStep] = []
-        self._timeline = Timeline(
+        self.timeline = Timeline(
             group_id, None, configs.first, step=self._step, outages=outages, changes=configs.changes
         )
 
@@ -83,22 +89,18 @@ class SimulatedCoordinator:
                 "timers, which no log has, so what-if is for Kafka's groups only"
             )
         before = len(self.steps)
-        self._timeline.apply(row)
+        self.timeline.apply(row)
         return self._since(before)
 
     def fire_until(self, until_ms: int) -> list[RunStep]:
         """Fire the deadlines that are due at `until_ms`."""
         before = len(self.steps)
-        self._timeline.fire_until(until_ms)
+        self.timeline.fire_until(until_ms)
         return self._since(before)
 
-    def next_due_ms(self) -> int | None:
-        """Return the time at which the next deadline fires unless a request comes before."""
-        return self._timeline.next_due_ms()
-
     def _since(self, before: int) -> list[RunStep]:
-        self._timeline.drain_effects()
-        for fault in self._timeline.faults:
+        self.timeline.drain_effects()
+        for fault in self.timeline.faults:
             head = visible(f"the coordinator's handling of {fault.cause} fails:")
             raise WhatIfError(visible_text([head, *fault.traceback.split("\n")]))
         return self.steps[before:]
@@ -119,3 +121,53 @@ def open_loop(log: GroupLog) -> Run:
         coordinator.apply(row)
     coordinator.fire_until(log.until_ms)
     return Run(log.group_id, coordinator.steps, log.until_ms)
+
+
+def log_of(recording: Recording, group_id: str) -> GroupLog:
+    """Return the group's requests from the one that created it on. Raises WhatIfError.
+
+    Requests that the coordinator refused unread are left out.
+    """
+    if any(state.group_id == group_id for state in recording.states()):
+        raise WhatIfError(
+            f"the recording begins while group {group_id} already exists; what-if needs the log from the "
+            "group's first request on, because it finds the clients in it"
+        )
+    starts = starts_of(recording, TopicContents.of(recording.outputs()))
+    start = starts.get(group_id)
+    if start is not None and start.is_cut and start.request is None:
+        raise WhatIfError(
+            f"the beginning of the log of group {group_id} is gone, and the group was not created anew "
+            "since; what-if needs the log from the group's first request on"
+        )
+    first = {group_id: start.request} if start is not None and start.is_cut else None
+    entries = Replay[None](recording, lambda _: None, groups={group_id}, first=first).entries()
+    rows = [
+        Row(entry.message.row.at_ms, entry.event.request_id, entry.event.request)
+        for entry in entries
+        if isinstance(entry.event, Received) and entry.message is not None
+    ]
+    if not rows:
+        raise WhatIfError(f"the log has no request of group {group_id}")
+    _check_protocol(group_id, rows)
+    clock_ms = max((line.time_ms for line in recording.log() if isinstance(line, ClockLine)), default=0)
+    header = recording.header
+    end_ms = clock_ms if header.until_ms is None else min(clock_ms, header.until_ms - 1)
+    return GroupLog(
+        group_id=group_id,
+        rows=rows,
+        configs=header.configs,
+        until_ms=max(end_ms, rows[-1].at_ms),
+        outages=[known.outage for known in header.outages],
+    )
+
+
+def _check_protocol(group_id: str, rows: Sequence[Row]) -> None:
+    """Raise WhatIfError if a client of the group has used the consumer protocol."""
+    first = next((row for row in rows if isinstance(row.request, ConsumerGroupHeartbeat)), None)
+    if first is not None:
+        raise WhatIfError(
+            f"group {group_id} had its first member of the consumer protocol at {Clock().time(first.at_ms)}; "
+            "what-if can simulate clients of the classic protocol only, because it has no model of when a "
+            "client gives partitions up and says so by ConsumerGroupHeartbeat"
+        )

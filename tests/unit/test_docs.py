@@ -27,7 +27,7 @@ from kafka_why.why.wording import Clock
 from operations.replay.recording_file import RecordingFile
 from operations.whatif.answer import answer
 from operations.whatif.changes import parse_changes
-from operations.whatif.recorded import log_of
+from operations.whatif.run import log_of
 from operations.whatif.text import answer_text
 from tests.harness import scraped
 from tests.harness.histories import Recorder

@@ -14,8 +14,7 @@ from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from operations.replay.recording import Line, RecordBytes, RecordingHeader, RequestLine, StartLine
 from operations.replay.recording_file import RecordingFile
 from operations.whatif.answer import answer
-from operations.whatif.recorded import log_of
-from operations.whatif.run import GroupLog, WhatIfError, open_loop
+from operations.whatif.run import GroupLog, WhatIfError, log_of, open_loop
 from operations.whatif.validation import MatchKind
 from state.config import Configs, CoordinatorConfig
 from state.kafka.classic_group import ClassicGroup
