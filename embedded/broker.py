@@ -77,7 +77,7 @@ class Ports(NamedTuple):
 
 
 def archive_options() -> list[str]:
-    """The JVM's options for the archive of the broker's classes, if there is one.
+    """Return the JVM's options for the archive of the broker's classes, if there is one.
 
     A JVM ignores an archive of other classes or of another Java.
     """
@@ -139,7 +139,7 @@ class EmbeddedBroker(Startable):
 
     @property
     def client_config(self) -> ClientConfig:
-        """How clients reach it. Known when `bootstrap_servers` are."""
+        """The settings of a client, known as soon as `bootstrap_servers` is."""
         return ClientConfig(self.bootstrap_servers, self._client_properties)
 
     def start(self) -> None:
@@ -174,7 +174,9 @@ class EmbeddedBroker(Startable):
             self._reap()
 
     def exit_code(self) -> int | None:
-        """The exit code of a broker that ended by itself, None while it runs or after `stop` and `kill`."""
+        """Return the exit code of a broker that ended by itself, or None while it runs and after `stop` and
+        `kill`.
+        """
         return None if self._watchdog is None else self._watchdog.poll()
 
     def _reap(self) -> None:
@@ -327,12 +329,14 @@ class EmbeddedBroker(Startable):
 
 
 def new_cluster_id() -> str:
-    """A random id of a Kafka cluster."""
+    """Return a random id of a Kafka cluster."""
     return urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=").replace("-", "_")
 
 
 def free_ports() -> Ports:
-    """Two ports that no process listens on now. Another process may take them before the broker does."""
+    """Return two ports on which no process listens now. Another process may take them before the broker
+    does.
+    """
     shuffled = random.sample(_PORT_RANGE, len(_PORT_RANGE))  # random, because tests may run side by side
     free = (port for port in shuffled if _is_free(port))
     return Ports(client=next(free), controller=next(free))
@@ -350,7 +354,7 @@ def _is_free(port: int) -> bool:
 
 
 def _answers(client_config: ClientConfig) -> bool:
-    """Whether the broker serves clients: it answers, and its controller has unfenced it."""
+    """Return True if the broker serves clients: it answers, and its controller has unfenced it."""
     host, port = client_config.bootstrap_servers.split(":")
     try:
         # Far cheaper than a Kafka client that fails.

@@ -39,7 +39,7 @@ class SupervisedBroker(BackgroundThread):
 
     @property
     def client_config(self) -> ClientConfig:
-        """How clients reach it. Known when `bootstrap_servers` are."""
+        """The settings of a client, known as soon as `bootstrap_servers` is."""
         return self._broker.client_config
 
     def start(self) -> None:
@@ -99,7 +99,7 @@ class SupervisedBroker(BackgroundThread):
         self._on_failure(failure)
 
     def _wait(self, pause_s: float) -> bool:
-        """Wait for the pause, and then for space on the disk. False if the service stops meanwhile."""
+        """Wait for the pause, and then for space on the disk. Return False if the service stops meanwhile."""
         is_told = False
         while not self._stopped.wait(pause_s):
             full = describe_full_disk([self._broker.data_dir])

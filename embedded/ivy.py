@@ -124,7 +124,7 @@ def _settings_xml(cache: Path) -> bytes:
 
 
 def maven_mirror() -> str | None:
-    """The repository configured on this machine instead of Maven Central, None if there is none.
+    """Return the repository configured on this machine instead of Maven Central, or None if there is none.
 
     It is ``$DEFAULT_ARTIFACT_REPOSITORY`` (the variable Spark reads for the same purpose), else the mirror of
     ``central`` in ``~/.m2/settings.xml``.
@@ -143,7 +143,7 @@ def maven_mirror() -> str | None:
 
 
 def _failures(output: str) -> Iterator[tuple[str, str]]:
-    """The failures in Ivy's report: (coordinate or file, reason)."""
+    """Yield the failures in Ivy's report: (coordinate or file, reason)."""
     server_errors = re.findall(r"Server access error at url \S*?/([^/ ]+) \((.+)\)$", output, re.MULTILINE)
     for group, name, version, reason in re.findall(r":: (\S+)#(\S+);(\S+): (.+)$", output, re.MULTILINE):
         details = [why for file, why in server_errors if file.startswith(f"{name}-{version}.")]

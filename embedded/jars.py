@@ -44,7 +44,7 @@ class LockedFile(NamedTuple):
 
 
 class JarSet(NamedTuple):
-    """One set of jars: the requested artifacts, and the files that they resolve to."""
+    """A set of jars: the requested artifacts, and the files that they resolve to."""
 
     name: SetName
     artifacts: tuple[Artifact, ...]
@@ -53,17 +53,21 @@ class JarSet(NamedTuple):
 
 
 def spark_jars() -> list[Path]:
-    """Absolute paths of the jars for ``spark.jars``, fetched first if missing. Raises `JarsUnavailable`."""
+    """Return absolute paths of the jars for ``spark.jars``, fetched first if missing. Raises
+    `JarsUnavailable`.
+    """
     return jar_paths("spark")
 
 
 def broker_classpath() -> list[Path]:
-    """Absolute paths of the Kafka broker's jars, fetched first if missing. Raises `JarsUnavailable`."""
+    """Return absolute paths of the Kafka broker's jars, fetched first if missing. Raises
+    `JarsUnavailable`.
+    """
     return jar_paths("broker")
 
 
 def jar_paths(name: SetName) -> list[Path]:
-    """Absolute paths of a set's jars, fetched first if missing. Raises `JarsUnavailable`."""
+    """Return absolute paths of a set's jars, fetched first if missing. Raises `JarsUnavailable`."""
     jar_set = read_jar_sets(JARS_TOML.read_text())[name]
     folder = _jars_dir() / f"{name}-{_digest(jar_set.files)}"
     if not _is_complete(folder, jar_set.files):
@@ -115,7 +119,7 @@ def lock() -> None:
 
 
 def render_lock(locked: dict[SetName, list[LockedFile]]) -> str:
-    """The TOML text for the lower part of `jars.toml`."""
+    """Return the TOML text for the lower part of `jars.toml`."""
     lines = ["[locked]"]
     for name, files in locked.items():
         rows = [f'name = "{it.name}", size_bytes = {it.size_bytes}, sha256 = "{it.sha256}"' for it in files]
@@ -139,7 +143,7 @@ def _digest(files: tuple[LockedFile, ...]) -> str:
 
 
 def _is_complete(folder: Path, files: tuple[LockedFile, ...]) -> bool:
-    """The cheap check of every start. Contents were checked before the folder was moved here."""
+    """Return True if all files have their size. Contents were checked before the folder was moved here."""
     try:
         return all((folder / file.name).stat().st_size == file.size_bytes for file in files)
     except OSError:
@@ -219,7 +223,7 @@ def _list_files(folder: Path) -> list[LockedFile]:
 
 
 def main(arguments: list[str]) -> None:
-    """``python -m embedded.jars [--lock | --list]``."""
+    """Run ``python -m embedded.jars [--lock | --list]``."""
     if arguments not in ([], ["--lock"], ["--list"]):
         sys.exit("usage: python -m embedded.jars [--lock | --list]")
     try:

@@ -1,4 +1,4 @@
-"""Finding a Java that Spark and Kafka can run on."""
+"""Discovery of a Java that Spark and Kafka can run on."""
 
 import functools
 import os
@@ -21,7 +21,8 @@ class JavaNotFound(RuntimeError):
 
 
 def find_java() -> Path:
-    """The ``java`` executable of the first suitable Java: that of ``$JAVA_HOME``, else the one on ``$PATH``.
+    """Return the ``java`` executable of the first suitable Java: that of ``$JAVA_HOME``, else the one on
+    ``$PATH``.
 
     A Java is suitable if it is Java 17 or newer and has the module that Spark loads. The path is
     ``<java.home>/bin/java`` as Java itself reports it, not a version manager's shim, because Spark expects
@@ -69,7 +70,7 @@ def _probe(java: Path) -> tuple[int, Path] | None:
 
 
 def _run(java: Path, *options: str) -> str | None:
-    """The standard error output of a Java, None if it fails."""
+    """Return the standard error output of a Java, or None if it fails."""
     command = [str(java), *options]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_TIMEOUT_S, check=True)

@@ -1,4 +1,4 @@
-"""The project's files outside the source tree."""
+"""Paths of the project's files outside the source tree."""
 
 import os
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def cache_dir() -> Path:
-    """The folder for files that can be downloaded again, such as jars.
+    """Return the folder for files that can be downloaded again, such as jars.
 
     ``$SPARK_GROUP_COORDINATOR_CACHE``, else ``$XDG_CACHE_HOME/spark-group-coordinator``, else the same under
     ``~/.cache``. The environment is read at each call, so a test can change it. The folder need not exist.
@@ -20,14 +20,14 @@ def cache_dir() -> Path:
 
 
 def spark_archive() -> Path:
-    """The archive of Spark's classes of this installation (`streaming.query.class_archive`). It may not
+    """Return the path of the archive of Spark's classes (`streaming.query.class_archive`), which may not
     exist.
     """
     return _share() / "spark-classes.jsa"
 
 
 def broker_archive() -> Path:
-    """The same of the embedded broker's classes."""
+    """Return the path of the archive of the embedded broker's classes, which may not exist."""
     return _share() / "broker-classes.jsa"
 
 

@@ -1,6 +1,4 @@
-"""Fairness among tenants: a queue in which they take turns, a bound on what all have under way, and a
-thread.
-"""
+"""Fairness among tenants: a queue in which they take turns, a capacity limiter, and a worker thread."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -30,7 +28,7 @@ class Waiter(Protocol):
     """An item of a queue."""
 
     def done(self) -> bool:
-        """Return True if it waits no more, because its client is gone."""
+        """Return True if the item no longer waits, because its client is gone."""
         ...
 
 
@@ -38,21 +36,21 @@ W = TypeVar("W", bound=Waiter)
 
 
 class Turn(asyncio.Future[None]):
-    """The turn of a request, which gets a result when it comes."""
+    """The turn of a waiting request: a future that is done when the request may go on."""
 
     __slots__ = ("request_bytes",)
     request_bytes: int
 
     @classmethod
     def of(cls, request_bytes: int) -> "Turn":
-        """Return the turn of a request of this size."""
+        """Return a turn for a request of this size."""
         turn = cls(loop=asyncio.get_running_loop())
         turn.request_bytes = request_bytes
         return turn
 
 
 class FairQueue(Generic[W]):
-    """Waiters by tenant. Tenants take turns, in the order in which they began to wait."""
+    """A queue of waiters by tenant. Tenants take turns, in the order in which they began to wait."""
 
     __slots__ = ("_lines",)
 
@@ -69,12 +67,12 @@ class FairQueue(Generic[W]):
         return sum(not waiter.done() for line in self._lines.values() for waiter in line)
 
     def append(self, waiter: W) -> None:
-        """Add a waiter of the current tenant."""
+        """Add a waiter for the current tenant."""
         self._lines.setdefault(TENANT.get(), deque()).append(waiter)
 
     def first(self) -> W | None:
-        """Return the waiter whose turn is next, or None if nobody waits. One that is done does not cost its
-        tenant the turn.
+        """Return the next waiter, or None if nobody waits. Skip waiters that are done, which do not use up
+        their tenant's turn.
         """
         while self._lines:
             tenant, line = next(iter(self._lines.items()))
@@ -86,7 +84,7 @@ class FairQueue(Generic[W]):
         return None
 
     def popleft(self) -> W:
-        """Remove the first waiter, and let another tenant be next."""
+        """Remove and return the first waiter, and move its tenant to the end of the queue."""
         tenant, line = self._lines.popitem(last=False)
         waiter = line.popleft()
         if line:
@@ -99,9 +97,9 @@ class FairQueue(Generic[W]):
 
 
 class CapacityLimiter:
-    """Room for `requests` requests at one time, while they have fewer than `total_bytes` bytes: the last one
-    may exceed these. Tenants that wait get room by turns. `async with` takes room for a request whose bytes
-    do not count.
+    """A limiter for `requests` concurrent requests of fewer than `total_bytes` bytes in total. The last
+    request may exceed the bytes. Waiting tenants take turns. `async with` acquires capacity for a request of
+    0 bytes.
     """
 
     def __init__(self, requests: int, total_bytes: int = UNLIMITED) -> None:
@@ -111,12 +109,12 @@ class CapacityLimiter:
 
     @property
     def waiting(self) -> int:
-        """The number of connections that wait for room."""
+        """The number of connections that wait for capacity."""
         return self._waiting.waiting
 
     def try_acquire(self, request_bytes: int = 0) -> bool:
-        """Take room for a request, unless there is none or a connection waits for it. Returns whether it is
-        taken.
+        """Acquire capacity without waiting. Return False if there is none, or if other requests wait
+        for it.
         """
         if self._waiting or not self._has_room:
             return False
@@ -124,7 +122,7 @@ class CapacityLimiter:
         return True
 
     async def acquire(self, request_bytes: int = 0) -> None:
-        """Take room for a request when there is some."""
+        """Acquire capacity for a request, and wait for it if necessary."""
         if self.try_acquire(request_bytes):
             return
         turn = Turn.of(request_bytes)
@@ -137,7 +135,7 @@ class CapacityLimiter:
             raise
 
     def release(self, request_bytes: int = 0) -> None:
-        """Give the room of a request back."""
+        """Release the capacity of a request, and give it to those that wait."""
         self._requests_left += 1
         self._bytes_left += request_bytes
         while self._has_room and self._waiting.first() is not None:
@@ -166,7 +164,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """Work that waits for the thread."""
+    """A call that waits for the thread."""
 
     work: Callable[[], Any]
     result: Future[Any]
@@ -176,7 +174,7 @@ class _Work:
 
 
 class FairThread:
-    """One thread, in which tenants take turns."""
+    """A worker thread in which tenants take turns."""
 
     def __init__(self, name: str) -> None:
         self._executor = ThreadPoolExecutor(1, name)
@@ -184,7 +182,9 @@ class FairThread:
         self._lock = Lock()
 
     def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
-        """Return the result of work in the thread. What is cancelled in time does not begin."""
+        """Call `work` in the thread, and return the future of its result. A call that is cancelled in time
+        does not begin.
+        """
         result: Future[R] = Future()
         with self._lock:
             self._waiting.append(_Work(partial(work, *args, **kwargs), result))
@@ -192,7 +192,7 @@ class FairThread:
         return asyncio.wrap_future(result)
 
     def _run_next(self) -> None:
-        """Do what is next now, whatever was next when this was submitted."""
+        """Run the call that is next now, which may not be the one for which this was submitted."""
         with self._lock:
             if self._waiting.first() is None:
                 return  # it was cancelled

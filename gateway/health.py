@@ -1,4 +1,4 @@
-"""Whether a gateway is ready for clients, and why not."""
+"""Readiness of a gateway for clients, with the reason if it is not ready."""
 
 import asyncio
 import time
@@ -28,13 +28,13 @@ _GROUP_ID, _CLIENT_ID, _DESCRIBE_VERSION = "__readiness", "gateway", 5
 
 
 class AnsweringBackend(Backend, Protocol):
-    """A backend that knows when it was answered last, in seconds of `time.monotonic`."""
+    """A backend with the time of its last answer, in seconds of `time.monotonic`."""
 
     answered_at_s: float
 
 
 class Readiness:
-    """For the event loop's thread."""
+    """The readiness checks of one gateway. Runs on the event loop's thread."""
 
     def __init__(self, gateway: Gateway, cluster: Cluster, backend: AnsweringBackend) -> None:
         self._gateway = gateway
@@ -43,7 +43,7 @@ class Readiness:
         self._asked: dict[str, tuple[float, asyncio.Task[str | None]]] = {}
 
     async def checks(self, exclude: Collection[str] = ()) -> Checks:
-        """Make the checks, except those in `exclude`."""
+        """Run the checks, except those in `exclude`, and return their outcomes."""
         makers: dict[str, Callable[[], Awaitable[str | None]]] = {
             LISTENING: self._listening,
             BROKERS: lambda: self._recent(BROKERS, self._brokers),
@@ -59,7 +59,9 @@ class Readiness:
         return None if self._gateway.is_listening else "the gateway does not listen"
 
     async def _recent(self, name: str, check: Callable[[], Awaitable[str | None]]) -> str | None:
-        """The outcome of a check that began a short time ago, or of a new one. All callers share it."""
+        """Return the outcome of a check that began a short time ago, or of a new one. All callers share
+        it.
+        """
         began_s, task = self._asked.get(name, (0.0, None))
         if task is None or (task.done() and time.monotonic() - began_s > AGE_MAX_S):
             task = asyncio.ensure_future(check())

@@ -19,19 +19,20 @@ class LimitError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Sizes in bytes, times in seconds. The defaults are Kafka's if Kafka has the limit.
+    """The limits of one gateway: sizes in bytes, times in seconds. The defaults are Kafka's where Kafka has
+    the limit.
 
     A connection has at most `in_flight_per_connection` requests that are read and not yet answered. While
-    these have `in_flight_bytes_per_connection` bytes or more, the gateway reads nothing more of the
-    connection. So one frame may exceed this bound. `forwarded` bounds the requests at the brokers at one
-    time, over all connections, `at_coordinator` those at the coordinator that it does not park. Connections
-    that find no room wait, and the gateway reads nothing more of them.
+    these have `in_flight_bytes_per_connection` bytes or more, the gateway does not read from the connection,
+    so one frame may exceed this bound. `forwarded` bounds the concurrent requests at brokers over all
+    connections, and `at_coordinator` those at the coordinator that it does not park. The gateway does not
+    read from connections that wait for this capacity.
 
     If clients have to authenticate, a connection has one request under way until it has authenticated, and
-    the gateway closes it after `authentication_timeout_s` without. A TLS handshake has the same time.
+    the gateway closes it after `authentication_timeout_s` otherwise. A TLS handshake has the same time.
 
-    A quota allows a burst of `quota_window_num` windows of `quota_window_s`, and throttles a request for one
-    window at most.
+    A quota allows a burst of `quota_window_num` windows of `quota_window_s`, and throttles a request for at
+    most one window.
     """
 
     frame_bytes: int = 100 * MIB  # socket.request.max.bytes
@@ -66,7 +67,7 @@ class Limits:
     quota_window_s: float = 1.0  # quota.window.size.seconds
 
     def with_settings(self, settings: Mapping[str, str]) -> "Limits":
-        """Return the limits with these settings by the names in SETTINGS. Raises LimitError."""
+        """Return these limits changed by settings, whose names are those in SETTINGS. Raises LimitError."""
         changed: dict[str, Any] = {}
         for name, value in settings.items():
             if name not in SETTINGS:

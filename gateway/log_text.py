@@ -9,7 +9,9 @@ TEXT_MAX_CHARS = 64
 
 
 def quoted(text: str | bytes) -> str:
-    """The beginning of the text in quotes, all but printable ASCII escaped. A cut text has its length."""
+    """Return the beginning of the text in quotes, with all but printable ASCII escaped. A truncated text is
+    followed by its length.
+    """
     shown = ascii(text[:TEXT_MAX_CHARS])
     if len(text) <= TEXT_MAX_CHARS:
         return shown
@@ -24,7 +26,7 @@ _INTERVAL_S = 1.0
 
 
 class RateLimitedWarning:
-    """Logs `event` at once, then once a second if there were more events. Used on the loop's thread.
+    """A log event that is written at most once a second: the first one at once. For the event loop's thread.
 
     Each line has, in the field `counted`, the number of events since the previous line. Its other fields
     describe only the last event.
@@ -45,7 +47,9 @@ class RateLimitedWarning:
         self._is_waiting = False
 
     def add(self, **last: Any) -> None:
-        """Count an event. `last` are the fields of its log line. Texts in them are cut to ERROR_MAX_CHARS."""
+        """Count an event. `last` are the fields of its log line, whose texts are truncated to
+        ERROR_MAX_CHARS.
+        """
         self._unsaid += 1
         self._last = last
         if not self._is_waiting:

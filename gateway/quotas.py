@@ -30,19 +30,19 @@ class QuotasError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class QuotaRules:
-    """Requests a second by entity, and new connections a second by IP address. `DEFAULT` stands for all that
-    have no entry of their own.
+    """The rules of a quotas file: requests a second by entity, and new connections a second by IP address.
+    `DEFAULT` stands for all that have no entry of their own.
     """
 
     requests: Mapping[Entity, float] = field(default_factory=dict)
     connections: Mapping[str, float] = field(default_factory=dict)
 
     def request_rate(self, user: str, client_id: str) -> tuple[Entity, float] | None:
-        """Return the rate that holds for a client, and the clients that share it. Returns None if there is no
+        """Return the rate that applies to a client, and the clients that share it, or None if there is no
         quota.
 
-        The order is that of Kafka's ClientQuotaManager. A user's quota holds for all of its client ids
-        together; a default gives each user, or each client id, a quota of its own.
+        The order is that of Kafka's ClientQuotaManager. A user's quota applies to all of its client ids
+        together. A default gives each user, or each client id, a quota of its own.
         """
         for named, shared in (
             ((user, client_id), (user, client_id)),
@@ -60,7 +60,7 @@ class QuotaRules:
         return None
 
     def connection_rate(self, address: str) -> float | None:
-        """Return the new connections a second that an IP address may make, None without a quota."""
+        """Return the new connections a second that an IP address may make, or None if there is no quota."""
         return self.connections.get(address, self.connections.get(DEFAULT))
 
 
@@ -114,10 +114,10 @@ def _add(rates: dict[Any, float], key: Any, rate: float) -> None:
 class TokenBucket:
     """Kafka's token bucket (KIP-599): `rate` tokens a second, at most `burst`. It is full at the beginning.
 
-    A request takes a token also where there is none. The number is negative then: a debt. While there is a
-    debt, clients are throttled until it would be paid. The debt is at most `rate` tokens times
-    `longest_s`, so no client is throttled for longer than `longest_s`. That is how Kafka bounds its request
-    quota (ClientRequestQuotaManager), because a member that is silent for too long loses its session.
+    A request takes a token even if there is none. The number of tokens is then negative: a debt. While there
+    is a debt, clients are throttled until it would be paid. The debt is at most `rate` tokens times
+    `longest_s`, so no client is throttled for longer than `longest_s`. Kafka bounds its request quota in the
+    same way (ClientRequestQuotaManager), because a member that is silent for too long loses its session.
     """
 
     __slots__ = ("_at_s", "_burst", "_least", "_tokens", "rate")
@@ -130,13 +130,13 @@ class TokenBucket:
         self._at_s = now_s
 
     def charge_exceeds(self, now_s: float) -> bool:
-        """Take a token. Returns whether there was none: the client is to be throttled."""
+        """Take a token. Return True if there was none, so that the client has to be throttled."""
         self._refill(now_s)
         self._tokens = max(self._tokens - 1, self._least)
         return self._tokens < 0
 
     def try_charge(self, now_s: float) -> bool:
-        """Take a token if there is one. Returns whether there was."""
+        """Take a token if there is one. Return False if there is none."""
         self._refill(now_s)
         if self._tokens < 1:
             return False
@@ -144,17 +144,17 @@ class TokenBucket:
         return True
 
     def wait_s(self, now_s: float) -> float:
-        """The seconds until there is a token, at most `longest_s`."""
+        """Return the seconds until there is a token, at most `longest_s`."""
         self._refill(now_s)
         return min(max((1 - self._tokens) / self.rate, 0.0), -self._least / self.rate)
 
     def throttle_s(self, now_s: float) -> float:
-        """The seconds until the debt is paid. 0 without a debt."""
+        """Return the seconds until the debt is paid, 0 without a debt."""
         self._refill(now_s)
         return max(-self._tokens / self.rate, 0.0)
 
     def is_full(self, now_s: float) -> bool:
-        """Whether it is the same as a new one."""
+        """Return True if the bucket equals a new one."""
         self._refill(now_s)
         return self._tokens >= self._burst
 
@@ -174,7 +174,9 @@ NO_RULES = QuotaRules()
 
 
 class Quotas:
-    """A bucket that was looked up holds until `version` changes."""
+    """The token buckets of a gateway's clients. A bucket that was looked up is valid until `version` changes.
+    For the event loop's thread.
+    """
 
     def __init__(
         self, limits: Limits, rules: QuotaRules = NO_RULES, now_s: Callable[[], float] = time.monotonic
@@ -200,7 +202,7 @@ class Quotas:
         self.version += 1
 
     def requests_of(self, user: str, client_id: str) -> TokenBucket | None:
-        """Return the bucket of a client's requests. Returns None if it has no quota."""
+        """Return the bucket of a client's requests, or None if it has no quota."""
         found = self._rules.request_rate(user, client_id)
         if found is None:
             return None
@@ -210,12 +212,12 @@ class Quotas:
         return self._bucket(self._requests, (shared_user, shared_id), rate)
 
     def connections_of(self, address: str) -> TokenBucket | None:
-        """Return the bucket of new connections from an IP address. Returns None if it has no quota."""
+        """Return the bucket of new connections from an IP address, or None if it has no quota."""
         rate = self._rules.connection_rate(address)
         return None if rate is None else self._bucket(self._connections, address, rate)
 
     def buckets(self) -> int:
-        """How many buckets there are."""
+        """Return the number of buckets."""
         return len(self._requests) + len(self._connections)
 
     def _bucket(self, buckets: dict[Hashable, TokenBucket], key: Hashable, rate: float) -> TokenBucket:
@@ -227,7 +229,7 @@ class Quotas:
         return bucket
 
     def _drop_full(self, except_for: TokenBucket) -> None:
-        """Drop the buckets that are the same as new ones."""
+        """Remove the buckets that equal new ones."""
         now_s = self.now_s()
         for buckets in (self._requests, self._connections):
             for key in [k for k, one in buckets.items() if one is not except_for and one.is_full(now_s)]:

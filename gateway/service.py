@@ -1,4 +1,4 @@
-"""A gateway and its dependencies, on a thread of its own."""
+"""A gateway and its dependencies, running on a thread of its own."""
 
 import asyncio
 import gc
@@ -71,8 +71,8 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class RunningGateway:
-    """A gateway that runs. Its methods are for other threads than its own. They raise TimeoutError if the
-    event loop is stuck.
+    """A running gateway. Its methods are for other threads than its own. They raise TimeoutError if the event
+    loop does not respond.
     """
 
     address: Address
@@ -82,7 +82,7 @@ class RunningGateway:
     _stop: asyncio.Event
 
     def numbers(self) -> Numbers:
-        """What it has counted, and its state now."""
+        """Return the gateway's counters and current state."""
 
         async def numbers() -> Numbers:
             return self._gateway.numbers()
@@ -90,18 +90,18 @@ class RunningGateway:
         return self._ask(numbers(), LOOP_TIMEOUT_S)
 
     def checks(self, exclude: Collection[str] = ()) -> Checks:
-        """Whether it is ready for clients: see `gateway.health`."""
+        """Return the outcomes of the readiness checks: see `gateway.health`."""
         return self._ask(self._readiness.checks(exclude), LOOP_TIMEOUT_S)
 
     def drain(self, timeout_s: float) -> None:
-        """Accept no more connections, and wait until those that are open have ended, or for this time."""
+        """Accept no more connections, and wait until the open ones have ended, for at most this time."""
         try:
             self._ask(self._gateway.drain(timeout_s), timeout_s + LOOP_TIMEOUT_S)
         except TimeoutError:
             log.error("the gateway could not drain, because its event loop does not answer")
 
     def stop(self) -> None:
-        """End the event loop, which closes what is still open."""
+        """Stop the event loop, which closes everything that is still open."""
         self._loop.call_soon_threadsafe(self._stop.set)
 
     def _ask(self, question: Coroutine[Any, Any, T], timeout_s: float) -> T:
@@ -120,7 +120,7 @@ def running(options: GatewayOptions) -> Iterator[RunningGateway]:
     """Run a gateway until the block ends.
 
     Raises one of STARTUP_ERRORS, ClientError of `clients.pending` if the coordinator's topics do not exist,
-    KafkaError if no broker answers, ValueError if the servers are not HOST:PORT,... .
+    KafkaError if no broker answers, and ValueError if the servers are not HOST:PORT,... .
     """
     cluster = Cluster.of(options.client_config, options.limits)
     if options.security.by_broker and cluster.access.sasl is None:
@@ -174,14 +174,14 @@ def running(options: GatewayOptions) -> Iterator[RunningGateway]:
 
 @cache
 def _freeze_imports() -> None:
-    """Exempt the objects of all imported modules from garbage collections, once in each process.
+    """Exempt the objects of all imported modules from garbage collection, once in each process.
 
-    The objects of requests make collections frequent. Where these do not walk the modules, a request costs
-    0.74 of the processor time with 500 under way on one connection, 0.89 with 1,000 connections, and the
-    slowest hundredth of 500 takes 0.63 of the time.
+    The objects of requests make collections frequent. When collections skip the modules, a request takes 0.74
+    of the processor time with 500 under way on one connection, 0.89 with 1,000 connections, and the slowest
+    hundredth of 500 takes 0.63 of the time.
 
-    The objects of one large request bring on a collection of all objects of requests, which takes 40 ms of a
-    step, several times. With these thresholds the request has a few small ones.
+    The objects of one large request trigger a collection of all objects of requests, which takes 40 ms of a
+    step, several times. With these thresholds the request has a few small collections.
     """
     gc.collect()
     gc.freeze()
@@ -190,7 +190,7 @@ def _freeze_imports() -> None:
 
 
 def _run(started: Future[RunningGateway], serve: Callable[[], Coroutine[None, None, None]]) -> None:
-    """Run the event loop. An error before the gateway listens is raised to the caller that waits for
+    """Run the event loop. An error before the gateway listens is raised in the thread that waits for
     `started`.
     """
     try:

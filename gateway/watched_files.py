@@ -15,7 +15,7 @@ log = structlog.get_logger()
 
 
 class WatchedFiles(Generic[T]):
-    """What some files say together. `value` is that of the last files that could be used."""
+    """The parsed content of some files. `value` is that of the last files that could be used."""
 
     def __init__(self, files: Sequence[Path], read: Callable[[], T]) -> None:
         """Read the files. Raises what `read` raises, which names the file and has no part of its content."""
@@ -26,11 +26,15 @@ class WatchedFiles(Generic[T]):
         self.value = read()
 
     def read_again(self) -> bool:
-        """Read the files if they are not those of `value`, and return whether. Raises what `read` raises."""
+        """Read the files if they have changed since `value` was read, and return True then. Raises what
+        `read` raises.
+        """
         return self._read_if_other(self._signatures())
 
     def refresh(self) -> bool:
-        """As `read_again`, but files that cannot be used are logged, once. Any thread may call this."""
+        """Read the files again if they have changed, and return True then. Files that cannot be used are
+        logged once. Any thread may call this.
+        """
         found = self._signatures()
         try:
             is_new = self._read_if_other(found)
@@ -63,9 +67,9 @@ class WatchedFiles(Generic[T]):
 
 
 def _signature(path: Path) -> _Signature:
-    """What changes with a file's content, None if the file is not there.
+    """Return a signature that changes with a file's content, or None if the file is missing.
 
-    Kubernetes replaces a file by one of another inode. A copy may keep the time of its original.
+    Kubernetes replaces a file by one with another inode. A copy may keep the time of its original.
     """
     try:
         found = path.stat()

@@ -44,11 +44,11 @@ H = TypeVar("H", bound=HeldRequest)
 
 
 class AdaptiveTimeout:
-    """How long a member's request is held: `least_ms`, or three times what the slowest of the recent answers
-    took, but at most `most_ms`.
+    """The time for which a member's request is held: `least_ms`, or three times what the slowest recent
+    answer took, but at most `most_ms`.
 
-    A member sends nothing while it is held, so an absent coordinator must not hold it for long. A slow
-    coordinator must be waited for, because otherwise no member would learn of a rebalance.
+    A member sends nothing while its request is held, so an absent coordinator must not hold it for long. A
+    slow coordinator must be waited for, because otherwise no member would learn of a rebalance.
     """
 
     def __init__(self, least_ms: int, most_ms: int) -> None:
@@ -79,20 +79,22 @@ class HeldRequests(Generic[H]):
         self._held.append(request)
 
     def give_up(self, now_s: float) -> Iterator[H]:
-        """Take out the requests that are not to be held any longer."""
+        """Remove and yield the requests that must not be held any longer."""
         bound_s = self.timeout.bound_s
         while (first := self.first()) is not None and first.asked_at_s + bound_s <= now_s:
             yield self._held.popleft()
 
     def first(self) -> H | None:
-        """The request that is held for the longest time. Those before it, which are over, are dropped."""
+        """Return the request that has been held longest, or None. Drop those before it that nothing waits
+        for.
+        """
         held = self._held
         while held and not held[0].is_wanted():
             held.popleft()
         return held[0] if held else None
 
     def check_at_s(self) -> float | None:
-        """When a request may have to be given up next, None if none is held."""
+        """Return the time at which the next request may have to be given up, or None if none is held."""
         first = self.first()
         return None if first is None else first.asked_at_s + self.timeout.bound_s
 
@@ -118,7 +120,7 @@ class Backend(Protocol):
     def header(
         self, group_id: str, api_version: int, client_id: str, client_host: str, principal: str
     ) -> Header:
-        """The header of a request about this group, with a new correlation id."""
+        """Return the header of a request about this group, with a new correlation id."""
 
     async def ask(self, request: Request[R], timeout_ms: int | None = None) -> R:
         """Return the response. If none comes, it has only an error code, and a log line has the reason.
@@ -129,8 +131,9 @@ class Backend(Protocol):
 
 
 class _Answered(asyncio.Future[Any]):
-    """A response that is waited for. When nothing waits for it any more, the backend forgets its request,
-    which would otherwise be kept until its time is over: for a JoinGroup the client says how long that is.
+    """The future of one response. When nothing waits for it any more, the backend forgets the request.
+    Otherwise the request would be kept until its time is over, and for a JoinGroup the client says how long
+    that is.
     """
 
     __slots__ = ("backend", "waiting")
@@ -138,7 +141,7 @@ class _Answered(asyncio.Future[Any]):
     waiting: "_Waiting | None"
 
     def cancel(self, msg: Any = None) -> bool:
-        """See `asyncio.Future`."""
+        """Cancel the future, and forget its request."""
         is_cancelled = super().cancel(msg)
         if is_cancelled and self.waiting is not None:
             self.backend.forget(self.waiting)
@@ -153,7 +156,7 @@ class _Waiting(PendingRequest):
     answered: _Answered
 
     def is_wanted(self) -> bool:
-        """See `PendingRequest`. Nothing waits for a request that was given up, or whose client is gone."""
+        """Return False if the request was given up, or if its client is gone."""
         return not self.answered.done()
 
 
@@ -189,7 +192,9 @@ class CoordinatorBackend:
     def header(
         self, group_id: str, api_version: int, client_id: str, client_host: str, principal: str
     ) -> Header:
-        """See `Backend`."""
+        """Return the header of a request, with the reply partition and the next correlation id of the
+        client.
+        """
         return Header(
             group_id=group_id,
             correlation_id=self._client.next_correlation_id(),
@@ -201,12 +206,14 @@ class CoordinatorBackend:
         )
 
     async def ask(self, request: Request[R], timeout_ms: int | None = None) -> R:
-        """See `Backend`. A response that comes after cancellation is dropped."""
+        """Send a request and return the response. A response that comes after cancellation is dropped."""
         answered: R = await self.send(request, timeout_ms)
         return answered
 
     def send(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
-        """As `ask`, without waiting. The future has a result in the end, unless it is cancelled."""
+        """Send a request, and return the future of its response, which gets a result unless it is
+        cancelled.
+        """
         if not self._unsent:
             self._loop = asyncio.get_running_loop()
             self._loop.call_soon(self._flush)
@@ -228,7 +235,7 @@ class CoordinatorBackend:
         return waiting.answered
 
     def _flush(self) -> None:
-        """Send the requests of this turn. No broker is waited for."""
+        """Send the requests of this turn of the event loop, without waiting for a broker."""
         requests, self._unsent = self._unsent, []
         if self._has_forgotten:
             requests, self._has_forgotten = [one for one in requests if one.is_wanted()], False
@@ -239,7 +246,7 @@ class CoordinatorBackend:
             self._receive([(request, failure) for request in requests])
 
     def _check_held(self) -> None:
-        """Give up the requests that have been held for too long, and come back when there may be others."""
+        """Give up the requests that have been held for too long, and set the timer for the next check."""
         assert self._loop is not None
         now_s = time.monotonic()
         for waiting in self._held.give_up(now_s):
@@ -254,7 +261,7 @@ class CoordinatorBackend:
             self._timer = self._loop.call_later(max(check_at_s - now_s, _CHECK_LEAST_S), self._check_held)
 
     def _receive(self, outcomes: Sequence[SettledRequest]) -> None:
-        """Called by any thread, also for a response that comes after its request was given up."""
+        """Queue outcomes for the event loop. Any thread may call this, also after a request was given up."""
         self._outcomes.append(outcomes)
         if not self._is_woken and self._loop is not None:
             self._is_woken = True
@@ -312,11 +319,11 @@ class CoordinatorBackend:
             waiting.answered.set_result(response)
 
     def forget(self, waiting: _Waiting) -> None:
-        """Keep nothing of a request for which nothing waits any more."""
+        """Forget a request that nothing waits for any more."""
         self._has_forgotten = True
         self._client.forget(waiting)
 
     def close(self) -> None:
-        """Check the held requests no more. The owner of the client closes the client after this."""
+        """Stop checking the held requests. The owner of the client closes the client after this."""
         if self._timer is not None:
             self._timer.cancel()

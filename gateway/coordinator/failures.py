@@ -82,7 +82,7 @@ BY_CODE: Mapping[int, Failure] = MappingProxyType(
 
 
 def failure_of(error: ClientError) -> Failure:
-    """Return the row of the tables that applies."""
+    """Return the row of BY_TYPE or BY_CODE that applies to an error."""
     if isinstance(error, CoordinatorError):
         return Failure(error.error_code, "the coordinator's own refusal")
     if isinstance(error, RequestNotSent) and (cause := error.__cause__) is not None:

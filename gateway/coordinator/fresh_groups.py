@@ -40,11 +40,11 @@ R = TypeVar("R")
 
 
 class Rounds(Generic[S]):
-    """Does the work of callers in rounds. A round begins when the one before it has ended, with all callers
+    """Callers' work, done in rounds. A round begins when the previous one has ended, and includes all callers
     that came until then. `begin` runs once a round, and all work of the round gets its result.
 
-    So each caller gets the result of a round that began after its call. The work is done one piece at a time,
-    and callers with equal keys share a result: what is in memory does not grow with the number of callers.
+    So each caller gets the result of a round that began after its call. Pieces of work run one at a time, and
+    callers with equal keys share a result: the memory in use does not grow with the number of callers.
     """
 
     def __init__(self, begin: Callable[[], Awaitable[S]]) -> None:
@@ -54,7 +54,7 @@ class Rounds(Generic[S]):
 
     async def run(self, key: Hashable, work: Callable[[S], Awaitable[R]]) -> R:
         """Return the result of `work`, or of the same work of another caller with this key. Work that all of
-        its callers have cancelled is left out.
+        its callers have cancelled is skipped.
         """
         piece = self._waiting.setdefault(key, _Piece(work))
         result: asyncio.Future[R] = asyncio.get_running_loop().create_future()
@@ -86,7 +86,7 @@ class Rounds(Generic[S]):
 
 
 class _Piece(Generic[S]):
-    """Work of one round, and the results that its callers wait for."""
+    """A piece of work of a round, and the futures of its callers."""
 
     __slots__ = ("_work", "results")
 
@@ -126,7 +126,9 @@ log = structlog.get_logger()
 
 
 class FreshGroups:
-    """The groups, at least as of the call. Concurrent calls share the requests and the listing."""
+    """The existing groups, at least as of the time of the call. Concurrent calls share requests and
+    listing.
+    """
 
     def __init__(self, backend: Backend, groups: GroupsView, limits: Limits, request_partitions: int) -> None:
         self._backend = backend
@@ -137,24 +139,26 @@ class FreshGroups:
         self._catching_up = Rounds(self._catch_up)
 
     async def shown(self, key: Hashable, show: Callable[[Listing], Awaitable[R]]) -> R | None:
-        """Return what `show` makes of the existing groups, None until they are read for the first time. Calls
-        with equal keys may share it, and one is made at a time: see `Rounds`.
+        """Return what `show` makes of the existing groups, or None until they are read for the first time.
+        Calls with equal keys may share the result, and one result is made at a time: see `Rounds`.
 
-        If the coordinator does not answer, or the reader does not reach the end of the topic in time, these
-        are the groups as far as they are read.
+        If the coordinator does not answer, or the reader does not reach the end of the topic in time, the
+        groups are those that have been read so far.
         """
         return await self._listing.run(key, show) if self._groups.is_read else None
 
     async def configured(self) -> Sequence[str] | None:
-        """As `shown`: the ids that have settings, whether or not the groups exist."""
+        """Return the ids that have settings, whether or not the groups exist. Freshness and None are as for
+        `shown`.
+        """
         return await self._catching_up.run(None, _unchanged) if self._groups.is_read else None
 
     def type_of(self, group_id: str) -> str | None:
-        """The type of an existing group, as far as the groups are read. None without it."""
+        """Return the type of an existing group, or None if no such group has been read."""
         return self._groups.type_of(group_id)
 
     async def _list(self) -> Listing:
-        """Ask which groups have changed, and wait until the others are on the view."""
+        """Ask which groups have changed, and wait until the view has the others."""
         first, *others = self._rounds
         answers = await self._ask(first, changed_request)
         changed = [group for answer in answers for group in answer.changed or ()]
@@ -164,7 +168,7 @@ class FreshGroups:
         return await asyncio.to_thread(self._merged, changed if is_early else ())
 
     def _merged(self, changed: Iterable[ListedGroup]) -> Listing:
-        """The groups of the view, and those that have changed since. It runs beside the event loop."""
+        """Return the groups of the view and those that have changed since, by id. Runs in a worker thread."""
         known = {group.group_id: group for group in self._groups.groups()}
         known |= {group.group_id: _known(group) for group in changed}
         there = [group for group in known.values() if group.state != DEAD]
@@ -177,7 +181,9 @@ class FreshGroups:
         return await asyncio.to_thread(self._groups.configured)
 
     async def _are_answered(self, rounds: Sequence[Sequence[str]]) -> bool:
-        """Ask about the groups of the barrier. False without a response, which the backend has logged."""
+        """Ask about the groups of the barrier. Return False if a response is missing, which the backend has
+        logged.
+        """
         for group_ids in rounds:
             if not all(map(_is_answered, await self._ask(group_ids, barrier_request))):
                 return False
@@ -190,7 +196,7 @@ class FreshGroups:
     async def _ask(
         self, group_ids: Sequence[str], made: Callable[[Header], DescribeGroup]
     ) -> list[DescribeGroupResponse]:
-        """Ask about all these groups at once."""
+        """Ask about all these groups at once, and return their responses."""
         headers = (self._backend.header(it, BARRIER_VERSION, _CLIENT_ID, "", ANONYMOUS) for it in group_ids)
         asked = (self._backend.ask(made(header)) for header in headers)
         return await asyncio.gather(*asked)

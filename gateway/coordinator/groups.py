@@ -1,4 +1,4 @@
-"""The existing groups, from the groups topic as far as it is read.
+"""The existing groups, read from the groups topic.
 
 RocketMQ's groups are left out. They are not groups of Kafka, and Kafka's tools request the description, the
 offsets or the deletion of every listed group, which the coordinator would refuse.
@@ -33,8 +33,8 @@ log = structlog.get_logger()
 
 
 class KnownGroup(ListedGroup, frozen=True, kw_only=True):
-    """What is kept of a group: what ListGroups shows of it, the hash of its id, and the entry of its history
-    that this includes. `incarnation` is empty for a group that is not from the groups topic.
+    """A group as the gateway caches it: what ListGroups shows, the hash of its id, and the last entry of its
+    history that this includes. `incarnation` is empty for a group that is not from the groups topic.
     """
 
     id_hash: int
@@ -43,7 +43,7 @@ class KnownGroup(ListedGroup, frozen=True, kw_only=True):
 
 
 def known_of(group: GroupSnapshot) -> KnownGroup:
-    """Return what is kept of a group on the groups topic."""
+    """Return the cached form of a group on the groups topic."""
     return KnownGroup(
         group.group_id,
         group.state,
@@ -56,8 +56,8 @@ def known_of(group: GroupSnapshot) -> KnownGroup:
 
 
 class GroupsView(Protocol):
-    """A view of all groups. It may be behind the coordinator. The time of `groups` and `configured` grows
-    with the groups, so they are not for the event loop.
+    """A view of all groups, which may be behind the coordinator. The time of `groups` and `configured` grows
+    with the number of groups, so they must not run on the event loop.
     """
 
     @property
@@ -65,20 +65,22 @@ class GroupsView(Protocol):
         """Return True if the reader has passed the topic's end as of its start."""
 
     def groups(self) -> list[KnownGroup]:
-        """The existing groups by id."""
+        """Return the existing groups by id."""
 
     def configured(self) -> list[str]:
-        """The ids, sorted, that have settings, whether or not the groups exist."""
+        """Return the ids that have settings, sorted, whether or not the groups exist."""
 
     def type_of(self, group_id: str) -> str | None:
-        """The type of a group, None if it is not known to exist."""
+        """Return the type of a group, or None if it is not known to exist."""
 
     async def reach_end(self, timeout_s: float) -> bool:
-        """Wait until the view has all records that are now on the topic. Returns whether it has."""
+        """Wait until the view has all records that are on the topic now. Return False if the time is over
+        first.
+        """
 
 
 class GroupsReader(Closeable):
-    """Follows the groups topic on its own thread. Raises KafkaError if no broker answers."""
+    """A view that follows the groups topic on its own thread. Raises KafkaError if no broker answers."""
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
         self._table = GroupTable(_decode)
@@ -103,30 +105,30 @@ class GroupsReader(Closeable):
 
     @property
     def is_read(self) -> bool:
-        """See `GroupsView`."""
+        """Return True if the reader has passed the topic's end as of its start."""
         return self._caught_up.is_set()
 
     def groups(self) -> list[KnownGroup]:
-        """See `GroupsView`."""
+        """Return the existing groups by id."""
         with self._lock:
             return self._table.groups
 
     def configured(self) -> list[str]:
-        """See `GroupsView`."""
+        """Return the ids that have settings, sorted."""
         with self._lock:
             return [found.group_id for found in self._configs.groups]
 
     def type_of(self, group_id: str) -> str | None:
-        """See `GroupsView`. It does not wait for the lock, which `groups` holds for long."""
+        """Return the type of a group, or None. Does not take the lock, which `groups` holds for long."""
         found = self._table.get(group_id)
         return None if found is None else found.group_type
 
     async def reach_end(self, timeout_s: float) -> bool:
-        """See `GroupsView`."""
+        """Wait, in a worker thread, until the reader has all records that are on the topic now."""
         return await asyncio.get_running_loop().run_in_executor(self._asking, self._reach_end, timeout_s)
 
     def close(self) -> None:
-        """End the threads and the connections."""
+        """Stop the threads and close the connections."""
         self._closing.set()
         with self._moved:
             self._moved.notify_all()

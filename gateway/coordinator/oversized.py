@@ -1,7 +1,8 @@
-"""Refuses requests that the requests topic cannot carry.
+"""Refusals of requests that the requests topic cannot carry.
 
-The group learns of a JoinGroup or SyncGroup that it never sees: its history has the sizes, and members that
-wait for an assignment get the error, too (rows J9 and S10). Of other requests there is a log line alone.
+The coordinator is notified of a JoinGroup or SyncGroup that it never gets: the group's history then has the
+sizes, and members that wait for an assignment get the error, too (rows J9 and S10). Other requests are only
+logged.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ R = TypeVar("R", bound=Response)
 
 
 class RequestSender(Protocol):
-    """Sends requests to the coordinator: see `gateway.coordinator.backend.Backend`."""
+    """The part of `gateway.coordinator.backend.Backend` that sends the notice to the coordinator."""
 
     def header(
         self, group_id: str, api_version: int, client_id: str, client_host: str, principal: str
@@ -45,7 +46,9 @@ def too_large(request: Request[Any], frame_bytes: int, max_bytes: int) -> Reques
 
 
 def refused(sender: RequestSender, request: Request[R], error: RequestTooLarge) -> asyncio.Future[R]:
-    """Return the response to a request that is too large, when the group knows of it."""
+    """Return the future of the response to a request that is too large. It is done when the group has been
+    notified.
+    """
     response: asyncio.Future[R] = asyncio.get_running_loop().create_future()
     notice = _notice(sender, request, error)
     permanent = failure_of(error).error_code
@@ -62,7 +65,7 @@ def _settle(
     permanent: ErrorCode,
     noticed: asyncio.Future[OversizedRequestResponse],
 ) -> None:
-    """Answer as the group does, or with the permanent error if the coordinator gives no answer."""
+    """Answer with the coordinator's error, or with the permanent one if the coordinator does not answer."""
     if response.done() or noticed.cancelled():
         return
     answer = noticed.result()
@@ -70,7 +73,7 @@ def _settle(
 
 
 def _notice(sender: RequestSender, request: Request[Any], error: RequestTooLarge) -> OversizedRequest | None:
-    """Return what tells the group of the request, or None if no group would act on it."""
+    """Return the request that notifies the group, or None if no group would act on it."""
     if not isinstance(request, JoinGroup | SyncGroup):
         return None
     header = sender.header(

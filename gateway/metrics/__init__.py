@@ -1,1 +1,1 @@
-"""What a gateway counts and measures, as plain numbers that several processes can add up."""
+"""Metrics of a gateway, as plain numbers that several processes can add up."""

@@ -1,4 +1,4 @@
-"""A gateway's numbers as Prometheus metrics. All names begin with group_coordinator_gateway_."""
+"""Prometheus metrics of a gateway. All names begin with group_coordinator_gateway_."""
 
 from collections.abc import Callable, Iterator
 
@@ -14,19 +14,19 @@ _BOUNDS = [*map(floatToGoString, BUCKETS_S), "+Inf"]
 
 
 class GatewayCollector(Collector):
-    """`numbers` returns the numbers at each scrape. It is called by threads of the HTTP server. If it raises
-    TimeoutError, the scrape has the other metrics only.
+    """A collector for prometheus_client. `numbers` returns the numbers at each scrape, on threads of the HTTP
+    server. If it raises TimeoutError, the scrape has only the metrics of other collectors.
     """
 
     def __init__(self, numbers: Callable[[], Numbers]) -> None:
         self._numbers = numbers
 
     def describe(self) -> list[Metric]:
-        """The metrics without values, so that a registration asks no process for its numbers."""
+        """Return the metrics without values, so that registration needs no numbers."""
         return [_metric(name, family, {}) for name, family in FAMILIES.items()]
 
     def collect(self) -> Iterator[Metric]:
-        """See `Collector`."""
+        """Yield the metrics with their current values."""
         try:
             numbers = self._numbers()
         except TimeoutError:  # /healthz says that the event loop is stuck
@@ -50,7 +50,7 @@ def _metric(name: str, family: Family, values: Values) -> Metric:
 
 
 def _cumulative(buckets: list[float]) -> list[tuple[str, float]]:
-    """Prometheus' buckets: each has the values of all before it."""
+    """Return Prometheus's cumulative buckets: each includes the values of all buckets below it."""
     total, cumulative = 0.0, []
     for bound, number in zip(_BOUNDS, buckets, strict=True):
         total += number

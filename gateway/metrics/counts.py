@@ -1,5 +1,5 @@
-"""What one gateway counts. Plain numbers, because the cost of a request is some tens of microseconds, and a
-counter of prometheus_client takes one of them. Written by the event loop's thread.
+"""Counters of one gateway, written on the event loop's thread. They are plain numbers, because a request
+costs some tens of microseconds and a counter of prometheus_client takes one of them.
 """
 
 from bisect import bisect_left
@@ -25,18 +25,18 @@ class DurationHistogram:
         self.sum_s = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count a value. A value on a bound is in the bucket below it, as in Prometheus."""
+        """Count a value. A value on a bound belongs to the bucket below the bound, as in Prometheus."""
         self.buckets[bisect_left(BUCKETS_S, seconds)] += 1
         self.sum_s += seconds
 
 
 class GatewayCounts:
-    """The counts since the start. `refused` is by reason, one of REASONS. `answered` are answered
-    requests by api key. `errors` are responses by api key and error code, without those that have none.
-    `items` are the groups in requests about several groups, by api key. `throttled` is by api key; these
-    requests were throttled for `throttled_s` in all. `held` steps of the event loop took too long, `held_s`
-    in all, see `loop_watch`. `coordinator` is how long the coordinator took, by the name of the request,
-    without JoinGroup and SyncGroup, which it may park.
+    """Counts since the start. `refused` is by reason, one of REASONS. `answered` are durations of answered
+    requests by api key. `errors` are responses by api key and error code, other than 0. `items` are the
+    groups in requests about several groups, by api key. `throttled` is by api key, and `throttled_s` is the
+    total time for which requests were throttled. `held` steps of the event loop took too long, `held_s` in
+    all: see `loop_watch`. `coordinator` are durations of the coordinator's responses by the name of the
+    request, without JoinGroup and SyncGroup, which it may park.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
-"""Finds what holds the event loop up: while one request has it, no other is served.
+"""Detection of long steps of the event loop: while one request occupies the loop, no other is served.
 
-A thread looks at the loop 50 times a second. It compares processor time of the loop's thread, so that a
-machine that is busy with something else is not taken for a request that takes long. One call of C code that
-keeps the interpreter for itself is not seen, because the thread cannot look meanwhile.
+A thread samples the loop 50 times a second. It compares the processor time of the loop's thread, so that a
+busy machine is not mistaken for a long step. A call of C code that does not release the interpreter is not
+detected, because the thread cannot run meanwhile.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class _LoopWatch:
         self._logged_s = -_LOG_S
 
     def run(self) -> None:
-        """Look until the end."""
+        """Sample the loop until the end."""
         while not self.ended.wait(_LOOK_S):
             cpu_s = time.clock_gettime(self._clock)
             if self._step is not None and not self._turned.is_set():
@@ -80,7 +80,7 @@ class _LoopWatch:
             self._loop.call_soon_threadsafe(self._turned.set)
 
     def _look_again(self, cpu_s: float) -> None:
-        """The loop has not turned since it was asked: the same step runs, or another of the same turn."""
+        """Sample again while the loop has not turned: the same step runs, or another one of the same turn."""
         stack = self._stack()
         if not stack or stack[0] is not self._step:
             self._step = stack[0] if stack else self._step
@@ -100,7 +100,9 @@ class _LoopWatch:
             log.warning("the event loop was held up", held_ms=round(held_s * 1e3), place=self._place)
 
     def _stack(self) -> list[FrameType]:
-        """The frames of the step that the loop runs now, the outermost first; empty between two steps."""
+        """Return the frames of the step that the loop runs now, outermost first, or none between two
+        steps.
+        """
         frames: list[FrameType] = []
         frame = sys._current_frames().get(self._thread)
         while frame is not None and frame.f_globals.get("__name__") not in _MACHINERY:
@@ -110,7 +112,7 @@ class _LoopWatch:
 
 
 def _place(stack: list[FrameType]) -> str:
-    """The innermost of our functions."""
+    """Return the innermost function of ours on the stack, as text."""
     ours = [frame for frame in stack if frame.f_globals.get("__name__", "").split(".")[0] in _OURS]
     frame = (ours or stack)[-1]
     return f"{frame.f_globals.get('__name__')}.{frame.f_code.co_qualname}:{frame.f_lineno}"

@@ -78,8 +78,8 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def counted(counts: GatewayCounts) -> Numbers:
-    """The counters as numbers. Each reason of a refusal is there from the start, because Prometheus sees no
-    increase in the first value of a series.
+    """Return the counters as numbers. Every reason of a refusal is present from the start, because Prometheus
+    sees no increase in the first value of a series.
     """
     return {
         "connections_accepted": {(): [counts.accepted]},
@@ -99,7 +99,7 @@ def counted(counts: GatewayCounts) -> Numbers:
 
 
 def added(all_numbers: Sequence[Numbers]) -> Numbers:
-    """The sum of the numbers of several processes."""
+    """Return the sum of the numbers of several processes."""
     total: Numbers = {}
     for numbers in all_numbers:
         for name, values in numbers.items():
@@ -110,7 +110,7 @@ def added(all_numbers: Sequence[Numbers]) -> Numbers:
 
 
 def without_gauges(numbers: Numbers) -> Numbers:
-    """The counters and histograms, which hold on while a process does not answer."""
+    """Return the counters and histograms, which stay valid while a process does not answer."""
     return {name: values for name, values in numbers.items() if FAMILIES[name].kind != "gauge"}
 
 
@@ -120,7 +120,7 @@ def _add(into: Values, labels: Labels, value: list[float]) -> None:
 
 
 def _histograms(durations: Iterable[tuple[str, DurationHistogram]]) -> Values:
-    """Several may have the same label: those of unknown apis."""
+    """Return histograms by label. Those with the same label (unknown apis) are added up."""
     total: Values = {}
     for label, one in durations:
         _add(total, (label,), [*one.buckets, one.sum_s])
@@ -128,7 +128,7 @@ def _histograms(durations: Iterable[tuple[str, DurationHistogram]]) -> Values:
 
 
 def _api(key: int) -> str:
-    """The name of an api. One label for all unknown keys, because clients choose them."""
+    """Return the name of an api. All unknown keys have one label, because clients choose them."""
     return _API_NAMES.get(key, "unknown")
 
 

@@ -1,9 +1,9 @@
 """The addresses that clients get for brokers: docs/decisions/0024.
 
 A template is `HOST:PORT` with `{node}` for the broker's node id and `{port}` for the port of the broker's
-listener. Without templates clients get the address they connected to. With several templates there are as
-many gateways: each broker is reached through one of them, and through another one while that one does not
-accept connections. So all gateways name the same address for a broker, and a client knows all gateways.
+listener. Without templates clients get the address that they connected to. With several templates there are
+as many gateways. Each broker is reached through one of them, and through another one while that one does not
+accept connections. So all gateways give the same address for a broker, and a client knows all gateways.
 """
 
 import asyncio
@@ -25,13 +25,15 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The addresses of one gateway's listeners."""
+    """A template of the addresses of one gateway's listeners."""
 
     text: str
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Raises ValueError if this is no template, or if all brokers would have one address."""
+        """Parse a template. Raises ValueError if it is not HOST:PORT, or if all brokers would have one
+        address.
+        """
         template = cls(text.strip())
         try:
             if template.address(1, 1) == template.address(2, 2):
@@ -43,13 +45,15 @@ class Template:
         return template
 
     def address(self, node_id: int, port: int) -> Address:
-        """The address for a broker whose listener has this port. Raises ValueError for a port that is too
-        high.
+        """Return the address for a broker whose listener has this port. Raises ValueError for a port that is
+        too high.
         """
         return Address.parse(self.text.replace(_NODE, str(node_id)).replace(_PORT, str(port)))
 
     def node_id(self, server_name: str) -> int | None:
-        """The broker whose host name in this template is `server_name`. None: it is no broker's."""
+        """Return the broker whose host name in this template is `server_name`, or None if it is not that of a
+        broker.
+        """
         host = self.text.rpartition(":")[0]
         if _NODE not in host:
             return None
@@ -64,7 +68,9 @@ def parse_templates(text: str) -> tuple[Template, ...]:
 
 
 class Advertised:
-    """`ports` returns the port of each open listener of a broker, by node id. Each has passed `validate`."""
+    """The advertised addresses of brokers. `ports` returns the port of each broker's open listener, by node
+    id. Each has passed `validate`.
+    """
 
     def __init__(self, templates: Sequence[Template], ports: Callable[[], dict[int, int]]) -> None:
         self._templates = templates
@@ -72,12 +78,12 @@ class Advertised:
         self._down: frozenset[Template] = frozenset()
 
     def validate(self, node_id: int, port: int) -> None:
-        """Raises ValueError if a template gives no address for a broker whose listener has this port."""
+        """Raise ValueError if a template gives no address for a broker whose listener has this port."""
         for template in self._templates:
             template.address(node_id, port)
 
     def address(self, node_id: int, port: int) -> Address | None:
-        """The address for a broker whose listener here has this port. None without templates."""
+        """Return the address for a broker whose listener has this port, or None if there are no templates."""
         count = len(self._templates)
         for number in range(count):
             template = self._templates[(node_id + number) % count]
@@ -87,18 +93,22 @@ class Advertised:
         return self._templates[node_id % count].address(node_id, port) if count else None
 
     def node_id(self, server_name: str | None) -> int | None:
-        """The broker that a client means by the server name of its TLS handshake (SNI). None: any."""
+        """Return the broker whose name the client sent in its TLS handshake (SNI), or None if it sent no
+        broker's.
+        """
         found = (template.node_id(server_name) for template in self._templates if server_name)
         return next((node_id for node_id in found if node_id is not None), None)
 
     async def watch(self) -> None:
-        """Check now and then which gateways accept connections, until cancelled. One alone is not checked."""
+        """Check periodically which gateways accept connections, until cancelled. A single gateway is not
+        checked.
+        """
         while len(self._templates) > 1:
             await self.check()
             await asyncio.sleep(CHECK_INTERVAL_S)
 
     async def check(self) -> None:
-        """Connect to a listener of each gateway."""
+        """Connect to a listener of each gateway, and store which of them do not accept connections."""
         ports = self._ports()
         if not ports:
             return

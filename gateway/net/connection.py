@@ -1,12 +1,12 @@
-"""One client's connection. The gateway or the broker behind the listener answers its requests, in order.
+"""A connection of a client. The gateway or the broker behind the listener answers its requests, in order.
 
-Several requests may be under way at once. What they do to a group happens in their order, as on a Kafka
-broker, which starts a request when all earlier requests are answered:
+Several requests may be under way at once. They take effect on a group in their order, as on a Kafka broker,
+which starts a request when all earlier requests are answered:
 
-- Requests for the coordinator start in order: two requests about one group reach the log in order.
+- Requests to the coordinator start in order: two requests about one group reach the log in order.
 - A request that may be parked (JoinGroup, SyncGroup) starts in order. Those behind it wait for its response.
-- Requests for the broker are forwarded in order, and the broker answers in order. They wait for all earlier
-  requests to the coordinator, and the other way round.
+- Requests to the broker are forwarded in order, and the broker answers in order. They wait for all earlier
+  requests to the coordinator, and vice versa.
 - Requests that are alone (ListGroups) wait for all earlier requests, and all later requests wait for them.
 """
 
@@ -46,7 +46,7 @@ from kafka_why.contract.errors import ErrorCode
 
 
 class Connection:
-    """Serves one client until either side ends it."""
+    """The connection of one client, served until either side ends it."""
 
     def __init__(self, listener: Listener, client: ClientStream) -> None:
         self._listener = listener
@@ -72,7 +72,7 @@ class Connection:
 
     @property
     def items(self) -> int:
-        """The items of requests under way that have slots of their own at the coordinator."""
+        """The items of requests under way that have capacity of their own at the coordinator."""
         return self._responses.fan_out.items
 
     @property
@@ -82,16 +82,16 @@ class Connection:
 
     @property
     def has_upstream(self) -> bool:
-        """Whether there is a connection to a broker for this client."""
+        """True if a connection to a broker is open for this client."""
         return self._upstream is not None and not self._upstream.ended
 
     @property
     def is_muted(self) -> bool:
-        """Whether the client is throttled."""
+        """True if the client is throttled."""
         return self._client.is_muted
 
     def drain(self) -> None:
-        """Answer the requests that are under way (see `Responses.drain`), then end the connection."""
+        """Finish the requests that are under way (see `Responses.drain`), then end the connection."""
         self._responses.drain()
         self._client.finish()
 
@@ -133,7 +133,7 @@ class Connection:
     async def _start(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
-        """Start a request. When this returns, the next one may start."""
+        """Start a request. The next one may start when this returns."""
         TENANT.set(self._session.tenant(self._peer))
         slot.api_key = header.api_key
         api = apis.SERVED.get(header.api_key)
@@ -147,7 +147,7 @@ class Connection:
             await self._serve(api, tasks, header, message, slot)
 
     def _start_at_once(self, message: bytes, slot: ResponseSlot) -> bool:
-        """Start a request without a wait. Returns False if that is not possible: `_start` does it then."""
+        """Start a request without waiting. Return False if that is not possible: then `_start` does it."""
         try:
             return self._has_started(message, slot)
         except ProtocolError:
@@ -187,7 +187,7 @@ class Connection:
         )
 
     async def _in_order(self, slot: ResponseSlot, kind: RequestOrdering) -> None:
-        """Wait until a request of this kind may start."""
+        """Wait until a request of this ordering may start."""
         if kind is not self._latest or kind is RequestOrdering.ALONE:
             await self._client.dispatcher.turn(slot)
             self._latest = kind
@@ -195,8 +195,8 @@ class Connection:
     async def _authenticate(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
-        """A client that has not authenticated may only request versions, and authenticate. Where its session
-        has ended, it may only authenticate again.
+        """Serve a client that has not authenticated, or whose session has ended. The former may only request
+        versions and authenticate, the latter may only authenticate again.
         """
         if self._session.failed is not None:
             raise AuthenticationFailed(self._session.failed)
@@ -246,8 +246,8 @@ class Connection:
             await self._end_unauthenticated(outcome.failed)
 
     async def _end_unauthenticated(self, why: str) -> None:
-        """End the connection a little after the last response, as a broker does. A client that finds the
-        response and the end together may report the end only.
+        """End the connection shortly after the last response, as a broker does. A client that finds both at
+        once may report only the end.
         """
         await self._client.dispatcher.answered()
         await asyncio.sleep(self._listener.limits.failed_authentication_delay_s)
@@ -283,7 +283,7 @@ class Connection:
         self._answer(api, slot, header, answer)
 
     def _answer(self, api: Api, slot: ResponseSlot, header: RequestHeader, answer: Answer) -> None:
-        """Answer a request, at once or later."""
+        """Answer a request, now or when the coordinator has answered."""
         if isinstance(answer, Deferred) and answer.holds_back:
             self._latest = RequestOrdering.ALONE
         self._responses.answer(api, slot, header, answer)
@@ -291,7 +291,7 @@ class Connection:
     async def _pass_on(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
-        """Forward the part of a request that the client may send."""
+        """Forward the part of a request that the client is allowed to send."""
         context = self._call(header)
         if not screening.is_needed(context):
             await self._forward(tasks, header, message, slot)
@@ -320,7 +320,7 @@ class Connection:
         slot: ResponseSlot,
         screened: Screened | None = None,
     ) -> None:
-        """Forward a request unchanged. `_return` brings the response and adds the errors of `screened`."""
+        """Forward a request unchanged. `_return` sends the response, with the errors of `screened` added."""
         await self._in_order(slot, RequestOrdering.BROKERS)
         upstream = await self._connected(tasks, slot)
         if not expects_response(header, message):
@@ -332,7 +332,9 @@ class Connection:
         await upstream.send(message)
 
     async def _connected(self, tasks: asyncio.TaskGroup, slot: ResponseSlot) -> Upstream:
-        """The connection to the broker, where the gateway has authenticated itself, or the client has."""
+        """Return the connection to the broker, authenticated as the gateway or as the client. Connect if
+        there is none.
+        """
         upstream = self._upstream
         if upstream is not None and not (upstream.ended and not self._at_broker.requests):
             if upstream.is_due:

@@ -1,4 +1,6 @@
-"""Requests of a client are taken up in order. They start at once, or the connection's task starts them."""
+"""Dispatch of a client's requests, in order. Requests that can start without waiting do so at once. The
+connection's task starts the others.
+"""
 
 from asyncio import AbstractEventLoop, Future
 from collections.abc import Callable
@@ -13,7 +15,7 @@ StartAtOnce = Callable[[bytes, ResponseSlot], bool]
 
 
 class DispatchPhase(Enum):
-    """What the connection's task does about the next request."""
+    """The state of the connection's task with regard to the next request."""
 
     AWAY = "it is busy with a request, or waits for the answers to earlier ones"
     STARTING = "requests start at once. What is answered at once meanwhile makes room, and starts none itself"
@@ -30,9 +32,9 @@ def _never(_: bytes, __: ResponseSlot) -> bool:
 
 
 class Dispatcher:
-    """Takes up at most `in_flight_max` requests. `start_at_once` gets each first, and the slot of its
-    response. If it returns False, `take` returns the request. No request is taken up before the caller of
-    `take` calls it again.
+    """The dispatcher of one connection, with at most `in_flight_max` requests under way. `start_at_once` gets
+    each request first, with the slot of its response. If it returns False, `take` returns the request. No
+    other request is dispatched before the caller of `take` calls it again.
     """
 
     __slots__ = (
@@ -62,11 +64,11 @@ class Dispatcher:
         self.start_at_once: StartAtOnce = _never
 
     def is_full(self, number: int, number_bytes: int) -> bool:
-        """Whether so many requests, with so many bytes, are as much as the connection may have."""
+        """Return True if the connection may not have more than this number of requests, or of bytes."""
         return number >= self.in_flight_max or number_bytes >= self._bytes_max
 
     async def take(self) -> tuple[bytes, ResponseSlot]:
-        """Return the next request that does not start at once, and the slot of its response."""
+        """Wait for the next request that cannot start at once. Return it with the slot of its response."""
         self._start_all()
         while (given := self._given) is None:
             await self._wait()
@@ -80,12 +82,12 @@ class Dispatcher:
             await self._wait()
 
     async def answered(self) -> None:
-        """Wait until all requests that were taken are answered."""
+        """Wait until all dispatched requests are answered."""
         while self._writing.slots:
             await self._wait()
 
     def go_on(self) -> None:
-        """There may be a request, or room for one: start requests, or wake the task."""
+        """Start requests or wake the task, because there may be a request, or capacity for one."""
         if self._phase is _WAITING and self._reading.requests:
             self._start_all()
         is_needed = self._phase is _AWAY or self._phase is _GIVEN
@@ -93,11 +95,11 @@ class Dispatcher:
             self._wanted.set_result(None)
 
     def end(self) -> None:
-        """No more requests start. The one that starts them holds the connection, and is let go of."""
+        """Start no more requests. This releases `start_at_once`, which refers to the connection."""
         self.start_at_once = _never
 
     def _start_all(self) -> None:
-        """Take requests up, until one of them does not start at once."""
+        """Start requests until one of them cannot start at once."""
         self._phase = _STARTING
         while self._may_take():
             request = self._reading.next()
@@ -123,8 +125,8 @@ class Dispatcher:
 
 
 class RequestOrdering(Enum):
-    """The order of a request among others. It waits for all earlier requests of another kind. One of kind
-    ALONE waits for all earlier requests, and all later requests wait for it.
+    """The order of a request relative to others. It waits for all earlier requests of another ordering. An
+    ALONE request waits for all earlier requests, and all later requests wait for it.
     """
 
     COORDINATOR = "answered by the gateway, most by way of the coordinator"

@@ -1,4 +1,4 @@
-"""The life of one client's connection: its states, and the table of what leads from one to another."""
+"""The lifecycle of a client's connection: its states, the table of transitions, and its deadlines."""
 
 from asyncio import AbstractEventLoop, Future, TimerHandle
 from collections.abc import Callable, Mapping
@@ -12,7 +12,9 @@ from gateway.wire.framing import ProtocolError
 
 
 class ClientGone(ConnectionError):
-    """The client closed the connection. Not worth a report, like its subclasses. `reason` is for metrics."""
+    """The client closed the connection. This error and its subclasses are not logged. `reason` is for
+    metrics.
+    """
 
     reason = "client"
 
@@ -24,7 +26,7 @@ class ClientIdle(ClientGone):
 
 
 class Drained(ClientGone):
-    """The gateway is about to end, and has answered what was under way."""
+    """The gateway is about to stop, and has answered the requests that were under way."""
 
     reason = "drained"
 
@@ -34,15 +36,15 @@ class SlowReader(ConnectionError):
 
 
 class SlowSender(ConnectionError):
-    """The client does not send the end of its request."""
+    """The client does not send the rest of its request."""
 
 
 def forget_frames(error: BaseException) -> None:
-    """Let go of the values that the frames of an error hold: one of them may be a message. A log line can
-    still show the traceback.
+    """Release the values that the frames of an error hold, because one of them may be a message. A log line
+    can still show the traceback.
 
-    A task group's error and the frame that raised it hold each other. Only Python's collector would find
-    them, and it counts objects, not bytes: 870 refused messages of 2 MiB were 1.2 GiB.
+    The error of a task group and the frame that raised it refer to each other. Only Python's collector would
+    find them, and it counts objects, not bytes: 870 refused messages of 2 MiB took 1.2 GiB.
     """
     clear_frames(error.__traceback__)
     inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
@@ -56,7 +58,7 @@ LINGER_S = 1.0
 
 
 class Deadline(Enum):
-    """An event that a connection waits for. At most one deadline of each kind is armed."""
+    """An event that a connection waits for. At most one deadline of each kind is set."""
 
     AUTHENTICATION = "the client authenticates"
     IDLE = "the client sends something, or waits for a response"
@@ -80,9 +82,10 @@ class Watched(Protocol):
 
 
 class Timers:
-    """Sets, moves and cancels all timers of one connection. After `stop` there are none, and none is set.
+    """The timers of one connection. After `stop` there are none, and none can be set.
 
-    The timers hold the connection, and this object does not: a connection that has ended is let go of.
+    The timers refer to the connection, and this object does not, so that a connection that has ended is
+    freed.
     """
 
     __slots__ = ("_handles", "_limits", "_loop", "heard_at_s")
@@ -100,34 +103,36 @@ class Timers:
         return frozenset(self._handles or ())
 
     def watch_authentication(self, client: Watched) -> None:
-        """End a client that does not authenticate in time."""
+        """End the client if it does not authenticate in time."""
         self._set(Deadline.AUTHENTICATION, self._limits.authentication_timeout_s, self._end_stranger, client)
 
     def watch_silence(self, client: Watched) -> None:
-        """End a client that sends nothing for too long, unless it waits for responses."""
+        """End the client if it sends nothing for too long, unless it waits for responses."""
         self._set(Deadline.IDLE, self._limits.idle_timeout_s, self._end_if_idle, client)
 
     def watch_writing(self, client: Watched) -> None:
-        """End a client that reads nothing of its responses for too long. Moved while it reads some."""
+        """End the client if it reads nothing of its responses for too long. The deadline moves while it
+        reads.
+        """
         self._set(
             Deadline.WRITE, self._limits.write_timeout_s, self._end_if_unread, client, client.held_bytes
         )
 
     def watch_linger(self, client: Watched) -> None:
-        """End a client that does not close its side after the gateway has closed its own."""
+        """End the client if it does not close its side after the gateway has closed its own."""
         self._set(Deadline.LINGER, LINGER_S, client.end, Drained("drained"))
 
     def unmute_after(self, seconds: float, unmute: Callable[[], None]) -> None:
-        """Take requests of a throttled client up again after this time."""
+        """Call `unmute` after this time, to serve a throttled client again."""
         self._set(Deadline.MUTE, seconds, unmute)
 
     def cancel(self, deadline: Deadline) -> None:
-        """Disarm a deadline, because its event has come."""
+        """Cancel a deadline, because its event has happened."""
         if self._handles and (handle := self._handles.pop(deadline, None)) is not None:
             handle.cancel()
 
     def stop(self) -> None:
-        """The connection has ended."""
+        """Cancel all deadlines, and set no more, because the connection has ended."""
         for deadline in self.running:
             self.cancel(deadline)
         self._handles = None
@@ -163,7 +168,9 @@ class Timers:
 
 
 class ConnectionState(Enum):
-    """`takes`: the client's bytes are kept, and its requests taken up. `gives`: responses are written."""
+    """A state of a connection. `takes`: the client's bytes are kept, and its requests are dispatched.
+    `gives`: responses are written.
+    """
 
     NEW = ("the client is not there yet", False, False)
     STRANGER = ("the client has not authenticated: tight bounds hold for it", True, True)
@@ -180,7 +187,7 @@ class ConnectionState(Enum):
 
 
 class ConnectionEvent(Enum):
-    """What happens to a connection."""
+    """An event that changes the state of a connection."""
 
     CONNECTED = "the client is there"
     AUTHENTICATED = "the client has authenticated, or does not have to, or has again"
@@ -224,7 +231,7 @@ TABLE: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] = Mappi
 
 
 class Impossible(AssertionError):
-    """An event that cannot happen in this state."""
+    """An event that cannot happen in the current state."""
 
 
 class Lifecycle:
@@ -240,7 +247,7 @@ class Lifecycle:
         self.state = ConnectionState.NEW
 
     def on(self, event: ConnectionEvent) -> ConnectionState:
-        """Something happens. Returns the state after it. Raises Impossible."""
+        """Apply an event, and return the state after it. Raises Impossible."""
         after = TABLE.get((self.state, event))
         if after is None:
             raise Impossible(f"{event.name} in the state {self.state.name}")
@@ -250,12 +257,14 @@ class Lifecycle:
         return after
 
     def end(self, why: Exception) -> None:
-        """Take no more requests, and write no more responses. The first reason holds."""
+        """End the connection: dispatch no more requests, and write no more responses. The first reason is
+        kept.
+        """
         self.on(ConnectionEvent.END)
         self._give(why)
 
     def lost(self, why: Exception) -> None:
-        """The socket is closed. `why` holds where nothing had ended the connection before."""
+        """Note that the socket is closed. `why` is the reason unless there is an earlier one."""
         self.on(ConnectionEvent.LOST)
         self._give(why)
 

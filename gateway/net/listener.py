@@ -1,4 +1,4 @@
-"""What the connections of one listener share, and how they report their ends."""
+"""The objects that the connections of a listener share, and the log lines about ended connections."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class AuthenticationFailed(ConnectionError):
 
 
 class ConnectionLog:
-    """The log lines about ended connections. Clients cause them, so they are limited: see
+    """The log lines about ended connections. Clients can cause them at will, so they are limited: see
     `RateLimitedWarning`.
     """
 
@@ -32,7 +32,9 @@ class ConnectionLog:
         self.refused = RateLimitedWarning("a connection was refused", "refused")
 
     def ended(self, client: str, errors: ExceptionGroup[Exception]) -> str:
-        """Log what ended a connection, unless the client has. Returns the reason for the metrics."""
+        """Log the reason why a connection ended, unless the client closed it. Return the reason for the
+        metrics.
+        """
         gone, others = errors.split(ClientGone)
         if others is None:
             assert gone is not None
@@ -49,9 +51,10 @@ class ConnectionLog:
 @dataclass(frozen=True, slots=True)
 class Listener:
     """The listener that a client connected to: that of broker `node_id`, or the first listener (None), which
-    any broker may serve. `forwarding` bounds the requests at brokers at one time, over all connections, and
-    `room` those at the coordinator. Requests that may be parked take no room, because the requests that end
-    their wait may need it: `parked` bounds these. `flow` bounds the bytes of large requests in a second.
+    any broker may serve. `forwarding` limits the concurrent requests at brokers over all connections, and
+    `capacity` those at the coordinator. Requests that may be parked do not take capacity, because the
+    requests that end their wait may need it: `parked_memory` limits them. `large_requests` limits the bytes
+    of large requests a second.
     """
 
     node_id: int | None

@@ -16,18 +16,19 @@ from kafka_why.contract.layout import TopicLayout
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """The gateway listens on `listen` for any broker, and for broker n on the port n + 1 above it. With port
-    0 all ports are free ones that the system chooses. With `shares_ports` other processes of the same gateway
-    may listen on the same ports (SO_REUSEPORT).
+    """The options of a gateway. It listens on `listen` for any broker, and for broker n on the port n + 1
+    above it. With port 0 the system chooses free ports. With `shares_ports` other processes of the same
+    gateway may listen on the same ports (SO_REUSEPORT).
 
     `advertised_host` is the gateway's host in responses, by default the address that the client connected to.
     `templates` are the addresses of brokers in responses instead: see `gateway.net.advertised`.
 
-    `reply_partition` None: the gateway draws one. `acls` None: every client may do everything. `quotas` is
-    a file: see `gateway.quotas`. With `expose_internal_topics` clients see the coordinator's own topics
-    as ordinary topics. Without `consumer_protocol` clients see a broker whose feature `group.version` is 0,
-    with `share_groups` OFF one whose feature `share.version` is 0.
-    `telemetry_interval_ms` is how often clients push their metrics to the gateway, None if it takes none.
+    If `reply_partition` is None, the gateway chooses one at random. If `acls` is None, every client may do
+    everything. `quotas` is a file: see `gateway.quotas`. With `expose_internal_topics` clients see the
+    coordinator's own topics as ordinary topics. Without `consumer_protocol` clients see a broker whose
+    feature `group.version` is 0, with `share_groups` OFF one whose feature `share.version` is 0.
+    `telemetry_interval_ms` is the interval at which clients push their metrics to the gateway, or None if it
+    accepts none.
     """
 
     client_config: ClientConfig

@@ -1,4 +1,4 @@
-"""The requests in one client's bytes, and whether more bytes of it are read."""
+"""Reading of a client's bytes: the requests in them, and the reasons to pause."""
 
 from asyncio import Transport
 from collections import deque
@@ -8,7 +8,7 @@ from gateway.wire.framing import FrameBuffer
 
 
 class PauseReason(Enum):
-    """Why nothing is read of a client."""
+    """A reason not to read from a client."""
 
     FULL = "as much of it is under way as a connection may have"
     WAITING = "the gateway waits before it goes on: for room at the coordinator, or to begin with it at all"
@@ -23,10 +23,10 @@ FULL, WAITING, HELD, MUTED = PauseReason
 
 
 class RequestReader:
-    """Requests are read whole. While there are `reasons`, the transport is paused.
+    """The reader of one client's requests. While there are `reasons`, the transport is paused.
 
-    The transport is set when the client is connected. `requests` wait to be taken up. `bytes` are theirs.
-    `buffer` has what is not a request yet.
+    The transport is set when the client is connected. `requests` wait to be dispatched, and have `bytes`
+    bytes. `buffer` has the bytes of an incomplete request.
     """
 
     __slots__ = ("buffer", "bytes", "reasons", "requests", "transport")
@@ -46,18 +46,18 @@ class RequestReader:
         self.bytes += sum(map(len, requests))
 
     def next(self) -> bytes:
-        """The first request that waits."""
+        """Remove and return the first request that waits."""
         request = self.requests.popleft()
         self.bytes -= len(request)
         return request
 
     def set(self, reason: PauseReason, *, holds: bool) -> None:
-        """Whether this reason to read nothing holds."""
+        """Add a reason to pause if it holds, else remove it."""
         if holds is not (reason in self.reasons):
             self._replace(self.reasons | {reason} if holds else self.reasons - {reason})
 
     def forget_reasons(self) -> None:
-        """Read on, whatever was in the way."""
+        """Resume reading, whatever the reasons to pause were."""
         self._replace(frozenset())
 
     def _replace(self, reasons: frozenset[PauseReason]) -> None:

@@ -1,4 +1,4 @@
-"""The responses that the gateway itself gives on one connection, at once or when the coordinator answers."""
+"""Responses of the gateway itself on one connection, sent at once or when the coordinator answers."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,7 +24,7 @@ _LIST_GROUPS = ApiKey.ListGroups.value
 
 
 class Responses:
-    """Encodes responses and puts them into their slots."""
+    """The responses of one connection: encodes them and puts them into their slots."""
 
     __slots__ = (
         "_capacity",
@@ -50,8 +50,8 @@ class Responses:
         self._is_draining = False
 
     def count(self, api: Api, slot: ResponseSlot, header: RequestHeader, principal: str) -> None:
-        """Count a request for its client's quota, where there are quotas. If it is over the quota, none is
-        taken up behind it.
+        """Count a request for its client's quota. If the request exceeds the quota, the connection is
+        muted.
         """
         if api.is_metered:
             slot.quota = self._meter.over(principal, header.client_id, header.api_key)
@@ -59,7 +59,7 @@ class Responses:
                 self._client.mute()
 
     def answer(self, api: Api, slot: ResponseSlot, header: RequestHeader, answer: Answer) -> None:
-        """Answer a request, at once or later."""
+        """Answer a request, now or when the coordinator has answered."""
         if not isinstance(answer, Deferred):
             self.release(slot)
             self._respond(slot, header, answer, answer.get("error_code", 0))
@@ -76,20 +76,20 @@ class Responses:
             self._parked_memory.shrink()
 
     def drain(self) -> None:
-        """Answer a request that may be parked with NOT_COORDINATOR, as a broker whose groups move to another
-        broker. The client sends it again, with its member id, to the coordinator that it finds then.
+        """Answer a parked request with NOT_COORDINATOR, as a broker whose groups move to another broker. The
+        client then finds another coordinator and sends the request again, with its member id.
         """
         self._is_draining = True
         self._unpark(GatewayError.NOT_COORDINATOR)
 
     def try_acquire(self, slot: ResponseSlot) -> bool:
-        """Take room at the coordinator. Returns whether there is some."""
+        """Acquire capacity at the coordinator without waiting. Return False if there is none."""
         slot.has_capacity = self._capacity.try_acquire(slot.sent_bytes)
         return slot.has_capacity
 
     async def acquire(self, api: Api, slot: ResponseSlot) -> None:
-        """Wait for the turn of a large request, and then for room at the coordinator, which a request that
-        may be parked does not take. While it waits for room, nothing is read of the client.
+        """Wait for the rate limit of large requests, and then for capacity at the coordinator, which a
+        request that may be parked does not need. Nothing is read from the client while it waits for capacity.
         """
         await self._large_requests.acquire(slot.sent_bytes)
         if api.parks is None and not self.try_acquire(slot):
@@ -99,7 +99,7 @@ class Responses:
             slot.has_capacity = True
 
     def release(self, slot: ResponseSlot) -> None:
-        """Give the room of a request back, if it has some."""
+        """Release the capacity of a request, if it has any."""
         if slot.has_capacity:
             slot.has_capacity = False
             self._capacity.release(slot.sent_bytes)
@@ -152,7 +152,9 @@ class Responses:
             self._client.answer(slot, framed(encoded.result()))
 
     def _unpark(self, error: GatewayError | ErrorCode) -> None:
-        """The coordinator's own response is dropped when it comes."""
+        """Answer the parked request, if there is one, with this error. The coordinator's own response is
+        dropped later.
+        """
         if self._parked is None:
             return
         (slot, header, answer, number, kind), self._parked = self._parked, None

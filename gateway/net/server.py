@@ -1,4 +1,4 @@
-"""The gateway: a first listener, and one for each broker of the cluster behind it."""
+"""The gateway: a first listener, and one listener for each broker of the cluster behind it."""
 
 import asyncio
 import socket
@@ -51,11 +51,12 @@ class CannotListen(OSError):
 
 
 class Gateway:
-    """Serves clients: `backend` answers what is asked of the coordinator, `groups` is what it lists.
+    """The server of clients. `backend` answers requests to the coordinator, and `groups` is the view of the
+    groups that it lists.
 
-    `authorizer` None: no ACLs are checked. Where brokers see the clients' own principals, they check what
-    passes to them. `telemetry` None: requests about clients' metrics pass to brokers.
-    `evidence` gets what is counted of share groups' records, None: nothing is counted.
+    Without `authorizer` no ACLs are checked. If brokers see the clients' own principals, they check the
+    requests that pass to them. Without `telemetry` requests about clients' metrics pass to brokers.
+    `evidence` gets the counts of share groups' deliveries; without it nothing is counted.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Gateway:
         return Address(self._options.advertised_host or self._options.listen.host, self._first_port)
 
     def connections(self) -> list[Connection]:
-        """The connections of clients."""
+        """Return the connections of clients."""
         return list(self._connections)
 
     async def start(self) -> None:
@@ -152,12 +153,12 @@ class Gateway:
 
     @property
     def is_listening(self) -> bool:
-        """Whether clients can connect."""
+        """True if clients can connect."""
         return bool(self._servers) and all(server.is_serving() for server in self._servers.values())
 
     async def drain(self, timeout_s: float) -> None:
-        """Accept no more connections, and end each one when its requests that are under way are answered. It
-        ends when all have ended, or after this time.
+        """Accept no more connections, and end each one when its requests are answered. Return when all have
+        ended, or after this time.
         """
         self.is_draining = True
         for server in self._servers.values():
@@ -174,7 +175,7 @@ class Gateway:
                 )
 
     def numbers(self) -> Numbers:
-        """What the gateway has counted, and its state now. For the event loop's thread."""
+        """Return the counters and the current state. Runs on the event loop's thread."""
         connections = self.connections()
         unanswered = sum(connection.unanswered for connection in connections)
         forwarded = sum(connection.forwarded for connection in connections)
@@ -290,7 +291,7 @@ class Gateway:
             )
 
     def _later(self, seconds: float, client: ClientStream, act: Callable[[], None]) -> None:
-        """Act now, or after some time in which nothing is read of the client."""
+        """Act now, or after some seconds during which nothing is read from the client."""
         if seconds:
             client.pause(paused=True)
             asyncio.get_running_loop().call_later(seconds, act)
@@ -310,7 +311,7 @@ class Gateway:
             connection.drain()
 
     def _note_server_names(self, tls: ssl.SSLContext) -> None:
-        """Note what clients name in their handshakes. The context may have a callback of its own."""
+        """Store the server names in handshakes of clients. The context may have a callback of its own."""
         before = tls.sni_callback
 
         def note(connection: ssl.SSLObject, name: str, context: ssl.SSLContext) -> int | None:
@@ -321,7 +322,7 @@ class Gateway:
         tls.sni_callback = note
 
     def _by_name(self, listener: Listener, client: ClientStream) -> Listener:
-        """The listener of the broker that the client named in its TLS handshake, on the first port."""
+        """Return the listener of the broker that the client named in its TLS handshake on the first port."""
         tls = client.ssl_object
         if listener.node_id is not None or tls is None:
             return listener

@@ -1,5 +1,5 @@
-"""The bytes of one client's connection. Requests are read whole, a bounded number at a time. Responses are
-written in the order of the requests, whatever the order in which they are ready.
+"""The stream of one client's connection. Requests are read whole, a bounded number at a time. Responses are
+written in the order of the requests, in whatever order they become ready.
 
 `RequestReader` finds the requests in the bytes, `Dispatcher` starts them, `ResponseWriter` writes the
 responses, `Timers` has the deadlines, and `Lifecycle` the state. `ClientStream` joins them to one protocol.
@@ -34,8 +34,8 @@ from gateway.wire.framing import ProtocolError, RequestHeader, correlation_id_of
 
 
 class Endpoint:
-    """One side of a client's connection. The transports are set when the client is connected. `_socket` is
-    the one below TLS. Without TLS both are the same.
+    """The transports of a client's connection, which are set when the client is connected. `_socket` is the
+    one below TLS. Without TLS both are the same.
     """
 
     __slots__ = ("_socket", "_transport")
@@ -68,7 +68,7 @@ class Endpoint:
 
     @property
     def ssl_object(self) -> ssl.SSLObject | None:
-        """The TLS side of this connection, None for plain text."""
+        """The TLS side of this connection, or None for plain text."""
         found: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
         return found
 
@@ -77,10 +77,11 @@ _FINISHING = ConnectionState.FINISHING  # looked up once: an attribute of an enu
 
 
 class ClientStream(Endpoint, asyncio.Protocol):
-    """One client's bytes, both ways. `made` is called with the stream when the client is connected.
+    """The asyncio protocol of one client's connection. `made` is called with the stream when the client is
+    connected.
 
-    With `authenticated` False the bounds of `Limits` for such a client hold until `authenticate` is called.
-    `ended` is the reason why no more requests come. It does not close the connection.
+    With `authenticated` False the tighter limits of `Limits` apply until `authenticate` is called. `ended` is
+    the reason why no more requests come. It does not close the connection.
     """
 
     # What has slots has no dictionary. The parts do not hold the stream: it goes when its owner goes.
@@ -126,7 +127,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
     # The way of a request, and of its response.
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
+        """Parse received bytes, and dispatch the requests in them."""
         if not self._life.state.takes:
             return  # the client sends it again, over another connection
         self._timers.heard_at_s = self._loop.time()
@@ -153,7 +154,9 @@ class ClientStream(Endpoint, asyncio.Protocol):
             self._loop.call_soon(self._flush)
 
     async def answer_in_part(self, slot: ResponseSlot, part: bytes) -> None:
-        """Send a part of a response in its turn, until the kernel has it. `answer` sends the last part."""
+        """Send a part of a response in its turn, and wait until the kernel has it. `answer` sends the last
+        part.
+        """
         await self.drain()
         if unread_bytes := self._writing.write_part(slot, part):
             await self.drain()
@@ -167,12 +170,12 @@ class ClientStream(Endpoint, asyncio.Protocol):
             await asyncio.wait([unsent])
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
+        """Note that the transport accepts no more bytes for now."""
         self._writing.pause(self._loop.create_future())
         self._timers.watch_writing(self)
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
+        """Continue after the kernel has taken all bytes."""
         self._timers.cancel(Deadline.WRITE)
         self._writing.resume()
         self._go_on()
@@ -183,8 +186,8 @@ class ClientStream(Endpoint, asyncio.Protocol):
             self._go_on()
 
     def _go_on(self) -> None:
-        """What is under way has changed. Start requests, or wake the waiting task. Read no more while too
-        much is under way.
+        """Start requests or wake the waiting task, after a change of what is under way. Pause reading while
+        too much is under way.
         """
         reading, writing = self._reading, self._writing
         bytes_here = reading.bytes + writing.taken_bytes + reading.buffer.partial_bytes
@@ -200,11 +203,11 @@ class ClientStream(Endpoint, asyncio.Protocol):
     # The life of the connection.
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
+        """Begin the connection without TLS."""
         self.connected(cast(Transport, transport), cast(Transport, transport))
 
     def connected(self, transport: Transport, socket: Transport) -> None:
-        """The client is there. `socket` is the transport below TLS."""
+        """Begin the connection. `socket` is the transport below TLS."""
         self._transport, self._socket = transport, socket
         self._reading.transport = self._writing.transport = transport
         # A response counts as given when the kernel has all of it, so that closing loses none.
@@ -218,7 +221,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._made(self)
 
     def authenticate(self) -> None:
-        """Lift the bounds for clients that have not authenticated."""
+        """Lift the limits for clients that have not authenticated."""
         self._life.on(ConnectionEvent.AUTHENTICATED)
         self._timers.cancel(Deadline.AUTHENTICATION)
         self._reading.buffer.max_bytes = self._limits.frame_bytes
@@ -226,14 +229,14 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._go_on()
 
     def finish(self) -> None:
-        """Take up no more requests, and end when all that were taken up are answered."""
+        """Dispatch no more requests, and end when all dispatched ones are answered."""
         if self._life.on(ConnectionEvent.FINISH) is _FINISHING:
             self._reading.forget_reasons()  # to see the client's end; what it sends is dropped
             self._go_on()
 
     def _say_end(self) -> None:
         """Tell the client that no more responses come, and give it time to read them. If the gateway closed
-        at once, a request that the client has just sent would make the kernel drop what is not read yet.
+        at once, a request that the client has just sent would make the kernel drop unread responses.
         """
         self._life.on(ConnectionEvent.ANSWERED)
         self._timers.watch_linger(self)
@@ -245,18 +248,18 @@ class ClientStream(Endpoint, asyncio.Protocol):
             self._transport.close()
 
     def end(self, why: Exception) -> None:
-        """Take no more requests."""
+        """End the connection for this reason: dispatch no more requests."""
         self._life.end(why)
 
     def abort(self) -> None:
-        """Close the connection. Bytes that the client has not read by now are lost."""
+        """Close the connection. Bytes that the client has not read yet are lost."""
         self._life.on(ConnectionEvent.END)
         self._writing.cancel()
         self._transport.abort()
         self.dispatcher.end()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol`. It is also called after the client's end of file."""
+        """Note that the socket is closed, also after the client's end of file."""
         self._writing.forget()
         self._received.forget(self)
         is_drained = self._life.state in (ConnectionState.FINISHING, ConnectionState.LINGERING)
@@ -265,19 +268,19 @@ class ClientStream(Endpoint, asyncio.Protocol):
     # What holds the client up.
 
     def pause(self, *, paused: bool) -> None:
-        """Read nothing of the client, or go on."""
+        """Stop reading from the client while the gateway waits, or continue."""
         self._set(WAITING, holds=paused)
 
     def hold(self, *, held: bool) -> None:
-        """The same, for `ReceiveBufferLimit`."""
+        """Stop reading from the client because of the limit on receive buffers, or continue."""
         self._set(HELD, holds=held)
 
     def mute(self) -> None:
-        """Take up no more requests until `unmute_after`."""
+        """Dispatch no more requests until `unmute_after`."""
         self._set(MUTED, holds=True)
 
     def unmute_after(self, seconds: float) -> None:
-        """Take requests up again after this time."""
+        """Dispatch requests again after this time."""
         self._timers.unmute_after(seconds, self._unmute)
 
     def _unmute(self) -> None:
@@ -297,12 +300,12 @@ class ClientStream(Endpoint, asyncio.Protocol):
 
     @property
     def is_muted(self) -> bool:
-        """Whether the client is throttled: no more requests of it are taken up."""
+        """True if the client is throttled, so that no more of its requests are dispatched."""
         return MUTED in self._reading.reasons
 
     @property
     def is_busy(self) -> bool:
-        """Whether requests wait or are under way."""
+        """True if requests wait or are under way."""
         return bool(self._reading.requests or self._writing.slots)
 
     @property
@@ -312,7 +315,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
 
     @property
     def lacks_a_part(self) -> bool:
-        """Whether a part of the last frame is missing."""
+        """True if a part of the last frame is missing."""
         return self._reading.buffer.partial
 
 
@@ -324,7 +327,7 @@ _HEAD_BYTES = 16
 
 
 def passes(header: RequestHeader, screened: Screened | None) -> bool:
-    """Whether a large response to this request may pass without being decoded."""
+    """Return True if a large response to this request may pass without being decoded."""
     if screened is not None and screened.changes_response:
         return False
     api = apis.PASSED.get(header.api_key)
@@ -342,7 +345,7 @@ async def relay(
     slot: ResponseSlot,
     screened: Screened | None,
 ) -> None:
-    """Pass the broker's next response on. Raises UpstreamLost, ProtocolError."""
+    """Pass the broker's next response to the client in parts. Raises UpstreamLost, ProtocolError."""
     left = await upstream.next_bytes()
     prefix = size_prefix(left)
     part = await upstream.receive_part()

@@ -1,9 +1,9 @@
-"""TLS at the clients' sockets.
+"""TLS handshakes at the clients' sockets.
 
-A listener with TLS of its own (`create_server` with `ssl`) hides the socket's transport. That one keeps what
-the kernel does not take, and the protocol is told nothing of it: a response of any size counts as read at
-once. So the handshake is begun here, on a socket's transport that is known. Where that one pauses, the
-client's stream pauses.
+A listener with TLS of its own (`create_server` with `ssl`) hides the socket's transport. That transport
+buffers what the kernel does not accept, and the protocol is not notified: a response of any size would count
+as read at once. So the handshake begins here, on a socket's transport that is known. When that transport
+pauses, the client's stream pauses.
 """
 
 import asyncio
@@ -19,7 +19,9 @@ _NEVER_BYTES = 2**31 - 1
 
 
 class TlsEntry:
-    """Makes the handshakes of all listeners. A client that does not end its own in `timeout_s` is cut off."""
+    """The handshakes of all listeners. A client that does not complete its handshake in `timeout_s` is
+    disconnected.
+    """
 
     def __init__(self, context: ssl.SSLContext, timeout_s: float) -> None:
         self._context = context
@@ -27,11 +29,11 @@ class TlsEntry:
         self._handshakes: set[asyncio.Task[None]] = set()
 
     def protocol(self, make: Callable[[], ClientStream]) -> Protocol:
-        """The protocol of a new connection. `make` is called when TLS is agreed."""
+        """Return the protocol of a new connection. `make` is called when the handshake is complete."""
         return _Entering(self._begin, make)
 
     def close(self) -> None:
-        """End the handshakes that are under way."""
+        """Cancel the handshakes that are under way."""
         for handshake in self._handshakes:
             handshake.cancel()
 
@@ -61,7 +63,7 @@ class TlsEntry:
 
 
 class _Entering(Protocol):
-    """A connection before its handshake is over."""
+    """A connection during its handshake."""
 
     socket: Transport
     _handshake: asyncio.Task[None]
@@ -75,20 +77,20 @@ class _Entering(Protocol):
         """What came before TLS had the socket's transport. That one is read from the first moment on."""
 
     def connection_made(self, transport: BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
+        """Begin the handshake."""
         self.socket = cast(Transport, transport)
         self._handshake = self._begin(self)
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
+        """Buffer bytes that came before TLS began."""
         self._early += data
 
     def connection_lost(self, _: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
+        """Cancel the handshake."""
         self._handshake.cancel()
 
     def hand_over(self) -> None:
-        """Give TLS what came before it."""
+        """Pass the buffered bytes to TLS."""
         tls = cast(BufferedProtocol, self.socket.get_protocol())
         while self._early:
             buffer = memoryview(tls.get_buffer(len(self._early)))
@@ -98,7 +100,9 @@ class _Entering(Protocol):
 
 
 class _Pauses(BufferedProtocol):
-    """Between a socket's transport and TLS: tells the client's stream, too, when that transport pauses."""
+    """A protocol between a socket's transport and TLS, which also notifies the client's stream when the
+    transport pauses.
+    """
 
     def __init__(self, tls: BufferedProtocol, stream: ClientStream) -> None:
         self._tls = tls
@@ -111,7 +115,7 @@ class _Pauses(BufferedProtocol):
         self.connection_lost = tls.connection_lost  # type: ignore[method-assign]
 
     def pause_writing(self) -> None:
-        """See `asyncio.BufferedProtocol`."""
+        """Pause TLS, and the stream unless it is paused already."""
         self._is_paused = True
         self._tls.pause_writing()
         if not self._is_told:
@@ -119,7 +123,9 @@ class _Pauses(BufferedProtocol):
             self._stream.pause_writing()
 
     def resume_writing(self) -> None:
-        """TLS writes what it has, and may make the transport pause again."""
+        """Resume TLS, which writes what it has and may make the transport pause again, and then the
+        stream.
+        """
         self._is_paused = False
         self._tls.resume_writing()
         if not self._is_paused:

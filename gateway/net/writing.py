@@ -1,4 +1,4 @@
-"""The responses to one client, in the order of its requests, until the kernel has them."""
+"""Writing of responses to one client, in the order of its requests, until the kernel has them."""
 
 import time
 from asyncio import Future, Transport
@@ -12,13 +12,13 @@ from gateway.quotas import TokenBucket
 
 
 class ResponseSlot:
-    """One request's slot in the order of responses.
+    """The slot of one request in the order of responses.
 
     `frame` is the response as a frame, in one or several parts, without a part for a request that expects no
     response. It is None until the response is ready. `waits_for` is cancelled if the connection ends before
-    that. With `has_capacity` the request has room of `gateway.fairness`. `quota` is the quota that it is
-    over, None if it is over none. `response_bytes` of the response are counted as unread
-    (`gateway.net.limits.buffers`). `sent_bytes` of the request go to the coordinator: none if the gateway
+    that. With `has_capacity` the request holds capacity of the coordinator's limiter. `quota` is the quota
+    that the request exceeds, or None. `response_bytes` of the response are counted as unread
+    (`gateway.net.limits.buffers`). `sent_bytes` of the request go to the coordinator, 0 if the gateway
     refuses it.
     """
 
@@ -50,11 +50,12 @@ _SMALL_BYTES = 4096
 
 
 class ResponseWriter:
-    """The slots of the requests under way. A response leaves its slot when the kernel has all of it.
+    """The slots of the requests under way, in order. A response leaves its slot when the kernel has all of
+    it.
 
     The transport is set when the client is connected. `taken_bytes` are the bytes of the requests that have
-    slots. `unsent` is done when the kernel has all responses, and None if it has them now. With `is_due` the
-    event loop is about to call `flush`.
+    slots. `unsent` is done when the kernel has all responses, and None if it has them now. With `is_due` a
+    call of `flush` is scheduled.
     """
 
     __slots__ = (
@@ -76,14 +77,14 @@ class ResponseWriter:
         self.unsent: Future[None] | None = None
 
     def open_slot(self, request_bytes: int) -> ResponseSlot:
-        """The slot of a request that is taken up."""
+        """Append and return the slot of a request that is dispatched."""
         slot = ResponseSlot(request_bytes)
         self.taken_bytes += request_bytes
         self.slots.append(slot)
         return slot
 
     def put(self, slot: ResponseSlot, frame: tuple[bytes, ...]) -> None:
-        """A response is ready. `flush` writes it in its turn."""
+        """Put a response into its slot. `flush` writes it in its turn."""
         slot.frame, slot.waits_for = frame, None
         frame_bytes = sum(map(len, frame))
         if frame_bytes > _SMALL_BYTES and self._may_write():
@@ -92,7 +93,7 @@ class ResponseWriter:
         self._counts.answered[slot.api_key].add(time.monotonic() - slot.began_s)
 
     def flush(self) -> bool:
-        """Write the responses that are ready and have no unanswered request before them. Returns whether the
+        """Write the responses that are ready and have no unanswered request before them. Return True if the
         kernel has them.
         """
         self.is_due = False
@@ -116,7 +117,7 @@ class ResponseWriter:
         return True
 
     def write_part(self, slot: ResponseSlot, part: bytes) -> int:
-        """Write a part of the first response. Returns how many bytes of it the kernel does not have: for
+        """Write a part of the first response. Return how many of its bytes the kernel does not have, for
         `part_is_sent`.
         """
         if not self._may_write():
@@ -130,35 +131,35 @@ class ResponseWriter:
         return len(part)
 
     def part_is_sent(self, number: int) -> None:
-        """The kernel has these bytes of a part."""
+        """Stop counting the bytes of a part, because the kernel has them."""
         self._unread.remove(self._life.end, number)
 
     def pause(self, unsent: Future[None]) -> None:
-        """The kernel takes no more for now."""
+        """Note that the kernel accepts no more bytes until `unsent` is done."""
         self.unsent = unsent
 
     def resume(self) -> None:
-        """The kernel has all that was written."""
+        """Note that the kernel has all that was written."""
         if self.unsent is not None:
             self.unsent.set_result(None)
             self.unsent = None
         self._free_sent()
 
     def cancel(self) -> None:
-        """Nobody waits for what is not answered yet."""
+        """Cancel the pending responses, because the client is gone."""
         for slot in self.slots:
             if slot.waits_for is not None:
                 slot.waits_for.cancel()
 
     def forget(self) -> None:
-        """The client is gone: nothing counts as unread."""
+        """Count no more unread bytes, because the client is gone."""
         self._unread.forget(self._life.end)
 
     def _may_write(self) -> bool:
         return self._life.state.gives and not self.transport.is_closing()
 
     def _free_sent(self) -> None:
-        """The kernel has the responses that were written: their slots are free."""
+        """Free the slots of the responses that were written, because the kernel has them."""
         for _ in range(self._being_sent):
             slot = self.slots.popleft()
             if slot.response_bytes:

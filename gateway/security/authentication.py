@@ -1,7 +1,7 @@
-"""Which clients may connect, and who they are: TLS at the listeners, SASL, and the files of both.
+"""Authentication of clients: TLS at the listeners, SASL, and the files of both.
 
-The files are read again when they change. New connections and new authentications then use the new ones.
-A file that cannot be used keeps the earlier one, and a log line says so.
+The files are read again when they change. New connections and new authentications then use the new ones. If a
+file cannot be used, the earlier one stays in use and an error is logged.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _VERIFY = {
 
 
 def tls_context(settings: SecuritySettings) -> ssl.SSLContext:
-    """Read the files of the settings, which name a certificate. Raises SecurityError."""
+    """Return the TLS context of the files in the settings, which name a certificate. Raises SecurityError."""
     assert settings.keystore is not None
     context = _empty_context(settings)
     try:
@@ -56,7 +56,7 @@ def tls_context(settings: SecuritySettings) -> ssl.SSLContext:
 
 
 def following(settings: SecuritySettings, files: WatchedFiles[ssl.SSLContext]) -> ssl.SSLContext:
-    """A context for a listener, which does every handshake with the files' current context."""
+    """Return a context for a listener, which does every handshake with the files' current context."""
 
     def use_current(handshake: ssl.SSLObject, _name: str | None, _listener: ssl.SSLContext) -> None:
         handshake.context = files.value
@@ -84,10 +84,10 @@ T = TypeVar("T")
 
 
 class ListenerSecurity:
-    """The security of a gateway's listeners. Without settings they speak plain text, and clients do not
+    """The security of a gateway's listeners. Without settings they use plain text, and clients do not
     authenticate.
 
-    `certificates`, `users` and `tokens` are what the files say, None where the settings name none.
+    `certificates`, `users` and `tokens` are the contents of the files, None where the settings name none.
     """
 
     def __init__(self, settings: SecuritySettings | None = None, *, by_broker: bool = False) -> None:
@@ -118,7 +118,7 @@ class ListenerSecurity:
         *,
         by_broker: bool = False,
     ) -> Self:
-        """Read the settings in `config`, and the files that the command's options name. Without `key`, the
+        """Read the settings in `config`, and the files that options of the command name. Without `key`, the
         certificate's file also has the key. Raises SecurityError.
         """
         try:
@@ -130,7 +130,7 @@ class ListenerSecurity:
 
     @property
     def is_asked(self) -> bool:
-        """Whether clients have to authenticate by SASL."""
+        """True if clients have to authenticate by SASL."""
         return self.by_broker or self._has_mechanisms
 
     @property
@@ -138,7 +138,9 @@ class ListenerSecurity:
         return self.settings.users is not None or self.settings.jwks is not None
 
     def session(self, certificate: bytes | None) -> ClientSession:
-        """The session of a new connection, with the client's certificate in DER, None if it shows none."""
+        """Return the session of a new connection. `certificate` is the client's in DER, or None if it sent
+        none.
+        """
         if self.by_broker:
             return ClientSession(by_broker=True)
         if self._has_mechanisms:
@@ -166,7 +168,7 @@ class ListenerSecurity:
                 files.refresh()
 
     def _mechanisms(self) -> Mechanisms:
-        """What begins an authentication now, by mechanism."""
+        """Return the factory of a new exchange for each mechanism that is offered now."""
         wanted = self.settings.mechanisms
         offered: dict[str, Callable[[], ServerExchange]] = {}
         if self.users is not None:
@@ -182,7 +184,7 @@ class ListenerSecurity:
 
 
 def _watched(paths: Sequence[Path | None], read: Callable[[Path], T]) -> WatchedFiles[T] | None:
-    """The files that are named, read by the first one's path, None if that is not named."""
+    """Return the files that are named, read by the path of the first one, or None if that is not named."""
     first = paths[0]
     if first is None:
         return None
@@ -209,5 +211,5 @@ def _tokens(settings: SecuritySettings, path: Path) -> TokenValidator:
 
 
 def _text(error: Exception) -> str:
-    """The error without what it quotes of a file, which may be secret."""
+    """Return the error without what it quotes from a file, which may be secret."""
     return error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__

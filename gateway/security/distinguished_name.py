@@ -24,12 +24,12 @@ _OBJECT_IDENTIFIER = 0x06
 
 
 def subject_of(certificate: bytes) -> str:
-    """The subject of a certificate in DER. Raises ValueError."""
+    """Return the subject of a certificate in DER as text. Raises ValueError."""
     return name_text(x509.load_der_x509_certificate(certificate).subject)
 
 
 def name_text(name: x509.Name) -> str:
-    """`CN=ann,OU=readers,O=Example`."""
+    """Return a name as text, such as `CN=ann,OU=readers,O=Example`."""
     return ",".join("+".join(map(_attribute, part)) for part in reversed(name.rdns))
 
 
@@ -48,7 +48,9 @@ def _escaped(value: str) -> str:
 
 
 def _encoded_value(attribute: x509.NameAttribute[str | bytes]) -> bytes:
-    """The value in DER: the rest of the name that has only this attribute, behind the attribute's type."""
+    """Return the value in DER: the bytes after the type, in the encoding of a name with only this
+    attribute.
+    """
     rest = x509.Name([attribute]).public_bytes()
     while rest[0] != _OBJECT_IDENTIFIER:
         rest = rest[_content_at(rest) :]
@@ -56,5 +58,5 @@ def _encoded_value(attribute: x509.NameAttribute[str | bytes]) -> bytes:
 
 
 def _content_at(der: bytes) -> int:
-    """Where the content of the first element begins, behind its tag and its size."""
+    """Return the offset of the content of the first element, after its tag and its size."""
     return 2 if der[1] < 0x80 else 2 + (der[1] & 0x7F)

@@ -1,4 +1,6 @@
-"""SASL mechanisms: an exchange takes the client's bytes and gives the server's; PLAIN and SCRAM."""
+"""The server's side of SASL: PLAIN and SCRAM. An exchange takes the client's bytes and returns the
+server's.
+"""
 
 import binascii
 import hashlib
@@ -19,7 +21,9 @@ MAX_NAME_CHARS = 1_024
 
 
 class AuthenticationAccepted(Struct, frozen=True):
-    """The client is this user. `expires_at_ms` is when its credential expires, None if it does not."""
+    """The client is this user. `expires_at_ms` is the time at which its credential expires, or None if it
+    does not.
+    """
 
     name: str
     reply: bytes = b""
@@ -33,9 +37,9 @@ class Continues(Struct, frozen=True):
 
 
 class AuthenticationRefused(Struct, frozen=True):
-    """The authentication failed. `why` is for the log. `message` is for the client, and says nothing about
-    which part of its credentials is wrong. If it is None, the client gets a sentence that is the same for
-    every mechanism.
+    """The authentication failed. `why` is for the log. `message` is for the client, and does not reveal which
+    part of its credentials is wrong. If it is None, the client gets a sentence that is the same for all
+    mechanisms.
     """
 
     why: str
@@ -46,10 +50,10 @@ ExchangeResult = AuthenticationAccepted | Continues | AuthenticationRefused
 
 
 class ServerExchange(Protocol):
-    """One authentication of one client."""
+    """The server's side of one authentication."""
 
     def evaluate(self, message: bytes) -> ExchangeResult:
-        """Take the client's next message. It raises nothing, whatever the bytes are."""
+        """Evaluate the client's next message. Never raises, whatever the bytes are."""
 
 
 PLAIN = "PLAIN"
@@ -59,13 +63,13 @@ _MESSAGE = "Authentication failed: Invalid username or password"
 
 
 class PlainExchange:
-    """One authentication with PLAIN."""
+    """An authentication by PLAIN."""
 
     def __init__(self, users: Users) -> None:
         self._users = users
 
     def evaluate(self, message: bytes) -> ExchangeResult:
-        """See `ServerExchange`."""
+        """Check the name and the password in the only message."""
         parts = message.split(b"\0")
         if len(parts) != _PARTS:
             return AuthenticationRefused("a PLAIN message that has not three parts")
@@ -101,7 +105,7 @@ _NONCE_BYTES = 24
 
 
 class ScramExchange:
-    """One authentication with a SCRAM mechanism: the client's first message, and its last."""
+    """An authentication by SCRAM, which has two messages of the client."""
 
     def __init__(self, mechanism: str, users: Users) -> None:
         self._mechanism = mechanism
@@ -110,7 +114,7 @@ class ScramExchange:
         self._first: _First | None = None
 
     def evaluate(self, message: bytes) -> ExchangeResult:
-        """See `ServerExchange`."""
+        """Evaluate the first message, and then the last one."""
         try:
             text = message.decode("ascii")
         except UnicodeDecodeError:
@@ -156,7 +160,7 @@ class ScramExchange:
         return AuthenticationAccepted(first.name, b"v=" + b64encode(verifier))
 
     def _proves(self, credential: ScramCredential, signature: bytes, proof: bytes) -> bool:
-        """Whether the client knows the key whose hash is stored."""
+        """Return True if the client knows the key whose hash is stored."""
         sized = proof.ljust(len(signature), b"\0")[: len(signature)]
         client_key = bytes(a ^ b for a, b in zip(signature, sized, strict=True))
         stored_key = hashlib.new(self._hash, client_key).digest()
@@ -164,7 +168,7 @@ class ScramExchange:
 
 
 class _First:
-    """What the last message is checked against: the client's first message, and the reply to it."""
+    """The client's first message and the reply to it, against which the last message is checked."""
 
     def __init__(self, users: Users, mechanism: str, name: str, match: re.Match[str]) -> None:
         self.name = name

@@ -1,6 +1,6 @@
-"""SASL/OAUTHBEARER (RFC 7628): the client shows a JSON Web Token, which is checked as Kafka's validator does.
+"""SASL/OAUTHBEARER (RFC 7628): the client sends a JSON Web Token, which is checked as Kafka's validator does.
 
-A token that is not valid gets the status as JSON, and the client's next message gets the error.
+If the token is not valid, the reply is the status as JSON, and the client's next message gets the error.
 """
 
 import json
@@ -56,7 +56,7 @@ class InvalidToken(ValueError):
 
 
 class TokenSettings(Struct, frozen=True, kw_only=True):
-    """Kafka's settings `sasl.oauthbearer.*`. An issuer of None and no audience: any."""
+    """Kafka's settings `sasl.oauthbearer.*`. Without an issuer or an audience, any is accepted."""
 
     issuer: str | None = None
     audience: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class TokenSettings(Struct, frozen=True, kw_only=True):
 
 
 class TokenValidator:
-    """Checks tokens against the public keys of a JWKS file."""
+    """A validator of tokens with the public keys of a JWKS file."""
 
     def __init__(self, jwks: bytes, settings: TokenSettings) -> None:
         """Read the keys. Raises InvalidJwks."""
@@ -83,7 +83,7 @@ class TokenValidator:
             raise InvalidJwks("it has no public key for signatures")
 
     def _add(self, key: Mapping[str, Any]) -> None:
-        """Add a key. Keys for encryption, and of types and curves without an algorithm, are left out."""
+        """Add a key. Keys for encryption, and of types and curves without an algorithm, are skipped."""
         if "d" in key:
             raise InvalidJwks("it has a private key")
         usable = _ALGORITHMS.get((key["kty"], key.get("crv")), ()) if key.get("use", "sig") == "sig" else ()
@@ -103,8 +103,8 @@ class TokenValidator:
         return AuthenticationAccepted(name, expires_at_ms=int(claims["exp"]) * MS_PER_S)
 
     def _claims(self, token: str) -> dict[str, Any]:
-        """Return the claims of a token with a valid signature. Claims may be of any type and size: what fails
-        on them is a refusal too.
+        """Return the claims of a token with a valid signature. Claims may be of any type and size: an error
+        that they cause is a refusal too.
         """
         refused = InvalidToken("no key of the JWKS file fits it")
         try:
@@ -146,14 +146,16 @@ class _Key(Struct, frozen=True):
 
 
 class OAuthBearerExchange:
-    """One authentication with OAUTHBEARER."""
+    """An authentication by OAUTHBEARER."""
 
     def __init__(self, tokens: TokenValidator) -> None:
         self._tokens = tokens
         self._refused: AuthenticationRefused | None = None
 
     def evaluate(self, message: bytes) -> ExchangeResult:
-        """See `Exchange`."""
+        """Check the token in the first message. If it is not valid, refuse the client at its second
+        message.
+        """
         if self._refused is not None:
             return self._refused
         match = _FIRST.fullmatch(message.decode("latin-1"))
@@ -183,5 +185,5 @@ def _is_scope(scope: object) -> bool:
 
 
 def remaining_ms(expires_at_ms: int) -> int:
-    """How long a credential is valid from now, 0 if it has expired."""
+    """Return the milliseconds until a credential expires, 0 if it has expired."""
     return max(0, expires_at_ms - round(time.time() * MS_PER_S))

@@ -1,8 +1,8 @@
-"""One connection's authentication: the state of SaslHandshake and SaslAuthenticate, and of KIP-368.
+"""The authentication state of one connection: SaslHandshake, SaslAuthenticate, and KIP-368.
 
 A session may end: `connections.max.reauth.ms` after the authentication, or with the client's token. The
-client learns how long it lasts, and authenticates again before its end, with the same mechanism as the same
-user. After the end only that is served; any other request closes the connection.
+client is given the lifetime, and authenticates again before the end, with the same mechanism as the same
+user. After the end the client may only authenticate. Any other request closes the connection.
 """
 
 import time
@@ -44,13 +44,13 @@ class AuthenticateReply(Struct, frozen=True):
 
 
 class ClientSession:
-    """The state of a connection's authentication.
+    """The authentication state of a connection.
 
-    `mechanisms` returns the current ones, by name. It is None if clients do not authenticate here. Then
-    `principal` is given. With `by_broker` a broker authenticates them, and `accept` brings its result.
-    `principal` is who the client is, as Kafka writes it: `User:NAME`. It is `ANONYMOUS` until the client has
-    authenticated. `failed` is the reason why the authentication failed, after which the gateway closes the
-    connection. None if it has not failed.
+    `mechanisms` returns the current mechanisms by name. It is None if clients do not authenticate by SASL
+    here; then `principal` is given. With `by_broker` a broker authenticates them, and `accept` is called with
+    its result. `principal` is the client's as Kafka writes it: `User:NAME`. It is `ANONYMOUS` until the
+    client has authenticated. `failed` is the reason why the authentication failed, after which the gateway
+    closes the connection, or None if it has not failed.
     """
 
     def __init__(
@@ -79,25 +79,25 @@ class ClientSession:
 
     @classmethod
     def refused(cls, why: str) -> Self:
-        """A session that refuses the client, whatever it sends."""
+        """Return a session that refuses the client, whatever it sends."""
         session = cls(lambda: {})
         session.failed = why
         return session
 
     @property
     def is_open(self) -> bool:
-        """Whether requests of any kind are served. Not so while the client authenticates again."""
+        """True if requests of any kind are served. False while the client authenticates again."""
         if not self.is_authenticated or self._exchange is not None:
             return False
         return self._expires_at_s is None or self._clock() < self._expires_at_s
 
     @property
     def has_ended(self) -> bool:
-        """Whether the session has ended, and the client has not authenticated again."""
+        """True if the session has ended, and the client has not authenticated again."""
         return self.is_authenticated and not self.is_open
 
     def tenant(self, address: str) -> str:
-        """Return who shares turns with this client: its principal, or its address if it is anonymous."""
+        """Return the tenant of this client: its principal, or its address if it is anonymous."""
         return address if self.principal == ANONYMOUS else self.principal
 
     @property
@@ -121,7 +121,7 @@ class ClientSession:
         return ErrorCode.NONE
 
     def authenticate(self, message: bytes) -> AuthenticateReply:
-        """Take the client's next message of its mechanism."""
+        """Evaluate the client's next message of its mechanism."""
         if self._exchange is None:
             if not self.is_open:
                 self.failed = "SaslAuthenticate out of turn"
@@ -143,7 +143,7 @@ class ClientSession:
         )
 
     def accept(self, name: str, lifetime_ms: int) -> None:
-        """Open the session of a client that a broker authenticated; 0 ms: the session has no end."""
+        """Open the session of a client that a broker authenticated. With 0 ms the session has no end."""
         self._open(name, lifetime_ms or None)
 
     def _open(self, name: str, lifetime_ms: int | None) -> None:
@@ -153,7 +153,9 @@ class ClientSession:
         self._expires_at_s = None if lifetime_ms is None else self._clock() + lifetime_ms / MS_PER_S
 
     def _may_begin_again(self) -> bool:
-        """As in Kafka: only a session that ends is renewed, at most once a second."""
+        """Return True if the client may authenticate again. As in Kafka, only a session that ends is renewed,
+        at most once a second.
+        """
         now_s = self._clock()
         begun_at_s = self._begun_again_at_s
         if self._expires_at_s is None:
@@ -164,7 +166,7 @@ class ClientSession:
         return True
 
     def _checked(self, outcome: ExchangeResult) -> ExchangeResult:
-        """The user of a session may not change."""
+        """Return the outcome, or a refusal if it would change the user of the session."""
         if isinstance(outcome, AuthenticationAccepted) and self.is_authenticated:
             principal = principal_of(outcome.name)
             if principal != self.principal:
@@ -176,7 +178,7 @@ class ClientSession:
         return outcome
 
     def _lifetime_ms(self, accepted: AuthenticationAccepted) -> int | None:
-        """The time until the session ends, None if it does not."""
+        """Return the time until the session ends, or None if it does not."""
         limits = [] if self._max_reauth_ms == NO_LIMIT_MS else [self._max_reauth_ms]
         if accepted.expires_at_ms is not None:
             limits.append(remaining_ms(accepted.expires_at_ms))
@@ -188,7 +190,7 @@ class ClientSession:
 
 
 class _OtherMechanism:
-    """Refuses a client that authenticates again with another mechanism."""
+    """An exchange that refuses a client which authenticates again with another mechanism."""
 
     def __init__(self, mechanism: str, before: str) -> None:
         self._message = (
@@ -197,10 +199,10 @@ class _OtherMechanism:
         )
 
     def evaluate(self, _: bytes) -> ExchangeResult:
-        """See `ServerExchange`."""
+        """Refuse the client."""
         return AuthenticationRefused("re-authentication with another mechanism", self._message)
 
 
 def principal_of(name: str) -> str:
-    """`User:NAME`, as Kafka writes the principal of a user."""
+    """Return the principal of a user as Kafka writes it, `User:NAME`."""
     return f"User:{name}"

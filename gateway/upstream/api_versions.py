@@ -1,4 +1,6 @@
-"""The brokers' ApiVersions for clients that have not authenticated. These cost no connection to a broker."""
+"""The brokers' ApiVersions for clients that have not authenticated, cached so that they cost no
+connection.
+"""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -20,7 +22,9 @@ Rewritten = Callable[[RequestHeader, bytes], Awaitable[bytes]]
 
 
 class CachedApiVersions:
-    """Asks any broker, with the gateway's own principal, at most every AGE_MAX_S for each version."""
+    """A cache of ApiVersions, requested from any broker as the gateway's own principal, at most every
+    AGE_MAX_S for each version.
+    """
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -29,7 +33,7 @@ class CachedApiVersions:
         self._asking = asyncio.Lock()
 
     async def response(self, header: RequestHeader, rewritten: Rewritten) -> bytes:
-        """The response to a request, made of a broker's by `rewritten`. Raises UpstreamLost."""
+        """Return the response to a request, made from a broker's by `rewritten`. Raises UpstreamLost."""
         kept = self._kept.get(header.api_version)
         if kept is None or (_is_old(kept) and not self._asking.locked()):
             async with self._asking:

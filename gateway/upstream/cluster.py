@@ -28,7 +28,7 @@ _NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_NAME_MAX_CHARS}}}")
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a topic can have this name. No broker has a topic of another name, and none has to be asked."""
+    """Return True if a topic can have this name. No broker is asked about another name."""
     return name not in (".", "..") and _NAME.fullmatch(name) is not None
 
 
@@ -62,7 +62,7 @@ class ClusterTopic:
 
 @dataclass(frozen=True, slots=True)
 class AllTopics:
-    """The topics of the cluster by name. `at_ms` is the time of the request, by the clock of the system."""
+    """The topics of the cluster by name. `at_ms` is the system time of the request."""
 
     topics: Mapping[str, ClusterTopic]
     at_ms: int
@@ -124,13 +124,14 @@ class _Lookup(dict[K, _Answer]):
 
 
 class Cluster:
-    """Requests metadata from the brokers, and caches it.
+    """A client of the brokers that requests metadata and caches it.
 
-    One request is under way at a time. Those that wait for it share the next one, and its failure: so the
-    number of requests does not grow with the callers. Tenants whose names do not fit into one take turns.
+    One request is under way at a time. Callers that wait for it share the next one and its failure, so the
+    number of requests does not grow with the callers. Tenants whose names do not fit into one request take
+    turns.
 
     `nodes` holds the address of every broker that was ever named, by its id. `live` holds the ids in the
-    latest metadata. `access` is how the gateway reaches brokers, with its own principal.
+    latest metadata. `access` has the gateway's own principal.
     """
 
     def __init__(
@@ -153,8 +154,8 @@ class Cluster:
 
     @classmethod
     def of(cls, client_config: ClientConfig, limits: Limits) -> Self:
-        """The cluster that these settings reach. Raises ClientConfigError, and ValueError if the servers are
-        not HOST:PORT,... .
+        """Return the cluster of a client's settings. Raises ClientConfigError, and ValueError for malformed
+        servers.
         """
         bootstrap = [Address.parse(text) for text in client_config.bootstrap_servers.split(",")]
         return cls(bootstrap, limits, BrokerAccess.of(client_config.kafka_python_settings()))
@@ -184,12 +185,12 @@ class Cluster:
                 return await self._ask(api_key, api_version, body)
 
     def waited_s(self) -> float:
-        """For how long the request that is under way has no answer, 0 without one."""
+        """Return the seconds for which the current request has been unanswered, 0 without one."""
         return 0.0 if self._began_s is None else _now_s() - self._began_s
 
     def addresses(self) -> list[Address]:
-        """The addresses of brokers, those of live brokers first, in an order that is drawn each time: so
-        clients spread over the brokers, and do not all wait for the same one where one hangs.
+        """Return the addresses of brokers, live ones first, in a random order. So clients are spread over the
+        brokers, and do not all wait for one that hangs.
         """
         live = random.sample(self.live, len(self.live))
         return [*(self.nodes[node_id] for node_id in live), *self._bootstrap]
@@ -197,21 +198,22 @@ class Cluster:
     async def topics(
         self, names: Iterable[str], age_max_s: float = TOPIC_AGE_MAX_S
     ) -> dict[str, ClusterTopic]:
-        """The existing topics of these names, by metadata no older than `age_max_s`. A name that no topic can
-        have enters no request, because others share the request and its failure. Raises UpstreamLost.
+        """Return the existing topics of these names, by metadata no older than `age_max_s`. A name that no
+        topic can have is not requested, because others share the request and its failure. Raises
+        UpstreamLost.
         """
         return await self._find(self._by_name, filter(is_topic_name, names), age_max_s)
 
     async def described(self, names: Iterable[str], age_max_s: float) -> dict[str, ClusterTopic | None]:
-        """What the brokers say of each name: the topic, or None if there is none. A name of which they said
-        neither is left out. The metadata is no older than `age_max_s`. Raises UpstreamLost.
+        """Return the topic of each name, or None if a broker answered that it is absent. A name with another
+        error is omitted. The metadata is no older than `age_max_s`. Raises UpstreamLost.
         """
         wanted = list(dict.fromkeys(names))
         found: dict[str, ClusterTopic | None] = dict(await self.topics(wanted, age_max_s))
         return found | {name: None for name in wanted if name not in found and self._is_absent(name)}
 
     async def all_topics(self, age_max_s: float) -> AllTopics:
-        """All topics of the cluster, as they were `age_max_s` ago or later. Raises UpstreamLost."""
+        """Return all topics of the cluster, as of `age_max_s` ago or later. Raises UpstreamLost."""
         if self._all is not None and _now_s() - self._all[1] <= age_max_s:
             return self._all[0]
         arrived = self._begun
@@ -224,19 +226,21 @@ class Cluster:
             return self._all[0]
 
     def cached_topics(self, names: Iterable[str], age_max_s: float) -> dict[str, ClusterTopic] | None:
-        """As `topics`, None if metadata would have to be requested."""
+        """Return the same as `topics`, or None if metadata would have to be requested."""
         return self._by_name.cached(filter(is_topic_name, names), age_max_s)
 
     def cached_topics_by_id(
         self, topic_ids: Iterable[UUID], age_max_s: float
     ) -> dict[UUID, ClusterTopic] | None:
-        """As `topics_by_id`, None if metadata would have to be requested."""
+        """Return the same as `topics_by_id`, or None if metadata would have to be requested."""
         return self._by_id.cached(topic_ids, age_max_s)
 
     async def topics_by_id(
         self, topic_ids: Iterable[UUID], age_max_s: float = TOPIC_AGE_MAX_S
     ) -> dict[UUID, ClusterTopic]:
-        """The existing topics of these ids, by metadata no older than `age_max_s`. Raises UpstreamLost."""
+        """Return the existing topics of these ids, by metadata no older than `age_max_s`. Raises
+        UpstreamLost.
+        """
         return await self._find(self._by_id, topic_ids, age_max_s)
 
     def _is_absent(self, name: str) -> bool:
@@ -312,7 +316,7 @@ class Cluster:
             self._began_s = None
 
     async def _metadata(self, topics: list[codec.Fields] | None) -> list[ClusterTopic]:
-        """Return the existing topics among these, with None of all. Those that were named are cached."""
+        """Return the existing topics among these, or all topics for None. Named topics are cached."""
         request = {"topics": topics, "allow_auto_topic_creation": False}
         answer = await self._ask(ApiKey.Metadata, _METADATA_VERSION, request)
         brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
@@ -333,7 +337,7 @@ class Cluster:
         return found
 
     async def at_any(self, act: Callable[[Address], Awaitable[T]]) -> T:
-        """Act at one broker after the other until one is not lost. Raises UpstreamLost, that of the last."""
+        """Return the result of `act` at the first broker that is not lost. Raises the last UpstreamLost."""
         lost = UpstreamLost("no broker is known")
         for address in self.addresses():
             try:
@@ -372,7 +376,7 @@ def _now_s() -> float:
 
 
 class InternalTopics:
-    """The coordinator's own topics `own`. `names` are those that clients see as internal: all, or none with
+    """The coordinator's own topics, `own`. `names` are those that clients see as internal: all, or none if
     `exposed`. Patterns match none of `own` in either case, as for the topic watcher.
     """
 
@@ -383,9 +387,7 @@ class InternalTopics:
         self._ids: frozenset[UUID] = frozenset()
 
     async def ids(self, cluster: Cluster) -> frozenset[UUID]:
-        """The topics' ids from metadata (see `Cluster.topics`). Raises UpstreamLost if no broker ever
-        answered.
-        """
+        """Return the topics' ids from metadata. Raises UpstreamLost if no broker has ever answered."""
         try:
             found = await cluster.topics(self.names)
         except UpstreamLost:

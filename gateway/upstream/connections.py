@@ -19,20 +19,24 @@ from kafka_why.connections.address import Address as Address
 
 @dataclass(frozen=True, slots=True)
 class BrokerAccess:
-    """`tls` is None for plain text. `sasl` is None if the gateway does not authenticate itself by SASL."""
+    """The access to brokers. `tls` is None for plain text. `sasl` is None if the gateway does not
+    authenticate itself by SASL.
+    """
 
     tls: ssl.SSLContext | None = None
     sasl: Sasl | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
-        """By a Kafka client's settings under kafka-python's names. Raises ClientConfigError."""
+        """Return the access of a Kafka client's settings under kafka-python's names. Raises
+        ClientConfigError.
+        """
         protocol = settings.get("security_protocol", "PLAINTEXT")
         tls = settings["ssl_context"] if protocol in ("SSL", "SASL_SSL") else None
         return cls(tls, Sasl(settings) if protocol.startswith("SASL_") else None)
 
     def without_sasl(self) -> Self:
-        """The same, where a client authenticates by the connection itself."""
+        """Return the access for a connection on which the client authenticates itself."""
         return replace(self, sasl=None)
 
 
@@ -59,11 +63,11 @@ class UpstreamLost(ConnectionError):
 
 
 class UpstreamRefused(UpstreamLost):
-    """A broker and the gateway do not accept each other: a certificate, or the principal's credentials."""
+    """A broker and the gateway do not accept each other's certificate or credentials."""
 
 
 class Upstream:
-    """One connection to a broker. Responses come in the order of the requests."""
+    """A connection to a broker. Responses come in the order of the requests."""
 
     def __init__(
         self,
@@ -111,12 +115,14 @@ class Upstream:
 
     @property
     def ended(self) -> bool:
-        """Whether the broker has closed the connection and all its responses are read."""
+        """True if the broker has closed the connection and all its responses are read."""
         return self._reader.at_eof()
 
     @property
     def is_due(self) -> bool:
-        """Whether to authenticate again, because the broker limits a session's lifetime (KIP-368)."""
+        """True if the gateway has to authenticate again, because the broker limits a session's lifetime
+        (KIP-368).
+        """
         return self._due_at_s is not None and asyncio.get_running_loop().time() >= self._due_at_s
 
     async def authenticate(self) -> None:
@@ -135,7 +141,7 @@ class Upstream:
             self._due_at_s = asyncio.get_running_loop().time() + lifetime_s
 
     async def _log_in(self) -> int:
-        """Return the session's lifetime in ms, 0: without end."""
+        """Authenticate, and return the session's lifetime in ms, 0 if it has no end."""
         assert self._access.sasl is not None
         mechanism = self._access.sasl.mechanism
         agreed = await self._ask(ApiKey.SaslHandshake, _HANDSHAKE_VERSION, {"mechanism": mechanism})
@@ -216,7 +222,9 @@ class Upstream:
         return self._left
 
     async def receive_part(self) -> bytes:
-        """Return what there is of the response whose size was read, at least a byte. Raises UpstreamLost."""
+        """Return the available bytes, at least one, of the response whose size was read. Raises
+        UpstreamLost.
+        """
         assert self._left
         try:
             part = await self._reader.read(self._left)
@@ -248,7 +256,7 @@ class Upstream:
 
 
 def _reason(error: Exception) -> str:
-    """Why a connection failed. OpenSSL's own words are in the attributes of its errors."""
+    """Return the reason why a connection failed. OpenSSL's own words are in the attributes of its errors."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

@@ -1,5 +1,5 @@
 """A client's SASL exchange with the broker behind its listener. The broker decides. The gateway relays the
-messages and reads the name of the user, which it believes when the broker has accepted the client.
+messages and reads the name of the user, which it trusts once the broker has accepted the client.
 """
 
 import base64
@@ -23,7 +23,7 @@ _FIRST_WITH_LIFETIME = 1
 
 
 class CannotRead(ValueError):
-    """A client's message from which the gateway cannot learn the principal. The message is a sentence."""
+    """A client's message from which the gateway cannot read the user. The error's text is a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,9 @@ class PassedSasl:
         self._name: str | None = None
 
     async def relay(self, header: RequestHeader, message: bytes, upstream: Upstream) -> SaslReply:
-        """Have a request answered. No other request may be under way. Raises ProtocolError, UpstreamLost."""
+        """Relay a request, and return the reply. No other request may be under way. Raises ProtocolError,
+        UpstreamLost.
+        """
         request = codec.decode_passed(header, message)
         if header.api_key == ApiKey.SaslHandshake:
             return await self._handshake(header, request, message, upstream)
@@ -96,8 +98,9 @@ class PassedSasl:
         return SaslReply(response, name, answer.session_lifetime_ms)
 
     def _is_end(self, auth_bytes: bytes) -> bool:
-        """Whether the broker's answer without an error is the last one. SCRAM's last one is the broker's
-        signature. OAUTHBEARER's is empty: one that is not has an error, and the client has to answer it.
+        """Return True if the broker's answer without an error is the last one. That of SCRAM has the broker's
+        signature. That of OAUTHBEARER is empty: another one contains an error, which the client has to
+        answer.
         """
         if str(self._mechanism).startswith("SCRAM-"):
             return auth_bytes.startswith(b"v=")
@@ -113,7 +116,7 @@ async def _ask(header: RequestHeader, message: bytes, upstream: Upstream) -> tup
 
 
 def name_in(mechanism: str, first: bytes) -> str:
-    """The user's name in the first message of an exchange. Raises CannotRead.
+    """Return the user's name in the first message of an exchange. Raises CannotRead.
 
     Sources: RFC 4616 (PLAIN), RFC 5802 (SCRAM), RFC 7628 (OAUTHBEARER).
     """
@@ -134,7 +137,7 @@ def name_in(mechanism: str, first: bytes) -> str:
 
 
 def _scram_name(first: str) -> str:
-    """`n,[a=AUTHORIZATION-ID],n=NAME,r=NONCE[,extensions]`"""
+    """Return the name in `n,[a=AUTHORIZATION-ID],n=NAME,r=NONCE[,extensions]`."""
     _, _, name, *rest = first.split(",")
     if "tokenauth=true" in (attribute.lower() for attribute in rest):
         raise CannotRead("a delegation token does not name its owner")
@@ -145,7 +148,7 @@ def _scram_name(first: str) -> str:
 
 
 def _subject(first: bytes) -> str:
-    r"""`n,[a=AUTHORIZATION-ID],\x01auth=Bearer TOKEN\x01...\x01\x01`, the token a JWT."""
+    r"""Return the subject of the JWT in `n,[a=AUTHORIZATION-ID],\x01auth=Bearer TOKEN\x01...\x01\x01`."""
     fields = dict(field.split(b"=", 1) for field in first.split(b"\x01")[1:] if field)
     scheme, _, token = fields[b"auth"].partition(b" ")
     payload = token.strip().split(b".")[1]

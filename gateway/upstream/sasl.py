@@ -1,8 +1,8 @@
-"""The client's side of SASL towards the brokers, without IO: PLAIN, SCRAM and OAUTHBEARER.
+"""The gateway's side of SASL towards the brokers, without IO: PLAIN, SCRAM and OAUTHBEARER.
 
-kafka-python has the mechanisms. This module adds to its SCRAM (RFC 5802) a lower bound of the iterations, and
-one calculation of the salted password for all connections, because that takes milliseconds and the gateway
-has a connection for each client.
+kafka-python has the mechanisms. This module adds to its SCRAM (RFC 5802) a minimum number of iterations, and
+calculates the salted password once for all connections, because that takes milliseconds and the gateway has a
+connection for each client.
 """
 
 from collections.abc import Mapping
@@ -23,25 +23,25 @@ _SALTED_MAX = 16
 
 
 class SaslError(ValueError):
-    """The broker's side of the exchange is wrong. The message is a sentence."""
+    """The broker's side of the exchange is wrong. The error's text is a sentence."""
 
 
 class ClientExchange(Protocol):
-    """One authentication: `auth_bytes` and `receive` in turn until `is_done`."""
+    """The client's side of one authentication: `auth_bytes` and `receive` alternate until `is_done`."""
 
     def auth_bytes(self) -> bytes:
-        """What the client sends next. May block while a token is requested."""
+        """Return the client's next message. May block while a token is requested."""
 
     def receive(self, auth_bytes: bytes) -> object:
-        """Take the broker's answer. Raises SaslError."""
+        """Evaluate the broker's answer. Raises SaslError."""
 
     def is_done(self) -> bool:
-        """Whether the broker has accepted the client, and the client the broker."""
+        """Return True if the broker has accepted the client, and the client the broker."""
 
 
 class Sasl:
-    """How the gateway authenticates itself. `settings` are kafka-python's, by its names (`sasl_mechanism`,
-    `sasl_plain_username` and so on; a name for SCRAM is escaped already: RFC 5802, section 5.1). Raises
+    """The gateway's own SASL credentials. `settings` are kafka-python's, by its names (`sasl_mechanism`,
+    `sasl_plain_username` and so on; a name for SCRAM is already escaped: RFC 5802, section 5.1). Raises
     ClientConfigError for another mechanism.
     """
 
@@ -98,7 +98,7 @@ class _SaltingOnce(ScramClient):  # type: ignore[misc]
     salted_password: bytes
 
     def create_salted_password(self, salt: bytes, iterations: int) -> None:
-        """As kafka-python's, from `salted` if it is there."""
+        """Set the salted password, from `salted` if it has been calculated before."""
         if iterations < _MIN_ITERATIONS:
             # So that an impostor cannot ask for a proof from which the password is easily found.
             raise SaslError(f"it asks for {iterations} iterations of SCRAM, fewer than {_MIN_ITERATIONS}")

@@ -1,5 +1,5 @@
-"""What the gateway knows of the cluster's share groups (KIP-932): whether there are any, and, where the
-brokers' own coordinators have them, which broker coordinates one.
+"""The share groups of the cluster (KIP-932): the coordinators in charge of them, and, if these are the
+brokers', the broker that coordinates a group.
 """
 
 import asyncio
@@ -34,9 +34,7 @@ log = structlog.get_logger()
 
 
 class Coordinators(StrEnum):
-    """Who coordinates the share groups of the gateway's clients: this project's coordinator, the brokers' own
-    coordinators, or nobody.
-    """
+    """The coordinators in charge of clients' share groups: this project's, the brokers' own, or none."""
 
     OURS = "coordinator"
     BROKERS = "brokers"
@@ -44,10 +42,11 @@ class Coordinators(StrEnum):
 
 
 class ShareGroups:
-    """Who coordinates share groups, and which broker does so where they are the brokers'.
+    """The coordinators of share groups, and the leaders of the brokers' offsets topic if these are the
+    brokers'.
 
-    The leaders are found beside the requests. So no request waits for them, and a client that is sent to
-    another broker gets NOT_COORDINATOR from it and looks for the coordinator again.
+    The leaders are requested in the background, so no request waits for them. A client that is sent to the
+    wrong broker gets NOT_COORDINATOR from it, and looks for the coordinator again.
     """
 
     def __init__(self, cluster: Cluster, wanted: Coordinators) -> None:
@@ -60,46 +59,48 @@ class ShareGroups:
 
     @property
     def coordinators(self) -> Coordinators:
-        """Who coordinates them: nobody while the brokers' feature `share.version` is 0 (row SH1)."""
+        """The coordinators in charge: OFF while the brokers' feature `share.version` is 0 (row SH1)."""
         return self._wanted if self._level >= _FIRST_LEVEL else Coordinators.OFF
 
     @property
     def are_ours(self) -> bool:
-        """Whether this project's coordinator has them."""
+        """True if this project's coordinator is in charge."""
         return self.coordinators is Coordinators.OURS
 
     @property
     def are_at_brokers(self) -> bool:
-        """Whether the brokers' own coordinators have them."""
+        """True if the brokers' own coordinators are in charge."""
         return self.coordinators is Coordinators.BROKERS
 
     @property
     def are_off(self) -> bool:
-        """Whether their requests are refused."""
+        """True if requests about share groups are refused."""
         return self.coordinators is Coordinators.OFF
 
     async def refresh(self) -> None:
-        """Ask a broker for the level of the feature `share.version`. Raises UpstreamLost."""
+        """Request the level of the feature `share.version` from a broker. Raises UpstreamLost."""
         self.set_level(level_in(await self._cluster.ask(ApiKey.ApiVersions, FIRST_WITH_FEATURES, SOFTWARE)))
 
     def set_level(self, level: int) -> None:
-        """The brokers' feature `share.version` has this level, 0 without it."""
+        """Set the level of the brokers' feature `share.version`, 0 if they lack it."""
         self._level = level
 
     def coordinator_of(self, group_id: str) -> int | None:
-        """The broker that coordinates a group of the brokers, None if it is not known."""
+        """Return the broker that coordinates a group, or None if that is not known or not up to the
+        brokers.
+        """
         if not self.are_at_brokers or not self._leaders:
             return None
         find = partition_of_offsets if len(group_id) > REMEMBERED_MAX_CHARACTERS else _cached_partition
         return self._leaders[find(group_id, len(self._leaders))]
 
     def expire_leaders(self) -> None:
-        """A broker was not the coordinator: the leaders are found anew at the next look."""
+        """Request the leaders again at the next refresh, because a broker was not the coordinator."""
         self._found_s = None
 
     def refresh_leaders(self, group_id: str) -> None:
-        """Find the leaders, beside the caller, if what is known is old. The first look of a cluster makes the
-        topic, as a client's that finds the coordinator of this group at a broker does.
+        """Request the leaders in the background if they are stale. The first request for a cluster creates
+        the topic, as a client does that looks for the coordinator of this group at a broker.
         """
         age_max_s = _AGE_MAX_S if self._leaders else _ABSENT_AGE_MAX_S
         is_fresh = self._found_s is not None and _now_s() - self._found_s <= age_max_s
@@ -107,7 +108,7 @@ class ShareGroups:
             self._finding = asyncio.create_task(self._find(group_id))
 
     async def existing(self, node_id: int | None, group_ids: Sequence[str]) -> frozenset[str]:
-        """Those of the groups that are share groups of this broker. Raises UpstreamLost."""
+        """Return those of the groups that are share groups of this broker. Raises UpstreamLost."""
         address = None if node_id is None else self._cluster.nodes.get(node_id)
         if address is None or not group_ids:
             return frozenset()
@@ -119,7 +120,7 @@ class ShareGroups:
         return frozenset(group.group_id for group in answer.groups if not group.error_code)
 
     def close(self) -> None:
-        """End a look that is under way."""
+        """Cancel the request for the leaders."""
         if self._finding is not None:
             self._finding.cancel()
 
@@ -137,7 +138,7 @@ class ShareGroups:
         self._leaders, self._found_s = leaders, _now_s()
 
     async def _ask_leaders(self) -> list[int]:
-        """The leader of each partition, in their order. It is empty while there is no topic."""
+        """Return the leader of each partition, in their order, or nothing while there is no topic."""
         request = {
             "topics": [{"name": _OFFSETS_TOPIC, "topic_id": None}],
             "allow_auto_topic_creation": False,

@@ -1,7 +1,7 @@
-"""What the gateway asks the brokers about clients' transactions: docs/decisions/0023.
+"""The gateway's requests to the brokers about clients' transactions: docs/decisions/0023.
 
 A partition of the markers topic takes part in each transaction that has offsets of a group. The group's id
-chooses the partition. The transaction's coordinator is a broker's own.
+determines the partition. The transaction's coordinator is a broker's own.
 """
 
 import asyncio
@@ -31,10 +31,10 @@ CONNECTIONS_PER_BROKER = 8
 
 
 class OwnRequests:
-    """Sends requests to brokers by their node ids. A broker has at most CONNECTIONS_PER_BROKER of these
-    connections at a time, each with one request under way. A connection without a request is kept.
+    """The gateway's own requests to brokers by node id. Each broker has at most CONNECTIONS_PER_BROKER of
+    these connections, each with one request under way. Idle connections are kept.
 
-    Only for requests that may be sent twice, because a kept connection may have ended unseen.
+    Only for requests that may be sent twice, because an idle connection may have ended unnoticed.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -44,7 +44,7 @@ class OwnRequests:
         self._capacity: dict[Address, CapacityLimiter] = {}
 
     async def ask(self, node_id: int | None, api_key: int, version: int, body: codec.Fields) -> Any:
-        """Return the response of this broker, or with None of any. Raises UpstreamLost."""
+        """Return the response of this broker, or of any if `node_id` is None. Raises UpstreamLost."""
         if node_id is not None:
             return await self._ask(await self._address(node_id), api_key, version, body)
         for live in self._cluster.live:
@@ -62,7 +62,7 @@ class OwnRequests:
             return await self._ask_on(upstream, kept, api_key, version, body)
 
     def close(self) -> None:
-        """Close the kept connections. The others end with their requests."""
+        """Close the idle connections. The others end with their requests."""
         for kept in self._kept.values():
             for upstream in kept:
                 upstream.close()
@@ -131,8 +131,8 @@ class MarkersEnd(NamedTuple):
 
 
 class Transactions:
-    """Requests about clients' transactions. They wait for a coordinator or a leader that moves: the caller
-    limits the time. `warning` is for what an operator has to mend.
+    """Requests about clients' transactions. They wait for a coordinator or a leader that moves, so the caller
+    has to limit the time. `warning` is for problems that an operator has to fix.
     """
 
     def __init__(self, cluster: Cluster, layout: TopicLayout) -> None:
@@ -147,11 +147,11 @@ class Transactions:
         self._looked_at_s = float("-inf")
 
     def partition(self, group_id: str) -> int:
-        """The markers partition of a group."""
+        """Return the markers partition of a group."""
         return partition_of(group_id, self._partitions)
 
     async def add(self, node_id: int | None, version: int, producer: TxnProducer, partition: int) -> int:
-        """Add a markers partition to a transaction by a request to this broker (None for any). Returns the
+        """Add a markers partition to a transaction by a request to this broker (None for any). Return the
         error code. Raises UpstreamLost.
         """
         body = {
@@ -166,7 +166,9 @@ class Transactions:
         return int(result.partition_error_code)
 
     async def add_at_coordinator(self, producer: TxnProducer, partition: int) -> int:
-        """As `add`, at the transaction's coordinator. Raises UpstreamLost, CoordinatorRefused."""
+        """Add a markers partition at the transaction's coordinator. Raises UpstreamLost,
+        CoordinatorRefused.
+        """
 
         def ask(node_id: int) -> Awaitable[int]:
             return self.add(node_id, ADD_PARTITIONS_LAST_VERSION, producer, partition)
@@ -174,8 +176,8 @@ class Transactions:
         return await self._at_coordinator(producer.transactional_id, ask, int)
 
     async def described(self, transactional_id: str) -> Any:
-        """The transaction as its coordinator describes it, an entry of DescribeTransactionsResponse. Raises
-        UpstreamLost, CoordinatorRefused.
+        """Return the description of a transaction by its coordinator, an entry of
+        DescribeTransactionsResponse. Raises UpstreamLost, CoordinatorRefused.
         """
 
         async def ask(node_id: int) -> Any:
@@ -186,7 +188,7 @@ class Transactions:
         return await self._at_coordinator(transactional_id, ask, lambda state: int(state.error_code))
 
     async def position(self, partition: int) -> MarkersEnd:
-        """The end of a markers partition at its leader: all records before it can be read. Raises
+        """Return the end of a markers partition at its leader: all earlier records can be read. Raises
         UpstreamLost.
         """
         while True:
@@ -199,7 +201,7 @@ class Transactions:
             await asyncio.sleep(_RETRY_PAUSE_S)
 
     def forget_topic(self) -> None:
-        """Look the markers topic up again: it may have been made again."""
+        """Request the markers topic again, because it may have been created again."""
         self._looked_at_s = float("-inf")
 
     def close(self) -> None:
@@ -223,7 +225,7 @@ class Transactions:
             await asyncio.sleep(_RETRY_PAUSE_S)
 
     async def _coordinator(self, transactional_id: str) -> int:
-        """The node id of a transaction's coordinator."""
+        """Return the node id of a transaction's coordinator."""
         node_id = self._coordinators.get(transactional_id)
         while node_id is None:
             body = {"key": transactional_id, "key_type": _TRANSACTION}
@@ -239,7 +241,7 @@ class Transactions:
         return node_id
 
     def _keep(self, transactional_id: str, node_id: int) -> None:
-        """Remember a transaction's coordinator, so that the memory for it has a bound."""
+        """Cache a transaction's coordinator, within a bound on memory."""
         if len(transactional_id) > _KEPT_MAX_CHARS:
             return
         if len(self._coordinators) >= _COORDINATORS_KEPT:
@@ -260,7 +262,7 @@ class Transactions:
         return self._leaders.get(partition)
 
     async def _end(self, leader: int, partition: int) -> int | None:
-        """Return the high watermark of a partition. Returns None if the caller has to ask again."""
+        """Return the high watermark of a partition, or None if the caller has to ask again."""
         wanted = {"partition_index": partition, "timestamp": _LATEST}
         body = {
             "replica_id": _NO_REPLICA,

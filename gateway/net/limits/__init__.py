@@ -1,1 +1,1 @@
-"""Bounds on what one client, and all clients together, may use of a gateway."""
+"""Limits on the use of a gateway by one client, and by all clients together."""

@@ -1,5 +1,5 @@
-"""Bounds on the bytes in memory of all clients together: received requests, and responses that are not
-read.
+"""Limits on the buffers of all clients together: bytes of unanswered requests, and bytes of unread
+responses.
 """
 
 import asyncio
@@ -23,25 +23,26 @@ _HIGH = 1.25
 
 
 class CountedClient(Protocol):
-    """A client whose requests are counted."""
+    """A client whose bytes are counted."""
 
     @property
     def lacks_a_part(self) -> bool:
-        """Whether a part of its last frame is missing."""
+        """True if a part of its last frame is missing."""
 
     def hold(self, *, held: bool) -> None:
-        """Read nothing of it, or go on."""
+        """Stop reading from the client, or continue."""
 
     def end(self, why: Exception) -> None: ...
 
 
 class ReceiveBufferLimit:
-    """The bytes that clients have sent and that are not answered. Clients with SMALL_BYTES are not counted.
+    """A limit on the bytes that clients have sent and that are not answered. Clients with at most SMALL_BYTES
+    are not counted.
 
-    Where there are more than `total_bytes`, nothing is read of the clients that have the mean or more, until
-    enough is answered; from a quarter above it, of no client that is counted. A held client cannot complete
-    its frame. So where there are more for `patience_s`, those of the held clients whose frame lacks a part
-    are disconnected.
+    Above `total_bytes` the gateway stops reading from the clients that have the mean or more, until enough is
+    answered. From a quarter above the limit it stops reading from all counted clients. A client that is held
+    cannot complete its frame. So if the limit is exceeded for `patience_s`, the held clients whose frame is
+    incomplete are disconnected.
 
     Source: Kafka's `queued.max.request.bytes` and its `SimpleMemoryPool`, where one client can take all.
     """
@@ -57,11 +58,11 @@ class ReceiveBufferLimit:
 
     @property
     def held(self) -> int:
-        """The number of clients of which nothing is read."""
+        """The number of clients from which the gateway does not read."""
         return len(self._held)
 
     def count(self, client: CountedClient, number: int) -> bool:
-        """A client has sent so many bytes that are not answered. Returns whether they are counted."""
+        """Account for the unanswered bytes of a client. Return False if they are too few to be counted."""
         if number <= SMALL_BYTES:
             self.forget(client)
             return False
@@ -74,7 +75,7 @@ class ReceiveBufferLimit:
         return True
 
     def forget(self, client: CountedClient) -> None:
-        """A client is gone, or has little under way."""
+        """Stop counting a client that is gone, or that has few bytes under way."""
         self.bytes -= self._by_client.pop(client, 0)
         if client in self._held:
             self._held.remove(client)
@@ -83,7 +84,7 @@ class ReceiveBufferLimit:
             self._let_go()
 
     def rest(self, client: CountedClient) -> None:
-        """Let the others have their turn.
+        """Pause reading from a client for one turn of the event loop, so that others are served.
 
         libuv reads up to 32 times, so 8 MiB, before it turns to another connection. While 40 clients sent as
         much as they could, others waited for 0.8 s.
@@ -117,7 +118,9 @@ class ReceiveBufferLimit:
             client.hold(held=False)
 
     def _end_the_incomplete(self) -> None:
-        """Disconnect them. They are forgotten when their connections are closed."""
+        """Disconnect the held clients whose frame is incomplete. They are forgotten when their connections
+        close.
+        """
         self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._end_the_incomplete)
         for client in [client for client in self._held if client.lacks_a_part]:
             sent = self._by_client[client]
@@ -128,8 +131,8 @@ End = Callable[[Exception], None]
 
 
 class WriteBufferLimit:
-    """The bytes of responses that clients have not read, at most `total_bytes`. Where there are more, the
-    client with the most is disconnected.
+    """A limit on the bytes of responses that clients have not read. Above `total_bytes` the client with the
+    most is disconnected.
     """
 
     def __init__(self, total_bytes: int) -> None:
@@ -138,7 +141,7 @@ class WriteBufferLimit:
         self.bytes = 0
 
     def add(self, end: End, number: int) -> None:
-        """Count bytes that are for a client. `end` disconnects it."""
+        """Count bytes that are written to a client. `end` disconnects the client."""
         self._by_client[end] = self._by_client.get(end, 0) + number
         self.bytes += number
         while self.bytes > self._total_bytes:
@@ -147,7 +150,7 @@ class WriteBufferLimit:
             most(SlowReader(f"it had not read {left} bytes, the most of all clients"))
 
     def remove(self, end: End, number: int) -> None:
-        """A client has read bytes that were counted."""
+        """Subtract counted bytes that the client has read."""
         left = self._by_client.get(end, 0)
         if left > number:
             self._by_client[end] = left - number
@@ -156,7 +159,7 @@ class WriteBufferLimit:
             self.forget(end)
 
     def forget(self, end: End) -> int:
-        """A client is gone. Returns the bytes that were counted for it."""
+        """Stop counting a client that is gone, and return the bytes that were counted for it."""
         left = self._by_client.pop(end, 0)
         self.bytes -= left
         return left

@@ -1,4 +1,4 @@
-"""Bounds on connections: which new ones the gateway accepts, and how many files the process may open."""
+"""Limits on connections: admission of new ones, and the number of files that the process may open."""
 
 import resource
 from collections import Counter
@@ -13,8 +13,8 @@ from gateway.quotas import Quotas
 
 @dataclass(frozen=True, slots=True)
 class AdmissionDecision:
-    """`refused` is the limit that a connection is over, None if it is accepted. The gateway closes a refused
-    connection after `wait_s`, and begins to serve an accepted one after `wait_s`.
+    """The decision about a new connection. `refused` is the limit that it exceeds, or None if it is accepted.
+    The gateway closes a refused connection, or begins to serve an accepted one, after `wait_s`.
     """
 
     refused: str | None = None
@@ -25,7 +25,7 @@ _ACCEPTED = AdmissionDecision()
 
 
 class ConnectionAdmission:
-    """Counts the connections by the client's IP address."""
+    """Admission of connections, which are counted by the client's IP address."""
 
     def __init__(self, limits: Limits, quotas: Quotas) -> None:
         self._limits = limits
@@ -34,7 +34,7 @@ class ConnectionAdmission:
         self._open = 0
 
     def admit(self, address: str) -> AdmissionDecision:
-        """Decide about a new connection, and count it until `release`, also if it is refused."""
+        """Decide about a new connection, and count it until `release` is called, also if it is refused."""
         self._open += 1
         self._by_ip[address] += 1
         limits = self._limits
@@ -53,7 +53,7 @@ class ConnectionAdmission:
         return _ACCEPTED
 
     def release(self, address: str) -> None:
-        """A connection has ended."""
+        """Stop counting a connection that has ended."""
         self._open -= 1
         self._by_ip[address] -= 1
         if not self._by_ip[address]:
@@ -71,12 +71,12 @@ log = structlog.get_logger()
 
 
 def files_for(limits: Limits) -> int:
-    """The number of open files that the maximum number of clients needs."""
+    """Return the number of open files that the maximum number of clients needs."""
     return 2 * limits.connections + _OWN_FILES
 
 
 def allow_open_files(wanted: int) -> None:
-    """Raise the soft limit to `wanted`, at most to the hard limit. A log line warns if that is too low."""
+    """Raise the soft limit to `wanted`. If the hard limit is lower, raise it to that and log a warning."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     granted = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < granted:

@@ -1,7 +1,7 @@
-"""The requests of one connection against its client's quota (KIP-13, KIP-219).
+"""The request quota of the client of one connection (KIP-13, KIP-219).
 
 A request over the quota is handled like any other. Its response has `throttle_time_ms`, and the gateway
-takes up no other request of the connection until that time has passed, as a broker mutes the channel.
+dispatches no other request of the connection until that time has passed, as a broker mutes the channel.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ _USER = "User:"
 
 
 class QuotaMeter:
-    """Counts the requests of one connection, where there are quotas of requests."""
+    """The meter of the requests of one connection."""
 
     __slots__ = ("_bucket", "_counts", "_known", "_quotas")
 
@@ -31,7 +31,7 @@ class QuotaMeter:
         self._bucket: TokenBucket | None = None
 
     def over(self, principal: str, client_id: str | None, api_key: int) -> TokenBucket | None:
-        """Count a request. Returns the bucket of the client's quota if the request is over it."""
+        """Count a request. Return the bucket of the client's quota if the request exceeds it, else None."""
         bucket = self._of(principal, client_id)
         if bucket is None or not bucket.charge_exceeds(self._quotas.now_s()):
             return None
@@ -39,8 +39,8 @@ class QuotaMeter:
         return bucket
 
     async def pay(self, principal: str, client_id: str | None, api_key: int) -> None:
-        """Count one of the items of a request, when the client's quota has room for it. A request waits for
-        each, because the debt of a quota is bounded: it would cover a few of them only.
+        """Charge an item of a request to the client's quota, and wait for each charge. The debt of a quota is
+        bounded, so it would cover only a few items.
         """
         while self._quotas.has_request_rates and (bucket := self._of(principal, client_id)) is not None:
             now_s = self._quotas.now_s()
@@ -52,13 +52,13 @@ class QuotaMeter:
             await asyncio.sleep(wait_s)
 
     def throttled(self, bucket: TokenBucket, fields: Mapping[str, Any]) -> tuple[float, Mapping[str, Any]]:
-        """The seconds for which the connection is to be muted, and a response that says so."""
+        """Return the seconds for which to mute the connection, and the response with `throttle_time_ms`."""
         throttle_s = bucket.throttle_s(self._quotas.now_s())
         self._counts.throttled_s += throttle_s
         return throttle_s, {**fields, "throttle_time_ms": math.ceil(throttle_s * 1000)}
 
     def _of(self, principal: str, client_id: str | None) -> TokenBucket | None:
-        """The bucket of the client's quota, None if it has none."""
+        """Return the bucket of the client's quota, or None if it has none."""
         quotas = self._quotas
         wanted = quotas.version, principal, client_id
         if wanted != self._known:
@@ -72,7 +72,9 @@ _NO_BYTES = 0
 
 
 class FanOutSlots:
-    """The items of one connection's requests: see `gateway.apis.context.FanOut`. `items` have a place now."""
+    """The capacity and quota of the items of one connection's requests: see `gateway.apis.context.FanOut`.
+    `items` have capacity now.
+    """
 
     __slots__ = ("_capacity", "_counts", "_meter", "items")
 
@@ -83,28 +85,28 @@ class FanOutSlots:
         self.items = 0
 
     def count(self, context: RequestContext, items: int) -> None:
-        """See `FanOut`."""
+        """Count the items of a request for the metrics."""
         self._counts.items[context.header.api_key] += items
 
     async def pay(self, context: RequestContext) -> None:
-        """See `FanOut`."""
+        """Charge an item to the client's quota."""
         await self._meter.pay(context.principal, context.header.client_id, context.header.api_key)
 
     def try_acquire(self) -> bool:
-        """See `FanOut`."""
+        """Acquire capacity for an item without waiting, and return False if there is none."""
         if not self._capacity.try_acquire(_NO_BYTES):
             return False
         self.items += 1
         return True
 
     def release(self) -> None:
-        """See `FanOut`."""
+        """Release the capacity of an item."""
         self.items -= 1
         self._capacity.release(_NO_BYTES)
 
     @asynccontextmanager
     async def acquired(self, context: RequestContext) -> AsyncIterator[None]:
-        """See `FanOut`."""
+        """Charge an item to the quota, and hold capacity for it until the block ends."""
         await self.pay(context)
         await self._capacity.acquire(_NO_BYTES)
         self.items += 1

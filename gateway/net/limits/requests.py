@@ -1,4 +1,4 @@
-"""Bounds on the requests of all clients together: parked at the coordinator, large, or under way at
+"""Limits on the requests of all clients together: parked at the coordinator, large, or under way at
 brokers.
 """
 
@@ -17,7 +17,7 @@ from gateway.fairness import CapacityLimiter, FairQueue, Turn
 
 
 class ParkedMemoryLimit:
-    """The parked requests of all connections, at most `total_bytes` bytes."""
+    """A limit of `total_bytes` on the parked requests of all connections."""
 
     def __init__(self, total_bytes: int) -> None:
         self._total_bytes = total_bytes
@@ -28,8 +28,8 @@ class ParkedMemoryLimit:
         self.bytes = 0
 
     def add(self, request_bytes: int, give_up: Callable[[], None]) -> int:
-        """Count a request until `remove` gets the number that this returns. `give_up` ends a request, and is
-        called after that, perhaps for this one. Of several of one size the latest is given up first.
+        """Count a request until `remove` is called with the returned number. `shrink` calls `give_up` to end
+        the request. Among several of one size the latest is given up first.
         """
         number = next(self._numbers)
         self._by_number[number] = request_bytes, give_up
@@ -38,7 +38,7 @@ class ParkedMemoryLimit:
         return number
 
     def remove(self, number: int) -> None:
-        """A request is answered or given up."""
+        """Stop counting a request that is answered or given up."""
         request_bytes, _ = self._by_number.pop(number)
         self.bytes -= request_bytes
         if len(self._largest_first) > 2 * len(self._by_number) + 1:
@@ -46,7 +46,9 @@ class ParkedMemoryLimit:
             self._largest_first.sort()
 
     def shrink(self) -> None:
-        """Give requests up until the others are within the bound. `give_up` calls `remove`."""
+        """Give up the largest requests until the others are within the limit. Their `give_up` calls
+        `remove`.
+        """
         while self.bytes > self._total_bytes:
             _, negative = heappop(self._largest_first)
             if -negative in self._by_number:
@@ -65,8 +67,8 @@ SMALL_BYTES = 16 * 1024
 
 
 class LargeRequestRate:
-    """Lets `rate` bytes a second pass, after `burst` bytes at once. Tenants that wait take turns. A client
-    that is gone loses its turn.
+    """A rate limit on large requests: `rate` bytes a second, after a burst of `burst` bytes. Waiting tenants
+    take turns. A client that is gone loses its turn.
     """
 
     def __init__(self, rate: float, burst: float) -> None:
@@ -83,7 +85,7 @@ class LargeRequestRate:
         return self._waiting.waiting
 
     async def acquire(self, request_bytes: int) -> None:
-        """Wait until the request may pass. The last one of a burst may exceed it."""
+        """Wait until the request may pass. The last request of a burst may exceed it."""
         if request_bytes <= SMALL_BYTES or (not self._waiting and self._has_taken(request_bytes)):
             return
         turn = Turn.of(request_bytes)
@@ -122,7 +124,9 @@ class LargeRequestRate:
 
 
 class ForwardingLimiter:
-    """The places of all connections. A request behind others of its connection takes one of `behind`."""
+    """The limiters of requests at brokers, for all connections. A request behind others of its connection
+    also needs capacity of `behind`.
+    """
 
     def __init__(self, places: int) -> None:
         self.all = CapacityLimiter(places)
@@ -140,8 +144,8 @@ class ForwardedRequests:
         self.requests = 0
 
     async def acquire(self, answered: Callable[[], Awaitable[None]]) -> None:
-        """Take a place for the next request, and wait until the earlier ones are `answered` if it may not be
-        behind them.
+        """Acquire capacity for the next request. If it may not be behind earlier requests, wait until these
+        are `answered`.
         """
         if self.requests:
             if self._forwarding.behind.try_acquire():
@@ -152,13 +156,13 @@ class ForwardedRequests:
         self.requests += 1
 
     def release(self) -> None:
-        """Give the place of the first request back. The one behind it is the first then."""
+        """Release the capacity of the first request. The next one is then the first."""
         self.requests -= 1
         self._forwarding.all.release()
         self._release_behind()
 
     def close(self) -> None:
-        """Give all places back."""
+        """Release the capacity of all requests."""
         while self.requests:
             self.release()
         while self._behind:
