@@ -8,7 +8,6 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from uuid import UUID
 
 import pandas as pd
 from pyspark.sql.streaming.state import GroupState as SparkGroupState
@@ -17,10 +16,7 @@ from checkpoints import codec
 from checkpoints.observed_codec import decode_observed, encode_observed
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import (
-    DEAD_LETTER_MAX_BYTES,
-    MESSAGE_MAX_CHARS,
     UNREADABLE,
-    CommittedOffset,
     DeadLetter,
     Reason,
     encode,
@@ -30,7 +26,6 @@ from kafka_why.contract.codec import (
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.offsets import OffsetChange
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC, TopicLayout
-from kafka_why.contract.messages import RECORD_VERSION
 from kafka_why.contract.sightings import decode_sighting
 from kafka_why.observed.consumer_offsets.decode import GroupRecord, decode
 from kafka_why.observed.consumer_offsets.schemas import UnknownRecord
@@ -44,9 +39,11 @@ from kafka_why.topic_reader import NamesById, names_on
 from kafka_why.wire.primitives import ProtocolError
 from records.truncation import encode_event, encode_view
 from streaming.observing.one_observer import incarnation
+from streaming.query.admission import Message
 from streaming.query.log_order import LogRow
 from streaming.query.operator import in_log_order
 from streaming.query.output import OutputRows
+from streaming.query.output_values import committed_offset, dead_letter
 
 # The records of one call of the observing operator, on the topics that a coordinator has, too.
 
@@ -74,8 +71,9 @@ class ObservedOutput(OutputRows):
     def offsets(self, group_id: str) -> None:
         """Add the offsets of a group. All are in one partition."""
         partition = partition_of(group_id, self._layout.request_partitions)
-        for (topic, number), last in self._offsets.pop(group_id, {}).items():
-            value = None if last[0].offset is None else encode(_committed(group_id, *last))
+        for (topic, number), (change, record, of_group) in self._offsets.pop(group_id, {}).items():
+            committed = committed_offset(group_id, of_group, change, record)
+            value = None if committed is None else encode(committed)
             self.add(self._layout.offsets_topic, value, offset_key(group_id, topic, number), partition)
 
     def view(self, group: ObservedGroup, names: Mapping[bytes, str]) -> None:
@@ -90,24 +88,6 @@ class ObservedOutput(OutputRows):
     def dead_letter(self, letter: DeadLetter) -> None:
         """Add a record that could not be read or applied."""
         self.add(self._layout.dead_letters_topic, encode(letter), letter.key)
-
-
-def _committed(group_id: str, change: OffsetChange, record: str, incarnation: str) -> CommittedOffset:
-    offset = change.offset
-    assert offset is not None
-    return CommittedOffset(
-        group_id=group_id,
-        incarnation=incarnation,
-        topic=change.topic,
-        partition=change.partition,
-        offset=offset.offset,
-        leader_epoch=offset.leader_epoch,
-        metadata=offset.metadata,
-        committed_at_ms=offset.committed_at_ms,
-        expire_at_ms=offset.expire_at_ms,
-        request=record,
-        topic_id=None if offset.topic_id is None else UUID(bytes=offset.topic_id),
-    )
 
 
 SOURCE = KAFKAS_OFFSETS_TOPIC
@@ -232,18 +212,8 @@ class ObservingCall:
         return self._awake[group_id]
 
     def _dead_letter(self, row: LogRow, record: str, reason: Reason, text: str) -> None:
-        letter = DeadLetter(
-            version=RECORD_VERSION,
-            reason=reason,
-            message=text[:MESSAGE_MAX_CHARS],
-            request=record,
-            at_ms=row.at_ms,
-            answered=False,
-            key=row.key[:DEAD_LETTER_MAX_BYTES],
-            value=row.value[:DEAD_LETTER_MAX_BYTES],
-            value_bytes=len(row.value),
-        )
-        self._output.dead_letter(letter)
+        message = Message(row, None, row.value, record)
+        self._output.dead_letter(dead_letter(reason, text, row.key, message, answered=False))
 
     def finish(self) -> Iterator[pd.DataFrame]:
         """Write the views and offsets that _changed_by_consumer, and the state."""

@@ -71,7 +71,7 @@ def _run_both(spark: Path, broker: Path, folder: Path) -> None:
             try:
                 _run_query(session.spark, running.client_config, folder / "checkpoint")
             finally:
-                session.stop(_WRITE_TIMEOUT_S)
+                session.close(_WRITE_TIMEOUT_S)
     except (BrokerFailed, KafkaError) as error:
         raise ArchiveFailed(f"the query had no broker: {error}") from error
 

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from uuid import UUID
 
 import numpy as np
 import pandas as pd
@@ -31,6 +30,7 @@ from state.rocketmq import context as rocketmq
 from streaming.query.admission import Message
 from streaming.query.output_values import (
     ANSWERS_MAX_BYTES,
+    committed_offset,
     dead_letter,
     pending_transaction,
     response_value,
@@ -96,10 +96,8 @@ class Output(OutputRows):
     def __init__(self, layout: TopicLayout) -> None:
         super().__init__()
         self._layout = layout
-        # The call's last offset by group, topic and partition. The compacted topic keeps no earlier one.
-        self._offsets: dict[str, dict[tuple[str, int], CommittedOffset | None]] = {}
-        # The same of pending transactions, by group, producer id and request.
-        self._transactions: dict[str, dict[tuple[int, str], PendingTransaction | None]] = {}
+        # The call's last record by group, compacted topic and key. The topic keeps no earlier one.
+        self._compacted: dict[str, dict[tuple[str, bytes], CommittedOffset | PendingTransaction | None]] = {}
         self._packs: dict[int, _Pack] = {}
 
     def frame(self, state_bytes: int = 0) -> Iterator[pd.DataFrame]:
@@ -119,17 +117,22 @@ class Output(OutputRows):
             for push in effects.pushes:
                 self._single(encode(push.message), push.reply_partition)
             return
+        if not effects.offsets and not effects.transactions:
+            return
+        group_id = key.decode()
+        records = self._compacted.setdefault(group_id, {})
+        incarnation = effects.group.incarnation if isinstance(effects.group, Group) else ""
+        request = "" if message is None else message.id
         for change in effects.offsets:
-            record = None
-            if change.offset is not None:
-                assert message is not None, "a commit comes with a request"
-                assert isinstance(effects.group, Group)
-                record = self._committed(effects.group, change, message.id)
-            group_id = key.decode()
-            self._offsets.setdefault(group_id, {})[change.topic, change.partition] = record
+            assert change.offset is None or (incarnation and request), "a commit is a request to a group"
+            at = self._layout.offsets_topic, offset_key(group_id, change.topic, change.partition)
+            records[at] = committed_offset(group_id, incarnation, change, request)
         for transaction in effects.transactions:
-            of_group = self._transactions.setdefault(key.decode(), {})
-            of_group[transaction.producer_id, transaction.request] = transaction_record(effects, transaction)
+            at = (
+                self._layout.transactions_topic,
+                transaction_key(group_id, transaction.producer_id, transaction.request),
+            )
+            records[at] = transaction_record(effects, transaction)
 
     def reply(self, reply: Reply | rocketmq.Reply, message: Message | None = None) -> None:
         """Add a response. A response that is too large for the topic becomes an error.
@@ -168,29 +171,13 @@ class Output(OutputRows):
         answers = self._packs.pop(reply_partition).answers
         self.add(self._layout.responses_topic, pack(answers), b"", reply_partition)
 
-    def offsets(self, group_id: str) -> None:
-        """Add the group's offsets committed or deleted in this call. All offsets of a group are in one
-        partition.
+    def compacted(self, group_id: str) -> None:
+        """Add the records of the group's offsets and pending transactions that have changed in this call. All
+        records of a group are in one partition.
         """
-        changed = self._offsets.pop(group_id, None)
-        if changed is None:
-            return
-        groups_partition = partition_of(group_id, self._layout.request_partitions)
-        for (topic, partition), record in changed.items():
-            value = None if record is None else encode(record)
-            key = offset_key(group_id, topic, partition)
-            self.add(self._layout.offsets_topic, value, key, groups_partition)
-
-    def transactions(self, group_id: str) -> None:
-        """Add the group's offsets that became pending, or are pending no longer, in this call."""
-        changed = self._transactions.pop(group_id, None)
-        if changed is None:
-            return
-        groups_partition = partition_of(group_id, self._layout.request_partitions)
-        for (producer_id, request), record in changed.items():
-            value = None if record is None else encode(record)
-            key = transaction_key(group_id, producer_id, request)
-            self.add(self._layout.transactions_topic, value, key, groups_partition)
+        partition = partition_of(group_id, self._layout.request_partitions)
+        for (topic, key), record in self._compacted.pop(group_id, {}).items():
+            self.add(topic, None if record is None else encode(record), key, partition)
 
     def all_transactions(self, group: Group) -> None:
         """Add all pending transactions of a group whose records are not on the topic."""
@@ -205,26 +192,10 @@ class Output(OutputRows):
         groups_partition = partition_of(group.group_id, self._layout.request_partitions)
         for topic, partitions in group.offsets.items():
             for partition, offset in partitions.items():
-                record = self._committed(group, OffsetChange(topic, partition, offset), "")
+                change = OffsetChange(topic, partition, offset)
+                record = committed_offset(group.group_id, group.incarnation, change, "")
                 key = offset_key(group.group_id, topic, partition)
                 self.add(self._layout.offsets_topic, encode(record), key, groups_partition)
-
-    def _committed(self, group: Group, change: OffsetChange, request: str) -> CommittedOffset:
-        assert change.offset is not None
-        topic_id = change.offset.topic_id
-        return CommittedOffset(
-            group_id=group.group_id,
-            incarnation=group.incarnation,
-            topic=change.topic,
-            partition=change.partition,
-            offset=change.offset.offset,
-            leader_epoch=change.offset.leader_epoch,
-            metadata=change.offset.metadata,
-            committed_at_ms=change.offset.committed_at_ms,
-            expire_at_ms=change.offset.expire_at_ms,
-            request=request,
-            topic_id=None if topic_id is None else UUID(bytes=topic_id),
-        )
 
     def group_tombstone(self, key: bytes) -> None:
         """Add the tombstone of a group that no longer exists."""

@@ -8,11 +8,13 @@ from uuid import UUID
 from kafka_why.contract.codec import (
     DEAD_LETTER_MAX_BYTES,
     MESSAGE_MAX_CHARS,
+    CommittedOffset,
     DeadLetter,
     PendingTransaction,
     Reason,
     encode,
 )
+from kafka_why.contract.kafka.offsets import OffsetChange
 from kafka_why.contract.layout import LIMIT
 from kafka_why.contract.messages import RECORD_VERSION
 from records.truncation import too_large
@@ -37,6 +39,30 @@ def pending_transaction(group: Group, entry: PendingOffsets) -> PendingTransacti
         request=entry.request,
         at_ms=entry.at_ms,
         partitions=sum(map(len, entry.offsets.values())),
+    )
+
+
+def committed_offset(
+    group_id: str, incarnation: str, change: OffsetChange, request: str
+) -> CommittedOffset | None:
+    """Return the record of a committed offset, or None if the change deletes it. `request` is the id of the
+    request, or of the record, that committed it.
+    """
+    offset = change.offset
+    if offset is None:
+        return None
+    return CommittedOffset(
+        group_id=group_id,
+        incarnation=incarnation,
+        topic=change.topic,
+        partition=change.partition,
+        offset=offset.offset,
+        leader_epoch=offset.leader_epoch,
+        metadata=offset.metadata,
+        committed_at_ms=offset.committed_at_ms,
+        expire_at_ms=offset.expire_at_ms,
+        request=request,
+        topic_id=None if offset.topic_id is None else UUID(bytes=offset.topic_id),
     )
 
 

@@ -10,8 +10,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from urllib.parse import urlsplit
 
 import pyspark
@@ -21,6 +19,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from embedded.java import find_java
+from kafka_why.lifetimes import Closeable
 from streaming.query import executors, jvm
 from streaming.query.jvm import (
     GivenJvm,
@@ -97,7 +96,7 @@ _KAFKA_SOURCE = "org.apache.spark.sql.kafka010.KafkaSourceProvider"
 _PYTHON = "spark.pyspark.python"
 
 
-class Session:
+class Session(Closeable):
     """A Spark with the coordinator's settings. Its JVM ends with this process.
 
     `master` None is a local Spark with `cores` threads, or the master that spark-submit was given. On a
@@ -243,7 +242,7 @@ class Session:
         assert self.can_restart, "the JVM of spark-submit cannot be started again"
         if self.has_lost_jvm():
             self._context._jsc = None  # otherwise pyspark asks it to stop, and warns
-        self.stop()
+        self.close()
         check_master(self._conf.get("spark.master"))
         if self._temporary_folder is not None:
             empty(self._temporary_folder)
@@ -292,21 +291,13 @@ class Session:
         if self._context._jsc is not None and self._context._jsc.sc().isStopped():
             raise SparkFailed(f"Spark has stopped the application. Its log is {self.log_path}")
 
-    def stop(self, grace_s: float = JVM_EXIT_GRACE_S) -> None:
+    def close(self, grace_s: float = JVM_EXIT_GRACE_S) -> None:
         """Stop Spark and its JVM, and wait for the JVM. It may have ended already."""
         with contextlib.suppress(Py4JError, OSError):
             self.spark.stop()
         _drop_context()
         self._jvm.end(grace_s)
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
 
 
 def _ignore(request: object, client_address: object) -> None: ...

@@ -148,8 +148,7 @@ class ShardCall:
         if awake.is_unpublished and isinstance(group, Group):
             self._output.all_offsets(group)
             self._output.all_transactions(group)
-        self._output.offsets(awake.timeline.group_id)
-        self._output.transactions(awake.timeline.group_id)
+        self._output.compacted(awake.timeline.group_id)
         if group is not None:
             if awake.has_news or awake.is_unpublished:
                 self._output.snapshot(group)

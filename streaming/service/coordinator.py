@@ -193,7 +193,7 @@ class Coordinator(Startable):
             self._times.end_of("gateway")
             self._session = session = starting_session().result()
             session.use_state_partitions(identity.state_partitions)
-        started.callback(session.stop)
+        started.callback(session.close)
         self._start_replica(started, ours, session)
         if options.standby:
             lead = partial(self._lead_when_free, ours, identity, session)

@@ -264,4 +264,4 @@ def test_executors_whose_python_lacks_packages_are_named(
     bare.chmod(0o755)
     extra = {**EXECUTOR_SETTINGS, "spark.pyspark.python": str(bare)}
     with pytest.raises(SparkFailed, match=r"msgspec on \S+ \(\S+\) is none, the driver has \d"):
-        Session(log_path=tmp_path / "spark.log", master=spark_cluster.master, extra=extra).stop()
+        Session(log_path=tmp_path / "spark.log", master=spark_cluster.master, extra=extra).close()

@@ -10,7 +10,7 @@ from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import FollowerThread, TopicReader
 from streaming.service.clock.pace import Pace
-from streaming.service.own_requests import BROKER_TIMEOUT_MS
+from streaming.service.request_appender import BROKER_TIMEOUT_MS
 
 LOOK_S = 1.0
 

@@ -10,8 +10,6 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import structlog
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -22,6 +20,7 @@ from pyspark.sql.streaming import StreamingQuery
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import CLOCK_PATTERN
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.lifetimes import Startable
 from state.config import CoordinatorConfig
 from streaming.query import pipeline
 from streaming.query.operator import ConfigEpoch, Operator
@@ -34,7 +33,7 @@ INTERVAL_S = 20
 log = structlog.get_logger()
 
 
-class Rehearsal:
+class Rehearsal(Startable):
     """Runs from `start` to `stop`. If it fails, a takeover takes longer, until `check` starts it again.
 
     `folder` is the standby's own. `check` returns soon after `stopping` is set.
@@ -58,6 +57,11 @@ class Rehearsal:
         self._restarts = 0
 
     def start(self) -> None:
+        """Watch Spark, and start the query."""
+        self._spark.start()
+        self._start_query()
+
+    def _start_query(self) -> None:
         """Start the query. Executors of a cluster do not reach this folder, so there is none on a cluster."""
         self._started_s = time.monotonic()
         self._restarts = self._session.restarts
@@ -83,17 +87,6 @@ class Rehearsal:
         except (PySparkException, Py4JError) as error:
             log.warning("the standby's Spark is not kept warm", error=str(error).partition("\n")[0])
 
-    def __enter__(self) -> Self:
-        self._spark.start()
-        self.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.stop()
-        self._spark.stop()
-
     def check(self) -> None:
         """Start Spark again if it has ended, and the query, as after a broker was away. Raises SparkEnded."""
         self._spark.keep(self._look)
@@ -101,16 +94,17 @@ class Rehearsal:
     def _look(self) -> None:
         self._session.ping()
         if self._restarts != self._session.restarts:
-            self.start()
+            self._start_query()
         if time.monotonic() - self._started_s < INTERVAL_S:
             return
         self._spark.worked()
         if self._query is None or not self._query.isActive:
-            self.start()
+            self._start_query()
 
     def stop(self) -> None:
-        """End the query and remove its checkpoint."""
+        """End the query, remove its checkpoint, and end the watch. Spark goes on."""
         if self._query is not None:
             with suppress(PySparkException, Py4JError):
                 self._query.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
+        self._spark.stop()

@@ -55,7 +55,7 @@ def starting_spark(
         except BaseException:  # also KeyboardInterrupt
             given_up.set()
             with suppress(Exception):
-                session.result().stop()
+                session.result().close()
             raise
 
 

@@ -17,7 +17,7 @@ from kafka_why.connections.broker_requests import send
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.lifetimes import Closeable
-from streaming.service.own_requests import BROKER_TIMEOUT_MS
+from streaming.service.request_appender import BROKER_TIMEOUT_MS
 from streaming.service.share_state.carrying_out import Item, Key, Lost, NotOwnerNow, Summary
 
 # Messages to a share coordinator, which kafka-python lacks: InitializeShareGroupState,

@@ -16,8 +16,8 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import ShareStateSummary
 from kafka_why.topic_reader import FollowerThread, TopicReader
 from streaming.service.clock.ticker import Ticker
-from streaming.service.own_requests import BROKER_TIMEOUT_MS, OwnRequests
 from streaming.service.ownership.owner import silence_ms
+from streaming.service.request_appender import BROKER_TIMEOUT_MS, RequestAppender
 from streaming.service.share_state.broker_coordinators import BrokerCoordinators
 from streaming.service.share_state.carrying_out import Again, Item, Key, carry_out
 from streaming.service.share_state.open_tasks import NOT_PERMITTED, UNCERTAIN_S, OpenTasks, TaskCounts
@@ -76,14 +76,14 @@ class ShareStateThread(FollowerThread):
                 max_record_bytes=self._layout.response_record_max_bytes,
                 timeout_ms=BROKER_TIMEOUT_MS,
             ) as reader,
-            OwnRequests(self._client_config, self._layout) as requests,
+            RequestAppender(self._client_config, self._layout) as requests,
         ):
             try:
                 self._follow(reader, requests)
             finally:
                 self._disconnect()
 
-    def _follow(self, reader: TopicReader, requests: OwnRequests) -> None:
+    def _follow(self, reader: TopicReader, requests: RequestAppender) -> None:
         """Read the groups topic from its start, and carry out tasks until stopped. Raises KafkaError."""
         tasks = OpenTasks(self._counts, self._uncertain)
         partitions = reader.partitions_of(self._layout.groups_topic)

@@ -25,7 +25,7 @@ from kafka_why.contract.kafka.requests import TopicMetadata
 from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import FollowerThread, TopicReader
-from streaming.service.own_requests import ACKNOWLEDGED_TIMEOUT_S, BROKER_TIMEOUT_MS, OwnRequests
+from streaming.service.request_appender import ACKNOWLEDGED_TIMEOUT_S, BROKER_TIMEOUT_MS, RequestAppender
 from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics, Message
 from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_in_doubt
 
@@ -80,11 +80,11 @@ class TopicWatcher(FollowerThread):
                     request_timeout_ms=BROKER_TIMEOUT_MS,
                 )
             ) as admin,
-            OwnRequests(self._client_config, self._layout) as requests,
+            RequestAppender(self._client_config, self._layout) as requests,
         ):
             self._watch(reader, admin, requests)
 
-    def _watch(self, reader: TopicReader, admin: KafkaAdminClient, requests: OwnRequests) -> None:
+    def _watch(self, reader: TopicReader, admin: KafkaAdminClient, requests: RequestAppender) -> None:
         """Read the offsets and groups topics from their start, and check the topics until stopped. Raises
         KafkaError.
         """
@@ -118,7 +118,7 @@ class TopicWatcher(FollowerThread):
     def _look(
         self,
         admin: KafkaAdminClient,
-        requests: OwnRequests,
+        requests: RequestAppender,
         offsets: OffsetTopics,
         groups: GroupTopics,
         now_s: float,
@@ -145,7 +145,7 @@ class TopicWatcher(FollowerThread):
             raise
 
 
-def _send(requests: OwnRequests, messages: Sequence[Message]) -> None:
+def _send(requests: RequestAppender, messages: Sequence[Message]) -> None:
     """Send the records, and wait until all are acknowledged. Raises KafkaError."""
     for message, future in zip(messages, requests.send(messages), strict=True):
         try:

@@ -26,7 +26,7 @@ from kafka_why.contract.kafka.requests import TransactionMarker
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import TransactionsSummary
 from kafka_why.topic_reader import FollowerThread, TopicReader
-from streaming.service.own_requests import OwnRequests
+from streaming.service.request_appender import RequestAppender
 from streaming.service.transactions.markers import MarkersReader, marker_wait_ms
 from streaming.service.transactions.pending import Decision, PendingTransactions
 
@@ -109,11 +109,11 @@ class ReportedTransactions(FollowerThread):
     def _connect_and_follow(self) -> None:
         with (
             MarkersReader(self._client_config, self._layout.txn_markers_topic) as markers,
-            OwnRequests(self._client_config, self._layout) as requests,
+            RequestAppender(self._client_config, self._layout) as requests,
         ):
             self._follow(markers, requests)
 
-    def _follow(self, markers: MarkersReader, requests: OwnRequests) -> None:
+    def _follow(self, markers: MarkersReader, requests: RequestAppender) -> None:
         """Work until stopped. Raises KafkaError, after which what was reported is left to the topic."""
         pending = PendingTransactions(markers.find_topic(), Counter())
         early = EarlyPending(pending)
@@ -200,11 +200,11 @@ class TransactionsFollower(FollowerThread):
                 fetch_max_wait_ms=_REST_FETCH_MS,
             ) as reader,
             MarkersReader(self._client_config, self._layout.txn_markers_topic) as markers,
-            OwnRequests(self._client_config, self._layout) as requests,
+            RequestAppender(self._client_config, self._layout) as requests,
         ):
             self._follow(reader, markers, requests)
 
-    def _follow(self, reader: TopicReader, markers: MarkersReader, requests: OwnRequests) -> None:
+    def _follow(self, reader: TopicReader, markers: MarkersReader, requests: RequestAppender) -> None:
         """Read both topics until stopped, or until the topic of markers is another one. Raises KafkaError."""
         pending = PendingTransactions(markers.find_topic(), self._decided)
         looked_at_s = time.monotonic()

@@ -17,7 +17,7 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.broker_requests import FoundTopic, fetch, find_topic
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.lifetimes import Closeable
-from streaming.service.own_requests import BROKER_TIMEOUT_MS
+from streaming.service.request_appender import BROKER_TIMEOUT_MS
 
 _FETCH_MAX_BYTES = 512 * 1024
 OFFSET_OUT_OF_RANGE = 1

@@ -20,10 +20,10 @@ from kafka_why.partitioner import partition_of
 BROKER_TIMEOUT_MS = 5_000
 ACKNOWLEDGED_TIMEOUT_S = 2 * BROKER_TIMEOUT_MS / 1000
 
-OwnRequest: TypeAlias = RegexResolved | ShareStateResult | TopicMetadata | TransactionMarker
+ServiceRequest: TypeAlias = RegexResolved | ShareStateResult | TopicMetadata | TransactionMarker
 
 
-class OwnRequests(Closeable):
+class RequestAppender(Closeable):
     """A producer for the requests topic. For one thread. All methods raise KafkaError."""
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
@@ -34,7 +34,7 @@ class OwnRequests(Closeable):
             max_request_bytes=layout.request_record_max_bytes,
         )
 
-    def send(self, requests: Sequence[OwnRequest]) -> list[Any]:
+    def send(self, requests: Sequence[ServiceRequest]) -> list[Any]:
         """Send each request to its group's partition. Return kafka-python's futures, in the same order."""
         return [
             self._producer.send(
@@ -46,7 +46,7 @@ class OwnRequests(Closeable):
             for request in requests
         ]
 
-    def append(self, requests: Iterable[OwnRequest]) -> None:
+    def append(self, requests: Iterable[ServiceRequest]) -> None:
         """Send the requests, and wait until all are acknowledged."""
         for future in self.send(list(requests)):
             future.get(timeout=ACKNOWLEDGED_TIMEOUT_S)
