@@ -16,7 +16,7 @@ from kafka_why.lifetimes import Closeable
 from kafka_why.page.commands import Source
 from kafka_why.web import listening_at, url_of
 from streaming.query.session import LOOPBACK
-from streaming.service.pauses import pause_before
+from streaming.service.backoff import backoff_s
 
 _WORKS_S = 60.0
 _END_GRACE_S = 3.0
@@ -76,7 +76,7 @@ class RunPage(Closeable):
 
     def _keep(self, start: PageStart) -> None:
         restarts = 0
-        while not self._stopping.wait(pause_before(restarts)):
+        while not self._stopping.wait(backoff_s(restarts)):
             began_s = time.monotonic()
             code = self._run(start)
             if self._stopping.is_set():

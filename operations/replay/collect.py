@@ -25,7 +25,7 @@ from operations.replay.recording import (
 )
 from operations.replay.replay import named_group
 from operations.replay.topic_contents import decode_answer, decode_letter, group_named_in
-from streaming.query.admission import Message
+from streaming.query.admission import LogMessage
 from streaming.query.log_order import LogRow
 
 
@@ -88,7 +88,7 @@ class Collector:
         messages = self._admissions[record.partition].messages(row)
         return [RequestLine.of(message) for message in messages if self.takes(message)]
 
-    def takes(self, message: Message) -> bool:
+    def takes(self, message: LogMessage) -> bool:
         """Return True if a message is of a recorded group."""
         if self._header.groups is None:
             return True

@@ -14,7 +14,7 @@ from state.inputs import Failed, Outage, Received, cause_of
 from state.kafka.context import Reply
 from state.rocketmq import context as rocketmq
 from state.timeline import Row, Step, Timeline
-from streaming.query.admission import Message
+from streaming.query.admission import LogMessage
 from streaming.query.output_values import dead_letter, response_value
 
 K = TypeVar("K")
@@ -50,7 +50,7 @@ class ReplayStep(Generic[K]):
     group_id: str
     at_ms: int
     event: AnyEvent | Refusal
-    message: Message | None
+    message: LogMessage | None
     is_handled: bool
     sent: tuple[SentRecord, ...]
     history: tuple[HistoryRecord, ...]
@@ -98,7 +98,7 @@ class GroupRun(Generic[K]):
         self._steps: list[tuple[AnyEvent, int, AnyEffects, K | None]] = []
         self._faults_reported = 0
 
-    def apply(self, row: Row, message: Message, is_handled: bool) -> Iterator[ReplayStep[K]]:
+    def apply(self, row: Row, message: LogMessage, is_handled: bool) -> Iterator[ReplayStep[K]]:
         """Apply a request. Yields the deadlines before it, the request, and the deadlines due with it."""
         self.timeline.apply(row)
         return self._entries(message, is_handled)
@@ -115,7 +115,7 @@ class GroupRun(Generic[K]):
         self._steps.append((event, now_ms, effects, self._keep(effects.group)))
         return effects
 
-    def _entries(self, message: Message | None, is_handled: bool) -> Iterator[ReplayStep[K]]:
+    def _entries(self, message: LogMessage | None, is_handled: bool) -> Iterator[ReplayStep[K]]:
         """Yield the steps since the last call. Steps that were repeated to undo another one are left out."""
         effective = {id(effects) for effects in self.timeline.drain_effects()}
         steps, self._steps = self._steps, []
@@ -143,7 +143,7 @@ class GroupRun(Generic[K]):
             )
 
     def _sent(
-        self, effects: AnyEffects, message: Message | None
+        self, effects: AnyEffects, message: LogMessage | None
     ) -> tuple[tuple[SentRecord, ...], tuple[bytes, ...]]:
         answers = [sent_and_letter(reply, message, self._layout) for reply in effects.replies]
         sent = [answer for answer, _ in answers]
@@ -151,7 +151,7 @@ class GroupRun(Generic[K]):
             sent += [SentRecord(p.reply_partition, encode(p.message)) for p in effects.pushes]
         return tuple(sent), tuple(letter for _, letter in answers if letter is not None)
 
-    def _failed(self, cause: str, traceback: str, message: Message | None) -> bytes:
+    def _failed(self, cause: str, traceback: str, message: LogMessage | None) -> bytes:
         at_fault = message if message is not None and message.id == cause else None
         key = self.group_id.encode() if at_fault is None else at_fault.row.key
         # A message without an answer, such as TopicMetadata, is not answered if it fails either.
@@ -160,7 +160,7 @@ class GroupRun(Generic[K]):
 
 
 def sent_and_letter(
-    reply: Reply | rocketmq.Reply, message: Message | None, layout: TopicLayout
+    reply: Reply | rocketmq.Reply, message: LogMessage | None, layout: TopicLayout
 ) -> tuple[SentRecord, bytes | None]:
     """Return the record of an answer, and a dead letter if the answer is too large for the topic."""
     request = reply.response.request

@@ -16,7 +16,7 @@ from checkpoints.metadata import Epoch, Identity, KnownOutage, configs_of
 from kafka_why.contract.codec import request_id
 from kafka_why.contract.layout import TopicLayout
 from state.config import Configs, CoordinatorConfig
-from streaming.query.admission import Admission, Message
+from streaming.query.admission import Admission, LogMessage
 from streaming.query.log_order import LogRow
 
 FORMAT_VERSION = 1
@@ -121,16 +121,16 @@ class RequestLine(RecordLine, frozen=True, tag="request"):
     value: RecordBytes
 
     @classmethod
-    def of(cls, message: Message) -> "RequestLine":
+    def of(cls, message: LogMessage) -> "RequestLine":
         row = message.row
         key, value = RecordBytes.of(row.key), RecordBytes.of(message.value)
         return cls(row.partition, row.offset, row.at_ms, message.n, key, value)
 
-    def message(self, requests_topic: str) -> Message:
+    def message(self, requests_topic: str) -> LogMessage:
         """Return the message for `streaming.query.admission`. Its row has its own value, not the pack's."""
         value = self.value.get()
         row = LogRow(self.partition, self.offset, self.at_ms, self.key.get(), value)
-        return Message(row, self.n, value, request_id(requests_topic, self.partition, self.offset, self.n))
+        return LogMessage(row, self.n, value, request_id(requests_topic, self.partition, self.offset, self.n))
 
 
 class ClockLine(RecordLine, frozen=True, tag="clock"):

@@ -21,7 +21,7 @@ from operations.replay.topic_contents import TopicContents
 from state.dispatch import AnyGroup, step
 from state.kafka.context import Reply
 from state.timeline import Row, Step
-from streaming.query.admission import Message
+from streaming.query.admission import LogMessage
 from streaming.query.output_values import dead_letter
 
 K = TypeVar("K")
@@ -34,7 +34,7 @@ class Until:
     time_ms: int | None = None
     offset: int | None = None
 
-    def includes(self, message: Message) -> bool:
+    def includes(self, message: LogMessage) -> bool:
         """Return True if a message is before the end."""
         if self.offset is not None and message.row.offset > self.offset:
             return False
@@ -150,7 +150,7 @@ class Replay(Generic[K]):
     def _wants(self, group_id: str) -> bool:
         return self._wanted is None or group_id in self._wanted
 
-    def _message(self, message: Message) -> Iterator[ReplayStep[K]]:
+    def _message(self, message: LogMessage) -> Iterator[ReplayStep[K]]:
         # No group is known to belong to a partition before its partition is computed.
         request = self._admissions[message.row.partition].admit(message, lambda _: False)
         is_handled = self._is_handled(message)
@@ -195,12 +195,12 @@ class Replay(Generic[K]):
             )
         return self._runs[group_id]
 
-    def _is_handled(self, message: Message) -> bool:
+    def _is_handled(self, message: LogMessage) -> bool:
         handled = self._header.handled
         return handled is not None and message.row.offset < handled.ends.get(message.row.partition, 0)
 
 
-def named_group(message: Message) -> str:
+def named_group(message: LogMessage) -> str:
     """Return the group that a message names: as `group_id`, or else as the key of its record."""
     try:
         return _named.decode(message.value).group_id
@@ -215,7 +215,9 @@ class _Named(msgspec.Struct):
 _named = msgspec.json.Decoder(_Named)
 
 
-def _refused(refusal: Refusal, message: Message, is_handled: bool, header: RecordingHeader) -> ReplayStep[K]:
+def _refused(
+    refusal: Refusal, message: LogMessage, is_handled: bool, header: RecordingHeader
+) -> ReplayStep[K]:
     response = refusal.response(message.id)
     letter = encode(
         dead_letter(refusal.reason, refusal.message, message.row.key, message, answered=response is not None)

@@ -39,7 +39,7 @@ from kafka_why.topic_reader import NamesById, names_on
 from kafka_why.wire.primitives import ProtocolError
 from records.truncation import encode_event, encode_view
 from streaming.observing.one_observer import incarnation
-from streaming.query.admission import Message
+from streaming.query.admission import LogMessage
 from streaming.query.log_order import LogRow
 from streaming.query.operator import in_log_order
 from streaming.query.output import OutputRows
@@ -212,7 +212,7 @@ class ObservingCall:
         return self._awake[group_id]
 
     def _dead_letter(self, row: LogRow, record: str, reason: Reason, text: str) -> None:
-        message = Message(row, None, row.value, record)
+        message = LogMessage(row, None, row.value, record)
         self._output.dead_letter(dead_letter(reason, text, row.key, message, answered=False))
 
     def finish(self) -> Iterator[pd.DataFrame]:

@@ -31,7 +31,7 @@ _CLAIM = "output-dir"
 _PART, _MERGED = re.compile(r"batch-(\d+)\.parquet"), re.compile(r"to-(\d+)\.parquet")
 
 
-class Table(NamedTuple):
+class OutputTable(NamedTuple):
     """A table of the folder. With `keys` only the latest row of each key is kept, and none without a value.
 
     Without `keys` rows are in folders by their date.
@@ -41,14 +41,14 @@ class Table(NamedTuple):
     keys: tuple[str, ...]
 
 
-EVENTS = Table("events", ())
-GROUPS = Table("groups", ("group_id",))
-OFFSETS = Table("offsets", ("group_id", "topic", "partition"))
-DEAD_LETTERS = Table("dead_letters", ())
+EVENTS = OutputTable("events", ())
+GROUPS = OutputTable("groups", ("group_id",))
+OFFSETS = OutputTable("offsets", ("group_id", "topic", "partition"))
+DEAD_LETTERS = OutputTable("dead_letters", ())
 TABLES = (EVENTS, GROUPS, OFFSETS, DEAD_LETTERS)
 
 
-def claim(output_dir: Path, data_folder: Path) -> None:
+def claim_folder(output_dir: Path, data_folder: Path) -> None:
     """Make sure that the folder has the output of this checkpoint from its first batch on, and no other one.
 
     Raises FolderError if the checkpoint has written elsewhere, or if the folder has other files.
@@ -79,7 +79,7 @@ class OutputFolder:
         """Remove what a batch that was cut off has left."""
         shutil.rmtree(self.staging, ignore_errors=True)
 
-    def place(self, table: Table, batch_id: int) -> None:
+    def place(self, table: OutputTable, batch_id: int) -> None:
         """Bring the batch's files of a table from `staging` to their places, those without rows excepted."""
         for path in sorted((self.staging / table.name).rglob("*.parquet")):
             if pq.read_metadata(path).num_rows:
@@ -94,7 +94,7 @@ class OutputFolder:
             for folder in _folders(self._root / table.name, table):
                 self._merge(table, folder, before)
 
-    def _merge(self, table: Table, folder: Path, before: int) -> None:
+    def _merge(self, table: OutputTable, folder: Path, before: int) -> None:
         merged = _numbered(folder, _MERGED)
         parts = {n: path for n, path in _numbered(folder, _PART).items() if n < before}
         last = max(merged, default=-1)
@@ -130,7 +130,7 @@ def _joined(tables: Sequence[Any]) -> Any:
     return pa.concat_tables(tables, promote_options="default")
 
 
-def _folders(root: Path, table: Table) -> Iterator[Path]:
+def _folders(root: Path, table: OutputTable) -> Iterator[Path]:
     if root.exists():
         yield from [root] if table.keys else sorted(root.iterdir())
 

@@ -26,7 +26,7 @@ from streaming.observing.output_folder import (
     MERGE_EACH_BATCHES,
     OFFSETS,
     OutputFolder,
-    Table,
+    OutputTable,
 )
 from streaming.query.executors import WorkerFunction
 from streaming.query.output import OUTPUT_SCHEMA
@@ -86,7 +86,7 @@ class FolderSink:
         finally:
             kept.unpersist()
 
-    def _tables(self) -> list[tuple[Table, str, list[Column]]]:
+    def _tables(self) -> list[tuple[OutputTable, str, list[Column]]]:
         value = F.col("value").cast("string").alias("value")
         key, text, layout = F.col("key").cast("string"), F.col("value").cast("string"), self.layout
         parts = F.from_json(key, "array<string>")
@@ -114,7 +114,7 @@ class FolderSink:
             ),
         ]
 
-    def _write(self, table: Table, rows: DataFrame, batch_id: int) -> None:
+    def _write(self, table: OutputTable, rows: DataFrame, batch_id: int) -> None:
         others = [name for name in rows.columns if name != "entry"]
         flat = rows.select(*others, "entry.*", F.lit(batch_id).alias("batch")).coalesce(1)
         date = F.date_from_unix_date(F.floor(F.col("at_ms") / _DAY_MS).cast("int"))  # of UTC

@@ -45,7 +45,7 @@ _ENDS_MAX = 64
 _FORGET_S = 600.0
 
 
-class Seen(NamedTuple):
+class SeenGroup(NamedTuple):
     """A rebalancing group: its state, and its members if it was described and has not too many."""
 
     state: str
@@ -59,7 +59,7 @@ class _Run(Struct):
     first_s: float
     before_s: float
     seen_s: float
-    seen: Seen
+    seen: SeenGroup
     over_s: float | None = None
 
 
@@ -88,7 +88,13 @@ class RebalanceRuns:
         return sorted(listed, key=lambda group_id: (group_id not in self._runs, group_id))[:GROUPS_MAX]
 
     def look(
-        self, asked_s: float, answered_s: float, listed: set[str], seen: Mapping[str, Seen], *, is_whole: bool
+        self,
+        asked_s: float,
+        answered_s: float,
+        listed: set[str],
+        seen: Mapping[str, SeenGroup],
+        *,
+        is_whole: bool,
     ) -> None:
         """Take a look: the groups that were listed as rebalancing, and of those chosen what was seen.
 
@@ -108,7 +114,7 @@ class RebalanceRuns:
             self._before_s = asked_s
         self._forget(answered_s)
 
-    def _see(self, group_id: str, at_s: float, seen: Seen) -> None:
+    def _see(self, group_id: str, at_s: float, seen: SeenGroup) -> None:
         run = self._runs.get(group_id)
         if run is not None:
             run.seen_s, run.seen = at_s, seen
@@ -262,7 +268,7 @@ class RebalancePoller(BackgroundThread):
         by_broker, failed = self._listed(admin)
         listed = {group_id for groups in by_broker.values() for group_id in groups}
         chosen = set(self._runs.choose(listed))
-        seen: dict[str, Seen] = {}
+        seen: dict[str, SeenGroup] = {}
         for broker, groups in by_broker.items():
             seen |= self._described(admin, broker, {g: s for g, s in groups.items() if g in chosen})
         answered_s = time.monotonic()
@@ -294,11 +300,13 @@ class RebalancePoller(BackgroundThread):
             found[broker] = {g["group_id"]: g["group_state"] for g in groups}
         return found, failed
 
-    def _described(self, admin: KafkaAdminClient, broker: int, states: Mapping[str, str]) -> dict[str, Seen]:
+    def _described(
+        self, admin: KafkaAdminClient, broker: int, states: Mapping[str, str]
+    ) -> dict[str, SeenGroup]:
         """Return those of these groups that are still rebalancing. One that the broker does not describe has
         the state in which it was listed.
         """
-        found: dict[str, Seen] = {}
+        found: dict[str, SeenGroup] = {}
         asked = list(states)
         for first in range(0, len(asked), _DESCRIBED_AT_ONCE):
             group_ids = asked[first : first + _DESCRIBED_AT_ONCE]
@@ -306,9 +314,9 @@ class RebalancePoller(BackgroundThread):
             for group_id in group_ids:
                 group = described.get(group_id)
                 if group is None or group["error"] is not None:
-                    found[group_id] = Seen(states[group_id], None)
+                    found[group_id] = SeenGroup(states[group_id], None)
                 elif group["group_state"] in _NAMES:
-                    found[group_id] = Seen(group["group_state"], tuple(map(_member, group["members"])))
+                    found[group_id] = SeenGroup(group["group_state"], tuple(map(_member, group["members"])))
         return found
 
     def _find_ends(self, admin: KafkaAdminClient) -> None:

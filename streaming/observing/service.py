@@ -31,7 +31,7 @@ def _prepare_topics(options: ObserverOptions) -> None:
     observer's, and FolderError. Where the observer writes files, make sure of their folder instead.
     """
     if options.output_dir is not None:
-        output_folder.claim(options.output_dir, options.folder)
+        output_folder.claim_folder(options.output_dir, options.folder)
         return
     layout = options.layout
     if find_topic(options.client_config, layout.requests_topic).ids:

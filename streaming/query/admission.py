@@ -57,7 +57,7 @@ def takes_packs(shards: int) -> bool:
     return shards <= PACK_SLOTS
 
 
-class Message(NamedTuple):
+class LogMessage(NamedTuple):
     """One message of the log: a record's value, or message `n` of a pack. `id` is the request's id."""
 
     row: LogRow
@@ -79,16 +79,16 @@ class Admission:
     shards: int
     skip: frozenset[str]
 
-    def messages(self, row: LogRow) -> Iterator[Message]:
+    def messages(self, row: LogRow) -> Iterator[LogMessage]:
         """The messages of a record, in their order. A record to skip and a pack that is too large are one."""
         record = request_id(self.layout.requests_topic, row.partition, row.offset)
         if not is_pack(row.value) or record in self.skip or len(row.value) > self.layout.request_max_bytes:
-            yield Message(row, None, row.value, record)
+            yield LogMessage(row, None, row.value, record)
             return
         for n, value in enumerate(unpack(row.value)):
-            yield Message(row, n, value, f"{record}#{n}")
+            yield LogMessage(row, n, value, f"{record}#{n}")
 
-    def admit(self, message: Message, is_known: Callable[[str], bool]) -> AnyRequest | Refusal:
+    def admit(self, message: LogMessage, is_known: Callable[[str], bool]) -> AnyRequest | Refusal:
         """Return the request of a message, or why it is not a request for this shard and partition.
 
         `is_known` says whether a group is known to belong to this partition.
@@ -107,7 +107,7 @@ class Admission:
             return Refusal(Reason.NO_SUCH_REPLY_PARTITION, text, None)
         return self._misdirected(request, message, is_known) or request
 
-    def _decode(self, message: Message) -> AnyRequest | Refusal:
+    def _decode(self, message: LogMessage) -> AnyRequest | Refusal:
         # The topic's own limit applies to compressed bytes.
         text = excess(message.value, self.layout.request_max_bytes)
         if text is not None:
@@ -124,7 +124,7 @@ class Admission:
         return Refusal(refusal.reason, refusal.message, None)
 
     def _misdirected(
-        self, request: AnyRequest, message: Message, is_known: Callable[[str], bool]
+        self, request: AnyRequest, message: LogMessage, is_known: Callable[[str], bool]
     ) -> Refusal | None:
         """The refusal of a request under another group's key or slot, or in another group's partition."""
         group_id, row = request.group_id, message.row

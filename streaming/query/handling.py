@@ -14,7 +14,7 @@ from state.inputs import Outage
 from state.kafka.context import Reply
 from state.rocketmq import context as rocketmq
 from state.timeline import JOURNAL_MAX_BYTES, JOURNAL_MAX_STEPS, Row, Step, Timeline
-from streaming.query.admission import Admission, Message
+from streaming.query.admission import Admission, LogMessage
 from streaming.query.output_values import dead_letter
 
 Version = tuple[str, int] | None
@@ -27,10 +27,10 @@ class OperatorError(RuntimeError):
 class Sink(Protocol):
     """Takes what the messages and deadlines of groups cause."""
 
-    def reply(self, reply: Reply | rocketmq.Reply, message: Message | None = None) -> None:
+    def reply(self, reply: Reply | rocketmq.Reply, message: LogMessage | None = None) -> None:
         """Take a response. `message` is the request at hand."""
 
-    def effects(self, effects: AnyEffects, key: bytes, message: Message | None) -> None:
+    def effects(self, effects: AnyEffects, key: bytes, message: LogMessage | None) -> None:
         """Take the effects of one step of the group with this key. `message` is the request that is applied,
         None if the step comes after the last.
         """
@@ -42,7 +42,7 @@ class Sink(Protocol):
         """Take a dead letter."""
 
 
-class AwakeGroup:
+class DecodedGroup:
     """A group that is decoded, at its place in the log."""
 
     def __init__(
@@ -95,7 +95,7 @@ class AwakeGroup:
         self.timeline.fire_until(until_ms)
         self.emit_effects(sink, None)
 
-    def emit_effects(self, sink: Sink, message: Message | None) -> None:
+    def emit_effects(self, sink: Sink, message: LogMessage | None) -> None:
         """Give the effects of the steps since the last time, and their faults, to the sink.
 
         `message` is the message at hand, None after the last.
@@ -116,12 +116,12 @@ class AwakeGroup:
 
 
 def handle(
-    message: Message,
+    message: LogMessage,
     admission: Admission,
     is_known: Callable[[str], bool],
-    awaken: Callable[[str], AwakeGroup],
+    awaken: Callable[[str], DecodedGroup],
     sink: Sink,
-) -> AwakeGroup | None:
+) -> DecodedGroup | None:
     """Apply or refuse a message, the next one of the log. Returns its group, None if it is refused.
 
     `is_known` is as in `Admission.admit`. `awaken` returns a group decoded. Raises OperatorError.
@@ -141,7 +141,7 @@ def handle(
     return group
 
 
-def _refuse(refusal: Refusal, message: Message, sink: Sink) -> None:
+def _refuse(refusal: Refusal, message: LogMessage, sink: Sink) -> None:
     response = refusal.response(message.id)
     if response is not None and refusal.address is not None:
         sink.reply(Reply(refusal.address.reply_partition, response), message)

@@ -129,7 +129,7 @@ def is_given() -> bool:
     return _GIVEN in os.environ
 
 
-def failed(error: BaseException, log: Path | str) -> SparkFailed:
+def start_failure(error: BaseException, log: Path | str) -> SparkFailed:
     """The error for a start that failed. `log` is where Spark's log is."""
     try:
         text = str(error)
@@ -274,14 +274,14 @@ SOCKET_FOLDER_MAX_BYTES = 63
 _SHORT_FOLDER = "/tmp"  # noqa: S108 - Spark gives each socket a random name
 
 
-def keeping_temporary_files_in(folder: Path, spark: Mapping[str, str], *, is_local: bool) -> dict[str, str]:
+def temporary_file_settings(folder: Path, spark: Mapping[str, str], *, is_local: bool) -> dict[str, str]:
     """Return these settings of Spark, with which the JVM keeps its temporary files in this folder; empty it.
 
     What the settings say themselves about temporary files holds. `is_local`: no executor runs elsewhere.
     Raises FolderNotWritable.
     """
     folder = folder.absolute()
-    empty(folder)
+    empty_folder(folder)
     ours = {}
     if is_local:  # executors elsewhere have no such folder
         ours[LOCAL_DIR] = str(folder)
@@ -296,7 +296,7 @@ def _can_have_sockets(folder: Path) -> bool:
     return len(os.fsencode(folder)) <= SOCKET_FOLDER_MAX_BYTES
 
 
-def empty(folder: Path) -> None:
+def empty_folder(folder: Path) -> None:
     """Empty the folder, or make it. No JVM may use it. Raises FolderNotWritable."""
     try:
         shutil.rmtree(folder, ignore_errors=True)

@@ -19,7 +19,7 @@ from state.inputs import Outage
 from state.timeline import Step
 from streaming.query.admission import DEFAULT_SHARDS, Admission
 from streaming.query.log_order import LogOrder, LogRow
-from streaming.query.shard_call import ShardCall, noting
+from streaming.query.shard_call import ShardCall, note_writer
 
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
@@ -65,7 +65,7 @@ class Operator:
             state,
             outages=self.known_outages(batch_id),
             step=self.step,
-            note=noting(self.under_way, _task()),
+            note=note_writer(self.under_way, _task()),
         )
         if not state.hasTimedOut:
             yield from call.apply(in_log_order(frames))

@@ -27,7 +27,7 @@ from state.dispatch import AnyEffects, AnyGroup, view_of
 from state.kafka.context import Reply
 from state.kafka.group import Group
 from state.rocketmq import context as rocketmq
-from streaming.query.admission import Message
+from streaming.query.admission import LogMessage
 from streaming.query.output_values import (
     ANSWERS_MAX_BYTES,
     committed_offset,
@@ -105,7 +105,7 @@ class Output(OutputRows):
             self._close_pack(reply_partition)
         yield from super().frame(state_bytes)
 
-    def effects(self, effects: AnyEffects, key: bytes, message: Message | None) -> None:
+    def effects(self, effects: AnyEffects, key: bytes, message: LogMessage | None) -> None:
         """Add the effects of one step of the group with this key. `message` is the request that is applied,
         None if the step comes after the last.
         """
@@ -134,7 +134,7 @@ class Output(OutputRows):
             )
             records[at] = transaction_record(effects, transaction)
 
-    def reply(self, reply: Reply | rocketmq.Reply, message: Message | None = None) -> None:
+    def reply(self, reply: Reply | rocketmq.Reply, message: LogMessage | None = None) -> None:
         """Add a response. A response that is too large for the topic becomes an error.
 
         The responses to packed requests are packed. `message` is the request at hand.

@@ -21,7 +21,7 @@ from records.truncation import too_large
 from state.kafka.context import Effects, Reply, TransactionChange
 from state.kafka.group import Group, PendingOffsets
 from state.rocketmq import context as rocketmq
-from streaming.query.admission import Message
+from streaming.query.admission import LogMessage
 
 
 def pending_transaction(group: Group, entry: PendingOffsets) -> PendingTransaction:
@@ -90,7 +90,7 @@ def transaction_record(effects: Effects, change: TransactionChange) -> PendingTr
 
 
 def dead_letter(
-    reason: Reason, text: str, key: bytes, message: Message | None, request: str = "", *, answered: bool
+    reason: Reason, text: str, key: bytes, message: LogMessage | None, request: str = "", *, answered: bool
 ) -> DeadLetter:
     """The dead letter with the reason why a message was refused, or why it failed.
 

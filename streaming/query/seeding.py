@@ -1,9 +1,9 @@
 """The state of a checkpoint as a whole: read from one, or written as the first batch of a new one.
 
-Spark has no writer of state. So one batch of the coordinator's own query (`pipeline.coordinate`), with `Seed`
-in the operator's place, writes the state of a new checkpoint. State store, schema and pinned settings are
-then those of the query that continues. The source of the batch is a folder of files. `checkpoints.spark_logs`
-puts the requests topic into its place afterwards.
+Spark has no API that writes a query's state. So one batch of the coordinator's own query
+(`pipeline.coordinate`), with `StateWriter` in place of the operator, writes the state of a new checkpoint. So
+its state store, schema and pinned settings are those of the query that continues. The source of the batch is
+a folder of files, which `checkpoints.spark_logs` replaces with the requests topic afterwards.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -60,7 +60,7 @@ def read_state(spark: SparkSession, checkpoint_uri: str, batch: int) -> Iterator
 
 
 @dataclass(frozen=True, slots=True)
-class Seed:
+class StateWriter:
     """The function for applyInPandasWithState that writes a shard's groups as its state."""
 
     def __call__(
@@ -78,7 +78,7 @@ class Seed:
         yield from ()
 
 
-def seed(
+def write_state(
     spark: SparkSession,
     checkpoint: Path,
     rows: Path,
@@ -98,7 +98,7 @@ def seed(
     spark.conf.set(STATE_PARTITIONS, state_partitions)
     try:
         query = (
-            coordinate(records, Seed(), shards=shards)
+            coordinate(records, StateWriter(), shards=shards)
             .writeStream.format("noop")
             .option("checkpointLocation", str(checkpoint))
             .outputMode("append")

@@ -27,8 +27,8 @@ from streaming.query.jvm import (
     OwnJvm,
     SparkFailed,
     Watchdog,
-    empty,
-    keeping_temporary_files_in,
+    empty_folder,
+    temporary_file_settings,
 )
 from streaming.query.spark_settings import (
     ANY_ADDRESS,
@@ -131,7 +131,7 @@ class Session(Closeable):
         given = dict(extra or {})
         self._temporary_folder = None if jvm.is_given() else temporary_folder
         if self._temporary_folder is not None:
-            given = keeping_temporary_files_in(self._temporary_folder, given, is_local=is_local(master))
+            given = temporary_file_settings(self._temporary_folder, given, is_local=is_local(master))
         ours = settings() | {"spark.app.name": app_name, "spark.ui.enabled": str(ui_port is not None).lower()}
         if ui_port is not None:
             ours["spark.ui.port"] = str(ui_port)
@@ -181,7 +181,7 @@ class Session(Closeable):
         try:
             return OwnJvm(self._conf, Path(self.log_path), self._hold_fd)
         except jvm.LAUNCH_ERRORS as error:
-            raise jvm.failed(error, self.log_path) from error
+            raise jvm.start_failure(error, self.log_path) from error
 
     def _start(self) -> None:
         try:
@@ -195,7 +195,7 @@ class Session(Closeable):
                 self._prepare_executors()
         except BaseException as error:  # also KeyboardInterrupt
             # Java's errors can be read only while the JVM runs.
-            failure = error if isinstance(error, SparkFailed) else jvm.failed(error, self.log_path)
+            failure = error if isinstance(error, SparkFailed) else jvm.start_failure(error, self.log_path)
             _drop_context()
             self._jvm.end(grace_s=0)
             self._stack.close()
@@ -245,7 +245,7 @@ class Session(Closeable):
         self.close()
         check_master(self._conf.get("spark.master"))
         if self._temporary_folder is not None:
-            empty(self._temporary_folder)
+            empty_folder(self._temporary_folder)
         self._jvm = self._launch()
         with _own_path():
             self._start()

@@ -16,8 +16,8 @@ from state.config import Configs
 from state.inputs import Outage
 from state.kafka.group import Group
 from state.timeline import Step
-from streaming.query.admission import Admission, Message
-from streaming.query.handling import AwakeGroup, handle
+from streaming.query.admission import Admission, LogMessage
+from streaming.query.handling import DecodedGroup, handle
 from streaming.query.log_order import LogRow
 from streaming.query.output import Output
 
@@ -32,16 +32,16 @@ WORKER_DIED = "Python worker exited unexpectedly"
 Note = Callable[[str], None]
 
 
-def nothing(text: str) -> None:
+def no_note(text: str) -> None:
     """Take no note."""
 
 
-def noting(prefix: str | None, task: int) -> Note:
+def note_writer(prefix: str | None, task: int) -> Note:
     """What writes a task's notes. Workers side by side have files of their own. If `prefix` is None, nothing
     is noted.
     """
     if prefix is None:
-        return nothing
+        return no_note
     path = Path(f"{prefix}-{task}")
 
     def note(text: str) -> None:
@@ -50,7 +50,7 @@ def noting(prefix: str | None, task: int) -> Note:
     return note
 
 
-def left_behind(prefix: str | None) -> list[str]:
+def take_unfinished_notes(prefix: str | None) -> list[str]:
     """Return the notes of tasks that did not come to their end, and remove all notes. There are none where
     the workers run on other machines.
     """
@@ -75,7 +75,7 @@ class ShardCall:
         *,
         outages: Sequence[Outage],
         step: Step,
-        note: Note = nothing,
+        note: Note = no_note,
     ) -> None:
         self._admission = admission
         self._configs = configs
@@ -89,7 +89,7 @@ class ShardCall:
             version, payload = state.get
             name = f"shard {shard % admission.shards} of partition {admission.partition}"
             self._entries = codec.read_row(name, int(version), bytes(payload))
-        self._awake: dict[str, AwakeGroup] = {}
+        self._awake: dict[str, DecodedGroup] = {}
 
     def apply(self, rows: Iterable[LogRow]) -> Iterator[pd.DataFrame]:
         """Apply or refuse every message of every row, in the log's order."""
@@ -99,19 +99,19 @@ class ShardCall:
                 if self._output.is_full:
                     yield from self._output.frame()
 
-    def _apply(self, message: Message) -> None:
+    def _apply(self, message: LogMessage) -> None:
         self._note(f"record {message.id}")
         handle(message, self._admission, self._is_known, self._awaken, self._output)
 
     def _is_known(self, group_id: str) -> bool:
         return group_id in self._awake or group_id in self._entries
 
-    def _awaken(self, group_id: str) -> AwakeGroup:
+    def _awaken(self, group_id: str) -> DecodedGroup:
         """Decode a group, or make room for a new one, once in a call."""
         group = self._awake.get(group_id)
         if group is None:
             entry = self._entries.get(group_id)
-            group = AwakeGroup(group_id, entry, self._configs, self._outages, self._step)
+            group = DecodedGroup(group_id, entry, self._configs, self._outages, self._step)
             self._awake[group_id] = group
         return group
 
@@ -142,7 +142,7 @@ class ShardCall:
             self._state.remove()
         yield from self._output.frame(len(payload))
 
-    def _put_to_rest(self, awake: AwakeGroup) -> None:
+    def _put_to_rest(self, awake: DecodedGroup) -> None:
         """Write what the call has changed of a group: its records of compacted topics, and its entry."""
         group, key = awake.timeline.group, awake.key
         if awake.is_unpublished and isinstance(group, Group):

@@ -1,4 +1,4 @@
-"""The process of the replica, a child of the service: see `streaming.replica.pipes` for what they say.
+"""The process of the replica, a child of the service: see `streaming.replica.messages` for what they say.
 
 It ends when its standard input ends, so it does not outlive the service.
 """
@@ -16,10 +16,18 @@ import msgspec
 
 from kafka_why.contract.service import ReplicaPhase
 from streaming.query.handling import OperatorError
-from streaming.replica.follower import Follower, ReplicaFailed
-from streaming.replica.pipes import Committed, Pending, Report, Start, line, read_command, read_start
+from streaming.replica.follower import ReplicaFailed, RequestsFollower
+from streaming.replica.messages import (
+    BatchCommitted,
+    PendingChanges,
+    ReplicaReport,
+    StartReplica,
+    decode_command,
+    decode_start,
+    encode_line,
+)
 from streaming.replica.state_machine import InDoubt, StateMachine
-from streaming.replica.terms import Seed, first_terms, later_terms, take_seed
+from streaming.replica.terms import ReplicaSeed, first_terms, later_terms, take_seed
 
 _REPORT_INTERVAL_S = 0.2
 # How long one thread keeps the interpreter from the others. An answer must not wait for the audit.
@@ -33,10 +41,10 @@ _saying = threading.Lock()
 def main() -> None:
     """Run the replica until the service ends it."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    start = read_start(sys.stdin.buffer.readline())
-    _say(Report(phase=ReplicaPhase.SEEDING, reason="it reads its seed"))
+    start = decode_start(sys.stdin.buffer.readline())
+    _say(ReplicaReport(phase=ReplicaPhase.SEEDING, reason="it reads its seed"))
     seed = take_seed(Path(start.seed))
-    follower = Follower(
+    follower = RequestsFollower(
         start.client_config,
         start.layout,
         start.replica,
@@ -61,27 +69,27 @@ def main() -> None:
     _say(msgspec.structs.replace(ended, phase=ReplicaPhase.ENDED))
 
 
-def _obey(follower: Follower, start: Start, seed: Seed) -> None:
+def _obey(follower: RequestsFollower, start: StartReplica, seed: ReplicaSeed) -> None:
     for text in sys.stdin.buffer:
-        command = read_command(text)
-        if isinstance(command, Committed):
+        command = decode_command(text)
+        if isinstance(command, BatchCommitted):
             follower.committed(command)
             continue
         follower.promote(command.replica, later_terms(start, seed, command), command.handled)
     follower.stop()
 
 
-def _report(follower: Follower) -> None:
+def _report(follower: RequestsFollower) -> None:
     never = threading.Event()
     while True:
         _say(follower.report())
         never.wait(_REPORT_INTERVAL_S)
 
 
-def _say(report: Report | Pending) -> None:
+def _say(report: ReplicaReport | PendingChanges) -> None:
     """Write a message. It is lost if the service is gone, whose end is the end of standard input, too."""
     with _saying, suppress(BrokenPipeError):
-        os.write(sys.stdout.fileno(), line(report))
+        os.write(sys.stdout.fileno(), encode_line(report))
 
 
 def write_traceback() -> None:

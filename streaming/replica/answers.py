@@ -12,7 +12,7 @@ from kafka_why.contract.pack import PACK_MAX_REQUESTS, pack
 from state.dispatch import AnyEffects
 from state.kafka.context import Effects, Reply
 from state.rocketmq import context as rocketmq
-from streaming.query.admission import Message
+from streaming.query.admission import LogMessage
 from streaming.query.output_values import ANSWERS_MAX_BYTES, response_value, transaction_record
 
 
@@ -59,7 +59,7 @@ class Answers:
         self.transactions: list[tuple[bytes, bytes | None]] = []
         """Keys and values that the query will write to the transactions topic."""
 
-    def reply(self, reply: Reply | rocketmq.Reply, message: Message | None = None) -> None:
+    def reply(self, reply: Reply | rocketmq.Reply, message: LogMessage | None = None) -> None:
         self._answer(reply, [])
 
     def _answer(self, reply: Reply | rocketmq.Reply, committed: list[int]) -> None:
@@ -87,7 +87,7 @@ class Answers:
         if waiting.size_bytes >= ANSWERS_MAX_BYTES or len(waiting.answers) >= PACK_MAX_REQUESTS:
             self._close(reply.reply_partition)
 
-    def effects(self, effects: AnyEffects, key: bytes, message: Message | None) -> None:
+    def effects(self, effects: AnyEffects, key: bytes, message: LogMessage | None) -> None:
         if self.is_silent or isinstance(effects, rocketmq.Effects):
             for reply in effects.replies:
                 self._answer(reply, [])

@@ -22,7 +22,7 @@ _CORRELATION_ID = b'"correlation_id":"'
 _REQUEST = b'"request":"'
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """Where early answers were made: before these offsets of the partitions of requests, and with the
     deadlines fired up to `as_of_ms`.
     """
@@ -30,14 +30,14 @@ class Place(NamedTuple):
     offsets: Mapping[int, int]
     as_of_ms: int
 
-    def is_before(self, other: "Place") -> bool:
+    def is_before(self, other: "LogPosition") -> bool:
         """Whether everything up to this place is up to the other one, too."""
         if self.as_of_ms > other.as_of_ms:
             return False
         return all(offset <= other.offsets.get(number, 0) for number, offset in self.offsets.items())
 
 
-class Difference(Struct, frozen=True):
+class AnswerDifference(Struct, frozen=True):
     """An early answer that is not the query's. `query` is None if the query gave none."""
 
     request: str
@@ -47,7 +47,7 @@ class Difference(Struct, frozen=True):
 
 class _Early(NamedTuple):
     value: bytes
-    place: Place
+    place: LogPosition
 
 
 class Audit:
@@ -60,7 +60,7 @@ class Audit:
         self._bytes = 0
         self._of_query: OrderedDict[str, bytes] = OrderedDict()
         self._of_query_bytes = 0
-        self._batches: deque[tuple[float, Place]] = deque()
+        self._batches: deque[tuple[float, LogPosition]] = deque()
 
     def __len__(self) -> int:
         return len(self._early)
@@ -73,7 +73,7 @@ class Audit:
         """The size of the early answers that wait for the query's."""
         return self._bytes
 
-    def early(self, answers: Mapping[str, bytes], place: Place) -> Difference | None:
+    def early(self, answers: Mapping[str, bytes], place: LogPosition) -> AnswerDifference | None:
         """Take early answers by the ids of their requests. Returns a difference if the query was first."""
         difference = None
         with self._lock:
@@ -86,10 +86,10 @@ class Audit:
                 self._of_query_bytes -= len(query)
                 self.compared += 1
                 if query != value:
-                    difference = Difference(request, value, query)
+                    difference = AnswerDifference(request, value, query)
         return difference
 
-    def query(self, answers: Iterable[bytes]) -> Difference | None:
+    def query(self, answers: Iterable[bytes]) -> AnswerDifference | None:
         """Take answers of the query. Returns a difference if there is one."""
         difference = None
         with self._lock:
@@ -104,7 +104,7 @@ class Audit:
                 self._bytes -= len(early.value)
                 self.compared += 1
                 if early.value != value:
-                    difference = Difference(request, early.value, value)
+                    difference = AnswerDifference(request, early.value, value)
         return difference
 
     def _keep(self, request: str, value: bytes) -> None:
@@ -114,16 +114,16 @@ class Audit:
             _, oldest = self._of_query.popitem(last=False)
             self._of_query_bytes -= len(oldest)
 
-    def committed(self, read: Place, now_s: float) -> None:
+    def committed(self, read: LogPosition, now_s: float) -> None:
         """The query has committed a batch, with which it has come to this place."""
         with self._lock:
             self._batches.append((now_s, read))
 
-    def overdue(self, now_s: float) -> Difference | None:
+    def overdue(self, now_s: float) -> AnswerDifference | None:
         """Return an early answer that the query should have given by now, if there is one. It is missing if
         it is still here after all that is on the topic was taken.
         """
-        read: Place | None = None
+        read: LogPosition | None = None
         with self._lock:
             while self._batches and self._batches[0][0] + OVERDUE_AFTER_S <= now_s:
                 _, read = self._batches.popleft()
@@ -131,7 +131,7 @@ class Audit:
             if read is None or request is None:
                 return None
             early, place = self._early[request]
-            return Difference(request, early, None) if place.is_before(read) else None
+            return AnswerDifference(request, early, None) if place.is_before(read) else None
 
 
 def request_of(answer: bytes) -> str | None:

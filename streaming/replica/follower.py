@@ -15,11 +15,11 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import ReplicaId, early_headers
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import ReplicaPhase
-from streaming.replica.audit import Audit, Place
+from streaming.replica.audit import Audit, LogPosition
 from streaming.replica.log_watch import LogWatch
-from streaming.replica.pipes import Committed, Pending, Report
+from streaming.replica.messages import BatchCommitted, PendingChanges, ReplicaReport
 from streaming.replica.responses_reader import ResponsesReader
-from streaming.replica.state_machine import HELD_MAX, HeldBack, Record, StateMachine
+from streaming.replica.state_machine import HELD_MAX, HeldRecords, Record, StateMachine
 from streaming.replica.terms import Terms
 
 # A replica that is further ahead answers nothing, so that clients feel that the query does not follow.
@@ -82,7 +82,7 @@ class ReplicaFailed(RuntimeError):
     """The replica cannot go on. The message says why."""
 
 
-class Follower:
+class RequestsFollower:
     """Runs until `stop`. With `stands_by` it answers nothing until it is promoted. `topic_id` is the id of
     the requests topic that the state belongs to. `on_pending` gets changes of pending transactions. `wall_ms`
     is the time by which the lag is measured.
@@ -100,7 +100,7 @@ class Follower:
         *,
         topic_id: str,
         stands_by: bool = False,
-        on_pending: Callable[[Pending], None] = lambda _: None,
+        on_pending: Callable[[PendingChanges], None] = lambda _: None,
         wall_ms: Callable[[], float] = lambda: time.time() * 1000,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -112,9 +112,9 @@ class Follower:
         self._now_s = now_s
         self._stopped = threading.Event()
         self._audit = Audit()
-        self._held = HeldBack(machine) if stands_by else None
+        self._held = HeldRecords(machine) if stands_by else None
         self._promotion: tuple[ReplicaId, Terms, Mapping[int, int]] | None = None
-        self._committed: Committed | None = None
+        self._committed: BatchCommitted | None = None
         self._answers = 0
         self._reason = _FOLLOWS
         self._last_at_ms = 0.0
@@ -205,12 +205,12 @@ class Follower:
         """End `run`. Any thread may call it."""
         self._stopped.set()
 
-    def committed(self, batch: Committed) -> None:
+    def committed(self, batch: BatchCommitted) -> None:
         """The query has committed a batch. Any thread may call it."""
         self.log_watch.committed(batch.ends)
         self._committed_s = self._now_s()
         self._committed = batch
-        self._audit.committed(Place(batch.ends, batch.watermark_ms), self._committed_s)
+        self._audit.committed(LogPosition(batch.ends, batch.watermark_ms), self._committed_s)
 
     def promote(self, replica: ReplicaId, terms: Terms, handled: Mapping[int, int]) -> None:
         """The standby has taken the topics: answer as this replica. Any thread may call it.
@@ -219,7 +219,7 @@ class Follower:
         """
         self._promotion = (replica, terms, handled)
 
-    def report(self) -> Report:
+    def report(self) -> ReplicaReport:
         """What it does now. Any thread may call it."""
         reason = self._broker_error or self._reason
         if not reason and self._now_s() - self._owned_s > UNOWNED_AFTER_S:
@@ -229,7 +229,7 @@ class Follower:
         if self._held is not None:
             phase = ReplicaPhase.STANDBY
             reason = _REPLACED if self.responses.is_replaced else "its coordinator stands by, or starts"
-        return Report(
+        return ReplicaReport(
             phase=phase,
             reason=reason,
             as_of_ms=self._machine.as_of_ms,
@@ -266,7 +266,7 @@ class Follower:
         self._last_at_ms = at_ms
         self._broker_error = ""
 
-    def _stand_by(self, held: HeldBack) -> None:
+    def _stand_by(self, held: HeldRecords) -> None:
         if self._promotion is None:
             held.act_until(self.responses.horizon_ms)
             if len(held) > HELD_MAX:
@@ -286,12 +286,12 @@ class Follower:
     def _append(self) -> None:
         machine = self._machine
         if machine.answers.transactions:
-            self._on_pending(Pending(records=machine.answers.transactions))
+            self._on_pending(PendingChanges(records=machine.answers.transactions))
             machine.answers.transactions = []
         records = machine.answers.drain()
         if not records:
             return
-        place = Place(
+        place = LogPosition(
             {number: partition.next_offset for number, partition in machine.partitions.items()},
             machine.as_of_ms,
         )

@@ -5,27 +5,27 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 
 from checkpoints import codec
-from streaming.query.handling import AwakeGroup
+from streaming.query.handling import DecodedGroup
 
-AWAKE_MAX = 4_000
+DECODED_MAX = 4_000
 """Of the groups that are decoded, those that rest longest are encoded beyond this number."""
 
-Awaken = Callable[[str, codec.Entry | None], AwakeGroup]
+Awaken = Callable[[str, codec.Entry | None], DecodedGroup]
 
 
-class Groups:
+class ReplicaGroups:
     """The groups by id. `awaken` decodes one.
 
     `touched` has to be called after each use of a group that `awake` or `due` gave.
     """
 
     def __init__(
-        self, entries: dict[str, codec.Entry], awaken: Awaken, *, awake_max: int = AWAKE_MAX
+        self, entries: dict[str, codec.Entry], awaken: Awaken, *, awake_max: int = DECODED_MAX
     ) -> None:
         self._entries = entries
         self._awaken = awaken
         self._awake_max = awake_max
-        self._awake: OrderedDict[str, AwakeGroup] = OrderedDict()
+        self._awake: OrderedDict[str, DecodedGroup] = OrderedDict()
         # (time, group id): one for each group with a deadline, at a time that is not later than the deadline.
         self._due = [
             (entry.next_deadline_ms, group_id)
@@ -41,7 +41,7 @@ class Groups:
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._awake or group_id in self._entries
 
-    def awake(self, group_id: str) -> AwakeGroup:
+    def awake(self, group_id: str) -> DecodedGroup:
         """The group, decoded, or room for a new one."""
         group = self._awake.get(group_id)
         if group is None:
@@ -52,7 +52,7 @@ class Groups:
             self._awake.move_to_end(group_id)
         return group
 
-    def due(self, until_ms: int) -> Iterator[AwakeGroup]:
+    def due(self, until_ms: int) -> Iterator[DecodedGroup]:
         """The groups that may have a deadline until this time. Each has to be used before the next is taken,
         because that one may put it to rest.
         """
@@ -67,7 +67,7 @@ class Groups:
         for group_id in found:
             yield self.awake(group_id)
 
-    def touched(self, group: AwakeGroup) -> None:
+    def touched(self, group: DecodedGroup) -> None:
         """Note the deadlines that the group has now."""
         at_ms, group_id = group.timeline.due_ms, group.timeline.group_id
         if at_ms is None:
@@ -82,7 +82,7 @@ class Groups:
         while self._awake:
             self._put_to_rest(*self._awake.popitem(last=False))
 
-    def _put_to_rest(self, group_id: str, awake: AwakeGroup) -> None:
+    def _put_to_rest(self, group_id: str, awake: DecodedGroup) -> None:
         group = awake.timeline.group
         if group is not None:
             self._entries[group_id] = codec.encode_group(group, awake.timeline.next_due_ms())

@@ -13,7 +13,7 @@ from kafka_why.contract.early_answers import EarlyAnswers, ReplicaId, as_of, mar
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import unpack
 from kafka_why.lifetimes import BackgroundThread
-from streaming.replica.audit import Audit, Difference
+from streaming.replica.audit import AnswerDifference, Audit
 
 _RECORDS_MAX = 500
 _POLL_S = 0.5
@@ -46,7 +46,7 @@ class ResponsesReader(BackgroundThread):
         super().__init__("responses-reader")
         self.compares = compares
         """Whether it compares. False on a standby."""
-        self.difference: Difference | None = None
+        self.difference: AnswerDifference | None = None
         self.failure: Exception | None = None
         self.horizon_ms = 0
         self.is_replaced = False
@@ -75,7 +75,7 @@ class ResponsesReader(BackgroundThread):
         super().stop()
         self._consumer.close()
 
-    def differs(self, difference: Difference | None) -> None:
+    def differs(self, difference: AnswerDifference | None) -> None:
         """Note a difference. The first one is kept. Where a later owner's outage begins, there are some."""
         if difference is not None and self.difference is None and not self.is_replaced:
             self.difference = difference

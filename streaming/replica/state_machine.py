@@ -23,11 +23,11 @@ from state.inputs import Outage
 from state.kafka.context import KafkaGroup
 from state.timeline import Periods, Step
 from streaming.query.admission import Admission
-from streaming.query.handling import AwakeGroup, handle
+from streaming.query.handling import DecodedGroup, handle
 from streaming.query.log_order import LogRow
 from streaming.replica.answers import Answers
-from streaming.replica.groups import AWAKE_MAX, Groups
-from streaming.replica.terms import NO_OWNER, Seed, Terms
+from streaming.replica.groups import DECODED_MAX, ReplicaGroups
+from streaming.replica.terms import NO_OWNER, ReplicaSeed, Terms
 
 # The groups of a partition that may stand otherwise on the groups topic than they are.
 #
@@ -51,7 +51,7 @@ class ChangedGroups:
     def __len__(self) -> int:
         return len(self._places)
 
-    def note(self, group: AwakeGroup, end: int, at_ms: int) -> None:
+    def note(self, group: DecodedGroup, end: int, at_ms: int) -> None:
         """A group was used. Whatever a list shows of it changes with an entry of its history only."""
         if group.version != group.version_noted:
             group.version_noted = group.version
@@ -75,7 +75,7 @@ class ChangedGroups:
         return list(self._places)
 
 
-def listed(group_id: str, group: AnyGroup | None) -> ListedGroup:
+def listed_group(group_id: str, group: AnyGroup | None) -> ListedGroup:
     """What ListGroups shows of what is stored of a group id. RocketMQ's groups, and settings without a group,
     are not listed.
     """
@@ -115,10 +115,10 @@ class StateMachine:
     def __init__(
         self,
         terms: Terms,
-        seed: Seed,
+        seed: ReplicaSeed,
         *,
         step: Step = step_of_both,
-        awake_max: int = AWAKE_MAX,
+        awake_max: int = DECODED_MAX,
     ) -> None:
         self.answers = Answers(terms.layout.response_max_bytes, self._changed_beside)
         self._terms = terms
@@ -138,7 +138,7 @@ class StateMachine:
         }
 
     def committed(self, ends: Mapping[int, int], watermark_ms: int) -> None:
-        """The query has committed a batch (`streaming.replica.pipes.Committed`)."""
+        """The query has committed a batch (`streaming.replica.messages.BatchCommitted`)."""
         for number, partition in self.partitions.items():
             partition.changed.committed(ends.get(number, 0), watermark_ms)
 
@@ -190,7 +190,7 @@ class Partition:
         self.next_offset = next_offset
         self.has_ended = False
         """Whether a later owner has taken the partition."""
-        self.groups = Groups(entries, self._awaken, awake_max=awake_max)
+        self.groups = ReplicaGroups(entries, self._awaken, awake_max=awake_max)
         self.changed = ChangedGroups()
         self._terms = terms
         self._periods = Periods(terms.configs, terms.outages)
@@ -280,11 +280,11 @@ class Partition:
         group_ids = self.changed.ids()
         if group_ids is None:
             return None
-        return [listed(group_id, self.groups.awake(group_id).timeline.group) for group_id in group_ids]
+        return [listed_group(group_id, self.groups.awake(group_id).timeline.group) for group_id in group_ids]
 
-    def _awaken(self, group_id: str, entry: codec.Entry | None) -> AwakeGroup:
+    def _awaken(self, group_id: str, entry: codec.Entry | None) -> DecodedGroup:
         terms = self._terms
-        return AwakeGroup(
+        return DecodedGroup(
             group_id,
             entry,
             terms.configs,
@@ -316,7 +316,7 @@ def _past(terms: Terms, as_of_ms: int) -> tuple[list[Outage], CoordinatorConfig,
 HELD_MAX = 200_000
 
 
-class HeldBack:
+class HeldRecords:
     """The records that wait, by partition."""
 
     def __init__(self, machine: StateMachine) -> None:

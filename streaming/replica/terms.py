@@ -14,14 +14,14 @@ from checkpoints.metadata import Epoch, Identity, KnownOutage, configs_of
 from kafka_why.contract.layout import TopicLayout
 from state.config import Configs, CoordinatorConfig
 from state.inputs import Outage
-from streaming.replica.pipes import Promote, Start
+from streaming.replica.messages import PromoteReplica, StartReplica
 
 # The seed of a replica: the state after a committed batch, and what decides the records that follow.
 #
 # The service writes it to a file, because only Spark reads its own state. The replica has no Spark.
 
 
-class Seed(Struct, frozen=True, kw_only=True):
+class ReplicaSeed(Struct, frozen=True, kw_only=True):
     """The state after `batch`, whose `ends` are the offsets of the first records that it has not read.
 
     `epochs` and `outages` are all that are known, those of later batches too. `batch` -1: there is no
@@ -41,7 +41,7 @@ class Seed(Struct, frozen=True, kw_only=True):
             yield from codec.read_row(*row).items()
 
 
-def write_seed(folder: Path, seed: Seed) -> Path:
+def write_seed(folder: Path, seed: ReplicaSeed) -> Path:
     """Write a seed to a new file that only its owner may read, because the identity is secret."""
     path = folder / f"replica-seed-{uuid4()}"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:  # noqa: PTH123
@@ -49,11 +49,11 @@ def write_seed(folder: Path, seed: Seed) -> Path:
     return path
 
 
-def take_seed(path: Path) -> Seed:
+def take_seed(path: Path) -> ReplicaSeed:
     """Read a seed and remove its file."""
     encoded = path.read_bytes()
     path.unlink()
-    return msgspec.msgpack.decode(encoded, type=Seed)
+    return msgspec.msgpack.decode(encoded, type=ReplicaSeed)
 
 
 NO_OWNER = 0
@@ -99,7 +99,7 @@ def terms_of(
     )
 
 
-def first_terms(start: Start, seed: Seed) -> Terms:
+def first_terms(start: StartReplica, seed: ReplicaSeed) -> Terms:
     """The terms of a replica that starts. A standby does not know who will own the topics, and is no owner
     itself.
     """
@@ -112,7 +112,7 @@ def first_terms(start: Start, seed: Seed) -> Terms:
     )
 
 
-def later_terms(start: Start, seed: Seed, promote: Promote) -> Terms:
+def later_terms(start: StartReplica, seed: ReplicaSeed, promote: PromoteReplica) -> Terms:
     """The terms of a standby's replica that is promoted."""
     return terms_of(
         seed.identity,

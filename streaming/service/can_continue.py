@@ -56,7 +56,7 @@ def check_can_continue(client_config: ClientConfig, checkpoint: Checkpoint) -> N
     except TopicsError as error:
         raise KafkaError(str(error)) from error
     checkpoint.check_committed(topic)
-    _check_records(client_config, topic, handled(checkpoint, topic))
+    _check_records(client_config, topic, handled_ends(checkpoint, topic))
 
 
 def check_topic(client_config: ClientConfig, checkpoint: Checkpoint) -> None:
@@ -69,7 +69,7 @@ def check_topic(client_config: ClientConfig, checkpoint: Checkpoint) -> None:
         return
     topic = pinned.requests_topic
     found = _find(client_config, topic)
-    lost = {number: (begin, None) for number, begin in handled(checkpoint, topic).items()}
+    lost = {number: (begin, None) for number, begin in handled_ends(checkpoint, topic).items()}
     is_same_cluster = found.cluster_id == pinned.cluster_id
     if is_same_cluster and not found.ids:
         raise TopicLost(
@@ -89,7 +89,7 @@ def check_topic(client_config: ClientConfig, checkpoint: Checkpoint) -> None:
         raise CannotContinue(str(error)) from error
 
 
-def handled(checkpoint: Checkpoint, topic: str) -> dict[int, int]:
+def handled_ends(checkpoint: Checkpoint, topic: str) -> dict[int, int]:
     """Return the offsets of the first records that no committed batch has handled, by partition."""
     return checkpoint.planned_ends(checkpoint.last_batch("commits"), topic)
 

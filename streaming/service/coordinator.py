@@ -33,19 +33,19 @@ from streaming.service.can_continue import check_topic
 from streaming.service.clock.members_watcher import MembersWatcher
 from streaming.service.clock.pace import Pace
 from streaming.service.clock.ticker import NOTHING_ATTESTED_MS, Ticker
-from streaming.service.lost_requests import losses_reported
+from streaming.service.lost_requests import reporting_losses
 from streaming.service.options import Options
-from streaming.service.outages.outage import FirstRequest, acted_so_far, look_out
+from streaming.service.outages.outage import FirstRequest, acted_so_far, watch_for_first_request
 from streaming.service.ownership.lease import Lease
 from streaming.service.ownership.owner import NotOwner
 from streaming.service.ownership.standby import StandbyThread
 from streaming.service.query.continuity import Continuity
-from streaming.service.query.coordinating import CoordinatorsQuery, Reports
+from streaming.service.query.coordinating import CoordinatorsQuery, QueryCallbacks
 from streaming.service.query.rehearsal import Rehearsal
 from streaming.service.query.spark_keeper import starting_spark
 from streaming.service.query.supervision import Supervisor, first_line
 from streaming.service.replica.supervision import Replica
-from streaming.service.share_state.thread import ShareStateThread, owns_surely
+from streaming.service.share_state.thread import ShareStateThread, is_surely_owner
 from streaming.service.starts import StartTimes, announce, begin_epoch, config_epochs
 from streaming.service.status import ReplicaWatch, StatusBoard
 from streaming.service.topic_watch.watcher import TopicWatcher
@@ -101,7 +101,7 @@ class Coordinator(Startable):
         self._times = StartTimes()
         self._transactions = TransactionsFollower(options.client_config, options.layout)
         self._share_state = ShareStateThread(
-            options.client_config, options.layout, lambda: owns_surely(self._ticker)
+            options.client_config, options.layout, lambda: is_surely_owner(self._ticker)
         )
         self._replica: Replica | None = None
 
@@ -180,7 +180,7 @@ class Coordinator(Startable):
 
             checkpoint = Checkpoint(self._storage.open(lambda: starting_session().result().spark))
             ours = LogAndState(options.client_config, options.layout, checkpoint)
-            starting.enter_context(losses_reported(ours, options.folder))
+            starting.enter_context(reporting_losses(ours, options.folder))
             identity = self._prepare_topics(checkpoint)
             ours = ours.with_topic_sizes()
             self._times.end_of("topics")
@@ -259,7 +259,7 @@ class Coordinator(Startable):
             self.gateway_address = started.enter_context(self._gateway())
         elif not self.options.standby:
             with as_topics_error("the requests topic cannot be read"):
-                self._first_request = look_out(ours, self._pace.longest_interval_ms)
+                self._first_request = watch_for_first_request(ours, self._pace.longest_interval_ms)
 
     def _start_replica(self, started: ExitStack, ours: LogAndState, session: Session) -> None:
         """Start the replica, which stands by. To read the state takes as long as to start the query, so it is
@@ -294,7 +294,7 @@ class Coordinator(Startable):
             if self._replica is not None:
                 self._replica.check_standby()
 
-        with losses_reported(ours, options.folder), rehearsal, self._claiming(leading) as lease:
+        with reporting_losses(ours, options.folder), rehearsal, self._claiming(leading) as lease:
             waiting = partial(self.status.enter, ServicePhase.STANDBY)
             taking_over = partial(self.status.enter, ServicePhase.STARTING, "taking over")
             if lease.acquire_when_free(ours.checkpoint, identity, stopping, waiting, check, taking_over):
@@ -333,7 +333,7 @@ class Coordinator(Startable):
             continuity=continuity,
             lease=self._lease,
             times=self._times,
-            reports=Reports(
+            reports=QueryCallbacks(
                 alarms=lambda: (self.transactions().alarm, self.replica().alarm, self.share_state().alarm),
                 on_batch=lambda batch: self.on_batch(batch),
             ),

@@ -201,7 +201,7 @@ def report_lost(ours: LogAndState, folder: Path, error: RequestsLost) -> None:
 
 
 @contextmanager
-def losses_reported(ours: LogAndState, folder: Path) -> Iterator[None]:
+def reporting_losses(ours: LogAndState, folder: Path) -> Iterator[None]:
     """Report what is lost if the block raises RequestsLost."""
     try:
         yield

@@ -31,8 +31,13 @@ from kafka_why.contract.kafka.snapshot import ShareSnapshot, ShareTask, ShareTas
 from kafka_why.contract.layout import TopicLayout
 from streaming.service.share_state import thread as share_state
 from streaming.service.share_state.broker_coordinators import BrokerCoordinators
-from streaming.service.share_state.carrying_out import Item, Key, Summary, carry_out
 from streaming.service.share_state.open_tasks import NOT_PERMITTED
+from streaming.service.share_state.partition_tasks import (
+    PartitionTask,
+    RecordedState,
+    SharePartition,
+    carry_out,
+)
 from streaming.service.share_state.thread import ShareStateThread
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import create_topic, history_of, new_layout, read_topic, topic_id_of, wait_until
@@ -42,7 +47,7 @@ from tests.harness.secured_broker import ADMIN, COORDINATOR, Allowed, ClusterSec
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 
-NO_STATE = Summary(0, 0, -1)
+NO_STATE = RecordedState(0, 0, -1)
 
 
 class Topic:
@@ -55,18 +60,18 @@ class Topic:
         self.group_id = f"workers:{uuid.uuid4()}"  # with the separator of the coordinators' keys
         self._calls = calls
 
-    def key(self, partition: int = 0) -> Key:
-        return Key(self.group_id, self.id, partition)
+    def key(self, partition: int = 0) -> SharePartition:
+        return SharePartition(self.group_id, self.id, partition)
 
-    def item(self, state_epoch: int, start_offset: int = -1, partition: int = 0) -> Item:
-        return Item("t", self.key(partition), self.name, False, state_epoch, start_offset)
+    def item(self, state_epoch: int, start_offset: int = -1, partition: int = 0) -> PartitionTask:
+        return PartitionTask("t", self.key(partition), self.name, False, state_epoch, start_offset)
 
-    def deletion(self, partition: int = 0) -> Item:
-        return Item("t", self.key(partition), self.name, True)
+    def deletion(self, partition: int = 0) -> PartitionTask:
+        return PartitionTask("t", self.key(partition), self.name, True)
 
-    def recorded(self, partition: int = 0) -> Summary:
+    def recorded(self, partition: int = 0) -> RecordedState:
         """What the share coordinator has recorded, by a reading of its own."""
-        found: list[Summary] = []
+        found: list[RecordedState] = []
 
         def is_read() -> bool:
             node_id, code = self._calls.find([self.key()])[self.key()]
@@ -76,7 +81,7 @@ class Topic:
         wait_until(is_read, "a share coordinator answers")
         return found[0]
 
-    def write(self, item: Item) -> int:
+    def write(self, item: PartitionTask) -> int:
         """Initialize whatever is recorded, as nobody should: the error code."""
         node_id, _ = self._calls.find([item.key])[item.key]
         return self._calls.initialize(node_id, [item])[item.key]
@@ -156,19 +161,19 @@ def test_a_state_that_is_recorded_is_never_written_again(orders: Topic, calls: B
     """
     done = ShareStatePartition(orders.id, 0)
     assert carry_out([orders.item(2)], calls) == {orders.key(): done}
-    assert orders.recorded() == Summary(0, 2, -1)
+    assert orders.recorded() == RecordedState(0, 2, -1)
     assert orders.write(orders.item(2, 100)) == ErrorCode.NONE, "it is not idempotent"
-    assert orders.recorded() == Summary(0, 2, 100), "progress of the group"
+    assert orders.recorded() == RecordedState(0, 2, 100), "progress of the group"
 
     assert carry_out([orders.item(2)], calls) == {orders.key(): done}
-    assert orders.recorded() == Summary(0, 2, 100)
+    assert orders.recorded() == RecordedState(0, 2, 100)
     fenced = ShareStatePartition(orders.id, 0, ErrorCode.FENCED_STATE_EPOCH, 2, 100)
     assert orders.write(orders.item(1)) == ErrorCode.FENCED_STATE_EPOCH
     assert carry_out([orders.item(1)], calls) == {orders.key(): fenced}
     assert carry_out([orders.item(4)], calls) == {orders.key(): done}
-    assert orders.recorded() == Summary(0, 2, 100)
+    assert orders.recorded() == RecordedState(0, 2, 100)
     assert carry_out([orders.item(4, 20)._replace(is_altered=True)], calls) == {orders.key(): done}
-    assert orders.recorded() == Summary(0, 4, 20)
+    assert orders.recorded() == RecordedState(0, 4, 20)
 
     assert carry_out([orders.deletion()], calls) == {orders.key(): done}
     assert orders.recorded() == NO_STATE
@@ -218,7 +223,7 @@ def test_a_member_gets_partitions(
 
         wait_until(has_all, "the member has all partitions")
         record_property("first partitions after s", round(time.monotonic() - began_s, 2))
-        assert [orders.recorded(n) for n in range(3)] == [Summary(0, 2, -1)] * 3
+        assert [orders.recorded(n) for n in range(3)] == [RecordedState(0, 2, -1)] * 3
         beat(-1)
         header = client.header(orders.group_id, 2)
         assert client.send(DeleteGroup(**header)).result(90).error_code == ErrorCode.NONE
@@ -261,7 +266,7 @@ def test_without_the_permission_tasks_wait(tmp_path: Path, monkeypatch: pytest.M
             grant(admins, [Allowed(COORDINATOR, "CLUSTER", "kafka-cluster", "LITERAL", ("CLUSTER_ACTION",))])
             assert groups.wait_for("1-0#0") == [ShareStatePartition(orders.id, 0)]
             assert thread.summary.alarm is None
-            assert orders.recorded() == Summary(0, 2, -1)
+            assert orders.recorded() == RecordedState(0, 2, -1)
             assert not of_admin.are_refused(asked)
         producer.close()
         admin.close()

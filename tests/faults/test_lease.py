@@ -14,7 +14,7 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.contract.claims import Claim
 from kafka_why.contract.layout import TopicLayout
 from streaming.service.ownership import owner
-from streaming.service.ownership.owner import NotOwner, Ownership
+from streaming.service.ownership.owner import NotOwner, TopicsOwnership
 from streaming.service.ownership.standby import Standby
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import clock_claims, new_layout, read_topic, wait_until
@@ -42,7 +42,7 @@ class Waiting:
     """A standby that waits in a thread until `stop`."""
 
     def __init__(self, broker: EmbeddedBroker, layout: TopicLayout, claim: Claim) -> None:
-        self.ownership = Ownership(broker.client_config, layout)
+        self.ownership = TopicsOwnership(broker.client_config, layout)
         self.reasons: list[str] = []
         self.error: NotOwner | None = None
         self.has_taken = False
@@ -133,7 +133,7 @@ def test_claim_that_is_released_is_taken_without_a_wait(
     """The active coordinator has ended in order, as for an upgrade."""
     monkeypatch.setattr(owner, "SILENCE_MS", 60_000)
     with (
-        Ownership(broker.client_config, layout) as first,
+        TopicsOwnership(broker.client_config, layout) as first,
         waiting_after(first, broker, layout) as standby,
     ):
         with ticking(broker, layout, owner_epoch=1):
@@ -146,7 +146,7 @@ def test_claim_that_is_released_is_taken_without_a_wait(
 
 
 @contextmanager
-def waiting_after(first: Ownership, broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[Waiting]:
+def waiting_after(first: TopicsOwnership, broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[Waiting]:
     first.claim(claim_of("one"), take_over=False)
     with waiting(broker, layout) as standby:
         yield standby
@@ -157,7 +157,7 @@ def test_of_two_standbys_one_takes_over_and_the_other_waits_for_it(
 ) -> None:
     # Until the first one's clock records come, which may be late on a busy machine, silence shows nothing.
     monkeypatch.setattr(owner, "SILENCE_MS", 60_000)
-    with Ownership(broker.client_config, layout) as before:
+    with TopicsOwnership(broker.client_config, layout) as before:
         before.claim(claim_of("one"), take_over=False)
         before.release()
     with waiting(broker, layout, "two") as two, waiting(broker, layout, "three") as three:

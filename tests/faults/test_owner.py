@@ -19,7 +19,7 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.contract.claims import Claim
 from kafka_why.contract.layout import TopicLayout
 from streaming.service.clock.ticker import Ticker
-from streaming.service.ownership.owner import ClockRecords, NotOwner, Ownership
+from streaming.service.ownership.owner import ClockRecords, NotOwner, TopicsOwnership
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import (
     new_layout,
@@ -64,7 +64,7 @@ def claim_topics(
     moved: Moved | None = None,
 ) -> int:
     """Claim the topics, for good; the epoch."""
-    with Ownership(broker.client_config, layout) as ownership:
+    with TopicsOwnership(broker.client_config, layout) as ownership:
         ownership.claim(claim, take_over=take_over, moved=moved)
         return ownership.epoch
 
@@ -141,13 +141,13 @@ def test_refusal_names_the_owner_that_made_its_claim_meanwhile(
 ) -> None:
     """Between the reading of the claims and the wait for a clock record, another one claims and starts."""
 
-    def claim_first(self: Ownership, tick_interval_ms: int, *, is_claimed: bool) -> bool:
+    def claim_first(self: TopicsOwnership, tick_interval_ms: int, *, is_claimed: bool) -> bool:
         monkeypatch.undo()
         claim_topics(broker, layout, claim_of("one"))
         with running(broker, layout, owner_epoch=1):
             return self._is_running(tick_interval_ms, is_claimed=is_claimed)
 
-    monkeypatch.setattr(Ownership, "_is_running", claim_first)
+    monkeypatch.setattr(TopicsOwnership, "_is_running", claim_first)
     with pytest.raises(NotOwner, match=r"is running: process \d+ on .*, folder /data/one, .*, epoch 1\."):
         claim_topics(broker, layout, claim_of("two", "/data/two"))
 
@@ -202,7 +202,7 @@ def test_imported_state_is_refused_if_its_old_folder_was_used_after_the_export(
 
 
 def test_owner_sees_who_has_taken_its_place(broker: EmbeddedBroker, layout: TopicLayout) -> None:
-    with Ownership(broker.client_config, layout) as first:
+    with TopicsOwnership(broker.client_config, layout) as first:
         first.claim(claim_of("one"), take_over=False)
         assert first.confirm_lost() is None
         assert claim_topics(broker, layout, claim_of("two", "/data/two"), take_over=True) == 2
@@ -220,7 +220,7 @@ def test_of_several_that_claim_at_the_same_moment_exactly_one_goes_on(broker: Em
         together = threading.Barrier(contenders)
 
         def contend(number: int, layout: TopicLayout = layout, together: threading.Barrier = together) -> int:
-            with Ownership(broker.client_config, layout) as ownership:
+            with TopicsOwnership(broker.client_config, layout) as ownership:
                 together.wait()
                 try:
                     ownership.claim(claim_of(str(number), f"/data/{number}"), take_over=True)

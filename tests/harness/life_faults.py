@@ -15,8 +15,8 @@ from kafka_why.contract.codec import Clock
 from kafka_why.contract.early_answers import EarlyAnswers
 from state.config import Configs
 from streaming.replica import responses_reader, terms
-from streaming.replica.follower import Follower
-from streaming.replica.state_machine import HeldBack, Partition, Record, StateMachine
+from streaming.replica.follower import RequestsFollower
+from streaming.replica.state_machine import HeldRecords, Partition, Record, StateMachine
 from streaming.service.outages import outage
 from tests.harness.simulated_cluster import SimulatedCluster
 from tests.harness.simulated_service import Service
@@ -112,7 +112,7 @@ def merged_although_a_replica_has_passed_it(patch: pytest.MonkeyPatch) -> None:
 
 
 def standby_that_holds_nothing_back(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HeldBack, "act_until", lambda held, _: held.act())
+    patch.setattr(HeldRecords, "act_until", lambda held, _: held.act())
 
 
 def promotion_under_the_terms_of_before(patch: pytest.MonkeyPatch) -> None:
@@ -128,13 +128,13 @@ def replace_epoch(of: terms.Terms, owner_epoch: int) -> terms.Terms:
 
 
 def answers_before_the_audit_reads(patch: pytest.MonkeyPatch) -> None:
-    right = Follower.begin
+    right = RequestsFollower.begin
 
-    def begin(follower: Follower) -> None:
+    def begin(follower: RequestsFollower) -> None:
         right(follower)
         follower._found = dict.fromkeys(follower._found, 0)
 
-    patch.setattr(Follower, "begin", begin)
+    patch.setattr(RequestsFollower, "begin", begin)
 
 
 def audit_by_a_replaced_replica(patch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,10 @@ from state.timeline import Step
 from streaming.query.admission import DEFAULT_SHARDS
 from streaming.replica.answers import EarlyRecord
 from streaming.replica.audit import request_of
-from streaming.replica.groups import AWAKE_MAX
+from streaming.replica.groups import DECODED_MAX
 from streaming.replica.state_machine import GAP_MAX_MS, StateMachine
 from streaming.replica.state_machine import Record as LogRecord
-from streaming.replica.terms import Seed, Terms
+from streaming.replica.terms import ReplicaSeed, Terms
 from tests.spark import recorded_log
 from tests.spark.log import LAYOUT, NAMESPACE, Record
 
@@ -47,9 +47,9 @@ def terms(
     )
 
 
-def seed(rows: Iterable[tuple[int, bytes]] = ()) -> Seed:
+def seed(rows: Iterable[tuple[int, bytes]] = ()) -> ReplicaSeed:
     """A seed with these rows of the state, at the beginning of the log."""
-    return Seed(
+    return ReplicaSeed(
         identity=IDENTITY,
         batch=-1,
         ends={},
@@ -63,7 +63,7 @@ def machine(
     under: Terms | None = None,
     *,
     step: Step = step_of_both,
-    awake_max: int = AWAKE_MAX,
+    awake_max: int = DECODED_MAX,
     rows: Iterable[tuple[int, bytes]] = (),
 ) -> StateMachine:
     """A state machine that may answer."""

@@ -7,7 +7,13 @@ from uuid import UUID
 
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.share_requests import ShareStatePartition
-from streaming.service.share_state.carrying_out import Item, Key, Lost, NotOwnerNow, Summary
+from streaming.service.share_state.partition_tasks import (
+    NoAnswer,
+    NotOwnerNow,
+    PartitionTask,
+    RecordedState,
+    SharePartition,
+)
 
 TOPIC = UUID(int=1)
 NODES = 2
@@ -31,34 +37,34 @@ class Coordinators:
 
     random: Random = field(default_factory=lambda: Random(0))
     lossy: float = NEVER_LOST
-    states: dict[Key, State] = field(default_factory=dict)
-    codes: dict[Key, int] = field(default_factory=dict)  # errors that the coordinators answer with
-    find_codes: dict[Key, int] = field(default_factory=dict)
+    states: dict[SharePartition, State] = field(default_factory=dict)
+    codes: dict[SharePartition, int] = field(default_factory=dict)  # errors that the coordinators answer with
+    find_codes: dict[SharePartition, int] = field(default_factory=dict)
     gone_topics: set[UUID] = field(default_factory=set)
     is_owner: bool = True
     now_s: float = 0.0
     may_be_late: bool = True
-    late: list[tuple[float, str, Item]] = field(default_factory=list)
+    late: list[tuple[float, str, PartitionTask]] = field(default_factory=list)
     calls: list[tuple[str, int]] = field(default_factory=list)
-    overwritten: list[Key] = field(default_factory=list)
+    overwritten: list[SharePartition] = field(default_factory=list)
 
-    def find(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
+    def find(self, keys: Sequence[SharePartition]) -> Mapping[SharePartition, tuple[int, int]]:
         self._call("find", keys)
         return {key: (key.partition % NODES, self.find_codes.get(key, 0)) for key in keys}
 
-    def read(self, node_id: int, keys: Sequence[Key]) -> Mapping[Key, Summary]:
+    def read(self, node_id: int, keys: Sequence[SharePartition]) -> Mapping[SharePartition, RecordedState]:
         self._call("read", keys)
         return {key: self._summary(key) for key in keys}
 
-    def _summary(self, key: Key) -> Summary:
+    def _summary(self, key: SharePartition) -> RecordedState:
         state = self.states.get(key, State(0, -1))
-        return Summary(self.codes.get(key, 0), state.epoch, state.start_offset)
+        return RecordedState(self.codes.get(key, 0), state.epoch, state.start_offset)
 
-    def initialize(self, node_id: int, items: Sequence[Item]) -> Mapping[Key, int]:
+    def initialize(self, node_id: int, items: Sequence[PartitionTask]) -> Mapping[SharePartition, int]:
         self._change("initialize", items)
         return {item.key: self._initialize(item) for item in items}
 
-    def _initialize(self, item: Item) -> int:
+    def _initialize(self, item: PartitionTask) -> int:
         if code := self.codes.get(item.key):
             return code
         state = self.states.get(item.key)
@@ -70,11 +76,11 @@ class Coordinators:
         self.states[item.key] = State(item.state_epoch, item.start_offset)
         return ErrorCode.NONE
 
-    def delete(self, node_id: int, keys: Sequence[Key]) -> Mapping[Key, int]:
-        self._change("delete", [Item("", key, "", True) for key in keys])
+    def delete(self, node_id: int, keys: Sequence[SharePartition]) -> Mapping[SharePartition, int]:
+        self._change("delete", [PartitionTask("", key, "", True) for key in keys])
         return {key: self._delete(key) for key in keys}
 
-    def _delete(self, key: Key) -> int:
+    def _delete(self, key: SharePartition) -> int:
         if key.topic_id in self.gone_topics:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         self.states.pop(key, None)
@@ -100,9 +106,9 @@ class Coordinators:
     def _call(self, what: str, of: Sequence[object]) -> None:
         self.calls.append((what, len(of)))
         if self.random.random() < self.lossy:
-            raise Lost(what)
+            raise NoAnswer(what)
 
-    def _change(self, what: str, items: Sequence[Item]) -> None:
+    def _change(self, what: str, items: Sequence[PartitionTask]) -> None:
         if not self.is_owner:
             raise NotOwnerNow
         self.calls.append((what, len(items)))
@@ -110,25 +116,25 @@ class Coordinators:
             return
         match self.random.randrange(3 if self.may_be_late else 2):
             case 0:
-                raise Lost("never sent", is_sent=False)
+                raise NoAnswer("never sent", is_sent=False)
             case 2:
                 self.late += [(self.now_s, what, item) for item in items]
             case 1:
                 for item in items:
                     self._initialize(item) if what == "initialize" else self._delete(item.key)
-        raise Lost("no answer")
+        raise NoAnswer("no answer")
 
 
-def key(partition: int = 0, group_id: str = "g", topic_id: UUID = TOPIC) -> Key:
-    return Key(group_id, topic_id, partition)
+def key(partition: int = 0, group_id: str = "g", topic_id: UUID = TOPIC) -> SharePartition:
+    return SharePartition(group_id, topic_id, partition)
 
 
-def item(partition: int = 0, epoch: int = 2, offset: int = -1, *, altered: bool = False) -> Item:
-    return Item("t", key(partition), "foo", False, epoch, offset, altered)
+def item(partition: int = 0, epoch: int = 2, offset: int = -1, *, altered: bool = False) -> PartitionTask:
+    return PartitionTask("t", key(partition), "foo", False, epoch, offset, altered)
 
 
-def deletion(partition: int = 0) -> Item:
-    return Item("t", key(partition), "foo", True)
+def deletion(partition: int = 0) -> PartitionTask:
+    return PartitionTask("t", key(partition), "foo", True)
 
 
 def done(partition: int = 0, code: int = 0, **fields: int) -> ShareStatePartition:

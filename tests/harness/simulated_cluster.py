@@ -14,8 +14,8 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
 from state.inputs import Received, cause_of
 from state.timeline import Step
-from streaming.replica.audit import Difference
-from streaming.replica.terms import Seed
+from streaming.replica.audit import AnswerDifference
+from streaming.replica.terms import ReplicaSeed
 from tests.harness.simulated_broker import Broker, EarlyProducer
 from tests.harness.simulated_query import MemoryFiles, Store
 
@@ -61,7 +61,7 @@ class SimulatedCluster(ABC):
         self.notes: dict[ReplicaId, Notes] = {}
         self.late: list[EarlyProducer] = []
         """Producers of processes that have ended."""
-        self.differences: list[Difference] = []
+        self.differences: list[AnswerDifference] = []
         self.happened: dict[str, int] = {}
 
     def now_ms(self) -> int:
@@ -78,13 +78,13 @@ class SimulatedCluster(ABC):
     def others_act(self) -> None:
         """Those act that are not the owner."""
 
-    def seed_of(self, epochs: list[Epoch], outages: list[KnownOutage]) -> Seed:
+    def seed_of(self, epochs: list[Epoch], outages: list[KnownOutage]) -> ReplicaSeed:
         """As `streaming.service.replica.process`, but not always of the newest batch."""
         checkpoint = Checkpoint(self.files)
         batch = self.random.choice(sorted(self.stores)[-SEEDS_KEPT:])
         rows = [ShardRow(str(shard), *row) for shard, row in self.stores[batch].rows.items()]
         ends = checkpoint.planned_ends(batch, self.layout.requests_topic)
-        return Seed(
+        return ReplicaSeed(
             identity=checkpoint.identity(),
             batch=batch,
             ends=dict(ends) or dict.fromkeys(range(self.layout.request_partitions), 0),

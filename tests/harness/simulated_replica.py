@@ -5,12 +5,12 @@ from checkpoints.metadata import KnownOutage, OwnerRecord
 from kafka_why.contract.early_answers import ReplicaId
 from kafka_why.contract.service import ReplicaPhase
 from kafka_why.local_files import FolderError
-from streaming.replica.follower import Follower
-from streaming.replica.pipes import Committed, Promote, Start
+from streaming.replica.follower import RequestsFollower
+from streaming.replica.messages import BatchCommitted, PromoteReplica, StartReplica
 from streaming.replica.state_machine import InDoubt, StateMachine
-from streaming.replica.terms import NO_OWNER, Seed, first_terms, later_terms
-from streaming.service.can_continue import handled
-from streaming.service.replica.supervision import NEAR_MS, Spark, goes_on
+from streaming.replica.terms import NO_OWNER, ReplicaSeed, first_terms, later_terms
+from streaming.service.can_continue import handled_ends
+from streaming.service.replica.supervision import NEAR_MS, SparkSource, can_go_on_with
 from tests.harness.simulated_broker import CLIENT_CONFIG, TOPIC_ID, EarlyProducer
 from tests.harness.simulated_cluster import Notes, SimulatedCluster
 
@@ -19,7 +19,7 @@ class Replica:
     """The service's side of a replica (`streaming.service.replica.supervision`), and its process."""
 
     def __init__(self, world: SimulatedCluster, checkpoint: Checkpoint) -> None:
-        self.follower: Follower | None = None
+        self.follower: RequestsFollower | None = None
         self._world = world
         self._checkpoint = checkpoint
         self._owner_epoch = NO_OWNER
@@ -27,11 +27,11 @@ class Replica:
         self._plan: list[KnownOutage] | None = None
         self._is_wanted = False
         self._known: OwnerRecord | None = None
-        self._seeding: tuple[bool, OwnerRecord, Seed] | None = None
+        self._seeding: tuple[bool, OwnerRecord, ReplicaSeed] | None = None
         """What is under way while its seed is made: whether it stands by, and what was known."""
-        self._promotion: Promote | None = None
-        self._start: Start | None = None
-        self._seed: Seed | None = None
+        self._promotion: PromoteReplica | None = None
+        self._start: StartReplica | None = None
+        self._seed: ReplicaSeed | None = None
         self._producer: EarlyProducer | None = None
         self._notes = Notes()
 
@@ -49,39 +49,39 @@ class Replica:
             report.phase is ReplicaPhase.ANSWERING and self._world.broker.now_ms - report.as_of_ms < NEAR_MS
         )
 
-    def follow(self, _: Spark, outages: list[KnownOutage]) -> None:
+    def follow(self, _: SparkSource, outages: list[KnownOutage]) -> None:
         self.end()
         self._plan, self._is_wanted = outages, True
 
     def stay_ended(self, _: str) -> None:
         self.end()
 
-    def stand_by(self, _: Spark | None = None) -> None:
+    def stand_by(self, _: SparkSource | None = None) -> None:
         self._plan, self._is_wanted = None, True
 
     @property
     def stands_by(self) -> bool:
         return self._is_wanted and self._plan is None
 
-    def promote(self, _: Spark, record: OwnerRecord) -> bool:
+    def promote(self, _: SparkSource, record: OwnerRecord) -> bool:
         follower, known = self.follower, self._known
-        fits = follower is None or (known is not None and goes_on(known, record))
+        fits = follower is None or (known is not None and can_go_on_with(known, record))
         if not (self.stands_by and fits):
             self.end()
             return False
         self._plan = record.outages
         self._number += 1
-        self._promotion = Promote(
+        self._promotion = PromoteReplica(
             replica=ReplicaId(self._owner_epoch, self._number),
             epochs=record.epochs,
             outages=record.outages,
-            handled=handled(self._checkpoint, self._world.layout.requests_topic),
+            handled=handled_ends(self._checkpoint, self._world.layout.requests_topic),
         )
         if follower is not None:
             self._promote(follower, self._promotion)
         return True
 
-    def _promote(self, follower: Follower, promotion: Promote) -> None:
+    def _promote(self, follower: RequestsFollower, promotion: PromoteReplica) -> None:
         assert self._start is not None
         assert self._seed is not None
         self._world.notes[promotion.replica] = self._notes
@@ -158,13 +158,13 @@ class Replica:
         outages = record.outages if self._plan is None else self._plan
         self._seeding = stands_by, record, self._world.seed_of(record.epochs, outages)
 
-    def _begin(self, record: OwnerRecord, seed: Seed, *, stands_by: bool) -> None:
+    def _begin(self, record: OwnerRecord, seed: ReplicaSeed, *, stands_by: bool) -> None:
         promotion = self._promotion if stands_by and self._plan is not None else None
-        if promotion is not None and not goes_on(record, promotion):
+        if promotion is not None and not can_go_on_with(record, promotion):
             self._world.seen("promotion of another seed")
             return
         self._number += not stands_by
-        self._start = Start(
+        self._start = StartReplica(
             client_config=CLIENT_CONFIG,
             layout=self._world.layout,
             replica=ReplicaId(self._owner_epoch, self._number),
@@ -180,7 +180,7 @@ class Replica:
             awake_max=self._world.random.choice((1, 2, 4_000)),
         )
         now_ms = self._world.now_ms
-        self.follower = Follower(
+        self.follower = RequestsFollower(
             CLIENT_CONFIG,
             self._world.layout,
             self._start.replica,
@@ -199,4 +199,4 @@ class Replica:
 
     def committed(self, ends: dict[int, int], watermark_ms: int) -> None:
         if self.follower is not None:
-            self.follower.committed(Committed(ends=ends, watermark_ms=watermark_ms))
+            self.follower.committed(BatchCommitted(ends=ends, watermark_ms=watermark_ms))

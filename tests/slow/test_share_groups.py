@@ -16,7 +16,7 @@ from gateway.security.authentication import ListenerSecurity
 from gateway.service import serving
 from gateway.upstream.share_groups import Coordinators
 from streaming.service.share_state.broker_coordinators import BrokerCoordinators
-from streaming.service.share_state.carrying_out import Key
+from streaming.service.share_state.partition_tasks import SharePartition
 from tests.e2e.gateway_clients import PARTITIONS, new_group, produce
 from tests.e2e.harness import topic_id_of, wait_until
 from tests.harness.kafkas_shares import JavaShares, ShareMember
@@ -171,7 +171,7 @@ def state_epochs(options: GatewayOptions, group_id: str, topic: str) -> dict[int
     """The state epoch of each partition, as the share coordinator has recorded it."""
     with BrokerCoordinators(options.client_config, lambda: False) as coordinators:
         topic_id = UUID(topic_id_of(options.client_config, topic))
-        keys = [Key(group_id, topic_id, number) for number in range(PARTITIONS)]
+        keys = [SharePartition(group_id, topic_id, number) for number in range(PARTITIONS)]
         found = coordinators.find(keys)
         nodes = {node for node, error in found.values() if not error}
         read = {

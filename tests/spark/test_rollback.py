@@ -22,7 +22,7 @@ from kafka_why.contract.errors import ErrorCode
 from state.inputs import Outage
 from streaming.query.operator import ConfigEpoch
 from streaming.service.stored_state.continuation import NotContinued
-from streaming.service.stored_state.reading import kept_batches
+from streaming.service.stored_state.reading import retained_batches
 from streaming.service.stored_state.rollback import Rollback, RollbackRefused, roll_back
 from tests.spark.harness import Bench, Written, answers, events, make_operator
 from tests.spark.log import LAYOUT, NAMESPACE, T0, Log, Record, heartbeat
@@ -187,7 +187,7 @@ def test_every_request_since_is_answered_alike(stopped: Callable[[], Bench], spa
         assert min(record.batch for record in written) == to_batch + 1
         assert said_once(bench.written) == said_once(stayed.written), f"to batch {to_batch}"
         newest = to_batch + len(story()) - LAST
-        assert kept_batches(Checkpoint.at(bench.folder))[-1] == newest
+        assert retained_batches(Checkpoint.at(bench.folder))[-1] == newest
         assert groups_of(spark, Checkpoint.at(bench.folder), newest) == end
 
 

@@ -15,7 +15,7 @@ from operations.stored.frames import schema_of, write_parquet
 from operations.stored.rows import GroupRows, StateTable, rows_of
 from operations.stored.sql import answer_json, answer_text, create_views
 from state.kafka.context import new_member_id
-from streaming.service.stored_state.reading import StateNotRead, StoredState, kept_batches, read_stored
+from streaming.service.stored_state.reading import StateNotRead, StoredState, read_stored, retained_batches
 from tests.harness.checkpoints import spark_of
 from tests.spark.harness import Bench
 from tests.spark.log import NAMESPACE, T0, Log, join, sync
@@ -62,7 +62,7 @@ def test_the_newest_and_an_earlier_batch_are_read_and_nothing_is_written(
     assert (then[LEAVING].group.state, now[LEAVING].group.state) == ("Stable", "Empty")
     assert [m.deadline_ms for m in now["d"].members] == [T0 + 1 + SESSION_MS]
     assert [(t.kind, t.deadline_ms) for t in now["d"].timers] == [("heartbeat", T0 + 1 + SESSION_MS)]
-    assert kept_batches(running) == range(2)
+    assert retained_batches(running) == range(2)
     with pytest.raises(StateNotRead, match=r"after batch 7 is not kept: batches 0 to 1 are kept"):
         read_stored(running, bench.spark, 7)
 

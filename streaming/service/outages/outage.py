@@ -199,7 +199,7 @@ def _type_of(value: bytes | None) -> str:
         return ""
 
 
-def look_out(ours: LogAndState, tick_interval_ms: int) -> FirstRequest | None:
+def watch_for_first_request(ours: LogAndState, tick_interval_ms: int) -> FirstRequest | None:
     """Watch for the first request after the current outage. Returns None on a new checkpoint, which has no
     outage.
 

@@ -20,7 +20,7 @@ from kafka_why.contract.layout import TopicLayout
 from streaming.query.owner_guard import OwnerGuard
 from streaming.service.can_continue import check_can_continue
 from streaming.service.clock.ticker import fence
-from streaming.service.ownership.owner import Ownership, claim_of
+from streaming.service.ownership.owner import TopicsOwnership, claim_of
 from streaming.service.ownership.standby import Standby
 
 log = structlog.get_logger()
@@ -50,7 +50,7 @@ class Lease:
         self._is_shared = is_shared
         self._tick_interval_ms = tick_interval_ms
         self._take_over = take_over
-        self.ownership = Ownership(client_config, layout)
+        self.ownership = TopicsOwnership(client_config, layout)
 
     @property
     def guard(self) -> OwnerGuard | None:

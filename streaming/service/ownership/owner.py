@@ -69,7 +69,7 @@ def claim_of(
 ) -> Claim:
     """Return this process's claim for the state of this folder, or of the checkpoint elsewhere.
 
-    `Ownership.claim` sets its epoch, one above the standing claim's and above this one.
+    `TopicsOwnership.claim` sets its epoch, one above the standing claim's and above this one.
     """
     return Claim(
         epoch=above_epoch,
@@ -144,7 +144,7 @@ class ClockRecords:
         self._reader.close()
 
 
-class Ownership(Closeable):
+class TopicsOwnership(Closeable):
     """One coordinator's ownership of the topics: `claim` it, then check regularly whether it is `lost`.
 
     Not safe for threads. All methods except `lost` raise KafkaError if no broker answers.
@@ -302,7 +302,7 @@ def is_same_folder(claim: Claim, other: Claim) -> bool:
 
 
 def check_state(standing: Claim, wanted: Claim, moved: Moved | None, *, take_over: bool) -> None:
-    """Raise NotOwner if the topics belong to the state of another folder. See `Ownership.claim`."""
+    """Raise NotOwner if the topics belong to the state of another folder. See `TopicsOwnership.claim`."""
     is_moved = moved is not None and standing.owner_id == moved.from_owner_id
     if moved is not None and is_moved and standing.since_ms > moved.exported_at_ms and not take_over:
         raise NotOwner(f"the old folder was in use after the export: {standing}. {_EXPORT_AGAIN}")

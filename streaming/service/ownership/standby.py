@@ -22,7 +22,7 @@ from kafka_why.lifetimes import BackgroundThread
 from streaming.service.ownership.owner import (
     ClockRecords,
     NotOwner,
-    Ownership,
+    TopicsOwnership,
     check_state,
     is_same_folder,
     silence_ms,
@@ -113,7 +113,7 @@ class Standby:
         self,
         client_config: ClientConfig,
         layout: TopicLayout,
-        ownership: Ownership,
+        ownership: TopicsOwnership,
         say: Callable[[str], None],
         check: Callable[[], None] = lambda: None,
     ) -> None:
@@ -131,9 +131,9 @@ class Standby:
     ) -> bool:
         """Claim the topics as soon as their owner does not run. False if `stopping` was set before.
 
-        The arguments are those of `Ownership.claim`. Raises NotOwner if the topics belong to another state,
-        so that waiting is no use. An owner that is killed is silent for `silence_ms`. One that ends in order
-        releases its claim.
+        The arguments are those of `TopicsOwnership.claim`. Raises NotOwner if the topics belong to another
+        state, so that waiting is of no use. An owner that is killed is silent for `silence_ms`. An owner that
+        ends in order releases its claim.
         """
         with closing(ClockRecords(self._client_config, self._layout)) as clock:
             self._silence.end()

@@ -12,7 +12,7 @@ from checkpoints.metadata import KnownOutage
 from kafka_why.contract.early_answers import ReplicaId
 from streaming.replica.log_watch import Loss
 from streaming.service.outages.outage import Acted, FirstRequest, acted_so_far, end_outage
-from streaming.service.replica.supervision import Replica, Spark
+from streaming.service.replica.supervision import Replica, SparkSource
 from streaming.service.topics import LogAndState
 
 log = structlog.get_logger()
@@ -42,7 +42,7 @@ class Continuity:
         self._goes_on = False
         self._begun: list[KnownOutage] | None = None
 
-    def promote(self, spark: Spark) -> None:
+    def promote(self, spark: SparkSource) -> None:
         """Let the replica that stands by answer before the query starts. The outage ends now.
 
         Raises KafkaError.
@@ -65,7 +65,7 @@ class Continuity:
         log.info("the outage ends", because="a request came" if has_come else "no request came in time")
         self._first_request = None
 
-    def end_outage_or_promote(self, spark: Spark) -> list[KnownOutage]:
+    def end_outage_or_promote(self, spark: SparkSource) -> list[KnownOutage]:
         """End the outage, or promote the replica that stands by. Return the outages that the next query has
         to know. Raises KafkaError.
 
@@ -90,7 +90,7 @@ class Continuity:
         self._acted = None
         return outages
 
-    def query_started(self, spark: Spark, outages: list[KnownOutage], *, checks_clocks: bool) -> None:
+    def query_started(self, spark: SparkSource, outages: list[KnownOutage], *, checks_clocks: bool) -> None:
         """The query with these outages has started: start the replica, unless it has gone on.
 
         `checks_clocks`: clock records of later owners are believed. If they are not, nothing in the log could

@@ -20,7 +20,7 @@ from streaming.query import pipeline
 from streaming.query.operator import Operator
 from streaming.query.owner_guard import LATER_CLAIM
 from streaming.query.session import Session
-from streaming.query.shard_call import WORKER_DIED, left_behind
+from streaming.query.shard_call import WORKER_DIED, take_unfinished_notes
 from streaming.service.can_continue import RequestsLost, TopicLost, check_can_continue
 from streaming.service.clock.ticker import Ticker
 from streaming.service.lost_requests import report_lost
@@ -52,7 +52,7 @@ log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
-class Reports:
+class QueryCallbacks:
     """What the query's thread calls. `alarms` returns the alarms of other parts of the service. `on_batch` is
     called with each committed batch.
     """
@@ -82,7 +82,7 @@ class CoordinatorsQuery(SupervisedQuery):
         continuity: Continuity,
         lease: Lease,
         times: StartTimes,
-        reports: Reports,
+        reports: QueryCallbacks,
     ) -> None:
         self.source = options.layout.requests_topic
         self.has_standby = lease.guard is not None
@@ -239,7 +239,7 @@ class CoordinatorsQuery(SupervisedQuery):
     def failed(self, error: str, failures: int) -> Sequence[str]:
         """From the second time on, a worker that dies leaves a note of what it handled."""
         has_died = WORKER_DIED in error
-        under_way = left_behind(self._under_way) if has_died else []
+        under_way = take_unfinished_notes(self._under_way) if has_died else []
         notes = has_died and failures >= FAILURES_TO_NAME_THE_BATCH - 1
         self._operator = replace(self._operator, under_way=self._under_way if notes else None)
         return under_way

@@ -20,9 +20,9 @@ import structlog
 from kafka_why.local_files import FolderNotWritable
 from streaming.query.jvm import SparkFailed, Watchdog
 from streaming.query.session import CHECKPOINT_FILE_MANAGER, Session, wait_for_master
+from streaming.service.backoff import backoff_s
 from streaming.service.can_continue import CannotContinue
 from streaming.service.options import Options
-from streaming.service.pauses import pause_before
 from streaming.service.starts import StartTimes
 
 
@@ -68,7 +68,7 @@ class SparkEnded(RuntimeError):
     """Spark has ended and is not started again. The message has the reason and where Spark's log is."""
 
 
-class Spark(Protocol):
+class RestartableSpark(Protocol):
     """What a keeper needs of `streaming.query.session.Session`."""
 
     log_path: Path | str
@@ -95,7 +95,7 @@ class SparkKeeper:
 
     def __init__(
         self,
-        spark: Spark,
+        spark: RestartableSpark,
         stopping: threading.Event,
         *,
         pause: Callable[[float], object],
@@ -167,7 +167,7 @@ class SparkKeeper:
                 raise SparkEnded(reason)
             if self._restarts == MOST_RESTARTS:
                 raise SparkEnded(f"{reason}. It was started {MOST_RESTARTS} times since it last worked")
-            pause_s = pause_before(self._restarts)
+            pause_s = backoff_s(self._restarts)
             self._restarts += 1
             log.error("Spark has ended", reason=reason, attempt=self._restarts, again_in_s=pause_s)
             self._say(f"{reason}. It is started again, attempt {self._restarts} of {MOST_RESTARTS}")

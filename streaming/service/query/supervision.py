@@ -26,9 +26,9 @@ from kafka_why.local_files import FolderError, FolderNotWritable
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.service_folder import describe_full_disk
 from streaming.query.session import Session
+from streaming.service.backoff import backoff_s
 from streaming.service.can_continue import CannotContinue
 from streaming.service.ownership.owner import NotOwner
-from streaming.service.pauses import pause_before
 from streaming.service.query.batches import (
     CommittedPin,
     ProgressReader,
@@ -184,7 +184,7 @@ class Supervisor(BackgroundThread):
             self._check_can_continue()
             failures = failures + 1 if batch == failed_batch else 1
             failed_batch = batch
-            pause_s = pause_before(failures)
+            pause_s = backoff_s(failures)
             self._report_failure(error, batch, failures, pause_s)
             self._pause(pause_s)
 

@@ -18,9 +18,17 @@ from kafka_why.contract.service import ReplicaPhase
 from kafka_why.local_files import FolderError
 from kafka_why.topic_reader import TopicReader
 from streaming.query.seeding import read_state
-from streaming.replica.pipes import Committed, Pending, Promote, Report, Start, line, read_report
-from streaming.replica.terms import Seed
-from streaming.service.stored_state.reading import kept_batches
+from streaming.replica.messages import (
+    BatchCommitted,
+    PendingChanges,
+    PromoteReplica,
+    ReplicaReport,
+    StartReplica,
+    decode_report,
+    encode_line,
+)
+from streaming.replica.terms import ReplicaSeed
+from streaming.service.stored_state.reading import retained_batches
 
 _END_GRACE_S = 1.0
 
@@ -29,10 +37,10 @@ class ReplicaProcess:
     """A replica that runs. `follow` reads its reports in the caller's thread, the rest is thread-safe."""
 
     def __init__(
-        self, start: Start, on_pending: Callable[[bytes, bytes | None], None] = lambda *_: None
+        self, start: StartReplica, on_pending: Callable[[bytes, bytes | None], None] = lambda *_: None
     ) -> None:
         self._on_pending = on_pending
-        self.report = Report(phase=ReplicaPhase.SEEDING, reason="its process starts")
+        self.report = ReplicaReport(phase=ReplicaPhase.SEEDING, reason="its process starts")
         self.reported_s = time.monotonic()
         self._seed = Path(start.seed)
         self._process = subprocess.Popen(
@@ -49,7 +57,7 @@ class ReplicaProcess:
         assert self._process.stdout is not None
         for text in self._process.stdout:
             with suppress(msgspec.DecodeError):  # the last line of a process that was killed may be cut
-                self._take(read_report(text))
+                self._take(decode_report(text))
         code = self._process.wait()
         self._process.stdout.close()
         self._hang_up()
@@ -58,18 +66,18 @@ class ReplicaProcess:
             return self.report.reason
         return f"its process ended with {code}"
 
-    def _take(self, message: Report | Pending) -> None:
-        if isinstance(message, Report):
+    def _take(self, message: ReplicaReport | PendingChanges) -> None:
+        if isinstance(message, ReplicaReport):
             self.report, self.reported_s = message, time.monotonic()
             return
         for key, value in message.records:
             self._on_pending(key, value)
 
-    def tell(self, message: Start | Committed | Promote) -> None:
+    def tell(self, message: StartReplica | BatchCommitted | PromoteReplica) -> None:
         """Send it a message, which is lost if it has ended."""
         assert self._process.stdin is not None
         with suppress(OSError, ValueError):  # `follow` finds its end
-            self._process.stdin.write(line(message))
+            self._process.stdin.write(encode_line(message))
             self._process.stdin.flush()
 
     def end(self) -> None:
@@ -93,7 +101,7 @@ def make_seed(
     client_config: ClientConfig,
     epochs: list[Epoch],
     outages: list[KnownOutage],
-) -> Seed:
+) -> ReplicaSeed:
     """Read the state after the newest committed batch, while the query may go on.
 
     Raises PySparkException or FileNotFoundError if Spark removes the batch meanwhile. Raises FolderError and
@@ -102,12 +110,12 @@ def make_seed(
     if not epochs:
         raise FolderError(f"{checkpoint} has no configuration yet")
     identity = checkpoint.identity()
-    batch = max(kept_batches(checkpoint), default=-1)
+    batch = max(retained_batches(checkpoint), default=-1)
     rows = [] if batch < 0 else [*read_state(spark, checkpoint.spark_uri, batch)]
     ends = dict(checkpoint.planned_ends(batch, identity.requests_topic))
     if not ends:
         ends = _beginnings(client_config, identity.requests_topic, identity.request_partitions)
-    return Seed(
+    return ReplicaSeed(
         identity=identity,
         batch=batch,
         ends=ends,

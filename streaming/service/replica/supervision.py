@@ -20,12 +20,12 @@ from checkpoints.metadata import KnownOutage, OwnerRecord
 from kafka_why.contract.early_answers import ReplicaId
 from kafka_why.contract.service import NOT_STARTED, ReplicaPhase, ReplicaState
 from kafka_why.topic_reader import TopicReader
-from streaming.replica.audit import Difference
+from streaming.replica.audit import AnswerDifference
 from streaming.replica.log_watch import Loss
-from streaming.replica.pipes import Committed, Promote, Report, Start
+from streaming.replica.messages import BatchCommitted, PromoteReplica, ReplicaReport, StartReplica
 from streaming.replica.terms import NO_OWNER, write_seed
-from streaming.service.can_continue import handled
-from streaming.service.pauses import pause_before
+from streaming.service.backoff import backoff_s
+from streaming.service.can_continue import handled_ends
 from streaming.service.replica.process import ReplicaProcess, make_seed
 from streaming.service.topics import LogAndState
 
@@ -42,7 +42,7 @@ CHECK_S = 2.0
 log = structlog.get_logger()
 
 
-Spark: TypeAlias = Callable[[], SparkSession]
+SparkSource: TypeAlias = Callable[[], SparkSession]
 """Returns Spark as it runs now: its JVM may be started again."""
 
 
@@ -53,9 +53,9 @@ class _Plan:
     `promotion` is sent to a process that stands by, so that it answers. Its seed may still be in the making.
     """
 
-    spark: Spark
+    spark: SparkSource
     outages: list[KnownOutage] | None
-    promotion: Promote | None = None
+    promotion: PromoteReplica | None = None
 
 
 @dataclass(slots=True)
@@ -93,11 +93,11 @@ class Replica:
         self._owner_epoch = NO_OWNER
         self._number = 0
         self._counts = _Counts()
-        self._idle = Report(phase=ReplicaPhase(NOT_STARTED.phase), reason=NOT_STARTED.reason)
+        self._idle = ReplicaReport(phase=ReplicaPhase(NOT_STARTED.phase), reason=NOT_STARTED.reason)
         self._difference: str | None = None
         self._read_to: Mapping[int, int] = {}
         self._watermark_ms = 0
-        self._last: Report | None = None
+        self._last: ReplicaReport | None = None
         self._checked_s = float("-inf")
         self._plan: _Plan | None = None
         self._known: OwnerRecord | None = None
@@ -123,11 +123,11 @@ class Replica:
         """Return what the query can never read, as the replica sees it, None if nothing."""
         return self._report().loss
 
-    def follow(self, spark: Spark, outages: list[KnownOutage]) -> None:
+    def follow(self, spark: SparkSource, outages: list[KnownOutage]) -> None:
         """Start a replica with these outages in place of the last one. It is seeded in a thread."""
         self._start(_Plan(spark, outages))
 
-    def stand_by(self, spark: Spark) -> None:
+    def stand_by(self, spark: SparkSource) -> None:
         """Start a replica that answers nothing until it is promoted. It is seeded in a thread.
 
         It follows another coordinator's replica, or its own coordinator starts: to read the state takes as
@@ -140,21 +140,21 @@ class Replica:
         """Whether there is one that has not been promoted."""
         return self._thread is not None and self._plan is not None and self._plan.outages is None
 
-    def promote(self, spark: Spark, record: OwnerRecord) -> bool:
+    def promote(self, spark: SparkSource, record: OwnerRecord) -> bool:
         """Let the replica that stands by answer for the owner, who knows these configurations and outages.
 
         False if there is none, or if it was seeded when other outages were known. Then it is ended.
         """
         with self._process_changes:
             process, known = self._process, self._known
-            fits = process is None or (known is not None and goes_on(known, record))
+            fits = process is None or (known is not None and can_go_on_with(known, record))
             if self.stands_by and fits:
                 self._number += 1
-                promotion = Promote(
+                promotion = PromoteReplica(
                     replica=self._id(),
                     epochs=record.epochs,
                     outages=record.outages,
-                    handled=handled(self._checkpoint, self._layout.requests_topic),
+                    handled=handled_ends(self._checkpoint, self._layout.requests_topic),
                 )
                 self._plan = _Plan(spark, record.outages, promotion)
                 if process is not None:
@@ -182,12 +182,14 @@ class Replica:
                 process.end()
             self._thread.join()
             self._thread = None
-            self._idle = Report(phase=ReplicaPhase.ENDED, reason="the next one starts with the next query")
+            self._idle = ReplicaReport(
+                phase=ReplicaPhase.ENDED, reason="the next one starts with the next query"
+            )
 
     def stay_ended(self, reason: str) -> None:
         """Run none until `follow`, for this reason."""
         self.end()
-        self._idle = Report(phase=ReplicaPhase.ENDED, reason=reason)
+        self._idle = ReplicaReport(phase=ReplicaPhase.ENDED, reason=reason)
 
     def committed(self, ends: dict[int, int], watermark_ms: int) -> None:
         """The query has committed a batch: it has read up to these offsets, and fired deadlines up to this
@@ -196,7 +198,7 @@ class Replica:
         self._read_to, self._watermark_ms = ends, watermark_ms
         process = self._process
         if process is not None:
-            process.tell(Committed(ends=ends, watermark_ms=watermark_ms))
+            process.tell(BatchCommitted(ends=ends, watermark_ms=watermark_ms))
 
     def is_settled(self) -> bool:
         """Whether the query has handled all that the last process has answered."""
@@ -226,7 +228,7 @@ class Replica:
                 alarm="; ".join(filter(None, (self._difference, report.alarm))) or None,
             )
 
-    def _report(self) -> Report:
+    def _report(self) -> ReplicaReport:
         """The report of the process that runs now, or why there is none."""
         process = self._process
         if process is None:
@@ -254,7 +256,7 @@ class Replica:
         while not ending.is_set():
             assert self._plan is not None
             began_s = time.monotonic()
-            self._idle = Report(phase=ReplicaPhase.SEEDING, reason="its seed is made")
+            self._idle = ReplicaReport(phase=ReplicaPhase.SEEDING, reason="its seed is made")
             try:
                 reason = self._run(self._plan, ending)
             except Exception as error:  # noqa: BLE001 - a JVM that ends meanwhile raises whatever was under way
@@ -262,11 +264,11 @@ class Replica:
             if ending.is_set():
                 return
             failures = 1 if time.monotonic() - began_s > WELL_AFTER_S else failures + 1
-            self._idle = Report(phase=ReplicaPhase.ENDED, reason=reason)
+            self._idle = ReplicaReport(phase=ReplicaPhase.ENDED, reason=reason)
             log.warning("the replica ended; the query answers", reason=reason, attempt=failures)
             if failures > 1 and self._plan.outages is not None:
                 self._wait_for_query(ending)
-            ending.wait(pause_before(failures, FIRST_PAUSE_S))
+            ending.wait(backoff_s(failures, FIRST_PAUSE_S))
 
     def _run(self, plan: _Plan, ending: threading.Event) -> str:
         """Seed a process and run it until it ends. Returns the reason."""
@@ -280,9 +282,9 @@ class Replica:
         self._number += not stands_by
         with self._process_changes:
             promotion = self._plan.promotion if stands_by and self._plan is not None else None
-            if promotion is not None and not goes_on(record, promotion):
+            if promotion is not None and not can_go_on_with(record, promotion):
                 return "another outage began while its seed was made"
-            start = Start(
+            start = StartReplica(
                 client_config=self._client_config,
                 layout=self._layout,
                 replica=self._id(),
@@ -302,12 +304,12 @@ class Replica:
             self._last = process.report
             self._counts.answers += process.report.answers
             self._counts.compared += process.report.compared
-            self._idle = Report(phase=ReplicaPhase.ENDED, reason=reason)
+            self._idle = ReplicaReport(phase=ReplicaPhase.ENDED, reason=reason)
         if process.report.difference is not None:
             return self._differs(process.report.difference)
         return reason
 
-    def _differs(self, difference: Difference) -> str:
+    def _differs(self, difference: AnswerDifference) -> str:
         self._counts.differences += 1
         query = "none" if difference.query is None else difference.query.decode(errors="replace")
         self._difference = f"the replica answered {difference.request} in another way than the query"
@@ -334,7 +336,7 @@ class Replica:
                 return
 
 
-def goes_on(known: OwnerRecord, record: OwnerRecord | Promote) -> bool:
+def can_go_on_with(known: OwnerRecord, record: OwnerRecord | PromoteReplica) -> bool:
     """Whether a replica that knows the first record can go on with the second: all that is new in it is the
     outage that the new owner has ended, and the configuration with which it begins.
     """

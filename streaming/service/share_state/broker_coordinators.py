@@ -18,7 +18,13 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.lifetimes import Closeable
 from streaming.service.request_appender import BROKER_TIMEOUT_MS
-from streaming.service.share_state.carrying_out import Item, Key, Lost, NotOwnerNow, Summary
+from streaming.service.share_state.partition_tasks import (
+    NoAnswer,
+    NotOwnerNow,
+    PartitionTask,
+    RecordedState,
+    SharePartition,
+)
 
 # Messages to a share coordinator, which kafka-python lacks: InitializeShareGroupState,
 # ReadShareGroupStateSummary and DeleteShareGroupState. They are made from Kafka's definitions in `schemas`,
@@ -78,12 +84,12 @@ class BrokerCoordinators(Closeable):
         if not level:
             return False
         (described,) = self._admin.describe_topics([topic])
-        key = Key(_ANY_GROUP, UUID(str(described["topic_id"])), 0)
+        key = SharePartition(_ANY_GROUP, UUID(str(described["topic_id"])), 0)
         return self.read(None, [key])[key].error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 
-    def find(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
+    def find(self, keys: Sequence[SharePartition]) -> Mapping[SharePartition, tuple[int, int]]:
         by_name = {coordinator_key(key): key for key in keys}
-        found: dict[Key, tuple[int, int]] = {}
+        found: dict[SharePartition, tuple[int, int]] = {}
         for names in _within(by_name):
             found |= {by_name[name]: place for name, place in self._find(names).items() if name in by_name}
         return found
@@ -94,7 +100,9 @@ class BrokerCoordinators(Closeable):
         )
         return {one.key: (one.node_id, one.error_code) for one in self._send(request).coordinators}
 
-    def read(self, node_id: int | None, keys: Sequence[Key]) -> Mapping[Key, Summary]:
+    def read(
+        self, node_id: int | None, keys: Sequence[SharePartition]
+    ) -> Mapping[SharePartition, RecordedState]:
         """See `ShareCoordinators.read`. None asks any broker."""
         kind = ReadShareGroupStateSummaryRequest.ReadStateSummaryData
         partitions = {
@@ -102,9 +110,9 @@ class BrokerCoordinators(Closeable):
         }
         request = _request(ReadShareGroupStateSummaryRequest, kind, partitions)
         answers = _answers(self._send(request, node_id), keys)
-        return {key: Summary(one.error_code, one.state_epoch, one.start_offset) for key, one in answers}
+        return {key: RecordedState(one.error_code, one.state_epoch, one.start_offset) for key, one in answers}
 
-    def initialize(self, node_id: int, items: Sequence[Item]) -> Mapping[Key, int]:
+    def initialize(self, node_id: int, items: Sequence[PartitionTask]) -> Mapping[SharePartition, int]:
         kind = InitializeShareGroupStateRequest.InitializeStateData
         partitions = {
             item.key: kind.PartitionData(
@@ -114,12 +122,14 @@ class BrokerCoordinators(Closeable):
         }
         return self._change(node_id, _request(InitializeShareGroupStateRequest, kind, partitions), partitions)
 
-    def delete(self, node_id: int, keys: Sequence[Key]) -> Mapping[Key, int]:
+    def delete(self, node_id: int, keys: Sequence[SharePartition]) -> Mapping[SharePartition, int]:
         kind = DeleteShareGroupStateRequest.DeleteStateData
         partitions = {key: kind.PartitionData(partition=key.partition) for key in keys}
         return self._change(node_id, _request(DeleteShareGroupStateRequest, kind, partitions), partitions)
 
-    def _change(self, node_id: int, request: Any, keys: Iterable[Key]) -> Mapping[Key, int]:
+    def _change(
+        self, node_id: int, request: Any, keys: Iterable[SharePartition]
+    ) -> Mapping[SharePartition, int]:
         if not self._may_change():
             raise NotOwnerNow
         return {key: one.error_code for key, one in _answers(self._send(request, node_id), keys)}
@@ -128,7 +138,7 @@ class BrokerCoordinators(Closeable):
         try:
             described = self._admin.describe_topics(sorted(set(topics.values())))
         except Exception as error:
-            raise Lost(error) from error
+            raise NoAnswer(error) from error
         ids = {
             topic["name"]: None if topic["error_code"] else UUID(str(topic["topic_id"]))
             for topic in described
@@ -140,16 +150,16 @@ class BrokerCoordinators(Closeable):
         try:
             return send(self._admin, request, node_id)
         except (NodeNotReadyError, UnknownBrokerIdError) as error:
-            raise Lost(error, is_sent=False) from error
+            raise NoAnswer(error, is_sent=False) from error
         except Exception as error:  # whatever it is, the request may have been sent
-            raise Lost(error) from error
+            raise NoAnswer(error) from error
 
     def close(self) -> None:
         """Close the connections."""
         self._admin.close()
 
 
-def coordinator_key(key: Key) -> str:
+def coordinator_key(key: SharePartition) -> str:
     """The name of the partition's state among the share coordinators (row SW10)."""
     topic_id = urlsafe_b64encode(key.topic_id.bytes).rstrip(b"=").decode()
     return f"{key.group_id}:{topic_id}:{key.partition}"
@@ -169,7 +179,7 @@ def _within(names: Iterable[str]) -> Iterator[list[str]]:
         yield some
 
 
-def _request(request: Any, kind: Any, partitions: Mapping[Key, Any]) -> Any:
+def _request(request: Any, kind: Any, partitions: Mapping[SharePartition, Any]) -> Any:
     """The request of one group for these partitions."""
     (group_id,) = {key.group_id for key in partitions}
     topics: dict[UUID, list[Any]] = {}
@@ -179,7 +189,7 @@ def _request(request: Any, kind: Any, partitions: Mapping[Key, Any]) -> Any:
     return request(group_id=group_id, topics=data, version=_VERSION)
 
 
-def _answers(response: Any, keys: Iterable[Key]) -> Iterator[tuple[Key, Any]]:
+def _answers(response: Any, keys: Iterable[SharePartition]) -> Iterator[tuple[SharePartition, Any]]:
     """The answers for these partitions, as far as there are any."""
     asked = {(key.topic_id, key.partition): key for key in keys}
     for topic in response.results:

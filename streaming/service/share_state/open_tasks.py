@@ -17,7 +17,7 @@ from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareSt
 from kafka_why.contract.kafka.snapshot import ShareTask, ShareTaskPartitions
 from kafka_why.contract.service import ShareStateSummary
 from state.kafka.share.state import RETRIABLE
-from streaming.service.share_state.carrying_out import Again, Item, Key, Results
+from streaming.service.share_state.partition_tasks import NoOutcome, PartitionTask, Results, SharePartition
 
 # A task that stays open after its outcomes were appended is carried out again after a pause, which doubles.
 FIRST_PAUSE_S = 30.0
@@ -104,20 +104,20 @@ class _Task:
     asked_at_ms: int
     is_deletion: bool
     due_s: float
-    items: dict[Key, Item] = field(default_factory=dict)
-    shown: dict[Key, int] = field(default_factory=dict)  # error codes in the view
+    items: dict[SharePartition, PartitionTask] = field(default_factory=dict)
+    shown: dict[SharePartition, int] = field(default_factory=dict)  # error codes in the view
     began_s: float | None = None
     pause_s: float = FIRST_PAUSE_S
-    ended: dict[Key, ShareStatePartition] = field(default_factory=dict)
-    waits: dict[Key, _Wait] = field(default_factory=dict)
-    refused: set[Key] = field(default_factory=set)
+    ended: dict[SharePartition, ShareStatePartition] = field(default_factory=dict)
+    waits: dict[SharePartition, _Wait] = field(default_factory=dict)
+    refused: set[SharePartition] = field(default_factory=set)
 
-    def is_undone(self, key: Key) -> bool:
+    def is_undone(self, key: SharePartition) -> bool:
         """Whether the partition has no end in this round."""
         return key not in self.ended and key not in self.refused
 
 
-class Report(Struct, frozen=True):
+class TaskReport(Struct, frozen=True):
     """What is known of a task now, as records for the requests topic."""
 
     task: str
@@ -131,7 +131,7 @@ class OpenTasks:
     shared with the next one after a connection was lost.
     """
 
-    def __init__(self, counts: TaskCounts, uncertain: dict[Key, float]) -> None:
+    def __init__(self, counts: TaskCounts, uncertain: dict[SharePartition, float]) -> None:
         self._counts = counts
         self._uncertain = uncertain
         self._groups: dict[str, list[str]] = {}
@@ -176,11 +176,11 @@ class OpenTasks:
         """Whether a task is being carried out, so that something is due soon."""
         return any(task.began_s is not None for task in self._tasks.values())
 
-    def due(self, now_s: float) -> list[Item]:
+    def due(self, now_s: float) -> list[PartitionTask]:
         """Return what has to be carried out now, each partition once."""
         for key in [key for key, until_s in self._uncertain.items() if until_s <= now_s]:
             del self._uncertain[key]
-        due: dict[Key, Item] = {}
+        due: dict[SharePartition, PartitionTask] = {}
         for task in self._tasks.values():
             if task.due_s > now_s:
                 continue
@@ -193,24 +193,24 @@ class OpenTasks:
                     due[key] = item
         return list(due.values())
 
-    def _due_s(self, task: _Task, key: Key) -> float:
+    def _due_s(self, task: _Task, key: SharePartition) -> float:
         wait = task.waits.get(key)
         return max(0.0 if wait is None else wait.due_s, self._uncertain.get(key, 0.0))
 
-    def take(self, items: Sequence[Item], results: Results, now_s: float) -> None:
+    def take(self, items: Sequence[PartitionTask], results: Results, now_s: float) -> None:
         """Take the results of these items. An item without one is due as before."""
         for item in items:
             task, result = self._tasks[item.task], results.get(item.key)
             if result is None:
                 continue
-            if isinstance(result, Again):
+            if isinstance(result, NoOutcome):
                 self._take_again(task, item.key, result, now_s)
             else:
                 task.ended[item.key] = result
                 if result.error_code not in (ErrorCode.NONE, ErrorCode.FENCED_STATE_EPOCH):
                     self._counts.failed(result.error_code)
 
-    def _take_again(self, task: _Task, key: Key, result: Again, now_s: float) -> None:
+    def _take_again(self, task: _Task, key: SharePartition, result: NoOutcome, now_s: float) -> None:
         self._counts.failed(result.error_code)
         if result.is_uncertain:
             self._uncertain[key] = now_s + UNCERTAIN_S
@@ -222,7 +222,7 @@ class OpenTasks:
         wait.tries += 1
         wait.error_code = result.error_code
 
-    def reports(self, now_s: float) -> Iterator[Report]:
+    def reports(self, now_s: float) -> Iterator[TaskReport]:
         """Yield what has to be told now: of each task whose partitions all have an end, and of one that was
         begun PART_AFTER_S ago what there is. `told` has to follow each.
         """
@@ -232,9 +232,9 @@ class OpenTasks:
             is_done = not any(map(task.is_undone, task.items))
             if is_done or now_s - task.began_s >= PART_AFTER_S:
                 outcomes = [*task.ended.values(), *_errors(task)]
-                yield Report(name, list(_records(name, task.group_id, outcomes)))
+                yield TaskReport(name, list(_records(name, task.group_id, outcomes)))
 
-    def told(self, report: Report, now_s: float, now_ms: int) -> None:
+    def told(self, report: TaskReport, now_s: float, now_ms: int) -> None:
         """The report is in the log. If the task stays open, it is carried out again after its pause.
         `now_ms` is of the wall clock.
         """
@@ -297,12 +297,12 @@ def _tasks_in(value: bytes | None) -> list[ShareTask]:
     return [] if tasks is UNSET else tasks
 
 
-def _items(group_id: str, task: ShareTask, topic: ShareTaskPartitions) -> Iterator[Item]:
+def _items(group_id: str, task: ShareTask, topic: ShareTaskPartitions) -> Iterator[PartitionTask]:
     topic_id = UUID(topic.topic_id)
     for number in topic.partitions:
-        yield Item(
+        yield PartitionTask(
             task.task,
-            Key(group_id, topic_id, number),
+            SharePartition(group_id, topic_id, number),
             topic.topic_name,
             is_deletion=task.kind == "delete",
             state_epoch=topic.state_epoch or 0,

@@ -19,8 +19,8 @@ from streaming.service.clock.ticker import Ticker
 from streaming.service.ownership.owner import silence_ms
 from streaming.service.request_appender import BROKER_TIMEOUT_MS, RequestAppender
 from streaming.service.share_state.broker_coordinators import BrokerCoordinators
-from streaming.service.share_state.carrying_out import Again, Item, Key, carry_out
 from streaming.service.share_state.open_tasks import NOT_PERMITTED, UNCERTAIN_S, OpenTasks, TaskCounts
+from streaming.service.share_state.partition_tasks import NoOutcome, PartitionTask, SharePartition, carry_out
 
 _REST_POLL_MS = 500
 # While a task is being carried out.
@@ -61,7 +61,7 @@ class ShareStateThread(FollowerThread):
         self._settle_s, self._settled_s = settle_s, 0.0
         self._round_s = 0.0  # when the round began, by _CLOCK
         self._counts = TaskCounts()
-        self._uncertain: dict[Key, float] = {}
+        self._uncertain: dict[SharePartition, float] = {}
         self._coordinators: BrokerCoordinators | None = None
         self._checked_s: float | None = None
 
@@ -111,13 +111,13 @@ class ShareStateThread(FollowerThread):
             except UNREADABLE as error:
                 log.warning("a view of a group cannot be read", error=str(error))
 
-    def _carry_out(self, items: list[Item], tasks: OpenTasks) -> None:
+    def _carry_out(self, items: list[PartitionTask], tasks: OpenTasks) -> None:
         """Carry out what is due. A connection that was lost is made anew the next time. Raises KafkaError."""
         if not items:
             return
         results = carry_out(items, self._connected())
         tasks.take(items, results, time.monotonic())
-        if any(isinstance(result, Again) and not result.error_code for result in results.values()):
+        if any(isinstance(result, NoOutcome) and not result.error_code for result in results.values()):
             self._disconnect()
 
     def _check(self, tasks: OpenTasks) -> None:
@@ -150,7 +150,7 @@ class ShareStateThread(FollowerThread):
         self._coordinators = None
 
 
-def owns_surely(ticker: Ticker | None) -> bool:
+def is_surely_owner(ticker: Ticker | None) -> bool:
     """Whether no standby can have taken over: it waits for twice as long without a clock record."""
     if ticker is None:
         return False

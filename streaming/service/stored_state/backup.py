@@ -24,7 +24,7 @@ from streaming.service.stored_state.continuation import (
     no_cluster,
 )
 from streaming.service.stored_state.moving import header_at
-from streaming.service.stored_state.reading import StateNotRead, kept_batches, read_stored
+from streaming.service.stored_state.reading import StateNotRead, read_stored, retained_batches
 
 _ATTEMPTS = 3
 
@@ -37,7 +37,7 @@ def back_up(checkpoint: Checkpoint, spark: SparkSession, path: Path) -> tuple[He
     Raises StateNotRead, ExportError, StateError, FolderError.
     """
     for attempt in range(_ATTEMPTS):
-        batch = max(kept_batches(checkpoint), default=-1)
+        batch = max(retained_batches(checkpoint), default=-1)
         try:
             # What Spark removes first is read first. An owner adds to the record, and changes nothing in it.
             header = header_at(checkpoint, batch, _known_by(checkpoint.record(), batch + 1))

@@ -39,7 +39,7 @@ from state.dispatch import next_deadline_ms
 from state.kafka.group import Group
 from state.kafka.offsets import precede_other_log
 from streaming.query.admission import shard_of, takes_packs
-from streaming.query.seeding import read_state, seed
+from streaming.query.seeding import read_state, write_state
 from streaming.service.outages.outage import is_of_the_watcher
 from streaming.service.ownership.owner import owner_id_of
 from streaming.service.stored_state.continuation import Continuation
@@ -197,7 +197,7 @@ def import_state(
         make_private_folder(new)
         with starting_spark() as spark:
             rows = Path(parent) / "rows"
-            seed(spark, new / "spark", rows, identity.shards, state, identity.state_partitions)
+            write_state(spark, new / "spark", rows, identity.shards, state, identity.state_partitions)
         _complete(new, continued(export.header, follows) if follows else export.header, identity)
         os.sync()
         new.rename(target)

@@ -42,7 +42,7 @@ class StoredState:
         return configs_of(known, CoordinatorConfig()).at(self.watermark_ms)
 
 
-def kept_batches(checkpoint: Checkpoint) -> range:
+def retained_batches(checkpoint: Checkpoint) -> range:
     """The committed batches whose state Spark keeps: the last 100, or fewer on a new checkpoint."""
     batches = [int(name) for name in checkpoint.files.names(f"{SPARK}/commits") if name.isdigit()]
     return range(min(batches), max(batches) + 1) if batches else range(0)
@@ -56,7 +56,7 @@ def read_stored(
     The newest one is chosen again if Spark removes its files meanwhile. `spark_uri` is another place of
     Spark's files. Raises StateNotRead, StateError, FolderError.
     """
-    kept = kept_batches(checkpoint)
+    kept = retained_batches(checkpoint)
     if not kept:
         raise StateNotRead(f"{checkpoint} has no committed batch, so it has no state")
     if batch is not None and batch not in kept:
@@ -72,7 +72,7 @@ def read_stored(
             return StoredState(wanted, watermark_ms, record, groups)
         except (PySparkException, FileNotFoundError) as error:
             failure = str(error).strip().partition("\n")[0]
-            kept = kept_batches(checkpoint) or kept
+            kept = retained_batches(checkpoint) or kept
             log.debug("the state was not read", batch=wanted, error=failure)
     raise StateNotRead(
         f"the state after batch {wanted} cannot be read, because its files were removed or are damaged; "

@@ -32,7 +32,7 @@ from streaming.service.stored_state.continuation import (
     intact_plan,
     no_cluster,
 )
-from streaming.service.stored_state.reading import StateNotRead, kept_batches, read_stored
+from streaming.service.stored_state.reading import StateNotRead, read_stored, retained_batches
 
 _QUERY_ID = "metadata"
 _NEW = f"{SPARK}.rollback"
@@ -101,7 +101,7 @@ def _chosen(checkpoint: Checkpoint, spark: Path, to_batch: int | None) -> int:
             raise RollbackRefused(
                 f"{path} is damaged, and every batch needs it. Put it back from a copy, or import a backup"
             )
-    committed, stores = kept_batches(checkpoint), state_stores(spark)
+    committed, stores = retained_batches(checkpoint), state_stores(spark)
     newest = next((b for b in reversed(committed) if _is_batch_intact(checkpoint, spark, stores, b)), None)
     if newest is None:
         raise RollbackRefused(

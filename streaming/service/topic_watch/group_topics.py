@@ -55,7 +55,7 @@ class _Result(Struct, frozen=True):
 
 Content = TypeVar("Content")
 
-Message = TopicMetadata | RegexResolved
+GroupUpdate = TopicMetadata | RegexResolved
 
 
 class GroupTopics:
@@ -134,7 +134,7 @@ class GroupTopics:
         """Whether a look has to list all topics of the cluster."""
         return bool(self._patterns)
 
-    def see(self, cluster: ClusterTopics, now_s: float) -> list[Message]:
+    def see(self, cluster: ClusterTopics, now_s: float) -> list[GroupUpdate]:
         """Return the records that are due after this look. The clock of `now_s` (seconds) never goes back.
 
         That a topic is gone or has another id counts when two looks in a row show it, because a broker may
@@ -145,7 +145,7 @@ class GroupTopics:
         self._until_s = began_s + self._look_max_s / 2
         are_matched = self._match(cluster)
         self._until_s = began_s + self._look_max_s
-        due: list[Message] = []
+        due: list[GroupUpdate] = []
         groups = 0
         for group_id in self._check(cluster):
             if groups < GROUPS_AT_ONCE and (records := self._due(group_id, cluster, now_s)):
@@ -333,11 +333,11 @@ class GroupTopics:
             return image
         return known
 
-    def _due(self, group_id: str, cluster: ClusterTopics, now_s: float) -> list[Message]:
+    def _due(self, group_id: str, cluster: ClusterTopics, now_s: float) -> list[GroupUpdate]:
         """The records of the group that are due. Topics come first, so that the group knows them when the
         results come.
         """
-        due: list[Message] = []
+        due: list[GroupUpdate] = []
         if (topics := self._if_due(self._metadata_sent, group_id, self._metadata, now_s)) is not None:
             due.append(TopicMetadata(group_id=group_id, topics=topics))
         if (results := self._if_due(self._regexes_sent, group_id, self._resolutions, now_s)) is not None:
@@ -355,7 +355,7 @@ class GroupTopics:
         resend.sent(group_id, content, now_s)
         return content
 
-    def not_sent(self, messages: list[Message]) -> None:
+    def not_sent(self, messages: list[GroupUpdate]) -> None:
         """These records could not be sent, so they are due at once."""
         for message in messages:
             if isinstance(message, TopicMetadata):

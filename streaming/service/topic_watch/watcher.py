@@ -26,7 +26,7 @@ from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import FollowerThread, TopicReader
 from streaming.service.request_appender import ACKNOWLEDGED_TIMEOUT_S, BROKER_TIMEOUT_MS, RequestAppender
-from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics, Message
+from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics, GroupUpdate
 from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_in_doubt
 
 DEFAULT_INTERVAL_MS = 2_000
@@ -145,7 +145,7 @@ class TopicWatcher(FollowerThread):
             raise
 
 
-def _send(requests: RequestAppender, messages: Sequence[Message]) -> None:
+def _send(requests: RequestAppender, messages: Sequence[GroupUpdate]) -> None:
     """Send the records, and wait until all are acknowledged. Raises KafkaError."""
     for message, future in zip(messages, requests.send(messages), strict=True):
         try:
@@ -157,7 +157,7 @@ def _send(requests: RequestAppender, messages: Sequence[Message]) -> None:
         log.info("topic metadata sent", groups=len(groups), topics=_names(messages)[:_NAMES_LOGGED])
 
 
-def _names(messages: Sequence[Message]) -> list[str]:
+def _names(messages: Sequence[GroupUpdate]) -> list[str]:
     """The topics and patterns that the records are about."""
     return sorted({n for m in messages for n in (m.topics if isinstance(m, TopicMetadata) else m.patterns)})
 

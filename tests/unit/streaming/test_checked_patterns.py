@@ -11,7 +11,7 @@ from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved
 from kafka_why.contract.kafka.share_requests import TopicImage
 from records import topic_patterns
 from records.topic_patterns import digest
-from streaming.service.topic_watch.group_topics import ClusterTopics, Message
+from streaming.service.topic_watch.group_topics import ClusterTopics, GroupUpdate
 from tests.unit.streaming.test_group_topics import FAILS, OLD, OTHER, Images, Watch, told
 
 HIDDEN = TopicImage(UUID(int=9), 1)
@@ -20,7 +20,9 @@ WATCHED: dict[str, Any] = {"topics": {"t": OLD}, "resolved": {".*": ["t"]}, "che
 """The view of a group whose members' gateways saw `hidden` and left it out."""
 
 
-def resolved(look: int, seen: list[str], *, others: dict[str, Any] | None = None, **topics: Any) -> Message:
+def resolved(
+    look: int, seen: list[str], *, others: dict[str, Any] | None = None, **topics: Any
+) -> GroupUpdate:
     result = RegexResolution(topics, 5_000 * look, seen=digest(seen))
     return RegexResolved(group_id="g", patterns={".*": result} | (others or {}))
 
@@ -71,7 +73,7 @@ def resolved(look: int, seen: list[str], *, others: dict[str, Any] | None = None
     ],
 )
 def test_a_group_is_sent_a_digest_of_what_its_gateways_have_not_seen(
-    view: dict[str, Any], looks: list[Images], sent: list[list[Message]]
+    view: dict[str, Any], looks: list[Images], sent: list[list[GroupUpdate]]
 ) -> None:
     watch = Watch()
     watch.publish("g", **WATCHED | view)

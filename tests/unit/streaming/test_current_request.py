@@ -7,7 +7,7 @@ import pytest
 
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
-from streaming.query.shard_call import left_behind
+from streaming.query.shard_call import take_unfinished_notes
 from tests.harness.operator_call import OPERATOR, call, spark_state
 from tests.spark.log import LAYOUT, T0, Log, heartbeat
 
@@ -30,10 +30,10 @@ def test_what_a_worker_handled_is_left_behind_when_it_dies(tmp_path: Path) -> No
     records, _ = log.stable_member(T0, "g")
     traced = replace(OPERATOR, step=deadly, under_way=prefix)
     call(records, spark_state(), operator=traced)
-    assert left_behind(prefix) == [], "a call that comes to its end leaves nothing"
+    assert take_unfinished_notes(prefix) == [], "a call that comes to its end leaves nothing"
     deadly_record = log.request(T0 + 1, heartbeat("deadly", "m"))
     with pytest.raises(Killed):
         call([*records, deadly_record], spark_state(), operator=traced)
     record = f"{LAYOUT.requests_topic}-{deadly_record.partition}-{deadly_record.offset}"
-    assert left_behind(prefix) == [f"record {record}"]
-    assert left_behind(prefix) == [], "the notes are removed"
+    assert take_unfinished_notes(prefix) == [f"record {record}"]
+    assert take_unfinished_notes(prefix) == [], "the notes are removed"

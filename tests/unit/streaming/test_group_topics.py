@@ -24,7 +24,7 @@ from streaming.service.topic_watch.group_topics import (
     RESOLUTIONS_APART_S,
     ClusterTopics,
     GroupTopics,
-    Message,
+    GroupUpdate,
 )
 from streaming.service.topic_watch.offset_topics import FIRST_PAUSE_S, LONGEST_PAUSE_S
 
@@ -65,7 +65,7 @@ class Watch:
         view = structs.replace(view_of(ConsumerGroup(group_id=group_id, incarnation="i")), consumer=consumer)
         self.groups.apply(group_id.encode(), encode(view))
 
-    def see(self, **images: TopicImage | None) -> list[Message]:
+    def see(self, **images: TopicImage | None) -> list[GroupUpdate]:
         """A look that shows these topics. FAILS is the image of a topic with an error."""
         self.now_s += 5
         listed = frozenset(name for name, image in images.items() if image is not None)
@@ -172,7 +172,7 @@ Images = dict[str, TopicImage | None]
     ],
 )
 def test_a_group_is_sent_what_its_view_lacks(
-    view: dict[str, Any], looks: list[Images], sent: list[list[Message]]
+    view: dict[str, Any], looks: list[Images], sent: list[list[GroupUpdate]]
 ) -> None:
     watch = Watch()
     watch.publish("g", **view)
@@ -256,7 +256,7 @@ def test_a_look_without_time_takes_a_step_and_the_next_looks_go_on() -> None:
         watch.publish(f"g{number}", unresolved=(f"t{number}",))
     watch.publish("named", unknown=("t0",))
     images = {f"t{number}": TopicImage(UUID(int=number + 1), 1) for number in range(5)}
-    messages: list[Message] = []
+    messages: list[GroupUpdate] = []
     while watch.groups.is_waiting:
         messages += watch.see(**images)
         assert watch.now_s < 5 * 50, "the looks come to an end"

@@ -170,7 +170,7 @@ def test_imported_folder_has_its_name_after_a_power_loss(
     header: Header, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The operator may delete the export then."""
-    monkeypatch.setattr(moving, "seed", lambda *_: None)
+    monkeypatch.setattr(moving, "write_state", lambda *_: None)
     monkeypatch.setattr(moving, "_complete", lambda *_: None)
     write_export(tmp_path / "file", header, [])
     steps = record_disk_steps(monkeypatch)

@@ -20,7 +20,7 @@ from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import Effects, Reply
 from state.kafka.group import Topic
 from streaming.query import output as output_module
-from streaming.query.admission import Message
+from streaming.query.admission import LogMessage
 from streaming.query.log_order import LogRow
 from streaming.query.output import BY_KEY, OUTPUT_SCHEMA, Output
 from streaming.query.output_values import dead_letter
@@ -31,7 +31,7 @@ SMALL = replace(LAYOUT, response_max_bytes=MAX_BYTES)
 ID = "t-requests-2-41"
 VALUE = b"the request"
 ROW = LogRow(2, 41, 1_700_000_000_000, b"\xff", VALUE)
-MESSAGE = Message(ROW, None, VALUE, ID)
+MESSAGE = LogMessage(ROW, None, VALUE, ID)
 
 
 def written(output: Output) -> list[tuple[str, int, bytes, dict[str, Any]]]:
@@ -265,7 +265,7 @@ def test_a_dead_letter_shows_the_record() -> None:
 
 def test_a_dead_letter_is_cut() -> None:
     value, record_key = b"v" * 1_000_000, b"\xff" * 2_000_000
-    message = Message(LogRow(2, 41, 1, record_key, value), None, value, ID)
+    message = LogMessage(LogRow(2, 41, 1, record_key, value), None, value, ID)
     output = Output(LAYOUT)
     output.dead_letter(
         dead_letter(Reason.KEY_MISMATCH, "\x01" * 6_000_000, record_key, message, answered=True)

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_why.local_files import FolderError
-from streaming.observing.output_folder import EVENTS, GROUPS, OutputFolder, Table, claim
+from streaming.observing.output_folder import EVENTS, GROUPS, OutputFolder, OutputTable, claim_folder
 from tests.harness.disk_steps import record_disk_steps
 
 DAY = "date=2026-11-26"
@@ -20,7 +20,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def write(root: Path, table: Table, batch_id: int, *rows: tuple[str, str | None], day: str = DAY) -> None:
+def write(
+    root: Path, table: OutputTable, batch_id: int, *rows: tuple[str, str | None], day: str = DAY
+) -> None:
     """Write a batch as Spark does: to the staging folder, and then to its place. Rows are ids and values."""
     folder = OutputFolder(root)
     folder.begin()
@@ -34,14 +36,14 @@ def write(root: Path, table: Table, batch_id: int, *rows: tuple[str, str | None]
     folder.place(table, batch_id)
 
 
-def rows(root: Path, table: Table) -> list[tuple[str, str | None]]:
+def rows(root: Path, table: OutputTable) -> list[tuple[str, str | None]]:
     """All rows of a table, as a reader finds them."""
     files = sorted((root / table.name).rglob("*.parquet"))
     found = [row for file in files for row in pq.ParquetFile(file).read().to_pylist()]
     return [(row["group_id"], row["value"]) for row in found]
 
 
-def files(root: Path, table: Table) -> list[str]:
+def files(root: Path, table: OutputTable) -> list[str]:
     return sorted(str(path.relative_to(root / table.name)) for path in (root / table.name).rglob("*.parquet"))
 
 
@@ -92,7 +94,7 @@ def test_merged_views_are_the_latest_and_groups_that_ended_are_gone(root: Path) 
 
 
 @pytest.mark.parametrize("table", [EVENTS, GROUPS])
-def test_a_merge_that_was_cut_off_leaves_no_row_twice(root: Path, table: Table) -> None:
+def test_a_merge_that_was_cut_off_leaves_no_row_twice(root: Path, table: OutputTable) -> None:
     """The merged file is there, and those that it is made of are not removed yet."""
     for batch in range(3):
         write(root, table, batch, (f"g{batch}", "v"))
@@ -118,13 +120,13 @@ def test_a_batch_that_runs_again_is_not_merged_before_it_is_committed(root: Path
 def test_a_folder_belongs_to_one_checkpoint(root: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    claim(root, data)
+    claim_folder(root, data)
     write(root, EVENTS, 0, ("g", "1"))
-    claim(root, data)
+    claim_folder(root, data)
     other = tmp_path / "other"
     other.mkdir()
     with pytest.raises(FolderError, match="has files of something else: give another --output-dir"):
-        claim(root, other)
+        claim_folder(root, other)
 
 
 @pytest.mark.parametrize("before", ["topics", "folder"])
@@ -132,7 +134,7 @@ def test_a_checkpoint_has_its_whole_output_in_one_place(root: Path, tmp_path: Pa
     data = tmp_path / "data"
     (data / "spark" / "commits").mkdir(parents=True)
     if before == "folder":
-        claim(tmp_path / "first", data)
+        claim_folder(tmp_path / "first", data)
     (data / "spark" / "commits" / "0").touch()
     with pytest.raises(FolderError, match=r"has written to .*: give another --data-dir"):
-        claim(root, data)
+        claim_folder(root, data)

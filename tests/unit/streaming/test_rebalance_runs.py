@@ -11,9 +11,9 @@ from kafka_why.contract.sightings import (
     sighting_key,
 )
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
-from streaming.observing.rebalance_poller import GROUPS_MAX, RebalanceRuns, Seen
+from streaming.observing.rebalance_poller import GROUPS_MAX, RebalanceRuns, SeenGroup
 
-PREPARING = Seen("PreparingRebalance", (SeenMember("a-1", "i", "a", "/10.0.0.1"),))
+PREPARING = SeenGroup("PreparingRebalance", (SeenMember("a-1", "i", "a", "/10.0.0.1"),))
 PARTITION = partition_of_offsets("g", 50)
 
 
@@ -25,7 +25,7 @@ class Looks:
         self.at_s = 100.0
 
     def look(
-        self, *names: str, finished: Iterable[str] = (), seen: Seen = PREPARING, is_whole: bool = True
+        self, *names: str, finished: Iterable[str] = (), seen: SeenGroup = PREPARING, is_whole: bool = True
     ) -> dict[str, SightingRecord]:
         """What a look writes that lists these groups, some of them finished when they were described."""
         self.at_s += 1
@@ -94,7 +94,7 @@ def test_a_large_group_has_no_members() -> None:
     looks = Looks()
     looks.look()
     members = tuple(SeenMember(f"m-{n}", None, "c", "/10.0.0.1") for n in range(MEMBERS_MAX + 1))
-    assert looks.look("g", seen=Seen("PreparingRebalance", members))["g"].members is None
+    assert looks.look("g", seen=SeenGroup("PreparingRebalance", members))["g"].members is None
 
 
 def test_a_record_is_read_as_it_was_written_with_the_times_of_the_broker() -> None:

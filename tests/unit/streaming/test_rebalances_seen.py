@@ -14,7 +14,7 @@ from kafka_why.contract.history_reader import HistoryReader
 from kafka_why.contract.kafka.history import EntryType, GroupState, HistoryEntry
 from kafka_why.contract.sightings import RebalanceSeen, SeenMember, decode_sighting
 from streaming.observing.operator import SIGHTINGS, by_time
-from streaming.observing.rebalance_poller import RebalanceRuns, Seen
+from streaming.observing.rebalance_poller import RebalanceRuns, SeenGroup
 from streaming.query.log_order import LogRow
 from tests.harness.observed_epochs import Said
 from tests.harness.observed_log import CREATED, G, Watched, classic_member, generation
@@ -113,13 +113,15 @@ class PolledGroup:
             row = LogRow(SIGHTINGS, len(self._sightings), appended_ms, key, encode(record))
             self._sightings.append(row)
 
-    def _state(self, at_ms: int) -> Seen | None:
+    def _state(self, at_ms: int) -> SeenGroup | None:
         for truth in self.truth:
             if truth.began_ms <= at_ms < truth.stored_ms:
                 is_formed = at_ms >= truth.formed_ms
                 state = GroupState.COMPLETING_REBALANCE if is_formed else GroupState.PREPARING_REBALANCE
                 members = truth.members(min(at_ms, truth.formed_ms))
-                return Seen(state.value, tuple(SeenMember(f"{m}-1", None, m, "/10.0.0.1") for m in members))
+                return SeenGroup(
+                    state.value, tuple(SeenMember(f"{m}-1", None, m, "/10.0.0.1") for m in members)
+                )
         return None
 
     def _batch(self, at_ms: int) -> int:

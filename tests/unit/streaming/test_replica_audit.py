@@ -16,9 +16,16 @@ from kafka_why.contract.messages import ErrorResponse, ReleaseGroupResponse
 from kafka_why.contract.rocketmq import requests as rocketmq
 from kafka_why.contract.rocketmq.responses import AnyToConnection
 from streaming.replica import audit as audit_of_answers
-from streaming.replica.audit import KEPT_OF_QUERY, OVERDUE_AFTER_S, Audit, Difference, Place, request_of
+from streaming.replica.audit import (
+    KEPT_OF_QUERY,
+    OVERDUE_AFTER_S,
+    AnswerDifference,
+    Audit,
+    LogPosition,
+    request_of,
+)
 
-HERE = Place({0: 5, 1: 5}, 1_000)
+HERE = LogPosition({0: 5, 1: 5}, 1_000)
 
 
 def answer(request: str, said: str = "x") -> bytes:
@@ -26,24 +33,24 @@ def answer(request: str, said: str = "x") -> bytes:
     return encode(ReleaseGroupResponse(group_id=said, correlation_id="c", request=request, error_code=error))
 
 
-def early(audit: Audit, request: str, said: str = "x", place: Place = HERE) -> Difference | None:
+def early(audit: Audit, request: str, said: str = "x", place: LogPosition = HERE) -> AnswerDifference | None:
     return audit.early({request: answer(request, said)}, place)
 
 
-def query(audit: Audit, request: str, said: str = "x") -> Difference | None:
+def query(audit: Audit, request: str, said: str = "x") -> AnswerDifference | None:
     return audit.query([answer(request, said)])
 
 
 @pytest.mark.parametrize("order", [(early, query), (query, early)], ids=["early first", "query first"])
 def test_other_bytes_are_a_difference_in_either_order(
-    order: Sequence[Callable[[Audit, str, str], Difference | None]],
+    order: Sequence[Callable[[Audit, str, str], AnswerDifference | None]],
 ) -> None:
     """A batch that runs again says nothing new."""
     audit = Audit()
     assert [take(audit, "same", "x") for take in (*order, query, query)] == [None] * 4
     assert [take(audit, "r", "one" if take is early else "two") for take in order] == [
         None,
-        Difference("r", answer("r", "one"), answer("r", "two")),
+        AnswerDifference("r", answer("r", "one"), answer("r", "two")),
     ]
     assert (audit.compared, audit.size_bytes) == (2, 0)
     audit.early({f"r{n}": answer(f"r{n}") for n in range(5)}, HERE)
@@ -72,17 +79,17 @@ def test_large_answers_of_the_query_are_kept_up_to_a_bound_in_bytes(monkeypatch:
 @pytest.mark.parametrize(
     ("read", "said", "is_missing"),
     [
-        (Place({0: 5, 1: 6}, 1_000), (early,), True),
-        (Place({0: 9, 1: 9}, 9_000), (early, query), False),
-        (Place({0: 4, 1: 9}, 9_000), (early,), False),
-        (Place({0: 9}, 9_000), (early,), False),
-        (Place({0: 9, 1: 9}, 999), (early,), False),
+        (LogPosition({0: 5, 1: 6}, 1_000), (early,), True),
+        (LogPosition({0: 9, 1: 9}, 9_000), (early, query), False),
+        (LogPosition({0: 4, 1: 9}, 9_000), (early,), False),
+        (LogPosition({0: 9}, 9_000), (early,), False),
+        (LogPosition({0: 9, 1: 9}, 999), (early,), False),
         (None, (early,), False),
     ],
     ids=["never", "it came", "a record before", "a partition unread", "no deadline has fired", "no batch"],
 )
 def test_an_answer_that_the_query_never_gave_is_a_difference_some_time_after_its_batch(
-    read: Place | None, said: Sequence[Callable[[Audit, str], object]], is_missing: bool
+    read: LogPosition | None, said: Sequence[Callable[[Audit, str], object]], is_missing: bool
 ) -> None:
     audit = Audit()
     for take in said:
@@ -90,7 +97,7 @@ def test_an_answer_that_the_query_never_gave_is_a_difference_some_time_after_its
     if read is not None:
         audit.committed(read, 100.0)
     assert audit.overdue(100.0 + OVERDUE_AFTER_S - 0.1) is None, "the answers may be on their way"
-    expected = Difference("r", answer("r"), None) if is_missing else None
+    expected = AnswerDifference("r", answer("r"), None) if is_missing else None
     assert audit.overdue(100.0 + OVERDUE_AFTER_S) == expected
 
 

@@ -12,7 +12,7 @@ from kafka_why.contract.kafka.responses import DEAD, DescribeGroupResponse, List
 from kafka_why.contract.pack import unpack
 from streaming.replica import state_machine
 from streaming.replica.state_machine import Record as LogRecord
-from streaming.replica.state_machine import StateMachine, listed
+from streaming.replica.state_machine import StateMachine, listed_group
 from tests.harness.replica_log import WITH_DELAY, apply_all, log_of, machine, owned, terms
 from tests.spark.log import T0, Log, Record
 
@@ -32,7 +32,7 @@ def listing(replica: StateMachine) -> dict[str, ListedGroup]:
     found = {}
     for groups in (partition.groups for partition in replica.partitions.values()):
         for group_id in [*groups._entries, *groups._awake]:
-            group = listed(group_id, groups.awake(group_id).timeline.group)
+            group = listed_group(group_id, groups.awake(group_id).timeline.group)
             if group.state != DEAD:
                 found[group_id] = group
     return found

@@ -7,9 +7,9 @@ from state.config import Configs
 from state.dispatch import step
 from state.kafka.classic_group import ClassicGroup
 from state.timeline import Row
-from streaming.query.handling import AwakeGroup
+from streaming.query.handling import DecodedGroup
 from streaming.replica.answers import Answers
-from streaming.replica.groups import Groups
+from streaming.replica.groups import ReplicaGroups
 from tests.harness.operator_call import call, spark_state
 from tests.harness.replica_log import CONFIG
 from tests.spark.log import LAYOUT, T0, Log, heartbeat
@@ -18,7 +18,7 @@ SESSION_MS = 10_000
 NAMES = ("a", "b", "c", "d")
 
 
-class ReplicaGroups:
+class StableGroups:
     """Stable groups of one member each. The session of the n-th ends n seconds after that of the first."""
 
     def __init__(self, awake_max: int) -> None:
@@ -29,11 +29,11 @@ class ReplicaGroups:
             records, self.member_ids[name] = log.stable_member(T0 + 1_000 * n, name, session_ms=SESSION_MS)
             call(records, state)
             state = spark_state(tuple(state.get))
-        self.groups = Groups(codec.read_row("shard 0", *state.get), self._awaken, awake_max=awake_max)
+        self.groups = ReplicaGroups(codec.read_row("shard 0", *state.get), self._awaken, awake_max=awake_max)
 
-    def _awaken(self, group_id: str, entry: codec.Entry | None) -> AwakeGroup:
+    def _awaken(self, group_id: str, entry: codec.Entry | None) -> DecodedGroup:
         self.woken.append(group_id)
-        return AwakeGroup(group_id, entry, Configs(CONFIG), (), step)
+        return DecodedGroup(group_id, entry, Configs(CONFIG), (), step)
 
     def fire(self, until_ms: int) -> list[str]:
         """Fire what is due, as the state machine does. Returns the groups that were given."""
@@ -52,7 +52,7 @@ class ReplicaGroups:
 
 @pytest.mark.parametrize("awake_max", [1, 2, 3])
 def test_groups_that_rest_longest_are_encoded_beyond_the_bound(awake_max: int) -> None:
-    world = ReplicaGroups(awake_max)
+    world = StableGroups(awake_max)
     for name in (*NAMES, *reversed(NAMES)):
         world.groups.awake(name)
     assert world.woken == [*NAMES, *reversed(NAMES[:-awake_max])]
@@ -60,7 +60,7 @@ def test_groups_that_rest_longest_are_encoded_beyond_the_bound(awake_max: int) -
 
 
 def test_a_later_deadline_is_found_at_the_time_of_the_earlier_one() -> None:
-    world = ReplicaGroups(10)
+    world = StableGroups(10)
     group = world.groups.awake("a")
     group.timeline.apply(Row(T0 + 5_000, "requests-0-99", heartbeat("a", world.member_ids["a"])))
     world.groups.touched(group)

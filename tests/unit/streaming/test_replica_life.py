@@ -19,7 +19,7 @@ from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
 from kafka_why.contract.early_answers import EarlyAnswers, as_of, is_by_query, marked
 from kafka_why.contract.pack import unpack
-from streaming.query.handling import AwakeGroup
+from streaming.query.handling import DecodedGroup
 from streaming.query.operator import Operator
 from streaming.replica.audit import request_of
 from streaming.service.starts import config_epochs
@@ -110,7 +110,7 @@ def _at_rest(life: Life, entries: Mapping[str, codec.Entry], batch: Batch) -> di
     """The groups, each with all that time brings: groups without requests have not met the last outages."""
     found = {}
     for group_id, entry in entries.items():
-        group = AwakeGroup(group_id, entry, batch.configs, batch.outages, life.step)
+        group = DecodedGroup(group_id, entry, batch.configs, batch.outages, life.step)
         group.timeline.fire_until(batch.watermark_ms)
         if group.timeline.group is not None:
             found[group_id] = codec.encode_group(group.timeline.group, None).group

@@ -21,7 +21,7 @@ from state.inputs import Outage
 from state.timeline import Step
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.replica.audit import request_of
-from streaming.replica.state_machine import GAP_MAX_MS, HeldBack, InDoubt
+from streaming.replica.state_machine import GAP_MAX_MS, HeldRecords, InDoubt
 from streaming.replica.state_machine import Record as LogRecord
 from streaming.replica.terms import NO_OWNER, Terms
 from tests.harness import batches
@@ -169,7 +169,7 @@ def test_other_terms_may_not_change_what_has_happened(changed: Terms, is_doubt: 
 def test_a_standby_acts_on_no_time_on_which_nobody_has_acted() -> None:
     log = Log()
     replica = machine(terms(owner_epoch=NO_OWNER))
-    held = HeldBack(replica)
+    held = HeldRecords(replica)
     records = [
         *log.clock(T0, T0 - 1, OWNER),
         ask(log, T0 + 10),

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.share_requests import ShareStatePartition
 from kafka_why.contract.kafka.snapshot import ShareSnapshot, ShareTask, ShareTaskPartitions
-from streaming.service.share_state.carrying_out import Item, Key, Lost, carry_out
 from streaming.service.share_state.open_tasks import (
     FIRST_BACKOFF_S,
     FIRST_PAUSE_S,
@@ -24,9 +23,10 @@ from streaming.service.share_state.open_tasks import (
     PARTITIONS_PER_RECORD,
     UNCERTAIN_S,
     OpenTasks,
-    Report,
     TaskCounts,
+    TaskReport,
 )
+from streaming.service.share_state.partition_tasks import NoAnswer, PartitionTask, SharePartition, carry_out
 from tests.harness.group_views import view_with
 from tests.harness.share_coordinators import TOPIC, Coordinators, State, done, key
 
@@ -39,7 +39,7 @@ class Groups:
         self.now_s = 100.0
         self.settled_s = 0.0
         self.views: dict[str, list[ShareTask]] = {}
-        self.counts, self.uncertain = TaskCounts(), dict[Key, float]()
+        self.counts, self.uncertain = TaskCounts(), dict[SharePartition, float]()
         self.tasks = OpenTasks(self.counts, self.uncertain)
 
     def show(self, group_id: str, *tasks: ShareTask) -> None:
@@ -56,7 +56,7 @@ class Groups:
         for group_id, tasks in self.views.items():
             self.tasks.apply(group_id.encode(), view(*tasks), due_s)
 
-    def work(self) -> list[Report]:
+    def work(self) -> list[TaskReport]:
         """One round, and what it tells."""
         items = self.tasks.due(self.now_s)
         if items:
@@ -203,9 +203,9 @@ def test_a_new_task_of_a_partition_waits_for_what_is_of_unknown_fate() -> None:
     brokers.lossy, brokers.random = 0.0, Random(1)
     initialize = brokers.initialize
 
-    def lose(node_id: int, items: Sequence[Item]) -> Mapping[Key, int]:
+    def lose(node_id: int, items: Sequence[PartitionTask]) -> Mapping[SharePartition, int]:
         brokers.late += [(0.0, "initialize", item) for item in items]
-        raise Lost("no answer")
+        raise NoAnswer("no answer")
 
     brokers.initialize = lose  # type: ignore[method-assign]
     assert groups.tell() == []

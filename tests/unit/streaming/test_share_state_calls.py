@@ -9,14 +9,14 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.share_requests import ShareStatePartition
 from streaming.service.share_state import broker_coordinators
 from streaming.service.share_state.broker_coordinators import coordinator_key
-from streaming.service.share_state.carrying_out import Again, Item, Key, carry_out
+from streaming.service.share_state.partition_tasks import NoOutcome, PartitionTask, SharePartition, carry_out
 from tests.harness.share_coordinators import TOPIC, Coordinators, State, deletion, done, item, key
 
 
 def test_what_has_no_state_is_initialized_after_a_reading() -> None:
     """Row SP11: in one request per coordinator and group."""
     brokers = Coordinators()
-    others = [Item("t", key(n, "h"), "foo", False, 2, -1) for n in range(2)]
+    others = [PartitionTask("t", key(n, "h"), "foo", False, 2, -1) for n in range(2)]
     assert carry_out([item(0), item(1), item(2), *others], brokers) == {
         **{key(n): done(n) for n in range(3)},
         **{key(n, "h"): done(n) for n in range(2)},
@@ -47,7 +47,7 @@ FENCED = done(code=ErrorCode.FENCED_STATE_EPOCH, state_epoch=7, start_offset=40)
     ],
 )
 def test_only_an_administrator_replaces_a_state(
-    state: State, asked: Item, told: ShareStatePartition, left: State
+    state: State, asked: PartitionTask, told: ShareStatePartition, left: State
 ) -> None:
     brokers = Coordinators(states={key(): state})
     assert carry_out([asked], brokers) == {key(): told}
@@ -57,10 +57,10 @@ def test_only_an_administrator_replaces_a_state(
 
 @pytest.mark.parametrize("code", [3, 14, 15, 16, 31])
 @pytest.mark.parametrize("what", [item(), deletion()])
-def test_an_error_that_passes_is_no_end(code: int, what: Item) -> None:
+def test_an_error_that_passes_is_no_end(code: int, what: PartitionTask) -> None:
     """Row SI10. CLUSTER_AUTHORIZATION_FAILED passes, too: the permission may be granted."""
-    assert carry_out([what], Coordinators(find_codes={key(): code})) == {key(): Again(code)}
-    assert carry_out([what], Coordinators(codes={key(): code})) == {key(): Again(code)}
+    assert carry_out([what], Coordinators(find_codes={key(): code})) == {key(): NoOutcome(code)}
+    assert carry_out([what], Coordinators(codes={key(): code})) == {key(): NoOutcome(code)}
 
 
 @pytest.mark.parametrize("code", [42, -1])
@@ -86,7 +86,7 @@ def test_nothing_is_changed_by_who_may_not_be_the_owner() -> None:
 
 def test_nobody_waits_twice_for_a_broker_that_is_away() -> None:
     brokers = Coordinators(lossy=1.0)
-    assert carry_out([item(n) for n in range(3_000)], brokers) == {key(n): Again() for n in range(3_000)}
+    assert carry_out([item(n) for n in range(3_000)], brokers) == {key(n): NoOutcome() for n in range(3_000)}
     assert brokers.calls == [("find", 1_000)]
 
 
@@ -99,7 +99,7 @@ def test_large_requests_are_sent_in_parts() -> None:
 def test_the_keys_of_share_coordinators() -> None:
     """Row SW10: the id in its 22 characters."""
     topic_id = UUID("f3f8db93-b85c-48c9-8c53-937b9636da24")
-    assert coordinator_key(Key("a:b", topic_id, 7)) == "a:b:8_jbk7hcSMmMU5N7ljbaJA:7"
+    assert coordinator_key(SharePartition("a:b", topic_id, 7)) == "a:b:8_jbk7hcSMmMU5N7ljbaJA:7"
 
 
 def test_the_messages_are_kafkas() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kafka_why.local_files import FolderNotWritable
-from streaming.query.jvm import JAVA_OPTIONS, LOCAL_DIR, SOCKET_FOLDER, keeping_temporary_files_in
+from streaming.query.jvm import JAVA_OPTIONS, LOCAL_DIR, SOCKET_FOLDER, temporary_file_settings
 
 MODULE = "streaming.query.jvm"
 
@@ -17,16 +17,16 @@ def test_the_jvm_and_its_state_stores_are_told_the_folder_which_is_empty(tmp_pat
     left.mkdir(parents=True)
     (left / "1.sst").touch()
     given = {JAVA_OPTIONS: "-Xmx2g", "spark.ui.enabled": "false"}
-    found = keeping_temporary_files_in(folder, given, is_local=True)
+    found = temporary_file_settings(folder, given, is_local=True)
     assert found[JAVA_OPTIONS] == f'"-Djava.io.tmpdir={folder}" -Xmx2g'
     assert (found[LOCAL_DIR], found["spark.ui.enabled"]) == (str(folder), "false")
     assert list(folder.iterdir()) == []
-    assert LOCAL_DIR not in keeping_temporary_files_in(folder, {}, is_local=False)
+    assert LOCAL_DIR not in temporary_file_settings(folder, {}, is_local=False)
 
 
 def test_settings_that_were_given_hold(tmp_path: Path) -> None:
     given = {LOCAL_DIR: "/mnt/fast", SOCKET_FOLDER: "/run/sockets"}
-    assert keeping_temporary_files_in(tmp_path, given, is_local=True).items() >= given.items()
+    assert temporary_file_settings(tmp_path, given, is_local=True).items() >= given.items()
 
 
 @pytest.mark.parametrize(("length", "is_long"), [(1, False), (8, False), (9, True), (70, True)])
@@ -36,7 +36,7 @@ def test_sockets_are_elsewhere_if_their_paths_would_be_too_long(
     """A path that is not absolute is made so."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(f"{MODULE}.SOCKET_FOLDER_MAX_BYTES", len(str(tmp_path / ("x" * 8))))
-    found = keeping_temporary_files_in(Path("x" * length), {}, is_local=True)
+    found = temporary_file_settings(Path("x" * length), {}, is_local=True)
     assert found[LOCAL_DIR] == str(tmp_path / ("x" * length))
     assert (SOCKET_FOLDER in found) == is_long
 
@@ -46,11 +46,11 @@ def test_the_folder_elsewhere_is_short_enough(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, system: str, elsewhere: str
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", system)
-    found = keeping_temporary_files_in(tmp_path / ("x" * 63), {}, is_local=True)
+    found = temporary_file_settings(tmp_path / ("x" * 63), {}, is_local=True)
     assert found[SOCKET_FOLDER] == elsewhere
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FolderNotWritable, match="cannot be written: Not a directory"):
-        keeping_temporary_files_in(tmp_path / "file" / "tmp", {}, is_local=True)
+        temporary_file_settings(tmp_path / "file" / "tmp", {}, is_local=True)

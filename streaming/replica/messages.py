@@ -10,11 +10,11 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import ReplicaId
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import ReplicaPhase
-from streaming.replica.audit import Difference
+from streaming.replica.audit import AnswerDifference
 from streaming.replica.log_watch import Loss
 
 
-class Start(Struct, frozen=True, kw_only=True):
+class StartReplica(Struct, frozen=True, kw_only=True):
     """The first message to the replica. `seed` is the path of its seed (`streaming.replica.terms`).
 
     The owner is the one of `replica`. With `stands_by` it answers nothing until it is promoted, and the owner
@@ -28,7 +28,7 @@ class Start(Struct, frozen=True, kw_only=True):
     stands_by: bool = False
 
 
-class Promote(Struct, frozen=True, kw_only=True, tag=True):
+class PromoteReplica(Struct, frozen=True, kw_only=True, tag=True):
     """A standby has taken the topics. From now on this is the replica `replica`, and these are all
     configurations and outages. `handled` are the offsets of the first records that no committed batch has
     read, by partition.
@@ -40,7 +40,7 @@ class Promote(Struct, frozen=True, kw_only=True, tag=True):
     handled: dict[int, int]
 
 
-class Committed(Struct, frozen=True, kw_only=True, tag=True):
+class BatchCommitted(Struct, frozen=True, kw_only=True, tag=True):
     """The query has committed a batch: the offsets of the first records that it has not read, by partition,
     and the watermark in ms up to which it fired deadlines.
     """
@@ -49,13 +49,13 @@ class Committed(Struct, frozen=True, kw_only=True, tag=True):
     watermark_ms: int
 
 
-class Pending(Struct, frozen=True, kw_only=True, tag=True):
+class PendingChanges(Struct, frozen=True, kw_only=True, tag=True):
     """Keys and values that the query will write to the transactions topic with its next batch."""
 
     records: list[tuple[bytes, bytes | None]]
 
 
-class Report(Struct, frozen=True, kw_only=True, tag=True):
+class ReplicaReport(Struct, frozen=True, kw_only=True, tag=True):
     """The state of a replica. `reason` says why it does not answer, "" while it does.
 
     `applied` are the offsets of the next records by partition. `lag_records` are the records that it has not
@@ -78,15 +78,17 @@ class Report(Struct, frozen=True, kw_only=True, tag=True):
     groups: int = 0
     alarm: str | None = None
     loss: Loss | None = None
-    difference: Difference | None = None
+    difference: AnswerDifference | None = None
 
 
 # All three raise msgspec.DecodeError.
-read_start = msgspec.json.Decoder(Start).decode
-read_command = msgspec.json.Decoder[Promote | Committed](Promote | Committed).decode
-read_report = msgspec.json.Decoder[Report | Pending](Report | Pending).decode
+decode_start = msgspec.json.Decoder(StartReplica).decode
+decode_command = msgspec.json.Decoder[PromoteReplica | BatchCommitted](PromoteReplica | BatchCommitted).decode
+decode_report = msgspec.json.Decoder[ReplicaReport | PendingChanges](ReplicaReport | PendingChanges).decode
 
 
-def line(message: Start | Promote | Committed | Report | Pending) -> bytes:
+def encode_line(
+    message: StartReplica | PromoteReplica | BatchCommitted | ReplicaReport | PendingChanges,
+) -> bytes:
     """Encode a message as it is sent."""
     return msgspec.json.encode(message) + b"\n"

@@ -13,20 +13,20 @@ from kafka_why.contract.early_answers import ReplicaId
 from kafka_why.contract.service import ReplicaPhase
 from state.inputs import Outage
 from streaming.replica.__main__ import write_traceback
-from streaming.replica.audit import Difference
+from streaming.replica.audit import AnswerDifference
 from streaming.replica.log_watch import Loss
-from streaming.replica.pipes import (
-    Committed,
-    Pending,
-    Promote,
-    Report,
-    Start,
-    line,
-    read_command,
-    read_report,
-    read_start,
+from streaming.replica.messages import (
+    BatchCommitted,
+    PendingChanges,
+    PromoteReplica,
+    ReplicaReport,
+    StartReplica,
+    decode_command,
+    decode_report,
+    decode_start,
+    encode_line,
 )
-from streaming.replica.terms import Seed, take_seed, write_seed
+from streaming.replica.terms import ReplicaSeed, take_seed, write_seed
 from tests.harness.operator_call import call, spark_state
 from tests.harness.replica_log import CONFIG, IDENTITY
 from tests.spark.log import LAYOUT, T0, Log
@@ -36,14 +36,16 @@ FIRST = Epoch(0, SETTINGS, [], "1")
 SECOND = Epoch(3, {**SETTINGS, "group.max.size": 5}, ["requests-0-7"], "1", 1_000)
 THIRD = Epoch(4, {**SETTINGS, "group.max.size": 6}, ["requests-0-7"], "1", 9_000)
 OUTAGES = [KnownOutage(2, Outage(100, 900)), KnownOutage(4, Outage(2_000, 9_000))]
-START = Start(
+START = StartReplica(
     client_config=ClientConfig("one:9092,two:9092", {"sasl.jaas.config": 'a "secret"\n'}),
     layout=LAYOUT,
     replica=ReplicaId(7, 3),
     seed="/tmp/a seed",
 )
-PROMOTE = Promote(replica=ReplicaId(8, 1), epochs=[FIRST, SECOND, THIRD], outages=OUTAGES, handled={0: 5})
-REPORT = Report(
+PROMOTE = PromoteReplica(
+    replica=ReplicaId(8, 1), epochs=[FIRST, SECOND, THIRD], outages=OUTAGES, handled={0: 5}
+)
+REPORT = ReplicaReport(
     phase=ReplicaPhase.ENDED,
     reason="a line\nand another",
     as_of_ms=T0,
@@ -54,23 +56,24 @@ REPORT = Report(
     compared=8,
     groups=2,
     loss=Loss(reason="requests[0] 3 to 4"),
-    difference=Difference("requests-0-7", b"\xff\n", None),
+    difference=AnswerDifference("requests-0-7", b"\xff\n", None),
 )
 MESSAGES: list[tuple[msgspec.Struct, Callable[[bytes], msgspec.Struct]]] = [
-    (START, read_start),
-    (PROMOTE, read_command),
-    (Committed(ends={0: 5, 11: 2**40}, watermark_ms=T0), read_command),
-    (REPORT, read_report),
-    (Report(phase=ReplicaPhase.SEEDING), read_report),
-    (Pending(records=[(b'["g",1]', b"\xff\n"), (b"key", None)]), read_report),
+    (START, decode_start),
+    (PROMOTE, decode_command),
+    (BatchCommitted(ends={0: 5, 11: 2**40}, watermark_ms=T0), decode_command),
+    (REPORT, decode_report),
+    (ReplicaReport(phase=ReplicaPhase.SEEDING), decode_report),
+    (PendingChanges(records=[(b'["g",1]', b"\xff\n"), (b"key", None)]), decode_report),
 ]
 
 
 @pytest.mark.parametrize(("message", "read"), MESSAGES, ids=lambda value: type(value).__name__)
 def test_a_message_is_one_line_and_is_read_as_it_was_written(
-    message: Start | Promote | Committed | Report | Pending, read: Callable[[bytes], msgspec.Struct]
+    message: StartReplica | PromoteReplica | BatchCommitted | ReplicaReport | PendingChanges,
+    read: Callable[[bytes], msgspec.Struct],
 ) -> None:
-    written = line(message)
+    written = encode_line(message)
     assert written.endswith(b"\n")
     assert written.count(b"\n") == 1
     assert read(written) == message
@@ -78,12 +81,12 @@ def test_a_message_is_one_line_and_is_read_as_it_was_written(
         read(written[:-3])
 
 
-def seed() -> Seed:
+def seed() -> ReplicaSeed:
     log, state = Log(), spark_state()
     for name in ("a", "b"):
         call(log.stable_member(T0, name)[0], state)
         state = spark_state(tuple(state.get))
-    return Seed(
+    return ReplicaSeed(
         identity=IDENTITY,
         batch=4,
         ends={0: 17, 1: 3},

@@ -4,7 +4,7 @@ SP11, SI10, SI11, SK5, SK8, SK11.
 InitializeShareGroupState is not idempotent: repeated with the same state epoch, it discards how far the group
 has come (row SI11). So each one directly follows a ReadShareGroupStateSummary that has found an earlier
 state epoch or none, and whoever does not know whether one was processed has to wait before the next
-(`Again.is_uncertain`).
+(`NoOutcome.is_uncertain`).
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ BATCH_PARTITIONS = 1_000
 NO_STATE = 0
 
 
-class Key(NamedTuple):
+class SharePartition(NamedTuple):
     """A partition of a share group: its state has its own place at a share coordinator."""
 
     group_id: str
@@ -30,13 +30,13 @@ class Key(NamedTuple):
     partition: int
 
 
-class Item(NamedTuple):
+class PartitionTask(NamedTuple):
     """What a task asks for one partition. `state_epoch` and `start_offset` are of an initialization.
     `is_altered`: an administrator gave the start offset.
     """
 
     task: str
-    key: Key
+    key: SharePartition
     topic_name: str
     is_deletion: bool
     state_epoch: int = 0
@@ -44,7 +44,7 @@ class Item(NamedTuple):
     is_altered: bool = False
 
 
-class Summary(NamedTuple):
+class RecordedState(NamedTuple):
     """What a share coordinator has recorded of a partition. Without a state, the epoch is 0."""
 
     error_code: int
@@ -52,7 +52,7 @@ class Summary(NamedTuple):
     start_offset: int
 
 
-class Again(NamedTuple):
+class NoOutcome(NamedTuple):
     """The partition has no outcome yet. `error_code` says why, 0 for a lost connection.
 
     `is_uncertain`: a change was sent and not answered, so a broker may still process it.
@@ -62,7 +62,7 @@ class Again(NamedTuple):
     is_uncertain: bool = False
 
 
-class Lost(Exception):
+class NoAnswer(Exception):
     """A request was not answered. `is_sent`: a broker may have got it, and may still process it."""
 
     def __init__(self, reason: object, *, is_sent: bool = True) -> None:
@@ -74,8 +74,8 @@ class NotOwnerNow(Exception):
     """This process may not change any state now, because another may have taken over."""
 
 
-Result = ShareStatePartition | Again
-Results = dict[Key, Result]
+Result = ShareStatePartition | NoOutcome
+Results = dict[SharePartition, Result]
 T = TypeVar("T")
 
 
@@ -86,23 +86,23 @@ class ShareCoordinators(Protocol):
     then.
     """
 
-    def find(self, keys: Sequence[Key]) -> Mapping[Key, tuple[int, int]]:
+    def find(self, keys: Sequence[SharePartition]) -> Mapping[SharePartition, tuple[int, int]]:
         """Return the coordinator's node id and the error code of each partition."""
 
-    def read(self, node_id: int, keys: Sequence[Key]) -> Mapping[Key, Summary]:
+    def read(self, node_id: int, keys: Sequence[SharePartition]) -> Mapping[SharePartition, RecordedState]:
         """ReadShareGroupStateSummary."""
 
-    def initialize(self, node_id: int, items: Sequence[Item]) -> Mapping[Key, int]:
+    def initialize(self, node_id: int, items: Sequence[PartitionTask]) -> Mapping[SharePartition, int]:
         """InitializeShareGroupState: the error code of each partition."""
 
-    def delete(self, node_id: int, keys: Sequence[Key]) -> Mapping[Key, int]:
+    def delete(self, node_id: int, keys: Sequence[SharePartition]) -> Mapping[SharePartition, int]:
         """DeleteShareGroupState: the error code of each partition."""
 
     def gone(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
         """Return which of these topics, with their names, do not exist any more."""
 
 
-def carry_out(items: Sequence[Item], coordinators: ShareCoordinators) -> Results:
+def carry_out(items: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
     """Do for each partition what its task asks. Partitions are left out that were not reached before this
     process could not say any more that it is the owner.
     """
@@ -110,49 +110,49 @@ def carry_out(items: Sequence[Item], coordinators: ShareCoordinators) -> Results
     lost: set[int] = set()  # nodes that have not answered: nobody waits for them twice
     for node_id, batch in _batches(_located(items, coordinators, results)):
         if node_id in lost:
-            results |= {item.key: Again() for item in batch}
+            results |= {item.key: NoOutcome() for item in batch}
             continue
         change = _delete if batch[0].is_deletion else _initialize
         try:
             results |= change(node_id, batch, coordinators)
         except NotOwnerNow:
             break
-        except Lost:
+        except NoAnswer:
             lost.add(node_id)
-            results |= {item.key: Again() for item in batch}
+            results |= {item.key: NoOutcome() for item in batch}
     return results
 
 
 def _located(
-    items: Sequence[Item], coordinators: ShareCoordinators, results: Results
-) -> list[tuple[int, Item]]:
+    items: Sequence[PartitionTask], coordinators: ShareCoordinators, results: Results
+) -> list[tuple[int, PartitionTask]]:
     """The items with the node of their coordinator. Those without one have a result."""
-    located: list[tuple[int, Item]] = []
+    located: list[tuple[int, PartitionTask]] = []
     is_lost = False
     for batch in _chunks(items):
-        found: Mapping[Key, tuple[int, int]] = {}
+        found: Mapping[SharePartition, tuple[int, int]] = {}
         if not is_lost:
             try:
                 found = coordinators.find([item.key for item in batch])
-            except Lost:
+            except NoAnswer:
                 is_lost = True
         for item in batch:
             node_id, code = found.get(item.key, (-1, 0))
             if item.key in found and not code:
                 located.append((node_id, item))
             else:
-                results[item.key] = _end_or_again(item.key, code) if code else Again()
+                results[item.key] = _end_or_again(item.key, code) if code else NoOutcome()
     return located
 
 
-def _initialize(node_id: int, batch: Sequence[Item], coordinators: ShareCoordinators) -> Results:
+def _initialize(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
     """Read what is recorded, and initialize what has no state of the task's epoch."""
     recorded = coordinators.read(node_id, [item.key for item in batch])
     results: Results = {}
-    wanted: list[Item] = []
+    wanted: list[PartitionTask] = []
     for item in batch:
         summary = recorded.get(item.key)
-        decided = Again() if summary is None else decide(item, summary)
+        decided = NoOutcome() if summary is None else decide(item, summary)
         if decided is None:
             wanted.append(item)
         else:
@@ -160,13 +160,13 @@ def _initialize(node_id: int, batch: Sequence[Item], coordinators: ShareCoordina
     codes = _change(wanted, lambda: coordinators.initialize(node_id, wanted))
     for key, code in codes.items():
         if code == ErrorCode.FENCED_STATE_EPOCH:  # recorded after the reading: the next one finds it
-            results[key] = Again(ErrorCode.FENCED_STATE_EPOCH)
+            results[key] = NoOutcome(ErrorCode.FENCED_STATE_EPOCH)
         else:
-            results[key] = code if isinstance(code, Again) else _end_or_again(key, code)
+            results[key] = code if isinstance(code, NoOutcome) else _end_or_again(key, code)
     return results
 
 
-def decide(item: Item, summary: Summary) -> Result | None:
+def decide(item: PartitionTask, summary: RecordedState) -> Result | None:
     """The result for a partition with this recorded state. None: it has to be initialized.
 
     An equal state epoch is this very state, because an epoch is never used for two (row SP16). Any other was
@@ -188,7 +188,7 @@ def decide(item: Item, summary: Summary) -> Result | None:
     )
 
 
-def _delete(node_id: int, batch: Sequence[Item], coordinators: ShareCoordinators) -> Results:
+def _delete(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
     """Delete the state. That of a topic that is gone counts as deleted: the coordinator deletes it itself."""
     keys = [item.key for item in batch]
     codes = _change(batch, lambda: coordinators.delete(node_id, keys))
@@ -197,7 +197,7 @@ def _delete(node_id: int, batch: Sequence[Item], coordinators: ShareCoordinators
     gone = coordinators.gone(topics) if topics else ()
     results: Results = {}
     for key, code in codes.items():
-        if isinstance(code, Again):
+        if isinstance(code, NoOutcome):
             results[key] = code
         elif code == unknown and key.topic_id in gone:
             results[key] = _outcome(key)
@@ -206,33 +206,35 @@ def _delete(node_id: int, batch: Sequence[Item], coordinators: ShareCoordinators
     return results
 
 
-def _change(items: Sequence[Item], send: Callable[[], Mapping[Key, int]]) -> dict[Key, int | Again]:
+def _change(
+    items: Sequence[PartitionTask], send: Callable[[], Mapping[SharePartition, int]]
+) -> dict[SharePartition, int | NoOutcome]:
     """The answers to a change. A change without an answer is of unknown fate if it was sent."""
     if not items:
         return {}
     try:
         codes = send()
-    except Lost as lost:
-        return {item.key: Again(is_uncertain=lost.is_sent) for item in items}
-    return {item.key: codes.get(item.key, Again(is_uncertain=True)) for item in items}
+    except NoAnswer as lost:
+        return {item.key: NoOutcome(is_uncertain=lost.is_sent) for item in items}
+    return {item.key: codes.get(item.key, NoOutcome(is_uncertain=True)) for item in items}
 
 
-def _end_or_again(key: Key, code: int) -> Result:
+def _end_or_again(key: SharePartition, code: int) -> Result:
     """The end of a partition with this answer. An error that passes is none, and neither is a permission that
     the service lacks: it may be granted.
     """
     is_open = code in RETRIABLE or code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-    return Again(code) if is_open else _outcome(key, code)
+    return NoOutcome(code) if is_open else _outcome(key, code)
 
 
-def _outcome(key: Key, code: int = ErrorCode.NONE) -> ShareStatePartition:
+def _outcome(key: SharePartition, code: int = ErrorCode.NONE) -> ShareStatePartition:
     return ShareStatePartition(key.topic_id, key.partition, code)
 
 
-def _batches(located: list[tuple[int, Item]]) -> Iterator[tuple[int, Sequence[Item]]]:
+def _batches(located: list[tuple[int, PartitionTask]]) -> Iterator[tuple[int, Sequence[PartitionTask]]]:
     """Batches of one coordinator and group, and of one kind."""
 
-    def place(one: tuple[int, Item]) -> tuple[int, str, bool]:
+    def place(one: tuple[int, PartitionTask]) -> tuple[int, str, bool]:
         node_id, item = one
         return node_id, item.key.group_id, item.is_deletion
 
