@@ -38,7 +38,7 @@ log = structlog.get_logger()
 
 
 class Seen(NamedTuple):
-    """What one record says, and what followed. `group` is the group after it, None if it has ended."""
+    """The content of one record, and what followed. `group` is the group after it, None if it has ended."""
 
     says: AnyRecord
     observed: Observation
@@ -162,7 +162,7 @@ class _Known:
 
 
 class StoredGroups:
-    """What the records say of all groups. For one thread.
+    """All groups as the records show them. For one thread.
 
     `kept_bytes` is about what the kept records take, until `forget_records`. `left_out`: there are more
     groups than MAX_GROUPS.

@@ -51,7 +51,7 @@ Progress = Callable[[int, int], None]
 
 
 class StoredRecord(NamedTuple):
-    """One record of a batch."""
+    """A record of a batch."""
 
     offset: int
     timestamp: int
@@ -60,7 +60,7 @@ class StoredRecord(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """One batch: `timestamp_ms` is its highest timestamp, `data` its bytes."""
+    """A batch: `timestamp_ms` is its highest timestamp, `data` its bytes."""
 
     timestamp_ms: int
     producer_id: int
@@ -69,7 +69,7 @@ class Batch(NamedTuple):
 
     @property
     def is_marker(self) -> bool:
-        """True for the end of a transaction."""
+        """Return True for the end of a transaction."""
         return bool(self.attributes & _CONTROL)
 
     @property
@@ -87,7 +87,7 @@ class Batch(NamedTuple):
 
     @property
     def is_commit(self) -> bool:
-        """True for a marker of a transaction that was committed. Raises KafkaError."""
+        """Return True for a marker of a transaction that was committed. Raises KafkaError."""
         return any(record.commit for record in DefaultRecordBatch(self.data))
 
     def records(self) -> list[StoredRecord]:

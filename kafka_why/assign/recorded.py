@@ -59,7 +59,7 @@ def _first(entries: Iterable[HistoryEntry], kind: EntryType, generation: int | N
 
 
 def _held_before(entries: Sequence[HistoryEntry], forming: HistoryEntry) -> Holdings | None:
-    """What the members held, by the ids that they have in the new generation."""
+    """Return what the members held, by the ids that they have in the new generation."""
     earlier = [entry for entry in entries if entry.seq < forming.seq]
     ended = next((place for place in reversed(range(len(earlier))) if earlier[place].type in _ENDS), None)
     if ended is None:

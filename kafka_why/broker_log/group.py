@@ -200,7 +200,7 @@ class _History:
             self._members[member_id] = None
 
     def _prepare(self, event: LogEvent) -> None:
-        """A rebalance begins. Lines before it may be about what led to it: their entries belong to it."""
+        """Begin a rebalance. Lines before it may be about what led to it: their entries belong to it."""
         generation = event.generation or 0
         if self._tail == self._first:
             self._state = GroupState.STABLE.value if generation else GroupState.EMPTY.value
@@ -233,7 +233,7 @@ class _History:
         return self._entry(replace(cause, **at))
 
     def _form(self, event: LogEvent) -> None:
-        """A generation is formed. The coordinator in Scala does not log that members join with their id."""
+        """Form a generation. The coordinator in Scala does not log that members join with their id."""
         self._generation = event.generation or self._generation
         number, pending = event.members, self._pending
         if number is not None and number == len(self._members) + len(pending) + (self.unnamed or 0):
@@ -248,7 +248,7 @@ class _History:
         self._enter(event, GroupState.COMPLETING_REBALANCE.value, members=self._all_members())
 
     def _bump(self, event: LogEvent) -> None:
-        """The group has another epoch. The lines just before are what led to it."""
+        """Give the group another epoch. The lines just before it say what led to it."""
         if self._tail == self._first:
             self.unnamed = 0 if (event.generation or 0) <= _FIRST_EPOCH_MAX else None
         if event.group_type or self._type not in BY_EPOCHS:
@@ -290,7 +290,7 @@ class _History:
         )
 
     def _end_without_line(self) -> None:
-        """The last member went, and no line about the epoch has followed."""
+        """End the last rebalance if the last member went and no line about the epoch has followed."""
         is_over = len(self._entries) > self._tail and not self._members and self.unnamed == 0
         if is_over and self._type in BY_EPOCHS and self._state not in (GroupState.EMPTY, ""):
             self._bump_without_line(self._generation + 1)
@@ -306,7 +306,9 @@ class _History:
         self._enter(event, state, assignment_epoch=self._target, members=self._all_members())
 
     def _reconcile(self, event: LogEvent) -> None:
-        """A member has an assignment. The rebalance ends with the last one, if all members are named."""
+        """Note that a member has an assignment. The rebalance ends with the last one, if all members are
+        named.
+        """
         is_stable = event.member_state in (None, "STABLE") and event.generation == self._target
         (self._at_target.add if is_stable else self._at_target.discard)(event.member_id or "")
         if self._is_open and self.unnamed == 0 and self._at_target >= self._members.keys():

@@ -1,4 +1,4 @@
-"""One line of a broker's log, in any layout: when it was written, by which broker, and its message.
+"""Parses a line of a broker's log, in any layout: its time, its broker and its message.
 
 Every line of a group coordinator has a prefix of Kafka's own, `[GroupCoordinator 1]: ` or the like. It
 divides a line of any layout: the time is before it and the message behind it, and at most the logger and the

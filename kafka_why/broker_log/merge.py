@@ -34,7 +34,7 @@ class Merged(NamedTuple):
 
 @dataclass(slots=True)
 class _Round:
-    """One rebalance of a classic group: what led to it, its beginning, what happened then, and its end.
+    """A rebalance of a classic group: what led to it, its beginning, what happened then, and its end.
 
     `forming` is the entry with its generation, None if there is none. `is_assigned`: a record of it must
     follow.

@@ -64,15 +64,15 @@ class Claims:
         return True
 
     def in_force(self) -> Claim | None:
-        """The claim in force, None if there is none."""
+        """Return the claim in force, None if there is none."""
         claims = sorted(self._claims.values(), key=lambda item: (-item[1].epoch, item[0]))
         return claims[0][1] if claims else None
 
     def after(self, epoch: int) -> Claim | None:
-        """The claim in force if its epoch is later than this one."""
+        """Return the claim in force if its epoch is later than this one, else None."""
         in_force = self.in_force()
         return in_force if in_force is not None and in_force.epoch > epoch else None
 
     def ids(self) -> list[str]:
-        """The ids of all claims that were not removed."""
+        """Return the ids of all claims that were not removed."""
         return list(self._claims)

@@ -35,7 +35,7 @@ MESSAGE_MAX_CHARS = 16_384
 
 
 def clock_record(time_ms: int, owner_epoch: int | None = None) -> bytes:
-    """A clock record. It attests that every request with a timestamp up to `time_ms` precedes it or is
+    """Return a clock record. It attests that every request with a timestamp up to `time_ms` precedes it or is
     readable already. `owner_epoch` is the epoch of the appending coordinator's claim
     (`streaming.service.ownership.owner`), None if it made none.
     """
@@ -45,14 +45,14 @@ def clock_record(time_ms: int, owner_epoch: int | None = None) -> bytes:
 
 
 class Clock(NamedTuple):
-    """What a clock record says. `owner_epoch` is None if its sender made no claim."""
+    """The content of a clock record. `owner_epoch` is None if its sender made no claim."""
 
     time_ms: int
     owner_epoch: int | None
 
 
 def is_clock_record(key: bytes | None, value: bytes | None) -> bool:
-    """Whether a record of the requests topic is a clock record."""
+    """Return True if a record of the requests topic is a clock record."""
     return clock_of(key, value) is not None
 
 
@@ -122,7 +122,9 @@ class CommittedOffset(Struct, frozen=True, kw_only=True):
 
 
 def offset_key(group_id: str, topic: str, partition: int) -> bytes:
-    """The key of a record of the offsets topic. It is a JSON array, so it is unambiguous for any names."""
+    """Return the key of a record of the offsets topic. It is a JSON array, so it is unambiguous for any
+    names.
+    """
     return encode((group_id, topic, partition))
 
 
@@ -165,7 +167,7 @@ class PendingTransaction(Struct, frozen=True, kw_only=True):
 
 
 def transaction_key(group_id: str, producer_id: int, request: str) -> bytes:
-    """The key of a record of the transactions topic: a JSON array."""
+    """Return the key of a record of the transactions topic: a JSON array."""
     return encode((group_id, producer_id, request))
 
 
@@ -244,22 +246,22 @@ def refuse_unread(value: bytes, reason: Reason, message: str) -> Refusal:
 
 
 def request_id(topic: str, partition: int, offset: int, n: int | None = None) -> str:
-    """The id of a record of the requests topic, or of request `n` of the pack in that record."""
+    """Return the id of a record of the requests topic, or of request `n` of the pack in that record."""
     record = f"{topic}-{partition}-{offset}"
     return record if n is None else f"{record}#{n}"
 
 
 def is_packed(request_id: str) -> bool:
-    """Whether this is the id of a request that came in a pack. Names of topics have no `#`."""
+    """Return True if this is the id of a request that came in a pack. Names of topics have no `#`."""
     return "#" in request_id
 
 
 def number_in_pack(request_id: str) -> int:
-    """The number of the request in its record, 0 for the only one. Raises ValueError."""
+    """Return the number of the request in its record, 0 for the only one. Raises ValueError."""
     return int(request_id.partition("#")[2] or 0)
 
 
 def record_of(request_id: str) -> tuple[str, int, int]:
-    """The topic, partition and offset of the record with this request. Raises ValueError."""
+    """Return the topic, partition and offset of the record with this request. Raises ValueError."""
     topic, partition, offset = request_id.partition("#")[0].rsplit("-", 2)
     return topic, int(partition), int(offset)

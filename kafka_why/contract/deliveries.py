@@ -82,8 +82,8 @@ class Suspect(Struct, kw_only=True, omit_defaults=True, gc=False):
 
 
 class GroupDeliveries(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one gateway counted of one share group. The broker's time of the record is the end of the time
-    that it is about, `took_ms` its length.
+    """The deliveries of one share group that one gateway counted. The broker's time of the record is the end
+    of the time that it is about, `took_ms` its length.
 
     `others` has the sums of the partitions and members beyond the bound of `rows`. `lock_ms` is the latest
     AcquisitionLockTimeoutMs, 0 if none is known. `is_limit_known`: the brokers said what
@@ -107,17 +107,17 @@ _decoder = msgspec.json.Decoder(GroupDeliveries)
 
 
 def deliveries_key(record: GroupDeliveries, number: int) -> bytes:
-    """The key of a gateway's `number`th record. No other record has it, so compaction keeps each."""
+    """Return the key of a gateway's `number`th record. No other record has it, so compaction keeps each."""
     return encode([record.group_id, None, record.gateway_id, number])
 
 
 def is_of_deliveries(key: bytes | None, group_id: str) -> bool:
-    """Whether this is the key of such a record of the group."""
+    """Return True if this is the key of such a record of the group."""
     return key is not None and key.startswith(encode([group_id, None])[:-1] + b",")
 
 
 def decode_deliveries(value: bytes) -> GroupDeliveries | None:
-    """What a record's value says, None if it is of a later version or unreadable."""
+    """Return what a record's value says, None if it is of a later version or unreadable."""
     try:
         found = _decoder.decode(value)
     except msgspec.DecodeError:

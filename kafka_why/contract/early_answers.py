@@ -49,7 +49,7 @@ class ReplicaId(NamedTuple):
 
 
 class AsOf(NamedTuple):
-    """What an early answer says of itself: its replica, and the greatest time in ms that the replica has
+    """The origin of an early answer: its replica, and the greatest time in ms that the replica has
     acted on. This is a request's append time, or an attested time by which it fired deadlines.
     """
 
@@ -86,13 +86,13 @@ def commits_of(headers: Headers | None) -> Commits:
 
 
 def is_by_query(headers: Headers | None) -> bool:
-    """Whether a record of the responses topic is the query's: neither early answers nor a marker."""
+    """Return True if a record of the responses topic is the query's: neither early answers nor a marker."""
     return not any(name in (_EARLY, _MARKER) for name, _ in headers or ())
 
 
 def marker_headers(first: ReplicaId) -> list[tuple[str, bytes]]:
-    """The headers of a marker, a record without a value: after it, answers of replicas before `first` do not
-    count.
+    """Return the headers of a marker, a record without a value: after it, answers of replicas before `first`
+    do not count.
     """
     return [(_MARKER, b"%d.%d" % first)]
 
@@ -120,7 +120,8 @@ def _replica_id(text: bytes) -> ReplicaId:
 
 
 class EarlyAnswers:
-    """Which records of the responses topic count, for a reader that gets each partition's in order.
+    """Filter of the records of the responses topic that count, for a reader that gets each partition's in
+    order.
 
     A reader that begins in the middle needs no earlier marker. A replaced replica meets the clock record of
     the later owner in the requests topic before any request of this reader.
@@ -130,8 +131,8 @@ class EarlyAnswers:
         self._first: dict[Hashable, ReplicaId] = {}
 
     def counts(self, partition: Hashable, headers: Headers | None) -> bool:
-        """Whether a record with answers counts: False for a marker and for answers of a replaced replica, and
-        where such a header cannot be read.
+        """Return True if a record with answers counts: False for a marker and for answers of a replaced
+        replica, and where such a header cannot be read.
         """
         if not headers:
             return True
@@ -150,7 +151,7 @@ class EarlyAnswers:
 
 
 def lists_changed(value: bytes) -> bool:
-    """Whether an early answer lists groups that have changed (`DescribeGroupResponse.changed`). The query
-    never gives it. Raises msgspec.DecodeError.
+    """Return True if an early answer lists groups that have changed (`DescribeGroupResponse.changed`). The
+    query never gives it. Raises msgspec.DecodeError.
     """
     return _listing.decode(value).changed is not UNSET

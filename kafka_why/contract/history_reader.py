@@ -152,7 +152,7 @@ class HistoryReader:
         return {key: sorted(missing) for key, missing in self._missing.items()}
 
     def is_new(self, event: AnyHistoryEntry) -> bool:
-        """Whether this entry is new. Entries of one group must come in the log's order."""
+        """Return True if this entry is new. Entries of one group must come in the log's order."""
         key = (event.group_id, event.incarnation)
         last_seq = self._last_seq.get(key)
         if last_seq is None:

@@ -1,10 +1,9 @@
-"""The topics of one coordinator: their names, partitions and size limits."""
+"""The topics of one coordinator: their names, partitions and size limits. These follow from
+`max.message.bytes` of two topics.
+"""
 
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
-
-# The limits on sizes, in bytes. All of them follow from `max.message.bytes` of two topics.
-
 
 MIB = 1024 * 1024
 
@@ -111,7 +110,7 @@ class TopicLayout:
 
     @classmethod
     def named(cls, prefix: str = DEFAULT_PREFIX, **sizes: Any) -> "TopicLayout":
-        """The layout whose topics are `<prefix>-requests`, `-responses`, and so on."""
+        """Return the layout whose topics are `<prefix>-requests`, `-responses`, and so on."""
         return cls(
             requests_topic=f"{prefix}-requests",
             responses_topic=f"{prefix}-responses",
@@ -129,7 +128,7 @@ class TopicLayout:
 
     @classmethod
     def observed(cls, prefix: str, partitions: int) -> "TopicLayout":
-        """The layout of an observer whose topics have so many partitions each."""
+        """Return the layout of an observer whose topics have so many partitions each."""
         return replace(cls.named(prefix, request_partitions=partitions), is_observed=True)
 
     @property

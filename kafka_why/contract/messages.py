@@ -10,9 +10,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from kafka_why.contract.errors import ErrorCode
 
-# Settings as they are stored and shown.
-
-
 SettingValue = int | str
 """The value of a setting where settings are stored and shown. A list of names is a text with commas."""
 
@@ -96,11 +93,8 @@ class ReleaseGroup(Request[ReleaseGroupResponse], frozen=True, kw_only=True, tag
     """
 
 
-# Whose group it is: Kafka's or RocketMQ's.
-
-
 class GroupType(StrEnum):
-    """Whose group it is. Groups of one type share a step, and may be converted into each other."""
+    """The product whose group it is. Groups of one type share a step and can be converted into each other."""
 
     KAFKA = "Kafka"
     ROCKETMQ = "RocketMQ"

@@ -22,25 +22,25 @@ NO_PACKS = "this coordinator reads no packs"
 
 
 def slot_of(group_id: str) -> int:
-    """The slot of a group's requests."""
+    """Return the slot of a group's requests."""
     return crc32(group_id.encode()) % PACK_SLOTS
 
 
 def pack_key(slot: int) -> bytes:
-    """The key of a pack of this slot's requests."""
+    """Return the key of a pack of this slot's requests."""
     return b"%d" % slot
 
 
 def pack(messages: Iterable[bytes]) -> bytes:
-    """The value of a record that carries these messages, each without a line feed."""
+    """Return the value of a record that carries these messages, each without a line feed."""
     return PACK_PREFIX + b"\n".join(messages)
 
 
 def is_pack(value: bytes) -> bool:
-    """Whether the value of a record is a pack."""
+    """Return True if the value of a record is a pack."""
     return value.startswith(PACK_PREFIX)
 
 
 def unpack(value: bytes) -> Sequence[bytes]:
-    """The messages of a record's value, which is a pack or one message."""
+    """Return the messages of a record's value, which is a pack or one message."""
     return value[len(PACK_PREFIX) :].split(b"\n") if is_pack(value) else (value,)

@@ -5,9 +5,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-# The phase of a coordinator's process.
-
-
 NO_REPLICA = "off"
 
 
@@ -79,7 +76,7 @@ class ReplicaState(Struct, frozen=True, kw_only=True):
 
     @property
     def phrase(self) -> str:
-        """What it does, and why it does not answer."""
+        """The phase and, if it does not answer, the reason."""
         return f"{self.phase}: {self.reason}" if self.reason else self.phase
 
 
@@ -91,9 +88,6 @@ NOT_STARTED = ReplicaState(phase=ReplicaPhase.SEEDING, reason="no query has star
 
 
 PHASES = (NO_REPLICA_STATE.phase, *(phase.value for phase in ReplicaPhase))
-
-
-# The tasks for the cluster's share coordinators, as a coordinator's process reports them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +109,9 @@ class ShareStateSummary:
     alarm: str | None = None
 
 
-# The transactions with pending offsets, as a coordinator's process reports them.
-
-
 @dataclass(frozen=True, slots=True)
 class TransactionsSummary:
-    """What operators see: the open entries, the age of the oldest in ms, the markers not read yet, the
+    """Figures for operators: the open entries, the age of the oldest in ms, the markers not read yet, the
     entries decided so far by outcome, and the alarms.
     """
 

@@ -61,7 +61,7 @@ _decode = msgspec.json.Decoder(SightingRecord).decode
 
 
 def sighting_key(group_id: str, partition: int) -> bytes:
-    """The key of a record about this group."""
+    """Return the key of a record about this group."""
     return b"%d/%b" % (partition, group_id.encode())
 
 

@@ -15,7 +15,8 @@ POLL_IDLE_RATIO = "consumer.poll.idle.ratio.avg"
 
 
 class MemberTelemetry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What a member's client said in one push. The broker's time of the record is the time of the push.
+    """The metrics that a member's client pushed at once. The broker's time of the record is the time of the
+    push.
 
     `metrics` are the values by Kafka's names without the prefix `org.apache.kafka.`, in Kafka's units. The
     client says which group and member it is; `principal`, `client_id` and `client_host` are known to the
@@ -39,17 +40,19 @@ _decoder = msgspec.json.Decoder(MemberTelemetry)
 
 
 def telemetry_key(group_id: str, member_id: str) -> bytes:
-    """The key of a member's records. The topic is compacted, so it keeps the last one of each member."""
+    """Return the key of a member's records. The topic is compacted, so it keeps the last one of each
+    member.
+    """
     return encode([group_id, member_id])
 
 
 def is_of_group(key: bytes | None, group_id: str) -> bool:
-    """Whether this is the key of a member of the group."""
+    """Return True if this is the key of a member of the group."""
     return key is not None and key.startswith(encode([group_id])[:-1] + b',"')
 
 
 def decode_telemetry(value: bytes) -> MemberTelemetry | None:
-    """What a record's value says, None if it is of a later version or unreadable."""
+    """Return what a record's value says, None if it is of a later version or unreadable."""
     try:
         found = _decoder.decode(value)
     except msgspec.DecodeError:

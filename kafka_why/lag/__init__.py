@@ -1,1 +1,1 @@
-"""How far groups are behind, and what hurts: the definitions, once, and what they are found from."""
+"""The lag of groups, and the troubles that follow from it: definitions, and the data that they need."""

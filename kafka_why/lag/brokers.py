@@ -1,4 +1,4 @@
-"""What the brokers are asked for lags: the bounds of logs, and records by their timestamps.
+"""Polls the brokers for lags: the bounds of logs, and records by their timestamps.
 
 Only ListOffsets and Metadata, for which DESCRIBE on a topic is enough: no record is read.
 """

@@ -1,4 +1,4 @@
-"""What lag is, and when it hurts: each definition once, for the page, the metrics, the alerts and `groups`.
+"""The definitions of lag and of its troubles, for the page, the metrics, the alerts and `groups`.
 
 Pure: no clock and no IO. docs/lag.md has the same in words.
 """
@@ -11,9 +11,6 @@ from kafka_why.contract.kafka.history import GroupState
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, ProtocolError
 
-# A partition's name, and the bounds of its log.
-
-
 Partition: TypeAlias = tuple[str, int]
 """A topic, and a partition's number."""
 
@@ -24,9 +21,6 @@ class LogBounds:
 
     earliest: int
     latest: int
-
-
-# Which member holds which partition, by the view of a group on the groups topic.
 
 
 _SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value)
@@ -47,7 +41,9 @@ class Ownership:
     topics: frozenset[str] | None = None
 
     def wants(self, topic: str) -> bool:
-        """Whether the group is to consume a topic. Without members it is whatever it has an offset of."""
+        """Return True if the group is to consume a topic. Without members it is whatever it has an
+        offset of.
+        """
         return self.topics is None or topic in self.topics
 
 
@@ -90,7 +86,7 @@ BEHIND_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a committed offset is behind, and since when.
+    """The lag of a committed offset, and since when it lasts.
 
     `offset` is the committed offset, `committed_ms` the time of its last commit, `stands_since_ms` the time
     of the first commit of this offset in a row, as far as it is known. `records` is the lag in records, None
@@ -109,12 +105,13 @@ class PartitionLag:
 
 
 def next_offset(committed: int, bounds: LogBounds) -> int:
-    """The offset of the next record that a consumer can get: not before the log's beginning."""
+    """Return the offset of the next record that a consumer can get: not before the log's beginning."""
     return max(committed, bounds.earliest)
 
 
 def lag_records(committed: int, bounds: LogBounds) -> int:
-    """The number of offsets from the committed one to the end of the log, of those that the log still has.
+    """Return the number of offsets from the committed one to the end of the log, of those that the log still
+    has.
 
     Never below 0: a committed offset may be beyond the end of a topic that was made anew.
     """
@@ -122,7 +119,8 @@ def lag_records(committed: int, bounds: LogBounds) -> int:
 
 
 def lag_ms(next_record_ms: int, newest_ms: int) -> int:
-    """The time of the newest record less the time of the record at the committed offset. Never below 0.
+    """Return the time of the newest record less the time of the record at the committed offset. Never below
+    0.
 
     Both times are of the same kind: when the records were seen to come, or their timestamps.
     """
@@ -130,7 +128,7 @@ def lag_ms(next_record_ms: int, newest_ms: int) -> int:
 
 
 def rises(lows: Sequence[int], highs: Sequence[int]) -> bool:
-    """Whether the lag rises over the window, by the least and the greatest lag of each of its steps.
+    """Return True if the lag rises over the window, by the least and the greatest lag of each of its steps.
 
     Each lag at the end of the window is above each lag at its beginning, so the ups and downs between two
     commits are no rise.
@@ -139,7 +137,8 @@ def rises(lows: Sequence[int], highs: Sequence[int]) -> bool:
 
 
 def is_stuck(lag: PartitionLag, owner: str | None, now_ms: int) -> bool:
-    """Whether the committed offset stands while records come and a member with a session holds the partition.
+    """Return True if the committed offset stands while records come and a member with a session holds the
+    partition.
 
     One of the records that came while it stood has waited for STUCK_MS. A partition whose end does not grow
     is not stuck: nobody knows whether its consumer is paused or has nothing to do.
@@ -148,13 +147,15 @@ def is_stuck(lag: PartitionLag, owner: str | None, now_ms: int) -> bool:
 
 
 def is_falling_behind(lag: PartitionLag, now_ms: int) -> bool:
-    """Whether the lag rises over the window although the group commits, and is over BEHIND_MS by now."""
+    """Return True if the lag rises over the window although the group commits, and is over BEHIND_MS
+    by now.
+    """
     is_behind = lag.rises and (lag.ms is None or lag.ms > BEHIND_MS)
     return is_behind and now_ms - lag.stands_since_ms < WINDOW_MS
 
 
 def has_no_owner(lag: PartitionLag, topic: str, partition: int, ownership: Ownership, now_ms: int) -> bool:
-    """Whether records wait at a partition that no member holds, although the group wants its topic.
+    """Return True if records wait at a partition that no member holds, although the group wants its topic.
 
     That has been so for STUCK_MS, in which the group settled and nobody committed: a consumer that commits
     without joining is its owner. A group without members wants each topic of which it has an offset.
@@ -166,7 +167,7 @@ def has_no_owner(lag: PartitionLag, topic: str, partition: int, ownership: Owner
 
 @dataclass(frozen=True, slots=True)
 class Troubles:
-    """What hurts in one group, by partition."""
+    """The partitions of one group that are in trouble."""
 
     stuck: dict[Partition, PartitionLag] = field(default_factory=dict)
     falling_behind: dict[Partition, PartitionLag] = field(default_factory=dict)

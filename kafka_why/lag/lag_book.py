@@ -122,7 +122,7 @@ class LagBook:
             commit.came_offset, commit.came_ms, commit.is_rough = offset, came[1].ms, False
 
     def topics(self) -> set[str]:
-        """The topics with a committed offset."""
+        """Return the topics with a committed offset."""
         return {topic for commits in self._groups.values() for topic, _ in commits}
 
     def behind(self) -> list[str]:
@@ -133,7 +133,7 @@ class LagBook:
         return sum(map(len, self._groups.values()))
 
     def has_offsets(self, group_id: str) -> bool:
-        """Whether a group has a committed offset."""
+        """Return True if a group has a committed offset."""
         return group_id in self._groups
 
     def wanted_times(self) -> dict[Partition, int]:
@@ -226,7 +226,7 @@ class LagBook:
 
 
 def _time_between(before: Seen, last: Seen, offset: int) -> int:
-    """The time of a record from one to another, as if those between the two came evenly."""
+    """Return the time of a record between two others, as if the records between these came evenly."""
     if offset == before.offset:
         return before.ms
     return before.ms + (last.ms - before.ms) * (offset - before.offset) // (last.offset - before.offset)

@@ -43,13 +43,13 @@ class LogHistory:
             samples.add(log.latest, at_ms)
 
     def bounds(self, partition: Partition) -> LogBounds | None:
-        """The last known bounds, None if there are none."""
+        """Return the last known bounds, None if there are none."""
         samples = self._samples.get(partition)
         return None if samples is None else LogBounds(samples.earliest, samples.ends[-1])
 
     def came(self, partition: Partition, offset: int) -> tuple[Seen | None, Seen] | None:
-        """The record at `offset` came after the first of these and not after the second. None if it is not
-        known to be there. The first is None if it was there at the first sample.
+        """Return two records: the one at `offset` came after the first and not after the second. None if it
+        is not known to be there. The first is None if it was there at the first sample.
         """
         samples = self._samples.get(partition)
         place = 0 if samples is None else bisect_right(samples.ends, offset)
@@ -59,12 +59,12 @@ class LogHistory:
         return before, Seen(samples.ends[place] - 1, samples.first_ms[place])
 
     def newest_ms(self, partition: Partition) -> int | None:
-        """When the newest record was first seen, None if nothing is known."""
+        """Return when the newest record was first seen, None if nothing is known."""
         samples = self._samples.get(partition)
         return None if samples is None else samples.first_ms[-1]
 
     def grew_ms(self, partition: Partition, since_ms: int) -> int | None:
-        """When a record that came after a time was first seen, None if none is known."""
+        """Return when a record that came after a time was first seen, None if none is known."""
         samples = self._samples.get(partition)
         if samples is None:
             return None
@@ -106,9 +106,6 @@ class _Samples:
             setattr(self, name, array("q", (values[place] for place in reversed(kept))))
 
 
-# Lags of one partition over a window: the least and the greatest of each step.
-
-
 STEP_MS = WINDOW_MS // STEPS
 
 
@@ -139,5 +136,5 @@ class Trend:
 
     @property
     def rises(self) -> bool:
-        """Whether the lag rises over the window, which has to be full."""
+        """Return True if the lag rises over the window, which has to be full."""
         return rises(self._lows, self._highs)

@@ -1,4 +1,4 @@
-"""What is wrong becomes two messages: one when it has begun, one when it has ended."""
+"""Turns each trouble into two messages: one when it has begun, one when it has ended."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

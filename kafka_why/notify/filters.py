@@ -1,4 +1,4 @@
-"""Which messages a receiver wants."""
+"""Selects the messages that a receiver wants."""
 
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -19,7 +19,7 @@ class Filter:
     least_ms: int = 0
 
     def wants(self, message: Message, now_ms: int) -> bool:
-        """Whether this message is to be sent. What lasts has lasted until `now_ms`."""
+        """Return True if this message is to be sent. What lasts has lasted until `now_ms`."""
         if message.kind not in self.kinds or not self._wants_group(message.group):
             return False
         return (now_ms if message.ended_ms is None else message.ended_ms) - message.began_ms >= self.least_ms

@@ -72,7 +72,7 @@ class Message(Struct, frozen=True, kw_only=True):
 
     @property
     def name(self) -> tuple[str, Status]:
-        """What tells it from every other message."""
+        """The unique name of the message."""
         return self.id, self.status
 
 

@@ -34,7 +34,7 @@ _READER = "notify"
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """How messages are sent. `post` sends a body, and `per_minute` is the limit of requests."""
+    """The way in which messages are sent. `post` sends a body, and `per_minute` is the limit of requests."""
 
     post: Callable[[bytes], Answer]
     shape: Shape

@@ -1,4 +1,4 @@
-"""When the next request may be sent: the rate limit, and the pauses after failures."""
+"""Decides when the next request may be sent: the rate limit, and the pauses after failures."""
 
 from collections import deque
 from collections.abc import Callable
@@ -23,7 +23,7 @@ class RateLimit:
         return max(self._sent_s[0] + MINUTE_S - now_s, 0.0)
 
     def sent(self, now_s: float) -> None:
-        """A request was sent."""
+        """Count a request that was sent."""
         self._sent_s.append(now_s)
 
 
@@ -43,5 +43,5 @@ class BackOff:
         return max(pause_s, min(retry_after_s or 0.0, LONGEST_RETRY_AFTER_S))
 
     def worked(self) -> None:
-        """A request did not fail."""
+        """Begin anew with the shortest pause, because a request did not fail."""
         self._next_s = FIRST_PAUSE_S

@@ -22,9 +22,9 @@ _FIGURES = re.compile(r"[:\d]")
 
 
 class Sources:
-    """What the page knows of groups and of the coordinator. `read_age_s` returns how long ago the topics were
-    read. `topics` is None without topics of ours, and `state` if nobody said where the coordinator's metrics
-    are.
+    """The page's knowledge of groups and of the coordinator. `read_age_s` returns how long ago the topics
+    were read. `topics` is None without topics of ours, and `state` if nobody said where the coordinator's
+    metrics are.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Sources:
 
     @property
     def is_current(self) -> bool:
-        """Whether the topics were read to their ends, and not long ago."""
+        """Return True if the topics were read to their ends, and not long ago."""
         return self._fleet.is_complete and self._read_age_s() <= MAX_READ_AGE_S
 
     def troubles(self, now_ms: int) -> Iterator[Trouble]:

@@ -103,5 +103,5 @@ def _ended(entries: Iterable[HistoryEntry]) -> list[Rebalance]:
 
 
 def _name(r: Rebalance) -> _Name:
-    """What names a rebalance also when its first entries were forgotten."""
+    """Return a name that a rebalance keeps when its first entries are forgotten."""
     return r.incarnation, r.ended_ms, r.generation_to

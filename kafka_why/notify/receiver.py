@@ -1,4 +1,4 @@
-"""One HTTP request to the receiver, and what its answer means.
+"""Sends a request to the receiver, and interprets its answer.
 
 Addresses and tokens are read for each request, so that a file can be replaced while notify runs. No text that
 comes from here has them.
@@ -154,7 +154,7 @@ def url_in(path: Path) -> str:
 
 
 def is_private(url: str) -> bool:
-    """Whether nobody on the way to this address can read what is sent."""
+    """Return True if nobody on the way to this address can read what is sent."""
     found = urlsplit(url)
     try:
         is_loopback = ip_address(found.hostname or "").is_loopback

@@ -30,7 +30,7 @@ _NEVER = "0001-01-01T00:00:00Z"
 
 
 class Shape(NamedTuple):
-    """How messages are written. `body` returns the body of a request, in JSON, from messages and the time in
+    """A format of requests. `body` returns the body of a request, in JSON, from messages and the time in
     milliseconds. A request has `max_messages`. `again_ms` is the time after which what lasts is sent again,
     None for never.
     """
@@ -47,13 +47,15 @@ def _json(messages: Sequence[Message], now_ms: int) -> bytes:
 
 
 def _short(message: Message) -> Message:
-    """The message for a program: ids are as they are, unless they are too long."""
+    """Return the message for a program: ids are as they are, unless they are too long."""
     group = None if message.group is None else shortened_id(message.group)
     return replace(message, id=shortened_id(message.id), subject=shortened_id(message.subject), group=group)
 
 
 def _slack(messages: Sequence[Message], now_ms: int) -> bytes:
-    """A message of an incoming webhook: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks"""
+    """Encode for an incoming webhook:
+    https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks
+    """
     text = "\n".join(map(_slack_text, messages))
     return msgspec.json.encode({"text": text, "unfurl_links": False, "unfurl_media": False})
 
@@ -70,12 +72,14 @@ def _slack_text(message: Message) -> str:
 
 
 def _slack_escaped(text: str) -> str:
-    """Slack's three control characters, so that no name of a group mentions a channel or makes a link."""
+    """Escape Slack's three control characters, so that no name of a group mentions a channel or makes
+    a link.
+    """
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _alerts(messages: Sequence[Message], now_ms: int) -> bytes:
-    """The body of `POST /api/v2/alerts` of Alertmanager."""
+    """Return the body of `POST /api/v2/alerts` of Alertmanager."""
     return msgspec.json.encode([_alert(message, _fires_until_ms(message, now_ms)) for message in messages])
 
 
@@ -84,8 +88,8 @@ def _fires_until_ms(message: Message, now_ms: int) -> int:
 
 
 def _alert(message: Message, ends_ms: int | None) -> dict[str, Any]:
-    """An alert. Its labels are its name for Alertmanager: two rebalances of a group within the time that an
-    alert fires are one alert.
+    """Return an alert. Its labels are its name for Alertmanager: two rebalances of a group within the time
+    that an alert fires are one alert.
     """
     labels = {"alertname": _alert_name(message.kind), "severity": _severity(message.kind)}
     labels |= (
@@ -118,7 +122,7 @@ def _severity(kind: str) -> str:
 
 
 def _webhook(messages: Sequence[Message], now_ms: int) -> bytes:
-    """What Alertmanager sends to webhooks, version 4: https://prometheus.io/docs/alerting/latest/configuration
+    """Encode as Alertmanager does for webhooks, version 4: https://prometheus.io/docs/alerting/latest/configuration
 
     A rebalance is an alert that is resolved already. The whole fires if one of its alerts does.
     """

@@ -1,4 +1,5 @@
-"""What outlives the process, as one file: how far the events topic was told, and what is wrong and was told.
+"""The state that outlives the process, as one file: the positions in the topic, and the troubles that were
+sent.
 
 It is replaced as a whole, after the receiver has accepted a message. So a crash between the two repeats the
 message, and none is lost.
@@ -53,11 +54,11 @@ class Kept:
 
     @property
     def open(self) -> list[Message]:
-        """What is wrong, as far as receivers were told."""
+        """The troubles of which receivers know the beginning."""
         return list(self._content.open.values())
 
     def deliver(self, messages: Sequence[Message], taken: Taken) -> None:
-        """The receiver has these messages, or will never accept them. `save` keeps that."""
+        """Note that the receiver has these messages, or will never accept them. `save` keeps that."""
         content = self._content
         for message in messages:
             if message.status is Status.BEGAN:

@@ -1,4 +1,4 @@
-"""What differs between the members of a classic group before and after, and the rebalance that it means."""
+"""Compares the members of a classic group before and after, and records the rebalance that follows."""
 
 from collections.abc import Callable, Sequence
 
@@ -15,7 +15,9 @@ from kafka_why.observed.records import ClassicMember
 
 
 class Change(Struct, frozen=True):
-    """What differs. `back` are static members under a new id, with the former one."""
+    """The difference of two lists of members. `back` are static members under a new id, with the
+    former one.
+    """
 
     joined: list[ClassicMember]
     gone: list[ClassicMember]
@@ -99,7 +101,7 @@ _ROWS = ("OB4", "OB3", "OB5", "OB6")
 
 
 def why_gone(seen: Observation, member: ClassicMember, at_ms: int) -> str:
-    """What is known of a member of the group that is gone at `at_ms`."""
+    """Return what is known of a member of the group that is gone at `at_ms`."""
     group = seen.group
     assert group.classic is not None
     held, since_ms = group.held_by(member), group.classic.since_ms
@@ -159,7 +161,7 @@ def _about(member: ClassicMember) -> dict[str, str | None]:
 
 
 def topics_of(protocol_type: str | None, member: ClassicMember) -> tuple[str, ...] | None:
-    """The topics that a member subscribes to, None if its bytes are not of Kafka's consumer."""
+    """Return the topics that a member subscribes to, None if its bytes are not of Kafka's consumer."""
     if protocol_type != PROTOCOL_TYPE:
         return None
     try:

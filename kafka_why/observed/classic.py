@@ -3,6 +3,9 @@
 Kafka writes a generation when its leader has sent the assignment, or when it has no members. So the members
 and what they have are known, and when the generation was formed. What happened between two generations is
 not in the log: the differences are all there is.
+
+When a group changes its protocol, Kafka removes the records of the old one and writes those of the new one at
+one time. A group with members is never deleted, so the removal of its records is a conversion.
 """
 
 from collections.abc import Sequence
@@ -33,14 +36,14 @@ def observe_generation(seen: Observation, now: ClassicGeneration) -> None:
 
 
 def find_again(seen: Observation, now: ClassicGeneration) -> None:
-    """The group is another one of this name: the records that ended the one before are missing."""
+    """Begin anew with another group of this name: the records that ended the one before are missing."""
     seen.lose()
     seen.group.classic, seen.group.sightings = None, []
     _find(seen, now)
 
 
 def _find(seen: Observation, now: ClassicGeneration) -> None:
-    """The first generation that was read of this group."""
+    """Take the first generation that was read of this group."""
     group = seen.group
     if _is_first(now) and group.seq == CREATION:
         seen.record("OB14", EntryType.GROUP_CREATED, _FIRST, at_ms=_formed_ms(seen, now))
@@ -62,15 +65,16 @@ def _find(seen: Observation, now: ClassicGeneration) -> None:
 
 
 def _is_first(now: ClassicGeneration) -> bool:
-    """Whether all members came in the group's first generation. Kafka 3.9 writes nothing before that one, nor
-    does any version if the group had offsets. A static member may have come later, in the place of another.
+    """Return True if all members came in the group's first generation. Kafka 3.9 writes nothing before that
+    one, nor does any version if the group had offsets. A static member may have come later, in the place of
+    another.
     """
     has_static = any(m.group_instance_id is not None for m in now.members)
     return now.generation == 1 and bool(now.members) and not has_static
 
 
 def _rebalance(seen: Observation, now: ClassicGeneration) -> None:
-    """A later generation: who came and went since the one before, and what they have now."""
+    """Take a later generation: who came and went since the one before, and what they have now."""
     formed_ms = _formed_ms(seen, now)
     skipped = _skipped(seen.group.generation, now.generation)
     was_told = any(sighting.is_told for sighting in seen.group.sightings)
@@ -114,7 +118,7 @@ def _change(seen: Observation, now: ClassicGeneration) -> Change:
 
 
 def _skipped(before: int, now: int) -> str:
-    """What is to say of the generations between these two."""
+    """Return what is to say of the generations between these two."""
     skipped = range(before + 1, now)
     if not skipped:
         return ""
@@ -138,7 +142,7 @@ def _record_stable(seen: Observation, rule: str, now: ClassicGeneration, reason:
 
 
 def _replace_in_place(seen: Observation, now: ClassicGeneration) -> None:
-    """The same generation again: a static member came back and took its place without a rebalance.
+    """Take the same generation again: a static member came back and took its place without a rebalance.
 
     A lower generation is one of another group of this name, whose beginning is not in the log.
     """
@@ -152,7 +156,7 @@ def _replace_in_place(seen: Observation, now: ClassicGeneration) -> None:
 
 
 def _formed_ms(seen: Observation, now: ClassicGeneration) -> int:
-    """When the generation was formed, or of records before Kafka 2.1 when it had its assignment."""
+    """Return when the generation was formed. Records before Kafka 2.1 say only when it had its assignment."""
     if now.since_ms is None:
         return seen.at.time_ms
     return min(max(now.since_ms, seen.group.told_ms), seen.at.time_ms)
@@ -173,16 +177,10 @@ def _all_topics(subscribed: Sequence[tuple[str, ...] | None]) -> list[str] | Non
 
 
 def _where_they_differ(by_member: dict[str, tuple[str, ...] | None]) -> dict[str, list[str]] | None:
-    """What each member subscribes to, None if all subscribe to the same."""
+    """Return what each member subscribes to, None if all subscribe to the same."""
     if len(set(by_member.values())) < 2 or None in by_member.values():
         return None
     return {member_id: list(topics or ()) for member_id, topics in by_member.items()}
-
-
-# Groups that change their protocol or end. Rows OB12 and OB13.
-#
-# Kafka removes the records of the old protocol and writes those of the new one at one time. A group with
-# members is never deleted, so the removal of its records is a conversion.
 
 
 # A group without members makes way for one of another type: GroupMetadataManager.getOrMaybeCreate*Group.
@@ -193,7 +191,7 @@ _ENDED = (
 
 
 def remove_classic(seen: Observation) -> None:
-    """The record of a classic group was removed."""
+    """Take the removal of a classic group's record."""
     group = seen.group
     if group.classic is None and group.seq == CREATION:  # it may have been converted
         seen.is_over, seen.removed_ms = True, seen.at.time_ms
@@ -214,14 +212,14 @@ def remove_classic(seen: Observation) -> None:
 
 
 def remove_epochs(seen: Observation) -> None:
-    """The group epoch was removed. The records of members were removed before."""
+    """Take the removal of the group epoch. The records of members were removed before."""
     group = seen.group
     if group.epochs is None or not group.epochs.subscriptions:
         seen.delete("OB12", _ENDED)
 
 
 def become_classic(seen: Observation, now: ClassicGeneration) -> None:
-    """The group of the consumer protocol is a classic group from this record on."""
+    """Make the group of the consumer protocol a classic group from this record on."""
     group = seen.group
     had = {} if group.epochs is None else group.epochs.subscriptions
     group.epochs = None

@@ -35,8 +35,6 @@ from kafka_why.observed.records import (
     TargetEpoch,
 )
 
-# What only groups of the consumer protocol have: patterns, and the names of topics in Kafka 3.7 to 4.0.
-
 
 def _changed_by_consumer(was: MemberSubscription, now: MemberSubscription) -> str:
     """Return what a member changed, "" if nothing that makes an epoch."""
@@ -45,7 +43,7 @@ def _changed_by_consumer(was: MemberSubscription, now: MemberSubscription) -> st
 
 
 def observe_regex(seen: Observation, record: RegexResolved) -> None:
-    """A pattern has a result, or no member has it any more."""
+    """Take the result of a pattern, or that no member has it any more."""
     epochs = seen.epochs(CONSUMER)
     seen.has_news = True
     if record.topics is None:
@@ -57,7 +55,7 @@ def observe_regex(seen: Observation, record: RegexResolved) -> None:
 
 
 def observe_topics(seen: Observation, record: SubscribedTopics) -> None:
-    """The topics of the group are known by their names, as Kafka 3.7 to 4.0 write them."""
+    """Take the names of the group's topics, which Kafka 3.7 to 4.0 write."""
     seen.epochs(CONSUMER).topics = dict(record.topics)
     seen.has_news = True
 
@@ -75,14 +73,14 @@ _CHANGED = {SHARE: share.changed, STREAMS: streams.changed}
 
 
 def begin_run(group: ObservedGroup) -> None:
-    """The records that follow are of another request."""
+    """Begin with the records of another request."""
     if group.epochs is not None:
         group.state = group.state_now()
         group.epochs.news = News()
 
 
 def observe_subscription(seen: Observation, record: MemberSubscribed) -> None:
-    """A member came, changed its subscription, or went."""
+    """Take a member that came, changed its subscription, or went."""
     epochs, member_id, now = seen.epochs(record.kind), record.member_id, record.subscription
     if epochs.is_ending:  # what the group had is needed if it becomes a classic group
         return
@@ -109,7 +107,9 @@ def observe_subscription(seen: Observation, record: MemberSubscribed) -> None:
 
 
 def _remove(seen: Observation, epochs: Epochs, member_id: str, was: MemberSubscription) -> None:
-    """A member went. A static one that had left for a while may be back under another id at once."""
+    """Remove a member that went. A static one that had left for a while may be back under another id
+    at once.
+    """
     has = epochs.assigned.get(member_id)
     if was.instance_id and has is not None and has.epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         epochs.news.away[was.instance_id] = (member_id, was)
@@ -143,7 +143,7 @@ def _about(member_id: str, member: MemberSubscription) -> dict[str, Any]:
 
 
 def observe_epoch(seen: Observation, record: GroupEpoch) -> None:
-    """The group has another epoch: a rebalance begins, or goes on."""
+    """Take another epoch of the group: a rebalance begins, or continues."""
     epochs, group = seen.epochs(record.kind), seen.group
     epochs.is_ending = False
     before = group.generation
@@ -181,7 +181,7 @@ def observe_epoch(seen: Observation, record: GroupEpoch) -> None:
 
 
 def _remove_those_away(seen: Observation, news: News) -> None:
-    """Static members that had left for a while are gone."""
+    """Remove static members that had left for a while and did not come back."""
     for instance_id, (member_id, _) in news.away.items():
         news.gone[member_id] = f"static member {member_id} did not come back in time, or was removed"
         seen.record(
@@ -203,7 +203,7 @@ def _is_seen_from_here(group: ObservedGroup, epochs: Epochs, before: int, epoch:
 
 
 def _begin(seen: Observation, epochs: Epochs, before: int) -> None:
-    """The history of a group begins: with its creation, or in its middle."""
+    """Begin the history of a group: with its creation, or in its middle."""
     group = seen.group
     epochs.is_found = False
     # AlterShareGroupOffsets makes a group without members, at a time that compaction can have removed.
@@ -222,7 +222,7 @@ def _begin(seen: Observation, epochs: Epochs, before: int) -> None:
 
 
 def observe_target(seen: Observation, record: MemberTarget) -> None:
-    """A member has another target assignment."""
+    """Take another target assignment of a member."""
     epochs = seen.epochs(record.kind)
     if record.partitions is None:
         if not epochs.is_ending:
@@ -234,7 +234,7 @@ def observe_target(seen: Observation, record: MemberTarget) -> None:
 
 
 def observe_target_epoch(seen: Observation, record: TargetEpoch) -> None:
-    """The target assignment of an epoch is complete, or is removed with the group's records."""
+    """Take the epoch of a complete target assignment, or its removal with the group's records."""
     epochs, group = seen.epochs(record.kind), seen.group
     seen.has_news = True
     if record.epoch is None:
@@ -260,13 +260,13 @@ def observe_target_epoch(seen: Observation, record: TargetEpoch) -> None:
 
 
 def _assignor(epochs: Epochs) -> str | None:
-    """The assignor that all members name. Where they name none, it is the coordinator's own choice."""
+    """Return the assignor that all members name. Where they name none, it is the coordinator's own choice."""
     names = {member.server_assignor for member in epochs.subscriptions.values()}
     return next(iter(names)) if len(names) == 1 else None
 
 
 def observe_assignment(seen: Observation, record: MemberAssigned) -> None:
-    """A member took a step towards its target assignment."""
+    """Take a member's step towards its target assignment."""
     epochs, group = seen.epochs(record.kind), seen.group
     member_id, now = record.member_id, record.assignment
     seen.has_news = True
@@ -297,7 +297,9 @@ def observe_assignment(seen: Observation, record: MemberAssigned) -> None:
 
 
 def _settle(seen: Observation, epochs: Epochs, group: ObservedGroup) -> None:
-    """A share group is always Stable, so its state does not say whether its members have their targets."""
+    """Record that all members have their targets. A share group is always Stable, so its state does not say
+    whether its members have their targets.
+    """
     state = group.epochs_state()
     if state != ConsumerGroupState.STABLE or not group.are_members_at_target():
         return

@@ -1,4 +1,4 @@
-"""What is known of a group of the cluster's own coordinator. This file holds data and queries only.
+"""The state of a group of the cluster's own coordinator. This file holds data and queries only.
 
 A change of the fields is a new version in `checkpoints.observed_codec`.
 """
@@ -64,12 +64,12 @@ class Sighting(Struct, array_like=True, forbid_unknown_fields=True):
 
     @property
     def is_told(self) -> bool:
-        """Whether the history has the beginning of this rebalance."""
+        """Return True if the history has the beginning of this rebalance."""
         return self.before is not None
 
 
 class Assigned(Struct, array_like=True, forbid_unknown_fields=True):
-    """What a member of a group with epochs has since `since_ms`.
+    """The assignment of a member of a group with epochs since `since_ms`.
 
     It has to give up `revoking` since `revoking_since_ms`.
     """
@@ -84,7 +84,7 @@ class Assigned(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class News(Struct, array_like=True, forbid_unknown_fields=True):
-    """What the records of one request have said so far: the reasons of the group epoch that may follow.
+    """The changes in the records of one request so far: the reasons of the group epoch that may follow.
 
     `gone` has what is known of each member that went. `away` are members that had left for a while and are
     removed now, by their instance ids: a member with the same instance id may follow. `changed` says by
@@ -127,7 +127,7 @@ class Topology(Struct, array_like=True, forbid_unknown_fields=True):
 
     @property
     def is_ready(self) -> bool:
-        """Whether members can have tasks: StreamsGroup.maybeUpdateGroupState."""
+        """Return True if members can have tasks: StreamsGroup.maybeUpdateGroupState."""
         return self.epoch is not None and self.epoch == self.validated_epoch
 
 
@@ -196,13 +196,13 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         return CLASSIC if self.epochs is None else self.epochs.kind
 
     def member_ids(self) -> list[str]:
-        """The members, in the order in which the records name them."""
+        """Return the members, in the order in which the records name them."""
         if self.epochs is not None:
             return list(self.epochs.subscriptions)
         return [] if self.classic is None else [member.member_id for member in self.classic.members]
 
     def epochs_state(self) -> str:
-        """The state of a group with epochs: maybeUpdateGroupState of Kafka's class of such groups."""
+        """Return the state of a group with epochs: maybeUpdateGroupState of Kafka's class of such groups."""
         epochs = self.epochs
         assert epochs is not None
         if not epochs.subscriptions:
@@ -218,15 +218,15 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         return ConsumerGroupState.RECONCILING.value
 
     def state_now(self) -> str:
-        """The state after the last entry. Before the first entry of a group that was there before it follows
-        from its records, whichever of them compaction has left.
+        """Return the state after the last entry. Before the first entry of a group that was there before it
+        follows from its records, whichever of them compaction has left.
         """
         if self.epochs is not None and self.epochs.is_found and self.seq == CREATION:
             return self.epochs_state()
         return self.state
 
     def are_members_at_target(self) -> bool:
-        """Whether the target assignment is that of the group epoch, and every member has it."""
+        """Return True if the target assignment is that of the group epoch, and every member has it."""
         epochs = self.epochs
         assert epochs is not None
         return self.generation <= epochs.assignment_epoch and all(
@@ -235,8 +235,8 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         )
 
     def why_gone(self, member_id: str, held: Iterable[TopicPartition], since_ms: int, at_ms: int) -> str:
-        """What is known of a member that is gone at `at_ms` and had the partitions since `since_ms`: when the
-        last commit of these was.
+        """Return what is known of a member that is gone at `at_ms` and had the partitions since `since_ms`:
+        when the last commit of these was.
         """
         text, partitions = f"member {member_id} left or expired", list(held)
         if not partitions:
@@ -248,7 +248,7 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
         return f"{text}: {last_commit(None if last_ms < since_ms else at_ms - last_ms)}"
 
     def held_by(self, member: ClassicMember) -> list[TopicPartition]:
-        """The partitions of a classic member, none if its assignment is not of Kafka's consumer."""
+        """Return the partitions of a classic member, none if its assignment is not of Kafka's consumer."""
         if self.protocol_type != PROTOCOL_TYPE or not member.assignment:
             return []
         try:
@@ -257,21 +257,21 @@ class ObservedGroup(Struct, array_like=True, forbid_unknown_fields=True):
             return []
 
     def topic_ids(self) -> set[bytes]:
-        """The ids of the topics whose partitions members have or are to get."""
+        """Return the ids of the topics whose partitions members have or are to get."""
         if self.epochs is None or self.epochs.kind == STREAMS:
             return set()
         has = (assigned.partitions for assigned in self.epochs.assigned.values())
         return {topic_id for of in (*has, *self.epochs.targets.values()) for topic_id in of}
 
     def names(self, names: Mapping[bytes, str]) -> dict[bytes, str]:
-        """The names of topics by id, with those that the group's own records have."""
+        """Return the names of topics by id, with those that the group's own records have."""
         if self.epochs is None:
             return dict(names)
         own = {topic_id: name for topic_id, (name, _) in self.epochs.topics.items()}
         return {**names, **own, **(self.epochs.share.names if self.epochs.share is not None else {})}
 
     def shown(self, partitions: Partitions, names: Mapping[bytes, str]) -> NamedPartitions:
-        """The partitions by topic name, or the tasks of a streams group by role and subtopology."""
+        """Return the partitions by topic name, or the tasks of a streams group by role and subtopology."""
         if self.type_name == STREAMS:
             return {key.decode(): list(numbers) for key, numbers in sorted(partitions.items())}
         return named(partitions, self.names(names))

@@ -1,4 +1,4 @@
-"""One record, and what follows from it: entries of the history and changes of offsets."""
+"""The handling of one record, and what follows from it: entries of the history and changes of offsets."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -82,7 +82,7 @@ class Observation(Struct):
         )
 
     def epochs(self, kind: str) -> Epochs:
-        """The group as one of this kind, which it is from its first such record on."""
+        """Return the group's epochs. From its first such record on it is a group of this kind."""
         group = self.group
         if group.epochs is None or group.epochs.kind != kind:
             if group.classic is not None or group.epochs is not None:  # the record that ended it is missing
@@ -106,7 +106,7 @@ class Observation(Struct):
             group.state, group.state_timestamp_ms = group.epochs_state(), self.at.time_ms
 
     def delete(self, rule: str, reason: str) -> None:
-        """The group ends. Its offsets, if it has any, stay as those of a group without members."""
+        """End the group. Its offsets, if it has any, stay as those of a group without members."""
         self.record(rule, EntryType.GROUP_DELETED, reason, to_state=DEAD)
         self.is_over = True
 

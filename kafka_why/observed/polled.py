@@ -72,7 +72,7 @@ class RebalanceDetector:
 
     @property
     def is_rebalancing(self) -> bool:
-        """True if the group was rebalancing at the last poll."""
+        """Return True if the group was rebalancing at the last poll."""
         return self._run is not None
 
     def take(self, poll: ClassicPoll, calm_ms: int) -> RebalanceSeen | None:
@@ -140,7 +140,7 @@ class EpochsPoll(Struct, frozen=True):
 
 
 class PolledGroup:
-    """What polls show of one group. `entries` are all that followed, and `group` is what it is now."""
+    """A group as polls show it. `entries` are all that followed, and `group` is what it is now."""
 
     def __init__(self, group_id: str) -> None:
         self.entries: list[HistoryEntry] = []
@@ -186,7 +186,9 @@ class PolledGroup:
         self._last = poll
 
     def _find(self, poll: ClassicPoll | EpochsPoll) -> None:
-        """The group was there before, or was one of another kind: how it came to be is not known."""
+        """Begin with a group that was there before, or was one of another kind: how it came to be is not
+        known.
+        """
         was = self.group
         self.group = ObservedGroup(
             self._group_id,
@@ -198,7 +200,7 @@ class PolledGroup:
         self._last, self._detector, self._is_counted = None, RebalanceDetector(), True
 
     def _end(self) -> None:
-        """The group is gone. Members that were there at the last poll went before."""
+        """End a group that is gone. Members that were there at the last poll went before."""
         kind, last, self._kind, self._last = self._kind, self._last, None, None
         if kind == CLASSIC:
             if self.group is not None and self.group.member_ids():

@@ -1,4 +1,4 @@
-"""What the records of `__consumer_offsets` say, one class for each kind of record.
+"""The contents of records of `__consumer_offsets`, one class for each kind of record.
 
 A tombstone is a record whose `value` is None, or the class that is named for it. Times are in milliseconds.
 Groups of the consumer protocol, share groups and streams groups have the same kinds of records; `kind` says
@@ -81,7 +81,7 @@ class SubscribedTopics(Struct, frozen=True):
 
 
 class StreamsMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a member of a streams group has sent besides. `user_endpoint` is HOST:PORT."""
+    """Fields that only a member of a streams group sends. `user_endpoint` is HOST:PORT."""
 
     topology_epoch: int
     process_id: str
@@ -90,7 +90,7 @@ class StreamsMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class MemberSubscription(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a member of a group with epochs has sent. `is_classic`: it speaks the classic protocol."""
+    """The subscription of a member of a group with epochs. `is_classic`: it speaks the classic protocol."""
 
     instance_id: str | None
     rack_id: str | None
@@ -139,7 +139,9 @@ class MemberTarget(Struct, frozen=True):
 
 
 class MemberAssignment(Struct, frozen=True):
-    """What a member has and has to give up. `state` is the number of the consumer protocol's MemberState."""
+    """The partitions that a member has and has to give up. `state` is the number of the consumer protocol's
+    MemberState.
+    """
 
     epoch: int
     previous_epoch: int

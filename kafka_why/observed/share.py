@@ -1,4 +1,4 @@
-"""What only share groups have: the state of their partitions, which the share coordinator keeps. Rows OB40 to
+"""Share groups: the state of their partitions, which the share coordinator keeps. Rows OB40 to
 OB44.
 
 The group coordinator asks the share coordinator to initialize partitions and to delete their state, and
@@ -24,7 +24,7 @@ def changed(was: MemberSubscription, now: MemberSubscription) -> str:
 
 
 def observe_partitions(seen: Observation, record: SharePartitions) -> None:
-    """Partitions are initializing or initialized, or their state is being deleted."""
+    """Take which partitions are initializing or initialized, and whose state is being deleted."""
     epochs = seen.epochs(SHARE)
     if epochs.is_ending:  # the group ends, and its state was deleted before
         return
@@ -102,7 +102,7 @@ def _topics(state: ShareState) -> set[bytes]:
 
 
 def _without(partitions: Partitions, *others: Mapping[bytes, Sequence[int]]) -> Partitions:
-    """The partitions that none of the others has."""
+    """Return the partitions that none of the others has."""
     left = {
         topic_id: [n for n in numbers if not any(n in other.get(topic_id, ()) for other in others)]
         for topic_id, numbers in partitions.items()

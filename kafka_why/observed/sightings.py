@@ -57,7 +57,9 @@ def _update(classic: Classic, found: Sighting, now: RebalanceSeen) -> None:
 
 
 def _begun(group: ObservedGroup, classic: Classic, now: RebalanceSeen) -> Sighting | None:
-    """What was seen of a rebalance after the group's last generation, None if it may be an older one."""
+    """Return what was seen of a rebalance after the group's last generation, None if it may be an
+    older one.
+    """
     # Before the first generation of a new group there was no rebalance.
     is_new = group.generation == 0 and not classic.members
     since_ms = classic.since_ms if is_new else classic.since_ms + CLOCKS_DIFFER_MS
@@ -105,7 +107,7 @@ def claim(
 
 
 def _is_of_a_later_one(seen: Observation, found: Sighting, formed: Sequence[ClassicMember]) -> bool:
-    """Whether a member of this generation and of the one before was gone. No member id comes again."""
+    """Return True if a member of this generation and of the one before was gone. No member id comes again."""
     assert seen.group.classic is not None
     stayed = {m.member_id for m in seen.group.classic.members} & {m.member_id for m in formed}
     return found.members is not None and not stayed <= {m.member_id for m in found.members}
@@ -137,7 +139,8 @@ def _tell(
 def _there(
     before: Sequence[ClassicMember], formed: Sequence[ClassicMember], found: Sighting
 ) -> list[ClassicMember]:
-    """The members at the first sighting, as they are in the generation, as they were before, or as seen.
+    """Return the members at the first sighting, as they are in the generation, as they were before, or as
+    seen.
 
     One that is in no generation is left out if there is a generation: by clocks that differ, it may be a
     member of the next one.
@@ -183,13 +186,13 @@ def record_later(seen: Observation, sighting: Sighting, change: Change, formed_m
 
 
 def end_all(seen: Observation) -> None:
-    """The log shows that the rebalances that were seen are over, and had no generation."""
+    """End the rebalances that were seen: the log shows that they are over, and had no generation."""
     for sighting in list(seen.group.sightings):
         _end(seen, sighting)
 
 
 def _end(seen: Observation, found: Sighting) -> None:
-    """The rebalance is over, and the log has no generation of it: another broker coordinates the group now,
+    """End a rebalance of which the log has no generation of it: another broker coordinates the group now,
     and has read the one before.
     """
     group = seen.group

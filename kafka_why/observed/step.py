@@ -1,4 +1,4 @@
-"""What one record of `__consumer_offsets` does to a group. The outcome follows from the records alone."""
+"""Applies records of `__consumer_offsets` to a group. The outcome follows from the records alone."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,4 @@
-"""What only streams groups have: their topology, and members with tasks. Rows OB50 to OB52.
+"""Streams groups: their topology, and members with tasks. Rows OB50 to OB52.
 
 A group epoch names the topology epoch at which all topics were found right, and the settings of the
 assignment. Until the topics are right the group is NotReady, and no member has a task.
@@ -39,7 +39,7 @@ def changed(was: MemberSubscription, now: MemberSubscription) -> str:
 
 
 def observe_topology(seen: Observation, record: TopologySent) -> None:
-    """The group has a topology, or its records are removed: this is the last one of these."""
+    """Take the topology of the group. Its removal is the last of the group's records."""
     group = seen.group
     if record.epoch is None:
         if group.epochs is not None and group.epochs.kind == STREAMS:

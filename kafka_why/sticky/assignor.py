@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from kafka_why.contract.protocols.subscriptions import (
-    Claim,
     MemberId,
     MemberSubscription,
     PartitionRacks,
@@ -19,20 +18,15 @@ from kafka_why.sticky.group import NOBODY, StickyGroup, number_group
 from kafka_why.sticky.min_cost_flow import minimise_cost
 from kafka_why.sticky.pools import Pools
 
-# Sticky for members that all have the same topics (AbstractStickyAssignor's ConstrainedAssignmentBuilder).
-#
-# Every member gets the same number of partitions or one more, and as many partitions as that allows stay
-# where they were. Where Kafka follows the order of a hash table (which of the members that own too many may
-# keep the extra partition), this rule follows the order of member ids. Racks are ignored: see
-# `kafka_why.sticky.assignor`.
-
-
-def assign_equal(group: StickyGroup) -> list[int]:
-    """Return the new holder of each partition. The group has members, and all have the same topics."""
-    return _EqualAssignment(group).build()
-
 
 class _EqualAssignment:
+    """The assignment for members with the same topics (Kafka's ConstrainedAssignmentBuilder).
+
+    Every member gets the same number of partitions or one more, and as many partitions as that allows stay
+    where they were. Where Kafka follows the order of a hash table (which of the members that own too many may
+    keep the extra partition), this rule follows the order of member ids. Racks are ignored.
+    """
+
     def __init__(self, group: StickyGroup) -> None:
         self._group = group
         self._holder = [NOBODY] * group.size
@@ -44,6 +38,7 @@ class _EqualAssignment:
         self._at_min: deque[int] = deque()
 
     def build(self) -> list[int]:
+        """Return the new holder of each partition. The group has members."""
         self._keep_owned()
         self._give_around([partition for partition, holder in enumerate(self._holder) if holder == NOBODY])
         return self._holder
@@ -61,7 +56,9 @@ class _EqualAssignment:
                 self._at_min.append(member)
 
     def _owned(self) -> list[list[int]]:
-        """By member: the partitions it may keep, lowest numbers (over all its topics) first, as in Kafka."""
+        """Return the partitions that each member may keep, lowest numbers (over all its topics) first, as in
+        Kafka.
+        """
         group = self._group
         owned: list[list[int]] = [[] for _ in group.members]
         for partition, owner in enumerate(group.owner):
@@ -94,21 +91,17 @@ class _EqualAssignment:
             self._holder[partition] = member
 
 
-# Sticky for members with different topics or racks, solved exactly.
-#
-# Kafka's rule (AbstractStickyAssignor's GeneralAssignmentBuilder) moves single partitions from member to
-# member until no single move helps, and reverts all moves if they have not improved the balance. This
-# module reaches the same aims as far as possible, in Kafka's order:
-#
-# 1. The loads are as even as the subscriptions allow. 2. As many partitions as possible are on a rack of
-# their member. 3. As few partitions as possible move away from their owner. 4. Of the moved partitions, as
-# many as possible go back to their previous owner.
-#
-# So the assignment is never less even than Kafka's, and where it is as even it does not move more.
-
-
 def assign_exact(group: StickyGroup) -> list[int]:
-    """Return the new holder of each partition. Every topic of the group has a subscriber."""
+    """Return the new holder of each partition, also for members with different topics or racks. Every
+    topic of the group has a subscriber.
+
+    Kafka's rule (AbstractStickyAssignor's GeneralAssignmentBuilder) moves single partitions from member to
+    member until no single move helps, and reverts all moves if they have not improved the balance. This rule
+    reaches the same aims as far as possible, in Kafka's order: 1. The loads are as even as the subscriptions
+    allow. 2. As many partitions as possible are on a rack of their member. 3. As few partitions as possible
+    move away from their owner. 4. Of the moved partitions, as many as possible go back to their previous
+    owner. So the assignment is never less even than Kafka's, and where it is as even it does not move more.
+    """
     pools = Pools(group)
     fill(pools)
     level(pools)
@@ -123,11 +116,10 @@ class StickyAssignor:
     members claim a partition, the claim of the higher generation counts; in the same generation neither
     claim counts. A near rack has priority over staying, as in Kafka.
 
-    If members have the same topics and racks make no difference, the rule is Kafka's own, step by step
-    (`kafka_why.sticky.assignor`). Otherwise the rule reaches Kafka's aims exactly
-    (`sticky_exact`). Kafka's own rule does not: it leaves loads uneven or moves more than necessary, gives
-    members partitions they no longer subscribe to, and takes partitions that are near no rack from their
-    owner at every rebalance.
+    If members have the same topics and racks make no difference, the rule is Kafka's own, step by step.
+    Otherwise the rule reaches Kafka's aims exactly (`assign_exact`). Kafka's own rule does not: it leaves
+    loads uneven or moves more than necessary, gives members partitions they no longer subscribe to, and takes
+    partitions that are near no rack from their owner at every rebalance.
     """
 
     name: Final = "sticky"
@@ -140,7 +132,8 @@ class StickyAssignor:
     ) -> dict[MemberId, list[TopicPartition]]:
         """See `Assignor.assign`."""
         claims = {m: sticky_claim(member.subscription) for m, member in subscriptions.items()}
-        return assign_sticky(partitions_per_topic, subscriptions, claims, racks)
+        group = number_group(partitions_per_topic, subscriptions, claims, racks)
+        return group.answer(_assign(group), subscriptions)
 
 
 class CooperativeStickyAssignor:
@@ -170,20 +163,9 @@ class CooperativeStickyAssignor:
         return group.answer(holder, subscriptions)
 
 
-def assign_sticky(
-    partitions_per_topic: Mapping[str, int],
-    subscriptions: Mapping[MemberId, MemberSubscription],
-    claims: Mapping[MemberId, Claim],
-    racks: PartitionRacks = NO_RACKS,
-) -> dict[MemberId, list[TopicPartition]]:
-    """Apply the sticky rule to claims of any source. `claims` has an entry for each member, perhaps empty."""
-    group = number_group(partitions_per_topic, subscriptions, claims, racks)
-    return group.answer(_assign(group), subscriptions)
-
-
 def _assign(group: StickyGroup) -> list[int]:
     if not group.members:
         return []
     if group.is_equal() and not group.replica_racks:
-        return assign_equal(group)
+        return _EqualAssignment(group).build()
     return assign_exact(group)

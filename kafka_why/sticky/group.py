@@ -46,21 +46,21 @@ class StickyGroup:
         return self.first[-1]
 
     def topic_of(self) -> list[int]:
-        """By partition: its topic."""
+        """Return the topic of each partition."""
         return [t for t in range(len(self.topics)) for _ in range(self.first[t], self.first[t + 1])]
 
     def has_topic(self, member: int, topic: int) -> bool:
-        """Whether the member subscribes to the topic."""
+        """Return True if the member subscribes to the topic."""
         topics = self.topics_of[member]
         place = bisect_left(topics, topic)
         return place < len(topics) and topics[place] == topic
 
     def is_equal(self) -> bool:
-        """Whether all members have the same topics."""
+        """Return True if all members have the same topics."""
         return all(topics == self.topics_of[0] for topics in self.topics_of)
 
     def is_near(self, member: int, partition: int) -> bool:
-        """Whether racks allow it: the member's rack is unknown, or has a replica of the partition."""
+        """Return True if racks allow it: the member's rack is unknown, or has a replica of the partition."""
         rack = self.rack_of[member]
         return rack is None or rack in self.replica_racks[partition]
 

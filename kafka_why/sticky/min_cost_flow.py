@@ -31,7 +31,7 @@ def minimise_cost(pools: Pools) -> None:
 
 
 class _Search:
-    """One search for cycles of negative cost: shortest paths by label correcting, all labels 0 initially.
+    """A search for cycles of negative cost: shortest paths by label correcting, all labels 0 initially.
 
     A cycle is cancelled as soon as it is found. Its members then leave the search, because their partitions,
     and so the costs of their edges, have changed.

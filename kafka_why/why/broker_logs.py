@@ -58,7 +58,9 @@ class LoggedGroup(Struct, kw_only=True):
 
 @dataclass(slots=True)
 class BrokerLogs:
-    """What the files say. `skipped` lines look like a coordinator's and cannot be read, or have no time."""
+    """The content of the files. `skipped` lines look like a coordinator's and cannot be read, or have no
+    time.
+    """
 
     lines: int = 0
     skipped: int = 0
@@ -227,9 +229,6 @@ def _kind(event: LogEvent, before: LogEvent | None) -> CauseKind:
 
 def _name(file: str) -> str:
     return "standard input" if file == STANDARD_INPUT else Path(file).name
-
-
-# A group's history from brokers' logs, alone or with the records of the group.
 
 
 MAX_CAUSES = 3

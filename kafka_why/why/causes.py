@@ -73,9 +73,6 @@ def conversion(entries: Iterable[HistoryEntry]) -> str | None:
     return next((event.reason for event in entries if event.type is EntryType.GROUP_CONVERTED), None)
 
 
-# The cause of a new group epoch, from the entries before it.
-
-
 _REMOVED_BY_RULE = {
     "TM1": CauseKind.SESSION_TIMEOUT,
     "TM2": CauseKind.SESSION_TIMEOUT,

@@ -1,5 +1,5 @@
-"""What members' clients said of themselves (KIP-714) about the moments at which members left, were removed,
-or were waited for.
+"""Explains by what members' clients said of themselves (KIP-714) the moments at which members left, were
+removed, or were waited for.
 
 A client says how many whole seconds ago it polled. A push that comes after the moment and has an earlier poll
 shows which poll was the last before it. A push that came before the moment does not, because the client may
@@ -37,7 +37,7 @@ _SECOND_MS = 1_000
 
 
 class Push(NamedTuple):
-    """What one push said, by Kafka's names of metrics as in `kafka_why.contract.telemetry`, and when it
+    """A push of a client's metrics, by Kafka's names as in `kafka_why.contract.telemetry`, and when it
     came.
     """
 
@@ -45,7 +45,7 @@ class Push(NamedTuple):
     metrics: Mapping[str, float]
 
     def time_of(self, metric: str) -> int | None:
-        """The latest time at which something can have happened that was so many whole seconds ago."""
+        """Return the latest time at which the event can have been that the metric dates in whole seconds."""
         ago_s = self.metrics.get(metric)
         return None if ago_s is None else self.at_ms - int(ago_s * _SECOND_MS)
 
@@ -74,11 +74,13 @@ class _Moment(NamedTuple):
 
     @property
     def is_of_poll_timeout(self) -> bool:
-        """Whether the client says so."""
+        """Return True if the client says that it left because its poll timeout has expired."""
         return self.reason is not None and _POLL_TIMEOUT in self.reason
 
     def is_explained_by(self, said: ClientSaid) -> bool:
-        """Clients leave for many reasons. Their polls are worth a line if they were too late."""
+        """Return True if this explains the moment. Clients leave for many reasons, so the polls of one that
+        left are worth a line only if they were too late.
+        """
         poll_ms, interval_ms = said.last_poll_before_ms, said.max_poll_interval_ms
         is_late = poll_ms is not None and interval_ms is not None and poll_ms >= interval_ms - _SECOND_MS
         return not self.leaves or self.is_of_poll_timeout or is_late
@@ -118,7 +120,7 @@ def _moments(r: Rebalance) -> Iterator[_Moment]:
 
 
 def _about(moment: _Moment, telemetry: Telemetry) -> ClientSaid | None:
-    """What the member's client said about the moment, None if it said nothing."""
+    """Return what the member's client said about the moment, None if it said nothing."""
     pushes = telemetry.pushes.get(moment.member_id, ())
     interval_ms = telemetry.poll_intervals_ms.get(moment.member_id)
     before = next((push for push in reversed(pushes) if push.at_ms <= moment.at_ms), None)
@@ -144,9 +146,9 @@ def _about(moment: _Moment, telemetry: Telemetry) -> ClientSaid | None:
 
 
 def _certain(moment: _Moment, pushes: Sequence[Push], interval_ms: int | None) -> ClientSaid:
-    """What pushes say that show the last poll before the moment. The earliest time that they allow is the
-    closest one, because a push takes its time. Seconds are whole, so half a second is added. A client that
-    has left because of its interval had not polled for so long.
+    """Return what pushes say that show the last poll before the moment. The earliest time that they allow is
+    the closest one, because a push takes its time. Seconds are whole, so half a second is added. A client
+    that has left because of its interval had not polled for so long.
     """
     push = pushes[0]
     polls_ms = [poll_ms for one in pushes if (poll_ms := one.time_of(LAST_POLL)) is not None]
@@ -168,16 +170,13 @@ def _certain(moment: _Moment, pushes: Sequence[Push], interval_ms: int | None) -
 
 
 def _shows(push: Push, metric: str, moment: _Moment) -> bool:
-    """Whether a push after the moment says that this happened before it, and not since."""
+    """Return True if a push after the moment says that this happened before it, and not since."""
     at_ms = push.time_of(metric)
     return at_ms is not None and at_ms <= moment.at_ms
 
 
 def _before(moment: _Moment, at_ms: int | None) -> int | None:
     return None if at_ms is None else max(moment.at_ms - at_ms, 0)
-
-
-# The lines about what clients said of themselves: `its last poll was 5 min 2 s before`.
 
 
 # Said with one more second than the interval at most, because clients say whole seconds.
@@ -234,6 +233,6 @@ def _interval(said: ClientSaid) -> str:
 
 
 def _seconds(ms: int) -> str:
-    """Whole seconds that have passed, because clients say no more."""
+    """Return the whole seconds that have passed, because clients say no more."""
     seconds = max(ms, 0) // 1_000
     return f"{seconds} s" if seconds < 120 else duration_text(seconds * 1_000)

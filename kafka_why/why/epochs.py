@@ -105,7 +105,9 @@ class _Cutter:
             yield self._end(incarnation, _ENDS[event.type], event.at_ms)
 
     def _can_begin(self, event: HistoryEntry) -> bool:
-        """Whether the next epoch begins a rebalance. That of a share group has one target assignment."""
+        """Return True if the next epoch begins a rebalance. That of a share group has one target
+        assignment.
+        """
         return self._segment is None or (event.group_type == SHARE and self._segment.has_target)
 
     def _note_target(self, event: HistoryEntry) -> None:
@@ -156,7 +158,7 @@ class _Cutter:
         return bool(self._lead) and last.type is EntryType.MEMBER_REMOVED
 
     def _is_in_the_middle(self, event: HistoryEntry) -> bool:
-        """Whether the known history begins with this entry, in the middle of a rebalance."""
+        """Return True if the known history begins with this entry, in the middle of a rebalance."""
         return not self.following.is_complete and len(self._lead) == 1 and event.from_state in _NOT_SETTLED
 
     def _begin(self, event: HistoryEntry, entries: list[HistoryEntry], opening: HistoryEntry | None) -> None:
@@ -166,7 +168,7 @@ class _Cutter:
         self.following.begin()
 
     def lose_track(self, incarnation: str) -> Iterator[Rebalance]:
-        """Entries are missing."""
+        """End what is known, because entries are missing."""
         yield from self._end_at_once(incarnation)
         if self._segment is not None:
             yield self._end(incarnation, RebalanceOutcome.UNKNOWN, None)
@@ -174,7 +176,7 @@ class _Cutter:
         self._lead, self._news, self._last_target_ms = [], [], None
 
     def finish(self, incarnation: str, outcome: RebalanceOutcome) -> Iterator[Rebalance]:
-        """The phase ends."""
+        """End the phase."""
         yield from self._end_at_once(incarnation)
         if self._segment is not None:
             ended_ms = self._segment.entries[-1].at_ms if outcome is RebalanceOutcome.CONVERTED else None
@@ -276,7 +278,7 @@ def _epochs(segment: _Segment, began_ms: int) -> list[EpochChange]:
 
 
 def _since_last_target(segment: _Segment, place: int) -> int | None:
-    """The time from the target before to a new epoch of a share group, None if it is not known."""
+    """Return the time from the target before to a new epoch of a share group, None if it is not known."""
     bump = segment.entries[place]
     if bump.group_type != SHARE or segment.last_target_ms is None:
         return None

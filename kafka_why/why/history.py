@@ -167,9 +167,6 @@ def entry_in(value: bytes, group_id: str) -> Iterator[AnyHistoryEntry]:
         yield entry
 
 
-# A group's history from the folder of an observer that writes files (docs/observe.md).
-
-
 _EVENTS = "events"
 # Files that were listed can be merged before they are read.
 _TRIES = 5
@@ -215,13 +212,6 @@ def _rows(folder: Path, columns: list[str], filters: _Filters) -> list[dict[str,
     return found
 
 
-# How far back a report must read to find what the members held at its beginning.
-#
-# The last two assignments before a rebalance determine what moved in it. Each entry says when the rebalance
-# before it began, so these assignments are found by time. The records between an assignment and the next
-# rebalance are read only if a static member returned under another member id.
-
-
 # The clock of the record's writer stamps it, at or after the time of its entry by the brokers' clock. The
 # margin is twice the allowed difference of the two: see `streaming.service.clock.ticker.DEFAULT_MAX_SKEW_MS`.
 STAMP_MARGIN_MS = 10_000
@@ -230,7 +220,7 @@ _ENDS = (EntryType.STABLE, EntryType.EMPTY)
 
 
 class GroupLog(Protocol):
-    """One group's entries on its partition of the events topic, by offsets from `begin` to `end`."""
+    """The entries of one group on its partition of the events topic, by offsets from `begin` to `end`."""
 
     @property
     def begin(self) -> int: ...
@@ -252,6 +242,10 @@ class GroupLog(Protocol):
 
 def entries_since(log: GroupLog, since_ms: int) -> History:
     """Return the entries that a report of the rebalances that ended at or after `since_ms` needs.
+
+    The last two assignments before a rebalance determine what moved in it. Each entry says when the rebalance
+    before it began, so these assignments are found by time. The records between an assignment and the next
+    rebalance are read only if a static member returned under another member id.
 
     These are all entries for a RocketMQ group, for a group of the consumer protocol, and if no rebalance was
     before.
@@ -367,7 +361,9 @@ def _up_to(
 
 
 def _is_last_end(entry: HistoryEntry, follows: _Next) -> bool:
-    """Whether this entry ends the last rebalance before `follows`: each rebalance forms one generation."""
+    """Return True if this entry ends the last rebalance before `follows`: each rebalance forms one
+    generation.
+    """
     is_earlier = entry.incarnation == follows.incarnation and entry.seq < follows.seq
     is_as_found = (entry.to_state, entry.generation) == (follows.state, follows.generation)
     return entry.type in _ENDS and is_earlier and is_as_found

@@ -100,7 +100,7 @@ class LiveOffsetsTopic:
 
 
 class BrokersClock:
-    """How far this machine's clock is ahead of the brokers', as far as their records tell.
+    """The difference of this machine's clock and the brokers', as far as their records tell.
 
     A record that a read finds was appended after the read before. `ahead_ms` is 0 unless that cannot be.
     """
@@ -156,7 +156,7 @@ class Polling:
 
     @property
     def notes(self) -> list[str]:
-        """What polling does and does not see."""
+        """The notes on what polling does and does not see."""
         polls, since = count(self._polled.polls, "poll"), Clock().time(self._since_ms)
         return [f"known by {polls} since {since}. {NOT_SEEN_BY_POLLS}"]
 

@@ -40,7 +40,7 @@ class CauseKind(StrEnum):
 
 
 class RebalanceOutcome(StrEnum):
-    """How a rebalance ended. SUPERSEDED: the next one began before the assignment was made, or before each
+    """The end of a rebalance. SUPERSEDED: the next one began before the assignment was made, or before each
     member of a share group had it. CONVERTED: the group changed its protocol before.
     """
 
@@ -53,10 +53,10 @@ class RebalanceOutcome(StrEnum):
 
 
 class Cause(Struct, frozen=True, kw_only=True):
-    """Why a rebalance began. `trigger` is the id of the request, or the deadline, that caused it. `principal`
-    is that of the request, None if it named none.
-    `client_reason` is the reason that the client itself sent (KIP-800), None if it sent none. There are
-    several members if one request or deadline removed several.
+    """The cause of a rebalance. `trigger` is the id of the request, or the deadline, that caused it.
+    `principal` is that of the request, None if it named none. `client_reason` is the reason that the client
+    itself sent (KIP-800), None if it sent none. There are several members if one request or deadline removed
+    several.
     """
 
     kind: CauseKind
@@ -94,7 +94,7 @@ class Removed(Struct, frozen=True, gc=False):
 
 
 class MemberMoves(Struct, frozen=True, gc=False):
-    """One member's partitions by topic; `before` and `after` are counts."""
+    """The partitions of one member by topic; `before` and `after` are counts."""
 
     member_id: str
     before: int
@@ -151,7 +151,7 @@ class HandedOver(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True, kw_only=True):
-    """One member's way to the target assignment. Times are since the beginning of the rebalance.
+    """The way of one member to the target assignment. Times are since the beginning of the rebalance.
 
     `revoked` is what the coordinator asked it to give up. `revoking_ms` is the time until its client had done
     that, the longest if it was asked more than once; None if it has not, or was not asked. `waited_for` are
@@ -168,7 +168,7 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 class ConnectWork(Struct, frozen=True, kw_only=True):
-    """What a worker of Kafka Connect was assigned: connectors, and tasks by connector. `is_incremental`: that
+    """The work of a worker of Kafka Connect: connectors, and tasks by connector. `is_incremental`: that
     is new, and what it had before it keeps, except for what is revoked. `delay_ms` is how long the work of a
     worker that left waits for its return, 0 for none. `error` is that of Connect's protocol, 0 for none.
     """
@@ -195,7 +195,7 @@ class StreamsTasks(Struct, frozen=True, kw_only=True):
 
 
 class About(StrEnum):
-    """What a client's words are about: its member led to the rebalance by leaving or expiring, was removed
+    """The subject of a client's words: its member led to the rebalance by leaving or expiring, was removed
     later, or was waited for.
     """
 
@@ -205,9 +205,9 @@ class About(StrEnum):
 
 
 class ClientSaid(Struct, frozen=True, kw_only=True, gc=False):
-    """What a member's client said of itself (KIP-714). Durations end when the member left, expired or was
-    removed; of a member that was waited for they end when the rebalance began. A negative `said_before_ms`
-    is the time after that.
+    """The words of a member's client about itself (KIP-714). Durations end when the member left, expired or
+    was removed; of a member that was waited for they end when the rebalance began. A negative
+    `said_before_ms` is the time after that.
 
     `is_certain`: the poll was the last one before that moment. Else the client may have polled, and sent
     heartbeats, after it had said this. Clients say whole seconds, and librdkafka says nothing of polls but
@@ -226,7 +226,7 @@ class ClientSaid(Struct, frozen=True, kw_only=True, gc=False):
 
 
 class AskedOfShares(Struct, frozen=True, kw_only=True):
-    """What the share coordinator was asked for at `since_ms`, by topic, and has not done: to initialize
+    """A request to the share coordinator at `since_ms`, by topic, that is not done: to initialize
     partitions, or to delete their state. `task` is None in an observed group. `error_code` is that of the
     last answer, None before one. `is_open` is false if the task has ended with it.
     """
@@ -240,7 +240,7 @@ class AskedOfShares(Struct, frozen=True, kw_only=True):
 
 
 class SharesNow(Struct, frozen=True, kw_only=True):
-    """How far the partitions of a share group are: the number of those that are initialized, those of them
+    """The partitions of a share group: the number of those that are initialized, those of them
     that no member has while there are members, and what is asked for, the oldest first.
     """
 
@@ -314,16 +314,16 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_begin_unknown(self) -> bool:
-        """Whether the cluster's own coordinator has written nothing about the beginning."""
+        """Return True if the cluster's own coordinator has written nothing about the beginning."""
         return self.observed and self.beginning_lost
 
     @property
     def is_longer_than_known(self) -> bool:
-        """Whether it began before `began_ms`, or its end is not known."""
+        """Return True if it began before `began_ms`, or its end is not known."""
         is_end_unknown = self.outcome is RebalanceOutcome.UNKNOWN
         return self.is_begin_unknown or is_end_unknown or bool(self.began_within_ms)
 
     @property
     def goes_by_epochs(self) -> bool:
-        """Whether it is a consumer, share or streams group, as far as the rebalance shows."""
+        """Return True if it is a consumer, share or streams group, as far as the rebalance shows."""
         return bool(self.epochs or self.progress)

@@ -38,9 +38,6 @@ from kafka_why.contract.protocols.subscriptions import (
 from kafka_why.sticky.assignor import StickyAssignor
 from kafka_why.why.model import Idle, MemberMoves, Moves
 
-# The assignments in a group's history, each decoded once.
-
-
 Partitions: TypeAlias = frozenset[TopicPartition]
 Holdings: TypeAlias = Mapping[MemberId, Partitions]
 Numbers: TypeAlias = Mapping[MemberId, int]
@@ -55,7 +52,7 @@ def read_holdings(assignments: Mapping[MemberId, bytes]) -> Holdings | None:
 
 
 def _decoded(data: bytes) -> Partitions:
-    """Empty bytes are no partitions. Raises ProtocolError."""
+    """Return the partitions in a member's assignment, none for empty bytes. Raises ProtocolError."""
     return frozenset(decode_assignment(data).partitions if data else ())
 
 
@@ -253,14 +250,6 @@ def _of_member(member_id: MemberId, before: Partitions, after: Partitions) -> Me
     return MemberMoves(member_id, len(before), len(after), gained, lost)
 
 
-# How long partitions had no consumer during a rebalance.
-#
-# With an eager protocol a member revokes all its partitions when it rejoins, and has partitions again when
-# the group is Stable. With the cooperative protocol a member keeps them. Idle are then only the partitions of
-# a removed member, and those that the rebalance before revoked and did not assign. A member that was removed
-# because it was silent may have stopped earlier; the history does not say when.
-
-
 COOPERATIVE = "cooperative-sticky"
 
 _JOINS = (EntryType.MEMBER_REJOINED, EntryType.MEMBER_REPLACED)
@@ -275,7 +264,13 @@ def idle(
     protocol_name: str | None,
     settled: bool,
 ) -> Idle:
-    """`held` is the assignment before, `entries` are the rebalance's, `span_ms` its beginning and end.
+    """Return how long partitions had no consumer during a rebalance. `held` is the assignment before,
+    `entries` are the rebalance's, `span_ms` its beginning and end.
+
+    With an eager protocol a member revokes all its partitions when it rejoins, and has partitions again when
+    the group is Stable. With the cooperative protocol a member keeps them. Idle are then only the partitions
+    of a removed member, and those that the rebalance before revoked and did not assign. A member that was
+    removed because it was silent may have stopped earlier; the history does not say when.
 
     `settled`: the group was Stable before. If it was not, members of an eager protocol hold nothing from the
     beginning on.
@@ -303,12 +298,9 @@ def idle(
     )
 
 
-# The group's known state when a rebalance begins: the assignment, and the current member ids.
-
-
 @dataclass(slots=True)
 class KnownState:
-    """The state that one segment of a life hands to the next.
+    """The state that one segment of a life hands to the next: the assignment, and the current member ids.
 
     `holdings` is None if the assignment is unknown. `released` has the last owners of partitions that the
     last rebalance revoked and did not assign. `settled`: the last rebalance was completed.

@@ -1,4 +1,4 @@
-"""What the members of a consumer, share or streams group have, give up and wait for, from entry to entry."""
+"""Follows what the members of a consumer, share or streams group have, give up and wait for."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ def flat(partitions: Mapping[str, Iterable[int]] | None) -> Partitions:
 
 @dataclass(slots=True)
 class _Way:
-    """One member's way in the current rebalance."""
+    """The way of one member in the current rebalance."""
 
     revoked: set[TopicPartition] = field(default_factory=set)
     revoking_ms: int | None = None
@@ -46,11 +46,11 @@ class Reconciling:
         self._longest_ms = 0
 
     def begin(self) -> None:
-        """A rebalance begins. Partitions that are free already count as free from its first entry on."""
+        """Begin a rebalance. Partitions that are free already count as free from its first entry on."""
         self._ways, self._idle_ms, self._longest_ms = {}, {}, 0
 
     def lose_track(self) -> None:
-        """Entries are missing, so what the members have may have changed."""
+        """Forget what the members have: entries are missing, so it may have changed."""
         self.assigned, self._revoking, self.is_complete = {}, {}, False
         self._free_since = {}
 
@@ -109,7 +109,7 @@ class Reconciling:
         way.settled_ms = event.at_ms if settled else None
 
     def _held(self) -> dict[MemberId, Partitions]:
-        """What each member may use or has not given up yet."""
+        """Return what each member may use or has not given up yet."""
         return {
             m: self.assigned.get(m, _NOTHING) | self._revoking.get(m, _NOTHING)
             for m in {**self.assigned, **self._revoking}

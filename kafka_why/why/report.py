@@ -20,9 +20,6 @@ from kafka_why.why.share_state import shares_now
 from kafka_why.why.state_timelines import Span, StateTimeline, member_timelines, state_spans
 from kafka_why.why.wording import Names, clients_of, lasting_name, names_in
 
-# The course of a group: all that its entries say, whatever the time at which somebody asks.
-
-
 OBSERVED = (
     "made of the records of Kafka's own coordinator, which leave some things open: docs/observe.md says "
     "which lines are exact and which are inferred"
@@ -31,8 +28,8 @@ OBSERVED = (
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What happened to a group. It does not keep the entries, but for the first, the last and `removals`,
-    which say that a member was removed.
+    """The course of a group: all that its entries say, whatever the time of the question. It does not keep
+    the entries, but for the first, the last and `removals`, which say that a member was removed.
 
     `members` are those at the end. `states` and `lanes` are for the page's picture. `notes` name gaps and
     faults. `clients` are as in `kafka_why.why.wording.clients_of`, and `names` are for all members. `shares`
@@ -138,7 +135,7 @@ _NO_CLIENTS = {
 
 
 class CauseCount(Struct, frozen=True):
-    """How often one kind of cause opened a rebalance, and how often for each client.
+    """The number of rebalances that one kind of cause opened, and the number for each client.
 
     A client is named by its group.instance.id, else its client id, because its member id changes when it
     restarts.
@@ -162,10 +159,10 @@ class Summary(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """One group. `state` is that of the last entry, "Dead" if it ended. `notes` name gaps and faults.
-    `group_type` is `classic` or `consumer`, the group's protocol; `generation` is the group epoch with the
-    latter. `clients` are as in `kafka_why.why.wording.clients_of`. `shares` and `deliveries` are set for a
-    share group. `unnamed` is the number of further members, which brokers' logs do not name.
+    """A report on a group. `state` is that of the last entry, "Dead" if it ended. `notes` name gaps and
+    faults. `group_type` is `classic` or `consumer`, the group's protocol; `generation` is the group epoch
+    with the latter. `clients` are as in `kafka_why.why.wording.clients_of`. `shares` and `deliveries` are set
+    for a share group. `unnamed` is the number of further members, which brokers' logs do not name.
     """
 
     group_id: str

@@ -15,9 +15,6 @@ from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.partition_text import number_list
 from kafka_why.why.model import Joined, RebalanceOutcome, Removed
 
-# Lives: a list of entries, of either protocol, in order, without duplicates and with missing ones named.
-
-
 E = TypeVar("E", bound=AnyHistoryEntry)
 
 
@@ -73,9 +70,6 @@ def by_incarnation(
     ]
 
 
-# A life divided where the group changed its protocol: a phase is classic or goes by epochs.
-
-
 def phases(life: IncarnationHistory[HistoryEntry]) -> list[tuple[bool, IncarnationHistory[HistoryEntry]]]:
     """Return the phases in order, and whether each goes by epochs, as those of consumer, share and streams
     groups do. A conversion is the first entry of its phase.
@@ -89,14 +83,11 @@ def phases(life: IncarnationHistory[HistoryEntry]) -> list[tuple[bool, Incarnati
     return found
 
 
-# The names of deleted topics. A group forgets the name of a topic when it is deleted, so later entries have
-# the topic's id in its place.
-
-
 class TopicNames:
-    """Puts names in the place of the ids of deleted topics, as far as earlier entries of the same read show
-    them: a member that had partitions under a name has the same partitions under an id, and none under the
-    name.
+    """Puts names in the place of the ids of deleted topics. A group forgets the name of a topic when it is
+    deleted, so later entries have the topic's id in its place. A name is known as far as earlier entries of
+    the same read show them: a member that had partitions under a name has the same partitions under an id,
+    and none under the name.
     """
 
     def __init__(self) -> None:
@@ -135,14 +126,11 @@ class TopicNames:
 
 
 def _is_id(topic: str) -> bool:
-    """Whether it is a topic id in the form of the history. A topic may have such a name."""
+    """Return True if it is a topic id in the form of the history. A topic may have such a name."""
     try:
         return str(UUID(topic)) == topic
     except ValueError:
         return False
-
-
-# Remarks about gaps in a group's history, and about faults of the group.
 
 
 MISSING = "entries are missing"
@@ -230,8 +218,8 @@ class Segment:
 
     @property
     def is_begin_known(self) -> bool:
-        """Whether the history has the time of the beginning. The cluster's own coordinator does not write it,
-        so it is known if the group was seen rebalancing.
+        """Return True if the history has the time of the beginning. The cluster's own coordinator does not
+        write it, so it is known if the group was seen rebalancing.
         """
         opening = self.opening
         return opening is not None and (not opening.observed or opening.within_ms is not None)
@@ -295,12 +283,12 @@ def _cut(life: IncarnationHistory[HistoryEntry]) -> Iterator[Segment]:
 def _is_unread(
     life: IncarnationHistory[HistoryEntry], last: HistoryEntry | None, event: HistoryEntry
 ) -> bool:
-    """Whether the entries between these two were not read because nothing depends on them."""
+    """Return True if the entries between these two were not read because nothing depends on them."""
     return last is not None and life.unread.issuperset(range(last.seq + 1, event.seq))
 
 
 def _continues(last: HistoryEntry, event: HistoryEntry) -> bool:
-    """Whether the group can have stayed as it was while entries are missing."""
+    """Return True if the group can have stayed as it was while entries are missing."""
     return (last.to_state, last.generation) == (event.from_state, generation_before(event))
 
 

@@ -27,8 +27,8 @@ UNKNOWN = (
 
 
 def settings_notes(client_config: ClientConfig, group_id: str, view: GroupSnapshot | None) -> list[str]:
-    """A sentence for each setting that the group has of its own at one of both only, or with two values, and
-    one if the brokers show none. `view` is the group's. Raises KafkaError.
+    """Return a sentence for each setting that the group has of its own at one of both only, or with two
+    values, and one if the brokers show none. `view` is the group's. Raises KafkaError.
     """
     brokers = _of_brokers(client_config, group_id)
     own = {} if view is None or not view.configs else view.configs
@@ -36,7 +36,9 @@ def settings_notes(client_config: ClientConfig, group_id: str, view: GroupSnapsh
 
 
 def differing(own: Mapping[str, SettingValue], brokers: Mapping[str, str]) -> list[str]:
-    """The sentences for the settings that a group has of its own at the coordinator, and at the brokers."""
+    """Return the sentences for the settings that a group has of its own at the coordinator, and at the
+    brokers.
+    """
     sentences = []
     for name in _NAMES:
         here = None if (value := own.get(name)) is None else str(value)
@@ -52,7 +54,7 @@ def differing(own: Mapping[str, SettingValue], brokers: Mapping[str, str]) -> li
 
 
 def _of_brokers(client_config: ClientConfig, group_id: str) -> dict[str, str] | None:
-    """What the group has of its own at the brokers, None if they show nothing of it."""
+    """Return what the group has of its own at the brokers, None if they show nothing of it."""
     resource = ConfigResource(ConfigResourceType.GROUP, group_id, dict.fromkeys(_NAMES))
     with closing(kafka_clients.admin(client_config)) as admin:
         answer: dict[str, Any] = admin.describe_configs([resource], config_filter="all")

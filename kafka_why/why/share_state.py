@@ -1,4 +1,4 @@
-"""What a share group waits for at the share coordinator, and what it has that no member reads."""
+"""Finds what a share group waits for at the share coordinator, and which partitions no member reads."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -99,7 +99,7 @@ class _Following:
         self._initialized -= gone
 
     def _fail(self, event: HistoryEntry, partitions: Partitions) -> None:
-        """The share coordinator has answered with an error, or it has not answered for long. The log of an
+        """Note an error of the share coordinator, or that it has not answered for long. The log of an
         observed group does not have the error.
         """
         for partition in partitions & self._asked.keys():
@@ -131,9 +131,6 @@ class _Following:
                 for asked, partitions in sorted(alike.items(), key=lambda item: item[0].since_ms)
             ],
         )
-
-
-# The lines about a share group: what it waits for, and what it has that nobody reads.
 
 
 MAX_ASKED = 8

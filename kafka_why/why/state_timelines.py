@@ -44,19 +44,19 @@ class Span(Struct, frozen=True, gc=False):
 
 @dataclass(slots=True)
 class StateTimeline:
-    """One member's spans. A static member keeps its timeline when its member id changes."""
+    """The spans of one member. A static member keeps its timeline when its member id changes."""
 
     member_id: MemberId
     spans: list[Span] = field(default_factory=list)
 
     @property
     def is_open(self) -> bool:
-        """Whether the member is in the group at the end of the history."""
+        """Return True if the member is in the group at the end of the history."""
         return bool(self.spans) and self.spans[-1].to_ms is None
 
     @property
     def partitions(self) -> int | None:
-        """How many partitions the member has, None if that is not known."""
+        """The number of partitions that the member has, None if that is not known."""
         return self.spans[-1].partitions if self.spans else None
 
     def become(self, what: str | None, at_ms: int, partitions: int | None = None) -> None:

@@ -55,7 +55,7 @@ def _pushes(
 def _joins_of_removed(
     entries: Sequence[AnyHistoryEntry], said: Mapping[MemberId, object]
 ) -> dict[MemberId, str]:
-    """The id of the request with which each of these members joined last, of those that were removed."""
+    """Return the id of the request with which each removed member among these joined last."""
     joins: dict[MemberId, str] = {}
     removed: dict[MemberId, str] = {}
     for entry in entries:
@@ -72,7 +72,9 @@ def _joins_of_removed(
 def _poll_intervals_ms(
     reader: TopicReader, requests_topic: str, joins: Mapping[MemberId, str]
 ) -> dict[MemberId, int]:
-    """By member, from its join: Kafka's clients send max.poll.interval.ms as their rebalance timeout."""
+    """Return the poll interval of each member, from its join: Kafka's clients send max.poll.interval.ms as
+    their rebalance timeout.
+    """
     found: dict[MemberId, int] = {}
     for member_id, request_id in joins.items():
         topic, number, offset = record_of(request_id)
@@ -86,7 +88,7 @@ def _poll_intervals_ms(
 
 
 def _request(reader: TopicReader, partition: TopicPartition, offset: int, number: int) -> object:
-    """The request of this number in a record, None if the topic has the record no more."""
+    """Return the request of this number in a record, None if the topic has the record no more."""
     if not reader.beginnings([partition])[partition] <= offset < reader.ends([partition])[partition]:
         return None
     reader.start(at={partition: offset})

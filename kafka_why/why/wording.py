@@ -10,8 +10,6 @@ from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.why.model import Rebalance
 
-# Times and durations as text.
-
 
 def duration_text(ms: int) -> str:
     """`250 ms`, `61.2 s`, `12 min 5 s`, `5 h 3 min`."""
@@ -41,9 +39,6 @@ class Clock:
     def zone(self, at_ms: int) -> str:
         """Return the zone's name at that time."""
         return self.at(at_ms).strftime("%Z")
-
-
-# `--since`: a time, or a duration before now.
 
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -121,9 +116,6 @@ def count(number: int, noun: str) -> str:
 def trigger_text(trigger: str) -> str:
     """Return a request's id, or a deadline or scan without its time, because its effect has the same time."""
     return re.sub(r" at \d+$", "", trigger)
-
-
-# Short names for member ids: `worker-1` instead of `worker-1-4f0c9c1e-...`.
 
 
 _UUID = re.compile(r"-([0-9a-f]{8})(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$")

@@ -1,4 +1,4 @@
-"""What Kafka Connect and Kafka Streams assign besides, or instead of, partitions: read for a report."""
+"""Reads what Kafka Connect and Kafka Streams assign besides, or instead of, partitions."""
 
 from collections.abc import Mapping, Sequence
 
@@ -72,9 +72,6 @@ def _error(code: int) -> str | None:
     if code == AssignorError.NONE:
         return None
     return AssignorError(code).name if code in list(AssignorError) else str(code)
-
-
-# The lines about what Kafka Connect and Kafka Streams assigned, and about the rebalance that follows.
 
 
 def work_lines(r: Rebalance, names: Names) -> Lines:

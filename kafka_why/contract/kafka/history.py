@@ -8,9 +8,6 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-# The states of Kafka's groups and of their members.
-
-
 DEAD = "Dead"
 
 
@@ -123,7 +120,7 @@ BY_EPOCHS = frozenset((CONSUMER, SHARE, STREAMS))
 
 
 class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One history entry of a Kafka group.
+    """A history entry of a Kafka group.
 
     Times are in milliseconds. `generation` is the generation after the change. `cause` is the id of the
     request, or the deadline, that led to the entry. `principal` is the principal of the request, None if it

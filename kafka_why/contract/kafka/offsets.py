@@ -39,11 +39,8 @@ class OffsetChange(Struct, frozen=True):
     offset: Offset | None
 
 
-# How a producer's transaction ended for offsets that are pending in it.
-
-
 class MarkerOutcome(StrEnum):
-    """What a marker means for offsets that are pending in a transaction of its producer.
+    """The effect of a marker on offsets that are pending in a transaction of its producer.
 
     COMMIT, ABORT: it is the marker of their transaction. DROPPED: their transaction was ended without a
     marker that counts for them, so it was not committed. IGNORED: it is an echo of an earlier transaction.

@@ -45,7 +45,7 @@ Digest = Annotated[str, Meta(max_length=64)]
 
 
 class Protocol(Struct, frozen=True):
-    """One assignment protocol a member offers: its name (`range`, ...) and the member's metadata for it."""
+    """An assignment protocol of a member: its name (`range`, ...) and the member's metadata for it."""
 
     name: ShortStr
     metadata: bytes = b""
@@ -116,7 +116,7 @@ class Heartbeat(Request[HeartbeatResponse], frozen=True, kw_only=True, tag=True)
 
 
 class LeavingMember(Struct, frozen=True):
-    """One member of a LeaveGroup batch. A static member may be named by its instance id with `member_id` ""
+    """A member of a LeaveGroup batch. A static member may be named by its instance id with `member_id` ""
     (KIP-345).
     """
 
@@ -141,7 +141,7 @@ class CommittedPartition(Struct, frozen=True):
 
 
 class CommittedTopic(Struct, frozen=True):
-    """One topic of an OffsetCommit. `topic_id` is Kafka's topic id, None if the sender does not know it."""
+    """A topic of an OffsetCommit. `topic_id` is Kafka's topic id, None if the sender does not know it."""
 
     name: ShortStr
     partitions: list[CommittedPartition]
@@ -236,7 +236,7 @@ class OffsetDelete(Request[OffsetDeleteResponse], frozen=True, kw_only=True, tag
 
 
 class DescribeGroup(Request[DescribeGroupResponse], frozen=True, kw_only=True, tag=True):
-    """One group of a DescribeGroups.
+    """A group of a DescribeGroups.
 
     With `lists_changed`, which goes with `waits_for_views`, a replica may answer early which groups have
     changed (`DescribeGroupResponse.changed`). The query answers as without.
@@ -246,7 +246,7 @@ class DescribeGroup(Request[DescribeGroupResponse], frozen=True, kw_only=True, t
 
 
 class DeleteGroup(Request[DeleteGroupResponse], frozen=True, kw_only=True, tag=True):
-    """One group of a DeleteGroups: a group without members is deleted with its offsets."""
+    """A group of a DeleteGroups: a group without members is deleted with its offsets."""
 
 
 class TopicIdPartitions(Struct, frozen=True):
@@ -257,7 +257,8 @@ class TopicIdPartitions(Struct, frozen=True):
 
 
 class RegexResolution(Struct, frozen=True):
-    """What a pattern matched when the sender read the cluster's topics at `at_ms`: the topics by name.
+    """The topics that a pattern matched when the sender read the cluster's topics at `at_ms`: the topics by
+    name.
 
     `error` is the text of the fault if the pattern is not a regular expression of RE2. `seen` is set if
     `topics` may be fewer than the pattern matched, because a client may not DESCRIBE the others: it is the
@@ -305,7 +306,7 @@ class ConsumerGroupHeartbeat(Request[ConsumerGroupHeartbeatResponse], frozen=Tru
 
 
 class ConsumerGroupDescribe(Request[ConsumerGroupDescribeResponse], frozen=True, kw_only=True, tag=True):
-    """One group of a ConsumerGroupDescribe (KIP-848)."""
+    """A group of a ConsumerGroupDescribe (KIP-848)."""
 
 
 class DescribeGroupConfigs(Request[DescribeGroupConfigsResponse], frozen=True, kw_only=True, tag=True):
@@ -328,7 +329,7 @@ class AlterGroupConfigs(Request[AlterGroupConfigsResponse], frozen=True, kw_only
 
 
 class RegexResolved(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
-    """What the patterns of a group match in the cluster's metadata, by pattern.
+    """The topics that the patterns of a group match in the cluster's metadata, by pattern.
 
     Kafka has no such request, because its coordinator reads the metadata itself. The coordinator service's
     watcher sends it. It has no answer.

@@ -14,7 +14,7 @@ NO_GENERATION = -1
 
 
 class JoinGroupMember(Struct, frozen=True):
-    """One member in the leader's list. `metadata` is the member's metadata for the selected protocol."""
+    """A member in the leader's list. `metadata` is the member's metadata for the selected protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -58,7 +58,7 @@ class LeftMember(Struct, frozen=True):
 
 
 class LeaveGroupResponse(Response, frozen=True, kw_only=True, tag="LeaveGroup"):
-    """One entry for each member of the request, in its order."""
+    """The answer: an entry for each member of the request, in its order."""
 
     members: list[LeftMember] = []
 
@@ -108,7 +108,7 @@ class FetchedPartition(Struct, frozen=True, omit_defaults=True):
 
 
 class FetchedTopic(Struct, frozen=True):
-    """One topic of an OffsetFetch's answer."""
+    """A topic of an OffsetFetch's answer."""
 
     name: str
     partitions: list[FetchedPartition]
@@ -127,7 +127,7 @@ class OffsetDeleteResponse(Response, frozen=True, kw_only=True, tag="OffsetDelet
 
 
 class DescribedMember(Struct, frozen=True):
-    """One member. `member_metadata` is that of the selected protocol, b"" unless the group is Stable."""
+    """A member. `member_metadata` is that of the selected protocol, b"" unless the group is Stable."""
 
     member_id: str
     group_instance_id: str | None
@@ -141,7 +141,7 @@ DEAD = "Dead"
 
 
 class ListedGroup(Struct, frozen=True):
-    """What ListGroups shows of a group. A group that does not exist is Dead."""
+    """A group as ListGroups shows it. A group that does not exist is Dead."""
 
     group_id: str
     state: str
@@ -205,7 +205,7 @@ class ConsumerGroupHeartbeatResponse(
 
 
 class ConsumerGroupMemberDescription(Struct, frozen=True):
-    """One member. `assignment` is what the member answers for: what it may use and what it has to give up.
+    """A member. `assignment` is what the member answers for: what it may use and what it has to give up.
 
     `member_type` is 0 for a member on the classic protocol, 1 for one on the consumer protocol (KIP-1099).
     """
@@ -249,7 +249,7 @@ class ShareGroupHeartbeatResponse(
 
 
 class ShareGroupMemberDescription(Struct, frozen=True):
-    """One member of a share group, and what it may fetch from."""
+    """A member of a share group, and what it may fetch from."""
 
     member_id: str
     rack_id: str | None
@@ -298,7 +298,7 @@ class AlteredShareTopic(Struct, frozen=True):
 
 
 class AlterShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="AlterShareGroupOffsets"):
-    """One entry for each topic of the request. With an error of the whole request there is none."""
+    """The answer: an entry for each topic of the request, none with an error of the whole request."""
 
     error_message: str | None = None
     responses: list[AlteredShareTopic] = []
@@ -314,8 +314,8 @@ class DeletedShareTopic(Struct, frozen=True):
 
 
 class DeleteShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="DeleteShareGroupOffsets"):
-    """One entry for each topic of the request, none if the group has no state at all. With an error of the
-    whole request there is none either.
+    """The answer: an entry for each topic of the request. There is none if the group has no state at all, or
+    with an error of the whole request.
     """
 
     error_message: str | None = None

@@ -14,9 +14,6 @@ from kafka_why.contract.kafka.responses import (
 )
 from kafka_why.contract.messages import RECORD_VERSION, Int16, Int32, Int64, Request, ShortStr
 
-# Topics as the sender of a request sees them in the brokers' metadata.
-
-
 PartitionCount = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
@@ -51,19 +48,21 @@ class ShareGroupHeartbeat(Request[ShareGroupHeartbeatResponse], frozen=True, kw_
 
 
 class ShareGroupDescribe(Request[ShareGroupDescribeResponse], frozen=True, kw_only=True, tag=True):
-    """One group of a ShareGroupDescribe."""
+    """A group of a ShareGroupDescribe."""
 
 
 class DescribeShareGroupOffsets(
     Request[DescribeShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True
 ):
-    """Which partitions of one group have a state. Where the group stands in them the share coordinator alone
-    knows: Kafka's DescribeShareGroupOffsets asks it, and so has the sender to do.
+    """A query for the partitions of a group that have a state. How far the group is in them the share
+    coordinator alone knows: Kafka's DescribeShareGroupOffsets asks it, and so has the sender to do.
     """
 
 
 class AlterSharePartition(Struct, frozen=True):
-    """Where the group has to begin in a partition, -1 for what `share.auto.offset.reset` decides."""
+    """The offset at which the group has to begin in a partition, -1 for what `share.auto.offset.reset`
+    decides.
+    """
 
     partition: Int32
     start_offset: Int64
@@ -97,7 +96,7 @@ class DeleteShareGroupOffsets(Request[DeleteShareGroupOffsetsResponse], frozen=T
 
 
 class ShareStatePartition(Struct, frozen=True):
-    """What came of a task for one partition.
+    """The outcome of a task for one partition.
 
     `error_code` is the share coordinator's. `state_epoch` and `start_offset` are what it has recorded, if it
     refused the task for that (FENCED_STATE_EPOCH), else None.
@@ -111,7 +110,7 @@ class ShareStatePartition(Struct, frozen=True):
 
 
 class ShareStateResult(Struct, frozen=True, kw_only=True, tag_field="type", tag=True):
-    """What the cluster's share coordinator answered to a task of a share group, by partition. A partition
+    """The answer of the cluster's share coordinator to a task of a share group, by partition. A partition
     without an outcome is left out.
 
     Kafka has no such request, because its coordinator calls the share coordinator itself. The coordinator's

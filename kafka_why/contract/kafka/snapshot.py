@@ -25,7 +25,7 @@ def flat(partitions: NamedPartitions) -> tuple[TopicPartition, ...]:
 
 
 class StreamsMemberSnapshot(Struct, frozen=True):
-    """What a member of a streams group has besides. `user_endpoint` is HOST:PORT."""
+    """Fields that only a member of a streams group has. `user_endpoint` is HOST:PORT."""
 
     topology_epoch: int
     process_id: str
@@ -34,7 +34,7 @@ class StreamsMemberSnapshot(Struct, frozen=True):
 
 
 class ConsumerMemberSnapshot(Struct, frozen=True):
-    """What a member of a group with epochs has beside the fields of `MemberSnapshot`.
+    """Fields of a member of a group with epochs beside those of `MemberSnapshot`.
 
     `member_type` is `classic` or `consumer`, the protocol that the member speaks, or `share` or `streams`.
     `assigned` is what the member may use, `revoking` what it has to give up first, `target` what the target
@@ -61,7 +61,7 @@ class ConsumerMemberSnapshot(Struct, frozen=True):
 
 
 class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
-    """One member. As in Kafka, `metadata` is that of the selected protocol, b"" unless the group is
+    """A member. As in Kafka, `metadata` is that of the selected protocol, b"" unless the group is
     Stable.
 
     In a consumer group `session_timeout_ms` is 0 for a member on the consumer protocol, because the timeout
@@ -110,7 +110,7 @@ class ShareTaskPartitions(Struct, frozen=True, omit_defaults=True):
 
 
 class ShareTask(Struct, frozen=True):
-    """What the cluster's share coordinator has to do for a share group: `kind` is `initialize`, with the
+    """A task of the cluster's share coordinator for a share group: `kind` is `initialize`, with the
     state epoch and the start offset of each partition (-1: the brokers decide it), or `delete`. `task` is its
     id, which the `ShareStateResult` has.
     """
@@ -122,7 +122,7 @@ class ShareTask(Struct, frozen=True):
 
 
 class ShareSnapshot(Struct, frozen=True):
-    """How far the state of a share group's partitions is at the share coordinator. Only initialized ones are
+    """The state of a share group's partitions at the share coordinator. Only initialized ones are
     assigned.
 
     `tasks` are those that are open, the oldest first. An observed group has none of them, and of the topics
@@ -150,7 +150,7 @@ class StreamsSnapshot(Struct, frozen=True):
 
 
 class ConsumerGroupSnapshot(Struct, frozen=True):
-    """What a group with epochs has beside the fields of `GroupSnapshot`: a consumer, share or streams group.
+    """Fields of a group with epochs beside those of `GroupSnapshot`: a consumer, share or streams group.
 
     `assignor_name` is the assignor that computed the target assignment, "" before the first. `topics` are the
     topics that the group knows (None if no topic has the name), and `resolved_regexes` the topics that each
@@ -219,7 +219,9 @@ class GroupSnapshot(Struct, frozen=True):
 
     @property
     def has_members(self) -> bool:
-        """Whether the record has the members, or the group has none: it loses them where it is too large."""
+        """Return True if the record has the members, or the group has none: it loses them where it is too
+        large.
+        """
         return bool(self.members) or not self.truncated or self.state == GroupState.EMPTY
 
 

@@ -31,8 +31,8 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class ConnectAssignment:
-    """What a worker gets. `error` is 0, or CONFIG_MISMATCH. `delay_ms` is the time after which workers
-    join again, because until then the work of a worker that left waits for its return; 0 for none.
+    """The assignment of a worker. `error` is 0, or CONFIG_MISMATCH. `delay_ms` is the time after which
+    workers join again, because until then the work of a worker that left waits for its return; 0 for none.
     """
 
     version: int

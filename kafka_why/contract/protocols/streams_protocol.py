@@ -46,7 +46,7 @@ class TaskId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentInfo:
-    """What a member gets besides its partitions. `error` is an AssignorError, or a code that it lacks.
+    """The tasks of a member, beside its partitions. `error` is an AssignorError, or a code that it lacks.
     `next_rebalance_ms` is the time since the epoch at which the member asks for a rebalance, AT_ONCE or
     NEVER.
     """

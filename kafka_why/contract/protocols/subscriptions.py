@@ -1,4 +1,16 @@
-"""Subscriptions and assignments of members. The names are those of Kafka's ConsumerPartitionAssignor."""
+"""Subscriptions and assignments of members. The names are those of Kafka's ConsumerPartitionAssignor.
+
+The bytes that members exchange through JoinGroup and SyncGroup are Kafka's ConsumerProtocol with the messages
+ConsumerProtocolSubscription and ConsumerProtocolAssignment, versions 0 to 3. Version 1 adds owned partitions
+(KIP-429), 2 the generation (KIP-792), 3 the rack (KIP-881); the assignment is the same in all versions. The
+bytes start with the version, an int16. A newer version is read as version 3 and the bytes left over are
+ignored, because Kafka's versions only append fields. A negative version is an error.
+
+Sticky members revoke all partitions before they join, so their user data names those partitions and, since
+version 1, an int32 generation (StickyAssignor). Cooperative members join with their owned partitions, in the
+field of KIP-429. Their generation is a field since KIP-792; before, their user data was this one int32
+(CooperativeStickyAssignor).
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +28,7 @@ PartitionRacks: TypeAlias = Mapping[str, Sequence[frozenset[str]]]
 
 
 class TopicPartition(NamedTuple):
-    """One partition of a topic; partitions are numbered from 0."""
+    """A partition of a topic; partitions are numbered from 0."""
 
     topic: str
     partition: int
@@ -62,9 +74,6 @@ class MemberSubscription:
     group_instance_id: str | None = None
 
 
-# The order of Java's strings.
-
-
 def java_order(text: str) -> bytes:
     """Return a sort key for the order of Java's String.compareTo, which compares UTF-16 units.
 
@@ -72,15 +81,6 @@ def java_order(text: str) -> bytes:
     because it starts with the client.id, which is any text. Java and Python leaders of one group must agree.
     """
     return text.encode("utf-16-be", "surrogatepass")
-
-
-# The consumer protocol: the bytes that members exchange through JoinGroup and SyncGroup.
-#
-# This is Kafka's ConsumerProtocol with the messages ConsumerProtocolSubscription and
-# ConsumerProtocolAssignment, versions 0 to 3. Version 1 adds owned partitions (KIP-429), 2 the generation
-# (KIP-792), 3 the rack (KIP-881); the assignment is the same in all versions. The bytes start with the
-# version, an int16. A newer version is read as version 3 and the bytes left over are ignored, because Kafka's
-# versions only append fields. A negative version is an error.
 
 
 PROTOCOL_TYPE = "consumer"
@@ -200,14 +200,6 @@ def _write_partitions(writer: Writer, partitions: Iterable[TopicPartition], fiel
         writer.int32(len(numbers), f"{field}.partitions")
         for number in numbers:
             writer.int32(number, f"{field}.partition")
-
-
-# The user data of Kafka's sticky assignors: the partitions a member claims, and since which generation.
-#
-# Sticky members revoke all partitions before they join, so their user data names those partitions and,
-# since version 1, an int32 generation (StickyAssignor). Cooperative members join with their owned
-# partitions, in the field of KIP-429. Their generation is a field since KIP-792; before, their user data was
-# this one int32 (CooperativeStickyAssignor).
 
 
 NO_GENERATION: Final = -1

@@ -35,7 +35,7 @@ class EntryType(StrEnum):
 class HistoryEntry(
     Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="protocol", tag="RocketMQ"
 ):
-    """One history entry of a RocketMQ group.
+    """A history entry of a RocketMQ group.
 
     `protocol` is the JSON tag that distinguishes it from an entry of a Kafka group, which has no tag. `at_ms`
     is the group's time in ms. `cause` is the id of the request, or the scan, that led to the entry.
@@ -60,5 +60,7 @@ class HistoryEntry(
 
     @property
     def is_expiry(self) -> bool:
-        """True if a scan removed a consumer's dead connection. Other removals follow a client's request."""
+        """Return True if a scan removed a consumer's dead connection. Other removals follow a client's
+        request.
+        """
         return self.type is EntryType.CONSUMER_REMOVED and self.cause.startswith("scan at ")

@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 
 class MessageRequestMode(StrEnum):
-    """How clients get the messages of queues that the broker assigns."""
+    """The way in which clients get the messages of queues that the broker assigns."""
 
     PULL = "PULL"
     POP = "POP"
 
 
 class MessageQueue(NamedTuple):
-    """One queue of a topic on one broker. Queues are numbered from 0; -1 means all queues of a broker."""
+    """A queue of a topic on one broker. Queues are numbered from 0; -1 means all queues of a broker."""
 
     topic: str
     broker_name: str
@@ -21,9 +21,6 @@ class MessageQueue(NamedTuple):
     def __str__(self) -> str:
         """Return RocketMQ's own text of a queue: CONSISTENT_HASH hashes it, error texts show it."""
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, queueId={self.queue_id}]"
-
-
-# The Kafka groups that have the offsets of RocketMQ's groups.
 
 
 OFFSET_GROUP_PREFIX = "%OFFSET%"

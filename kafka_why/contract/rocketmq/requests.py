@@ -27,7 +27,7 @@ Name = Annotated[str, Meta(max_length=32_767)]
 
 
 class MessageModel(StrEnum):
-    """Whether the clients of a group share the queues (CLUSTERING) or each client reads all queues
+    """The division of queues: the clients of a group share them (CLUSTERING), or each client reads all
     (BROADCASTING).
     """
 
@@ -36,7 +36,7 @@ class MessageModel(StrEnum):
 
 
 class ConsumeType(StrEnum):
-    """How a consumer gets its messages: pull, push, pop."""
+    """The way in which a consumer gets its messages: pull, push, pop."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -44,7 +44,9 @@ class ConsumeType(StrEnum):
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a client starts to read a queue without a stored offset. The broker only stores the value."""
+    """The place at which a client starts to read a queue without a stored offset. The broker only stores the
+    value.
+    """
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = (
@@ -57,7 +59,7 @@ class ConsumeFromWhere(StrEnum):
 
 
 class SubscriptionData(Struct, frozen=True):
-    """One topic of a group and the filter of its messages. `sub_version` is the client's time in ms."""
+    """A topic of a group and the filter of its messages. `sub_version` is the client's time in ms."""
 
     topic: Name
     sub_string: str = "*"

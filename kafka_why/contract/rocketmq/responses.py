@@ -52,7 +52,7 @@ class UnregisterResponse(Response, frozen=True, kw_only=True, tag="UNREGISTER_CL
 
 
 class ConsumerListResponse(Response, frozen=True, kw_only=True, tag="GET_CONSUMER_LIST_BY_GROUP"):
-    """One client id for each connection: an id that two clients share occurs twice."""
+    """The client ids of all connections: an id that two clients share occurs twice."""
 
     consumer_id_list: tuple[str, ...] = ()
 

@@ -88,7 +88,7 @@ def _redpandas_reader() -> SchemaReader:
 
 
 def _key(key: bytes) -> tuple[int, Any]:
-    """The type of a key, and its fields, which nobody changes. Raises UnknownRecord, ProtocolError."""
+    """Return the type of a key, and its fields, which nobody changes. Raises UnknownRecord, ProtocolError."""
     number = record_type(key)
     return number, _reader(number, _KEY_VERSION, False).read(key, _PREFIX_BYTES)
 
@@ -127,7 +127,7 @@ def _reader(number: int, version: int, is_value: bool) -> SchemaReader:
 
 
 def _class(schema: Schema) -> type:
-    """The class of a structure's objects. Its attributes are the defaults of the fields."""
+    """Return the class of a structure's objects. Its attributes are the defaults of the fields."""
     body: dict[str, Any] = {attribute_of(field): _default(field) for field in schema["fields"]}
     body["json"] = schema
     body["fields"] = {

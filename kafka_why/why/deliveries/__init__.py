@@ -1,1 +1,1 @@
-"""What became of the records of share groups, by what gateways counted: see docs/share-groups.md."""
+"""Reports what became of the records of share groups, by what gateways counted: see docs/share-groups.md."""

@@ -1,4 +1,4 @@
-"""What is said of one share group's deliveries."""
+"""The data of a report on a share group's deliveries."""
 
 from enum import StrEnum
 
@@ -8,7 +8,7 @@ from kafka_why.contract.deliveries import Counted
 
 
 class Verdict(StrEnum):
-    """What is probably wrong. POISON: some records fail whoever gets them. BAD_MEMBER: one member fails, and
+    """The probable fault. POISON: some records fail whoever gets them. BAD_MEMBER: one member fails, and
     others do not. OUTAGE: nobody gets records processed.
     """
 
@@ -66,7 +66,8 @@ class Row(Counted, kw_only=True, omit_defaults=False, gc=False):
 
 
 class DeliveryReport(Struct, frozen=True, kw_only=True):
-    """What gateways counted of a share group between two times. `lock_ms` is 0 if no broker has named it.
+    """The deliveries of a share group between two times, as gateways counted them. `lock_ms` is 0 if no
+    broker has named it.
 
     `rows` are in the order of topic, partition and member. `others` has the sums of those beyond the bounds.
     `is_cut`: earlier records of this time were too many to read. `member_id` is that of the verdict.
@@ -90,7 +91,7 @@ class DeliveryReport(Struct, frozen=True, kw_only=True):
 
 
 class LoneDeliveries(Struct, frozen=True):
-    """What is known of a group of which the history has nothing, in the form of a report of `why`."""
+    """The deliveries of a group of which the history has nothing, in the form of a report of `why`."""
 
     group_id: str
     deliveries: DeliveryReport

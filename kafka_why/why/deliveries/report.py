@@ -47,7 +47,7 @@ class Sums:
             self._suspect(record.gateway_id, suspect, at_ms)
 
     def report(self, *, is_cut: bool = False) -> DeliveryReport | None:
-        """What is known, None if nothing is."""
+        """Return the report, None if nothing was counted."""
         if self._last is None:
             return None
         members = [_member(*one) for one in sorted(self._members.items())]
@@ -96,8 +96,8 @@ class Sums:
 
 
 def conclude(members: Sequence[MemberSum], suspects: Sequence[SuspectLine]) -> tuple[Verdict, str | None]:
-    """What is probably wrong, and which member if one is: a few records and many members are poison, many
-    records of one member are a bad member, and many records of all members are an outage.
+    """Return the probable fault, and the member if it is one member's: a few records and many members are
+    poison, many records of one member are a bad member, and many records of all members are an outage.
     """
     active = [one for one in members if one.accepted + one.failed]
     failing = [one for one in active if one.failed >= MANY and _failed(one) > _MOST]
@@ -130,7 +130,7 @@ def _member(member_id: str, counted: Counted) -> MemberSum:
 
 
 def _suspect(key: Key, of_gateways: dict[str, tuple[int, Suspect]]) -> SuspectLine:
-    """What gateways know of a record: each has seen a part."""
+    """Return what all gateways know of a record: each has seen a part."""
     found = [suspect for _, suspect in of_gateways.values()]
     outcomes = {suspect.outcome for suspect in found}
     released_by = dict.fromkeys(name for suspect in found for name in suspect.released_by)

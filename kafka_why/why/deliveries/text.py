@@ -1,4 +1,4 @@
-"""What is said of a share group's deliveries, as text and as sentences."""
+"""A share group's deliveries as text."""
 
 from collections.abc import Collection, Iterator, Sequence
 
@@ -81,7 +81,7 @@ def lines(report: DeliveryReport, names: Names) -> Iterator[tuple[str, str]]:
 
 
 def verdict_text(report: DeliveryReport, names: Names) -> str:
-    """What is probably wrong, "" if nothing is."""
+    """Return the probable fault as a sentence, "" if there is none."""
     if report.verdict is Verdict.BAD_MEMBER:
         who = names.of(report.member_id or "")
         return f"{who} fails with most of its records, and the other members do not: look at {who}"

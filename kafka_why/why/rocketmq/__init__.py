@@ -1,1 +1,3 @@
-"""Why a RocketMQ group rebalanced: its history as changes of its clients, and the broker's notifications."""
+"""Explains why a RocketMQ group rebalanced: its history as changes of its clients, and the broker's
+notifications.
+"""

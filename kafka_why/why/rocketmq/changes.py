@@ -125,9 +125,6 @@ def _joined(known: Sequence[str], more: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([*known, *more]))
 
 
-# A report on a RocketMQ group: its clients, its faults, and the changes.
-
-
 _PRODUCERS = (EntryType.PRODUCER_CONNECTED, EntryType.PRODUCER_REMOVED)
 
 

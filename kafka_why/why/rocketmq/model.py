@@ -88,7 +88,7 @@ class Trap(Struct, frozen=True):
 
 
 class ChangeCount(Struct, frozen=True):
-    """How often one kind of change occurred, and how often for each client id."""
+    """The number of changes of one kind, and the number for each client id."""
 
     kind: ChangeKind
     changes: int
@@ -96,9 +96,9 @@ class ChangeCount(Struct, frozen=True):
 
 
 class Report(Struct, frozen=True, kw_only=True, tag_field="protocol", tag="RocketMQ"):
-    """One group. `consumers` are the current ones, unchanged since `consumers_since_ms`. `topics` is None if
-    the history does not contain them. `request_modes` has the topics whose queues the coordinator assigns to
-    clients that query it. `notifications`: how often all connections were notified.
+    """A report on a group. `consumers` are the current ones, unchanged since `consumers_since_ms`. `topics`
+    is None if the history does not contain them. `request_modes` has the topics whose queues the coordinator
+    assigns to clients that query it. `notifications`: how often all connections were notified.
     """
 
     group_id: str
