@@ -37,14 +37,6 @@ _RECORD_BYTES = 200  # what a record takes besides its bytes
 log = structlog.get_logger()
 
 
-class Seen(NamedTuple):
-    """The content of one record, and what followed. `group` is the group after it, None if it has ended."""
-
-    says: AnyRecord
-    observed: Observation
-    group: ObservedGroup | None
-
-
 def observe_stored(
     group: ObservedGroup | None,
     group_id: str,
@@ -52,8 +44,10 @@ def observe_stored(
     record: StoredRecord,
     names: NamesById,
     removed_ms: int | None,
-) -> Seen | None:
-    """Apply the next record of a group, None if it cannot be read (logged) or is of another group."""
+) -> tuple[AnyRecord, Observation] | None:
+    """Apply the next record of a group. Return what it says and what followed, None if it cannot be read
+    (logged) or is of another group.
+    """
     try:
         of_group, says = decode(record.key or b"", record.value)
     except (UnknownRecord, ProtocolError) as error:
@@ -64,8 +58,7 @@ def observe_stored(
     if ids := topic_ids_in(says):
         names.find(ids)
     name = request_id(KAFKAS_OFFSETS_TOPIC, partition, record.offset)
-    seen = observe(group, group_id, says, At(record.timestamp, name, name), names.known, removed_ms)
-    return Seen(says, seen, None if seen.is_over else seen.group)
+    return says, observe(group, group_id, says, At(record.timestamp, name, name), names.known, removed_ms)
 
 
 @dataclass(slots=True)
@@ -236,17 +229,18 @@ class StoredGroups:
         entries, entry_offsets, has_news = list[HistoryEntry](), list[int](), anew
         for record in records:
             try:
-                seen = observe_stored(
+                found = observe_stored(
                     known.group, known.group_id, known.partition, record, self._names, known.removed_ms
                 )
             except Exception:  # any fault of this code must not stop the other groups
                 log.exception("a record cannot be applied", partition=known.partition, offset=record.offset)
                 continue
-            if seen is not None:
-                entries += seen.observed.history
-                entry_offsets += [record.offset] * len(seen.observed.history)
-                has_news |= seen.observed.has_news or known.group is None or seen.group is None
-                known.group, known.removed_ms = seen.group, seen.observed.removed_ms
+            if found is not None:
+                _, seen = found
+                entries += seen.history
+                entry_offsets += [record.offset] * len(seen.history)
+                has_news |= seen.has_news or known.group is None or seen.is_over
+                known.group, known.removed_ms = None if seen.is_over else seen.group, seen.removed_ms
         if has_news:
             known.view = None if known.group is None else view_of(known.group, self._names.known)
         return GroupNews(

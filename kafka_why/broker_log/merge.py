@@ -165,17 +165,16 @@ class _Merge:
 
     def _chain(self, recorded: _Round, forming: HistoryEntry) -> list[_Round]:
         """Return the rebalances of the log that ended with this generation or were overtaken before it."""
-        places = [
-            place
+        differ_ms = {
+            place: abs(it.forming.at_ms - forming.at_ms)
             for place, it in enumerate(self._rounds)
             if it.forming is not None
             and it.forming.generation == forming.generation
             and place not in self._used
-        ]
-        last = min(places, key=lambda it: abs(self._formed_ms(it) - forming.at_ms), default=None)
-        if last is None:
+        }
+        if not differ_ms:
             return []
-        first = last
+        first = last = min(differ_ms, key=lambda place: differ_ms[place])
         while (
             first
             and (before := self._rounds[first - 1].forming) is not None
@@ -184,10 +183,6 @@ class _Merge:
             first -= 1
         self._used.update(range(first, last + 1))
         return self._rounds[first : last + 1]
-
-    def _formed_ms(self, place: int) -> int:
-        forming = self._rounds[place].forming
-        return 0 if forming is None else forming.at_ms
 
     def _contradict(self, forming: HistoryEntry, said: HistoryEntry, entries: Iterable[HistoryEntry]) -> None:
         """Note where the lines and the record of a generation exclude each other."""

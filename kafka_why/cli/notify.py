@@ -18,8 +18,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.pem import PemError, certificates, client_context
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.local_files import DEFAULT_DATA_DIR, FolderError
-from kafka_why.notify.filters import Filter
-from kafka_why.notify.messages import KINDS
+from kafka_why.notify.messages import KINDS, Filter
 from kafka_why.notify.notifier import Notifier, Sending
 from kafka_why.notify.receiver import (
     NOT_PRIVATE,

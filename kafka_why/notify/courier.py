@@ -1,6 +1,7 @@
-"""Carries messages from the outbox to the receiver: when, how many, and what follows from its answer."""
+"""Carries messages from the outbox to the receiver, within a rate limit and with pauses after failures."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -10,7 +11,6 @@ from kafka_why.lifetimes import BackgroundThread
 from kafka_why.local_files import FolderNotWritable
 from kafka_why.notify.messages import Message
 from kafka_why.notify.outbox import Outbox
-from kafka_why.notify.pace import BackOff, RateLimit
 from kafka_why.notify.receiver import Answer, Verdict
 from kafka_why.notify.request_bodies import Shape
 from kafka_why.notify.state_file import Kept
@@ -19,7 +19,50 @@ from kafka_why.now import now_ms
 KEEP_INTERVAL_S = 5.0
 """How often positions are kept while there is nothing to send."""
 
+MINUTE_S = 60.0
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 60.0
+LONGEST_RETRY_AFTER_S = 600.0
+"""A receiver that asks for a longer pause gets this one."""
+
 log = structlog.get_logger()
+
+
+class RateLimit:
+    """At most so many requests in any minute. Times are seconds of a clock that does not go back."""
+
+    def __init__(self, per_minute: int) -> None:
+        self._sent_s: deque[float] = deque(maxlen=per_minute)
+
+    def wait_s(self, now_s: float) -> float:
+        """Return the seconds until the next request may be sent, 0 if it may be now."""
+        if len(self._sent_s) < (self._sent_s.maxlen or 1):
+            return 0.0
+        return max(self._sent_s[0] + MINUTE_S - now_s, 0.0)
+
+    def sent(self, now_s: float) -> None:
+        """Count a request that was sent."""
+        self._sent_s.append(now_s)
+
+
+class BackOff:
+    """The pauses after failures: each twice the one before up to LONGEST_PAUSE_S, less up to a half by
+    chance, so that many senders do not come back at the same time. `chance` returns a number from 0 to 1.
+    """
+
+    def __init__(self, chance: Callable[[], float]) -> None:
+        self._chance = chance
+        self._next_s = FIRST_PAUSE_S
+
+    def failed(self, retry_after_s: float | None = None) -> float:
+        """Return the seconds to wait after a failure: at least what the receiver asked for."""
+        pause_s = self._next_s * (1 - self._chance() / 2)
+        self._next_s = min(2 * self._next_s, LONGEST_PAUSE_S)
+        return max(pause_s, min(retry_after_s or 0.0, LONGEST_RETRY_AFTER_S))
+
+    def worked(self) -> None:
+        """Begin anew with the shortest pause, because a request did not fail."""
+        self._next_s = FIRST_PAUSE_S
 
 
 class Courier:

@@ -10,8 +10,7 @@ from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.history_reader import decode_entry
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.notify.filters import Filter
-from kafka_why.notify.messages import Link, rebalance_message
+from kafka_why.notify.messages import Filter, Link, rebalance_message
 from kafka_why.notify.outbox import Outbox, Position
 from kafka_why.notify.rebalances import Rebalances
 from kafka_why.now import now_ms

@@ -9,13 +9,11 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.lag.definitions import STUCK_MS, WINDOW_MS
 from kafka_why.lifetimes import Startable
-from kafka_why.notify.courier import Courier, CourierThread
+from kafka_why.notify.courier import BackOff, Courier, CourierThread, RateLimit
 from kafka_why.notify.episodes import Episodes
 from kafka_why.notify.events import EndedRebalances, EventsFollower, OffsetsEvents, PolledEvents, ends_of
-from kafka_why.notify.filters import Filter
-from kafka_why.notify.messages import Link
+from kafka_why.notify.messages import Filter, Link
 from kafka_why.notify.outbox import Outbox, Taken
-from kafka_why.notify.pace import BackOff, RateLimit
 from kafka_why.notify.problems import Sources, TroublesThread
 from kafka_why.notify.receiver import Answer
 from kafka_why.notify.request_bodies import Shape

@@ -326,7 +326,8 @@ def _tell_step(
 ) -> None:
     group, names = seen.group, seen.names
     is_away = kind is EntryType.MEMBER_LEFT_TEMPORARILY
-    awaiting = _missing(epochs.targets.get(member_id, {}), now.assigned) if now.state == _WAITS else {}
+    target = epochs.targets.get(member_id, {}) if now.state == _WAITS else {}
+    awaiting = share.without(target, now.assigned)
     seen.tell(
         "OB25",
         kind,
@@ -352,14 +353,6 @@ def _step_reason(seen: Observation, now: MemberAssignment, awaiting: Partitions)
     has = listed_partitions(seen, now.assigned) or nothing
     waits = f"; it waits for {listed_partitions(seen, awaiting)}" if awaiting else ""
     return f"the member is at epoch {now.epoch} and has {has}{waits}"
-
-
-def _missing(target: Partitions, assigned: Partitions) -> Partitions:
-    missing = {
-        topic_id: [n for n in numbers if n not in assigned.get(topic_id, ())]
-        for topic_id, numbers in target.items()
-    }
-    return {topic_id: numbers for topic_id, numbers in missing.items() if numbers}
 
 
 def _other_reasons(seen: Observation, epochs: Epochs, record: GroupEpoch) -> list[tuple[str, str]]:

@@ -45,7 +45,7 @@ def observe_partitions(seen: Observation, record: SharePartitions) -> None:
 
 
 def _tell_new(seen: Observation, was: ShareState, now: ShareState) -> None:
-    asked, done = _without(now.initializing, was.initializing), _without(now.initialized, was.initialized)
+    asked, done = without(now.initializing, was.initializing), without(now.initialized, was.initialized)
     if asked:
         text = f"the share coordinator was asked to initialize {listed_partitions(seen, asked)}"
         _tell(seen, "OB40", EntryType.SHARE_PARTITIONS_INITIALIZING, text, asked)
@@ -58,8 +58,8 @@ def _tell_new(seen: Observation, was: ShareState, now: ShareState) -> None:
 
 def _tell_gone(seen: Observation, was: ShareState, now: ShareState) -> None:
     deleting = dict.fromkeys(now.deleting, _ALL)
-    failed = _without(was.initializing, now.initializing, now.initialized, deleting)
-    ended = _without(was.initialized, now.initialized, deleting)
+    failed = without(was.initializing, now.initializing, now.initialized, deleting)
+    ended = without(was.initialized, now.initialized, deleting)
     kind = EntryType.SHARE_PARTITIONS_REMOVED
     if failed:
         which = listed_partitions(seen, failed)
@@ -101,7 +101,7 @@ def _topics(state: ShareState) -> set[bytes]:
     return {*state.initializing, *state.initialized, *state.deleting}
 
 
-def _without(partitions: Partitions, *others: Mapping[bytes, Sequence[int]]) -> Partitions:
+def without(partitions: Partitions, *others: Mapping[bytes, Sequence[int]]) -> Partitions:
     """Return the partitions that none of the others has."""
     left = {
         topic_id: [n for n in numbers if not any(n in other.get(topic_id, ()) for other in others)]

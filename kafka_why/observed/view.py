@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from uuid import UUID
 
 from msgspec import UNSET
+from msgspec.structs import astuple
 
 from kafka_why.contract.kafka.history import (
     LEAVE_GROUP_STATIC_MEMBER_EPOCH,
@@ -23,7 +24,7 @@ from kafka_why.contract.kafka.snapshot import (
     TopicSnapshot,
 )
 from kafka_why.observed.group import Assigned, Epochs, ObservedGroup, ShareState, Topology
-from kafka_why.observed.records import MemberSubscription, StreamsMember
+from kafka_why.observed.records import MemberSubscription
 
 _NOTHING = Assigned(
     epoch=0,
@@ -112,14 +113,8 @@ def _member(
             revoking=group.shown(has.revoking, names),
             target=group.shown(epochs.targets.get(member_id, {}), names),
             member_type="classic" if member.is_classic else epochs.kind,
-            streams=UNSET if member.streams is None else _of_streams(member.streams),
+            streams=UNSET if member.streams is None else StreamsMemberSnapshot(*astuple(member.streams)),
         ),
-    )
-
-
-def _of_streams(member: StreamsMember) -> StreamsMemberSnapshot:
-    return StreamsMemberSnapshot(
-        member.topology_epoch, member.process_id, member.user_endpoint, member.client_tags
     )
 
 

@@ -4,10 +4,9 @@ from collections.abc import Iterator
 
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, NamedPartitions, ShareSnapshot
 from kafka_why.contract.protocols.subscriptions import by_topic
-from kafka_why.why.epoch_text import partitions_text
 from kafka_why.why.reconciling import flat
 from kafka_why.why.share_state import asked_of, asked_text, error_text
-from kafka_why.why.wording import count, duration_text
+from kafka_why.why.wording import count, duration_text, partitions_text
 
 LONG_MS = 60_000
 """So long an open task is usual: a share coordinator that moves."""

@@ -33,7 +33,7 @@ _GONE = (
 # In the reason with which Java's consumers leave (AbstractCoordinator.HeartbeatThread).
 _POLL_TIMEOUT = "poll timeout has expired"
 _LEFT = "left the group"  # in the coordinator's reasons
-_SECOND_MS = 1_000
+_SECOND_MS = 1_000  # clients say whole seconds
 
 
 class Push(NamedTuple):
@@ -179,8 +179,6 @@ def _before(moment: _Moment, at_ms: int | None) -> int | None:
     return None if at_ms is None else max(moment.at_ms - at_ms, 0)
 
 
-# Said with one more second than the interval at most, because clients say whole seconds.
-_ROUNDING_MS = 1_000
 _WHEN = {
     About.CAUSE: "before",
     About.REMOVED: "before it was removed",
@@ -194,11 +192,8 @@ def client_lines(r: Rebalance, names: Names, *abouts: About) -> Lines:
         if said.about in abouts:
             is_named = said.about is not About.CAUSE or len(r.cause.member_ids) > 1
             name = f"{names.of(said.member_id)}: " if is_named else ""
-            yield "client", f"{name}{_sentence(said)}"
-
-
-def _sentence(said: ClientSaid) -> str:
-    return f"{_certain_sentence(said) if said.is_certain else _earlier(said)}{_interval(said)}"
+            told = _certain_sentence(said) if said.is_certain else _earlier(said)
+            yield "client", f"{name}{told}{_interval(said)}"
 
 
 def _certain_sentence(said: ClientSaid) -> str:
@@ -227,7 +222,7 @@ def _earlier(said: ClientSaid) -> str:
 def _interval(said: ClientSaid) -> str:
     """Say the limit where it explains the rest."""
     poll_ms, interval_ms = said.last_poll_before_ms, said.max_poll_interval_ms
-    if poll_ms is None or interval_ms is None or poll_ms < interval_ms - _ROUNDING_MS:
+    if poll_ms is None or interval_ms is None or poll_ms < interval_ms - _SECOND_MS:
         return ""
     return f"; max.poll.interval.ms is {_seconds(interval_ms)}"
 

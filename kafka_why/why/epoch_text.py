@@ -2,9 +2,6 @@
 way to its target assignment.
 """
 
-from collections.abc import Mapping, Sequence
-
-from kafka_why.partition_text import number_list
 from kafka_why.why.model import CauseKind, EpochChange, HandedOver, Progress, Rebalance, RebalanceOutcome
 from kafka_why.why.wording import (
     MAX_MEMBERS,
@@ -14,6 +11,7 @@ from kafka_why.why.wording import (
     duration_text,
     listing,
     member_listing,
+    partitions_text,
     shortened,
 )
 
@@ -67,11 +65,6 @@ def _first_target(new: EpochChange, names: Names) -> str:
         f"{_of(new, names).removeprefix(': ')} joined {duration_text(since_ms)} after the last assignment"
     )
     return f"{joined}: its first target waited {duration_text(target_ms - new.after_ms)}"
-
-
-def partitions_text(partitions: Mapping[str, Sequence[int]]) -> str:
-    """`orders 0-3 7, prices 1`."""
-    return shortened([f"{topic} {number_list(numbers)}" for topic, numbers in partitions.items()])
 
 
 def _of(change: EpochChange, names: Names) -> str:

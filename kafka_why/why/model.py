@@ -70,15 +70,8 @@ class Cause(Struct, frozen=True, kw_only=True):
     client_reason: str | None = None
 
 
-class Returned(Struct, frozen=True, gc=False):
-    """The member as which the client of a member that went came back, and how long after it had gone."""
-
-    member_id: str
-    after_ms: int
-
-
 class Joined(Struct, frozen=True, gc=False):
-    """A member that joined this round, and how long after its beginning."""
+    """A member that joined, and how long after the beginning of the rebalance, or after it had gone."""
 
     member_id: str
     after_ms: int
@@ -270,8 +263,9 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     the cluster's own coordinator (docs/observe.md). Of a classic group these do not say when it began. If it
     was seen while it lasted, it began at most `began_within_ms` before `began_ms`, and `waited_for` is
     inferred: members of the generation before that were there when the group was last seen, and are gone.
-    `clients_said` is what members' clients pushed to a gateway, where that takes it. `returned` is set if a
-    member went and its client, by client id and host, came back, while no other member had the same.
+    `clients_said` is what members' clients pushed to a gateway, where that takes it. `returned` is the member
+    as which the client of a member that went came back: one of the same client id and host, which no other
+    member had.
     """
 
     number: int
@@ -310,7 +304,7 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
     observed: bool = False
     clients_said: list[ClientSaid] = []
     began_within_ms: int | None = None
-    returned: Returned | None = None
+    returned: Joined | None = None
 
     @property
     def is_begin_unknown(self) -> bool:

@@ -215,15 +215,16 @@ class GroupRecords:
             self._apply(record)
 
     def _apply(self, record: StoredRecord) -> None:
-        seen = observe_stored(
+        found = observe_stored(
             self.group, self.group_id, self.partition, record, self._names, self._removed_ms
         )
-        if seen is None:
+        if found is None:
             return
-        self._removed_ms = seen.observed.removed_ms
-        self._count(seen.says, record.timestamp)
-        self.entries += seen.observed.history
-        self.group = seen.group
+        says, seen = found
+        self._removed_ms = seen.removed_ms
+        self._count(says, record.timestamp)
+        self.entries += seen.history
+        self.group = None if seen.is_over else seen.group
 
     def sight(self, seen_rebalancing: RebalanceSeen) -> None:
         """Take what was seen of the group beside its log."""

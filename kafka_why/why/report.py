@@ -1,8 +1,9 @@
 """A report on a group: its current state, a summary of its rebalances, and the rebalances."""
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,14 +12,13 @@ from kafka_why.contract.kafka.history import DEAD, EntryType, HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId
 from kafka_why.why.client_telemetry import NOTHING_SAID, Telemetry, with_clients_said
 from kafka_why.why.deliveries.model import DeliveryReport
-from kafka_why.why.hints import hints_of_entries
-from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome, Returned, SharesNow
+from kafka_why.why.model import CauseKind, Joined, Rebalance, RebalanceOutcome, SharesNow
 from kafka_why.why.moves import Assignments
 from kafka_why.why.rebalances import rebalances_of
 from kafka_why.why.segments import IncarnationHistory, by_incarnation, notes
 from kafka_why.why.share_state import shares_now
 from kafka_why.why.state_timelines import Span, StateTimeline, member_timelines, state_spans
-from kafka_why.why.wording import Names, clients_of, lasting_name, names_in
+from kafka_why.why.wording import Clock, Names, clients_of, count, lasting_name, names_in, shortened
 
 OBSERVED = (
     "made of the records of Kafka's own coordinator, which leave some things open: docs/observe.md says "
@@ -104,7 +104,7 @@ def with_returns(rebalances: Sequence[Rebalance], clients: Mapping[MemberId, str
             r.cause.kind is CauseKind.MEMBER_JOINED and (at := gone.pop((client_id, host), None)) is not None
         ):
             after_ms = r.began_ms - found[at].began_ms
-            found[at] = replace(found[at], returned=Returned(r.cause.member_ids[0], after_ms))
+            found[at] = replace(found[at], returned=Joined(r.cause.member_ids[0], after_ms))
     return found
 
 
@@ -118,10 +118,48 @@ def _state_since_ms(life: IncarnationHistory[HistoryEntry]) -> int:
 
 def _notes(group_lives: Sequence[IncarnationHistory[HistoryEntry]], from_start: bool) -> list[str]:
     last = group_lives[-1].entries[-1]
-    hints = hints_of_entries(group_lives[-1].entries)
+    hints = _hints(group_lives[-1].entries)
     ended = [f"the group has ended: {last.reason}"] if last.to_state == DEAD else []
     observed = [OBSERVED] if group_lives[-1].entries[-1].observed else []
     return [*observed, *notes(group_lives, from_start=from_start), *ended, *hints]
+
+
+def _hints(entries: Sequence[HistoryEntry]) -> Iterator[str]:
+    """Yield a sentence on static members that were replaced, and on members that share no topic."""
+    replaced = [it for it in entries if it.type is EntryType.MEMBER_REPLACED and it.group_instance_id]
+    times, last_ms = (
+        Counter(it.group_instance_id for it in replaced),
+        {it.group_instance_id: it.at_ms for it in replaced},
+    )
+    names = [
+        f"{name} {count(times[name], 'time')}, last at {Clock(UTC).time(at_ms)} UTC"
+        for name, at_ms in last_ms.items()
+    ]
+    if names:
+        yield (
+            f"another instance took the place of a static member: {shortened(names)}. A restart does that. "
+            "If the former one still ran, two clients share its group.instance.id, and it was fenced "
+            "(FENCED_INSTANCE_ID)"
+        )
+    formed = [it for it in entries if it.type is EntryType.COMPLETING_REBALANCE]
+    parts = _unrelated((formed[-1].subscriptions or {}) if formed else {})
+    if len(parts) > 1:
+        listed = "; ".join(f"{shortened(parts[part])} to {shortened(sorted(part))}" for part in parts)
+        yield (
+            f"members subscribe to topics that the others do not: {listed}. Each rebalances the others; "
+            "applications that share no topic should have a group.id each"
+        )
+
+
+def _unrelated(subscriptions: Mapping[MemberId, Sequence[str]]) -> dict[frozenset[str], list[MemberId]]:
+    """Return the sets of topics that no member connects, each with its members."""
+    parts: dict[frozenset[str], list[MemberId]] = {}
+    for member_id, topics in subscriptions.items():
+        touched = [part for part in parts if part & set(topics)]
+        members = [it for part in touched for it in parts.pop(part)]
+        if topics:
+            parts[frozenset(topics).union(*touched)] = [*members, member_id]
+    return parts
 
 
 _NO_CLIENTS = {

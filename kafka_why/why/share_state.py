@@ -7,11 +7,10 @@ from kafka_why.contract.errors import name_of
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.kafka.snapshot import NamedPartitions, ShareSnapshot
 from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition, by_topic
-from kafka_why.why.epoch_text import partitions_text
 from kafka_why.why.model import AskedOfShares, SharesNow
 from kafka_why.why.moves import Partitions
 from kafka_why.why.reconciling import flat
-from kafka_why.why.wording import Lines, count, duration_text, listing
+from kafka_why.why.wording import Lines, count, duration_text, listing, partitions_text
 
 _NOTHING: Partitions = frozenset()
 # Rows of errors after which the partition is still asked for, and after which it is what it was before.

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 from kafka_why.contract.kafka.history import BY_EPOCHS, DEAD, GroupState
 from kafka_why.contract.kafka.wording import last_commit_in
 from kafka_why.contract.messages import ANONYMOUS
-from kafka_why.contract.protocols.subscriptions import MemberId
+from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
 from kafka_why.escaping import VisibleText, visible_text
+from kafka_why.partition_text import partition_list
 from kafka_why.why.client_telemetry import client_lines
 from kafka_why.why.deliveries.text import deliveries_text
-from kafka_why.why.epoch_text import epoch_lines, partitions_text
-from kafka_why.why.hints import new_partitions
-from kafka_why.why.model import About, CauseKind, MemberMoves, Moves, Rebalance, RebalanceOutcome, Returned
+from kafka_why.why.epoch_text import epoch_lines
+from kafka_why.why.model import About, CauseKind, Joined, MemberMoves, Moves, Rebalance, RebalanceOutcome
 from kafka_why.why.report import Report
 from kafka_why.why.share_state import share_lines
 from kafka_why.why.wording import (
@@ -23,6 +23,7 @@ from kafka_why.why.wording import (
     count,
     duration_text,
     names_in,
+    partitions_text,
     shortened,
     tally,
     trigger_text,
@@ -143,7 +144,7 @@ def _cause(r: Rebalance, names: Names) -> Lines:
     """Yield why the rebalance began, by which request, and the member that caused it."""
     if r.cause.kind not in _EXPLAINED_BY_KIND or last_commit_in(r.cause.reason):
         yield "why", names.put_in(r.cause.reason)
-    if partitions := new_partitions(r):
+    if partitions := _new_partitions(r):
         yield "likely", f"topics gained partitions, which makes members join again: {partitions} had no owner"
     if r.cause.client_reason:
         yield "it said", r.cause.client_reason
@@ -155,7 +156,23 @@ def _cause(r: Rebalance, names: Names) -> Lines:
         yield "member", f"{r.cause.member_ids[0]}{host}"
 
 
-def _back(r: Rebalance, returned: Returned, names: Names) -> str:
+def _new_partitions(r: Rebalance) -> str:
+    """Return the partitions whose topics have likely grown: the members are the same, and nobody had those
+    partitions before. "" if there are none.
+    """
+    again = (CauseKind.JOINED_AGAIN, CauseKind.LEADER_REJOINED, CauseKind.METADATA_CHANGED)
+    if r.moves is None or not r.moves.fresh or r.cause.kind not in again:
+        return ""
+    gained, lost = (
+        {(topic, number) for topics in side for topic, numbers in topics.items() for number in numbers}
+        for side in zip(*((member.gained, member.lost) for member in r.moves.members), strict=True)
+    )
+    new = [TopicPartition(*partition) for partition in sorted(gained - lost)]
+    # Others are handed over in two rebalances, by a cooperative assignor.
+    return partition_list(new) if len(new) == r.moves.fresh else ""
+
+
+def _back(r: Rebalance, returned: Joined, names: Names) -> str:
     """Return when the client came back, and what such a gap comes from where nobody has said it."""
     text = f"as {names.of(returned.member_id)} after {duration_text(returned.after_ms)}"
     return text if r.cause.client_reason else f"{text}: {_GAPS[r.cause.kind]}"

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.protocols.subscriptions import MemberId
+from kafka_why.partition_text import number_list
 from kafka_why.why.model import Rebalance
 
 
@@ -106,6 +107,11 @@ def shortened(words: Sequence[str], most: int = MAX_LISTED) -> str:
     """Return a list of at most so many words, and how many more there are."""
     more = f", {len(words) - most} more" if len(words) > most else ""
     return ", ".join(words[:most]) + more
+
+
+def partitions_text(partitions: Mapping[str, Sequence[int]]) -> str:
+    """`orders 0-3 7, prices 1`."""
+    return shortened([f"{topic} {number_list(numbers)}" for topic, numbers in partitions.items()])
 
 
 def count(number: int, noun: str) -> str:

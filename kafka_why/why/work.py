@@ -7,9 +7,8 @@ from kafka_why.contract.protocols.connect_protocol import CONFIG_MISMATCH, Conne
 from kafka_why.contract.protocols.streams_protocol import AT_ONCE, NEVER, AssignmentInfo, AssignorError
 from kafka_why.contract.protocols.subscriptions import MemberId, decode_assignment
 from kafka_why.contract.protocols.wire import ProtocolError
-from kafka_why.why.epoch_text import partitions_text
 from kafka_why.why.model import ConnectWork, Rebalance, StreamsTasks
-from kafka_why.why.wording import Lines, Names, duration_text, member_listing, shortened
+from kafka_why.why.wording import Lines, Names, duration_text, member_listing, partitions_text, shortened
 
 
 def connect_work(

@@ -94,9 +94,11 @@ def _topics(raw: RawRecord) -> AnyRecord:
     )
 
 
-def _subscription(kind: str, raw: RawRecord) -> AnyRecord:
-    subscription = None if raw.value is None else subscription_of(raw.value, kind)
-    return records.MemberSubscribed(raw.key.member_id, subscription, kind)
+def _of_member(
+    says: Callable[[str, Any, str], AnyRecord], read: Callable[[Any, str], Any], kind: str, raw: RawRecord
+) -> AnyRecord:
+    """Return what a record says of one member, None in the place of what was removed."""
+    return says(raw.key.member_id, None if raw.value is None else read(raw.value, kind), kind)
 
 
 def subscription_of(sent: Any, kind: str) -> records.MemberSubscription:
@@ -138,31 +140,23 @@ def _target_epoch(kind: str, raw: RawRecord) -> AnyRecord:
     return records.TargetEpoch(raw.value.assignment_epoch, raw.value.assignment_timestamp or None, kind)
 
 
-def _target(kind: str, raw: RawRecord) -> AnyRecord:
-    value = raw.value
-    if value is None:
-        return records.MemberTarget(raw.key.member_id, None, kind)
-    partitions = tasks_of(value) if kind == STREAMS else partitions_of(value.topic_partitions)
-    return records.MemberTarget(raw.key.member_id, partitions, kind)
+def _target(value: Any, kind: str) -> Partitions:
+    return tasks_of(value) if kind == STREAMS else partitions_of(value.topic_partitions)
 
 
-def _assignment(kind: str, raw: RawRecord) -> AnyRecord:
-    value = raw.value
-    if value is None:
-        return records.MemberAssigned(raw.key.member_id, None, kind)
+def _assignment(value: Any, kind: str) -> records.MemberAssignment:
     if kind == STREAMS:
         state, assigned, revoking = value.state - 1, tasks_of(value), tasks_of(value, "_pending_revocation")
     else:
         state, assigned = value.state, partitions_of(value.assigned_partitions)
         revoking = partitions_of(getattr(value, "partitions_pending_revocation", ()))
-    assignment = records.MemberAssignment(
+    return records.MemberAssignment(
         epoch=value.member_epoch,
         previous_epoch=value.previous_member_epoch,
         state=state,
         assigned=assigned,
         revoking=revoking,
     )
-    return records.MemberAssigned(raw.key.member_id, assignment, kind)
 
 
 def _share_partitions(raw: RawRecord) -> AnyRecord:
@@ -211,6 +205,9 @@ def partitions_of(topics: Iterable[Any]) -> Partitions:
 
 
 _ROLES = ((ACTIVE, "active"), (STANDBY, "standby"), (WARM_UP, "warmup"))
+_SUBSCRIBED = partial(_of_member, records.MemberSubscribed, subscription_of)
+_TARGET = partial(_of_member, records.MemberTarget, _target)
+_ASSIGNED = partial(_of_member, records.MemberAssigned, _assignment)
 _WITH_GROUP = (0, 1, 2)  # the keys of these types call the group id `group`
 # By the type of the record: CoordinatorRecordType.java.
 _SAYS: dict[int, Callable[[RawRecord], AnyRecord]] = {
@@ -219,21 +216,21 @@ _SAYS: dict[int, Callable[[RawRecord], AnyRecord]] = {
     2: _generation,
     3: partial(_epoch, CONSUMER),
     4: _topics,
-    5: partial(_subscription, CONSUMER),
+    5: partial(_SUBSCRIBED, CONSUMER),
     6: partial(_target_epoch, CONSUMER),
-    7: partial(_target, CONSUMER),
-    8: partial(_assignment, CONSUMER),
-    10: partial(_subscription, SHARE),
+    7: partial(_TARGET, CONSUMER),
+    8: partial(_ASSIGNED, CONSUMER),
+    10: partial(_SUBSCRIBED, SHARE),
     11: partial(_epoch, SHARE),
     12: partial(_target_epoch, SHARE),
-    13: partial(_target, SHARE),
-    14: partial(_assignment, SHARE),
+    13: partial(_TARGET, SHARE),
+    14: partial(_ASSIGNED, SHARE),
     15: _share_partitions,
     16: _regex,
     17: partial(_epoch, STREAMS),
-    19: partial(_subscription, STREAMS),
+    19: partial(_SUBSCRIBED, STREAMS),
     20: partial(_target_epoch, STREAMS),
-    21: partial(_target, STREAMS),
-    22: partial(_assignment, STREAMS),
+    21: partial(_TARGET, STREAMS),
+    22: partial(_ASSIGNED, STREAMS),
     23: _topology,
 }

@@ -107,9 +107,8 @@ def traps_of(changes: Sequence[Change]) -> list[Trap]:
                 on[client_id] = len(found)
                 found.append(Trap(client_id, [], change.number, change.at_ms, None, None, change.harmless))
             trap = found[on[client_id]]
-            found[on[client_id]] = replace(
-                trap, connections=_joined(trap.connections, connections), harmless=change.harmless
-            )
+            every = list(dict.fromkeys([*trap.connections, *connections]))
+            found[on[client_id]] = replace(trap, connections=every, harmless=change.harmless)
         _end(found, on, change.released, change)
     return found
 
@@ -119,10 +118,6 @@ def _end(found: list[Trap], on: dict[str, int], client_ids: Iterable[str], chang
         if client_id in on:
             place = on.pop(client_id)
             found[place] = replace(found[place], ended=change.number, to_ms=change.at_ms)
-
-
-def _joined(known: Sequence[str], more: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys([*known, *more]))
 
 
 _PRODUCERS = (EntryType.PRODUCER_CONNECTED, EntryType.PRODUCER_REMOVED)

@@ -8,7 +8,7 @@ import pytest
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.notify import rebalances as module
 from kafka_why.notify.events import EndedRebalances
-from kafka_why.notify.filters import Filter
+from kafka_why.notify.messages import Filter
 from kafka_why.notify.outbox import Outbox, Position
 from kafka_why.notify.rebalances import Ended, Rebalances
 from kafka_why.stored_groups import LogPart, StoredGroups

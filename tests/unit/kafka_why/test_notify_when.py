@@ -4,9 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kafka_why.notify.filters import Filter
-from kafka_why.notify.messages import KINDS, Message
-from kafka_why.notify.pace import (
+from kafka_why.notify.courier import (
     FIRST_PAUSE_S,
     LONGEST_PAUSE_S,
     LONGEST_RETRY_AFTER_S,
@@ -14,6 +12,7 @@ from kafka_why.notify.pace import (
     BackOff,
     RateLimit,
 )
+from kafka_why.notify.messages import KINDS, Filter, Message
 from tests.unit.kafka_why.notify_messages import alarm, rebalance, stuck
 
 NOW_MS = 10_000
