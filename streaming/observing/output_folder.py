@@ -136,7 +136,7 @@ def _folders(root: Path, table: OutputTable) -> Iterator[Path]:
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
-    """The files by their batches, in order."""
+    """Return the files by their batches, in order."""
     found = {int(m[1]): path for path in folder.iterdir() if (m := pattern.fullmatch(path.name))}
     return dict(sorted(found.items()))
 

@@ -145,7 +145,8 @@ have)."""
 def observe_groups(
     records: DataFrame, operator: StatefulFunction, *, shards: int, sightings: DataFrame | None = None
 ) -> DataFrame:
-    """The output records for rows of (key binary, value binary, partition int, offset long, timestamp).
+    """Return the output records for rows of (key binary, value binary, partition int, offset long,
+    timestamp).
 
     `records` are those of `__consumer_offsets`, `sightings` those of the sightings topic. Streaming only.
     Columns of the result: topic, key, value, partition (null: by the key).
@@ -174,14 +175,14 @@ def observe_groups(
 
 
 def _encoded(numbers: Iterable[int]) -> list[bytes]:
-    """The types as a key begins with them."""
+    """Return the types as a key begins with them."""
     return [number.to_bytes(2) for number in sorted(numbers)]
 
 
 def _shard(shards: int) -> Column:
-    """The number of a record's shard: `streaming.query.admission.shard_of` of its group. A key begins with
-    the type and the length of the group id, two bytes each. The operator refuses a key that is too short for
-    that.
+    """Return the number of a record's shard: `streaming.query.admission.shard_of` of its group. A key begins
+    with the type and the length of the group id, two bytes each. The operator refuses a key that is too short
+    for that.
     """
     length = F.hex(F.substring(F.col("key"), F.lit(3), F.lit(2)))
     characters = F.conv(F.nullif(length, F.lit("")), 16, 10).cast("int")
@@ -190,7 +191,8 @@ def _shard(shards: int) -> Column:
 
 
 def _sightings(sightings: DataFrame, shards: int) -> DataFrame:
-    """The rows of sightings, each in its group's shard. `kafka_why.contract.sightings` has their keys."""
+    """Return the rows of sightings, each in its group's shard. `kafka_why.contract.sightings` has their keys.
+    """
     key = F.col("key").cast("string")
     number = F.substring_index(key, "/", 1).try_cast("long")
     group = F.substring(key, F.locate("/", key) + 1, F.length(key))

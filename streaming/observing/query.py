@@ -147,7 +147,8 @@ class ObserversQuery(SupervisedQuery):
         return None
 
     def _pin(self, source: FoundTopics) -> _Found:
-        """The checkpoint belongs to this cluster and topic for ever. Raises FolderError if to another."""
+        """Return the checkpoint belongs to this cluster and topic for ever. Raises FolderError if to another.
+        """
         options = self._options
         identity = self._checkpoint.pin(
             Identity(

@@ -129,7 +129,7 @@ class RebalanceRuns:
         self._ends = {number: ends for number, ends in self._ends.items() if number in needed}
 
     def partitions(self) -> set[int]:
-        """The partitions of `__consumer_offsets` whose ends are needed."""
+        """Return the partitions of `__consumer_offsets` whose ends are needed."""
         return {self._partition(group_id) for group_id in (*self._runs, *self._over)}
 
     def _partition(self, group_id: str) -> int:

@@ -48,12 +48,12 @@ def parse_shards(text: str) -> int:
 
 
 def shard_of(group_id: str, partition: int, shards: int) -> int:
-    """The number of a group's shard, over all partitions of requests. `shards` is k."""
+    """Return the number of a group's shard, over all partitions of requests. `shards` is k."""
     return partition * shards + crc32(group_id.encode()) % shards
 
 
 def takes_packs(shards: int) -> bool:
-    """Whether all requests of a pack are for the same shard."""
+    """Return True if all requests of a pack are for the same shard."""
     return shards <= PACK_SLOTS
 
 
@@ -80,7 +80,9 @@ class Admission:
     skip: frozenset[str]
 
     def messages(self, row: LogRow) -> Iterator[LogMessage]:
-        """The messages of a record, in their order. A record to skip and a pack that is too large are one."""
+        """Yield the messages of a record, in their order. A record to skip and a pack that is too large are
+        one.
+        """
         record = request_id(self.layout.requests_topic, row.partition, row.offset)
         if not is_pack(row.value) or record in self.skip or len(row.value) > self.layout.request_max_bytes:
             yield LogMessage(row, None, row.value, record)
@@ -126,7 +128,8 @@ class Admission:
     def _misdirected(
         self, request: AnyRequest, message: LogMessage, is_known: Callable[[str], bool]
     ) -> Refusal | None:
-        """The refusal of a request under another group's key or slot, or in another group's partition."""
+        """Return the refusal of a request under another group's key or slot, or in another group's partition.
+        """
         group_id, row = request.group_id, message.row
         if message.n is None:
             if group_id.encode() != row.key:

@@ -82,7 +82,7 @@ def _check_process(demand: Demand) -> None:
 
 
 def versions() -> tuple[tuple[str, str], ...]:
-    """The versions of Python and of each required distribution here."""
+    """Return the versions of Python and of each required distribution here."""
     found = [(_PYTHON, platform.python_version())]
     return (*found, *((name, _version(name)) for name in REQUIRED))
 
@@ -178,7 +178,7 @@ def _faults(demand: Demand, _: Iterable[int]) -> Iterator[str]:
 
 
 def _cause(error: Exception) -> str:
-    """The line of a failed job's text that says why."""
+    """Return the line of a failed job's text that says why."""
     lines = [line.strip() for line in str(error).splitlines()]
     words = ("PYTHON_VERSION_MISMATCH", "Cannot run program", "ModuleNotFoundError", "Error:", "Caused by")
     for word in words:

@@ -87,7 +87,7 @@ class DecodedGroup:
 
     @property
     def has_news(self) -> bool:
-        """Whether the group's history has grown since it was decoded."""
+        """Return True if the group's history has grown since it was decoded."""
         return self.version != self._version_before
 
     def fire_until(self, until_ms: int, sink: Sink) -> None:

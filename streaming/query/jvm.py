@@ -41,7 +41,7 @@ class Jvm(Protocol):
     def pid(self) -> int: ...
 
     def has_ended(self) -> bool:
-        """Whether the JVM has ended, or ends within LOSS_GRACE_S."""
+        """Return True if the JVM has ended, or ends within LOSS_GRACE_S."""
 
     def kill(self) -> None:
         """End the JVM at once. It may have ended already."""
@@ -125,12 +125,12 @@ def ping(gateway: Any) -> None:
 
 
 def is_given() -> bool:
-    """Whether spark-submit has started this process."""
+    """Return True if spark-submit has started this process."""
     return _GIVEN in os.environ
 
 
 def start_failure(error: BaseException, log: Path | str) -> SparkFailed:
-    """The error for a start that failed. `log` is where Spark's log is."""
+    """Return the error for a start that failed. `log` is where Spark's log is."""
     try:
         text = str(error)
     except (Py4JError, OSError):  # the JVM has ended, and with it the text of Java's error
@@ -172,7 +172,8 @@ def _not_longer_than(limit_s: float, log_path: Path) -> Iterator[None]:
 
 
 def _children_of(thread: int) -> set[int]:
-    """The processes that a thread of this process has started; none where the system does not say so."""
+    """Return the processes that a thread of this process has started; none where the system does not say so.
+    """
     try:
         return {int(pid) for pid in Path(f"/proc/self/task/{thread}/children").read_text().split()}
     except OSError:

@@ -89,13 +89,13 @@ class Operator:
 
 
 def _task() -> int:
-    """The number of this task's partition, 0 outside of Spark."""
+    """Return the number of this task's partition, 0 outside of Spark."""
     context = TaskContext.get()
     return context.partitionId() if context else 0
 
 
 def _batch_id() -> int | None:
-    """The number of this call's batch, None outside of Spark."""
+    """Return the number of this call's batch, None outside of Spark."""
     context = TaskContext.get()
     batch = context.getLocalProperty(BATCH_ID_PROPERTY) if context else None
     return None if batch is None else int(batch)

@@ -65,7 +65,7 @@ class OutputRows:
 
     @property
     def is_full(self) -> bool:
-        """Whether the collected records are large enough for a frame."""
+        """Return True if the collected records are large enough for a frame."""
         return len(self._rows) >= FRAME_MAX_RECORDS or self._bytes >= FRAME_MAX_BYTES
 
     def add(self, topic: str, value: bytes | None, key: bytes, partition: int = BY_KEY) -> None:

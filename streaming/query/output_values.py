@@ -25,7 +25,7 @@ from streaming.query.admission import LogMessage
 
 
 def pending_transaction(group: Group, entry: PendingOffsets) -> PendingTransaction:
-    """The record of an entry of the group's pending offsets."""
+    """Return the record of an entry of the group's pending offsets."""
     return PendingTransaction(
         group_id=group.group_id,
         incarnation=group.incarnation,
@@ -92,7 +92,7 @@ def transaction_record(effects: Effects, change: TransactionChange) -> PendingTr
 def dead_letter(
     reason: Reason, text: str, key: bytes, message: LogMessage | None, request: str = "", *, answered: bool
 ) -> DeadLetter:
-    """The dead letter with the reason why a message was refused, or why it failed.
+    """Return the dead letter with the reason why a message was refused, or why it failed.
 
     `message` is the message concerned, None if it is no longer at hand: then `request` is its id, or "" if a
     deadline failed. `key` is that of the record, or of the group whose deadline failed.

@@ -48,7 +48,7 @@ StatefulFunction: TypeAlias = Callable[[Any, Iterator[pd.DataFrame], SparkGroupS
 
 
 def has_later_owner(error: str) -> bool:
-    """Whether a query failed by this error because it has read a clock record of a later owner.
+    """Return True if a query failed by this error because it has read a clock record of a later owner.
 
     The text of any other error may have the query's plan, and so the words, but no epoch behind them.
     """
@@ -62,7 +62,8 @@ def coordinate(
     *,
     shards: int = DEFAULT_SHARDS,
 ) -> DataFrame:
-    """The output records for rows of (key binary, value binary, partition int, offset long, timestamp).
+    """Return the output records for rows of (key binary, value binary, partition int, offset long,
+    timestamp).
 
     Streaming only. Columns of the result: topic, key, value, partition (null: by the key). A batch with a
     clock record of an epoch above `owner_epoch` fails with LATER_OWNER. If that is None, none fails. `shards`
@@ -91,7 +92,7 @@ def coordinate(
 
 
 def as_records(output: DataFrame) -> DataFrame:
-    """The rows of an operator's output (`OUTPUT_SCHEMA`) as records for the sink."""
+    """Return the rows of an operator's output (`OUTPUT_SCHEMA`) as records for the sink."""
     partition = F.when(F.col("partition") != BY_KEY, F.col("partition"))
     return output.where(F.col("topic").isNotNull()).select(
         "topic", F.when(F.length("key") > 0, F.col("key")).alias("key"), "value", partition.alias("partition")
@@ -99,7 +100,8 @@ def as_records(output: DataFrame) -> DataFrame:
 
 
 def _event_time(owner_epoch: int | None) -> Column:
-    """The time that a clock record attests, at most its own append time. Null for every other record."""
+    """Return the time that a clock record attests, at most its own append time. Null for every other record.
+    """
     attested = F.regexp_extract(F.col("value").cast("string"), CLOCK_PATTERN, 1)
     is_clock = F.col("key").isNull() & F.col("value").cast("string").rlike(CLOCK_PATTERN)
     time = F.least(F.timestamp_millis(attested.cast("long")), F.col("timestamp"))
@@ -112,8 +114,8 @@ def _event_time(owner_epoch: int | None) -> Column:
 
 
 def _shard(shards: int) -> Column:
-    """The number of a record's shard: `streaming.query.admission.shard_of` of its key, or that of a pack's
-    slot.
+    """Return the number of a record's shard: `streaming.query.admission.shard_of` of its key, or that of a
+    pack's slot.
 
     A pack whose key is not a number is in the shard of slot 0. The operator refuses its requests.
     """
@@ -128,7 +130,9 @@ def _key() -> Column:
 
 
 def log_row() -> Column:
-    """All fields that the operator needs of a record, in one column, because each column costs per shard."""
+    """Return all fields that the operator needs of a record, in one column, because each column costs per
+    shard.
+    """
     header = F.concat_ws(
         " ", F.col("partition"), F.col("offset"), F.unix_millis(F.col("timestamp")), F.length(_key())
     )
@@ -137,8 +141,8 @@ def log_row() -> Column:
 
 
 def cluster_options(client_config: ClientConfig) -> dict[str, str]:
-    """The options with which Spark's Kafka source and sink reach the cluster, on any machine. Spark's plans
-    show them, but `streaming.query.spark_settings` hides those that may be secret.
+    """Return the options with which Spark's Kafka source and sink reach the cluster, on any machine. Spark's
+    plans show them, but `streaming.query.spark_settings` hides those that may be secret.
     """
     return {f"kafka.{name}": value for name, value in client_config.java_settings().items()}
 

@@ -77,7 +77,7 @@ def wait_for_master(master: str | None, given_up: threading.Event, timeout_s: fl
 
 
 def _why_silent(master: str | None) -> str | None:
-    """Returns None if a master answers, or if it is not a standalone one."""
+    """Return None if a master answers, or if it is not a standalone one."""
     if master is None or not master.startswith("spark://"):
         return None
     reasons = []
@@ -229,7 +229,7 @@ class Session(Closeable):
 
     @property
     def can_restart(self) -> bool:
-        """Whether the JVM is this process's own."""
+        """Return True if the JVM is this process's own."""
         return isinstance(self._jvm, OwnJvm)
 
     def restart(self) -> None:
@@ -270,7 +270,7 @@ class Session(Closeable):
         self._jvm.kill()
 
     def has_lost_jvm(self) -> bool:
-        """Whether the JVM has ended or is ending now."""
+        """Return True if the JVM has ended or is ending now."""
         return self._jvm.has_ended()
 
     def use_state_partitions(self, number: int) -> None:

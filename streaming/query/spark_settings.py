@@ -120,7 +120,7 @@ def settings() -> dict[str, str]:
 
 
 def jar_settings(master: str | None) -> dict[str, str]:
-    """The settings that give the jars to the driver, and to the executors where there are any."""
+    """Return the settings that give the jars to the driver, and to the executors where there are any."""
     jars = spark_jars()
     # For the driver not spark.jars, because the archive of classes takes no classes of Spark's own class
     # loader, and not spark.jars.packages, which also puts the jars on every Python worker's path.
@@ -159,7 +159,7 @@ def cluster_settings(master: str, driver_host: str | None) -> dict[str, str]:
 
 
 def java_settings() -> dict[str, str]:
-    """The options of the driver's JVM. The archive of Spark's classes is among them if it exists.
+    """Return the options of the driver's JVM. The archive of Spark's classes is among them if it exists.
 
     A JVM ignores an archive of other classes or of another Java.
     """
@@ -201,12 +201,12 @@ def check_master(master: str) -> None:
 
 
 def is_local(master: str | None) -> bool:
-    """Whether tasks run in the driver's JVM. `master` is None if none was given."""
+    """Return True if tasks run in the driver's JVM. `master` is None if none was given."""
     return master is None or re.fullmatch(r"local(\[.*\])?", master) is not None
 
 
 def find_driver_host(master: str) -> str:
-    """The address of this machine from which it reaches the master. Raises SettingRefused.
+    """Return the address of this machine from which it reaches the master. Raises SettingRefused.
 
     Nothing is sent: the system chooses the address of a datagram socket when it is connected.
     """
@@ -227,7 +227,7 @@ def find_driver_host(master: str) -> str:
 
 
 def hosts_of(master: str) -> list[tuple[str, int]]:
-    """The addresses in a master's URL: `spark://a:7077,b:7077`, `k8s://https://host:6443`."""
+    """Return the addresses in a master's URL: `spark://a:7077,b:7077`, `k8s://https://host:6443`."""
     _, found, rest = master.partition("://")
     parts = rest.split(",") if found else []
     urls = [urlsplit(part if "://" in part else f"//{part}") for part in parts]
@@ -235,7 +235,7 @@ def hosts_of(master: str) -> list[tuple[str, int]]:
 
 
 def _is_own(host: str) -> bool:
-    """Whether this machine can listen at the host."""
+    """Return True if this machine can listen at the host."""
     try:
         for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
             with socket.socket(family, kind) as listener:
@@ -247,7 +247,8 @@ def _is_own(host: str) -> bool:
 
 
 def local_dir(configured: str | None) -> Path:
-    """The folder of Spark's temporary files, with its state stores. `configured` is `spark.local.dir`."""
+    """Return the folder of Spark's temporary files, with its state stores. `configured` is `spark.local.dir`.
+    """
     found = os.environ.get("SPARK_LOCAL_DIRS") or configured or _JAVA_TMPDIR
     return Path(found.split(",")[0])
 

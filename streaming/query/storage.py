@@ -211,7 +211,7 @@ class Storage:
 
     @property
     def has_atomic_rename(self) -> bool:
-        """Whether a rename that must not replace a file is one step there.
+        """Return True if a rename that must not replace a file is one step there.
 
         On a local path it is a look and a rename; object stores copy.
         """
@@ -223,7 +223,8 @@ class Storage:
         return FILE_CONTEXT if self.has_atomic_rename else FILE_SYSTEM
 
     def open(self, spark: Callable[[], SparkSession]) -> Files:
-        """The files of this place. Spark is asked for only if the place has no path, and then at each use.
+        """Return the files of this place. Spark is asked for only if the place has no path, and then at each
+        use.
 
         Raises FolderError if the place cannot keep a checkpoint.
         """
@@ -239,7 +240,7 @@ class Storage:
 
 
 def storage_at(place: str) -> Storage:
-    """The storage at a path or URI. Raises ValueError."""
+    """Return the storage at a path or URI. Raises ValueError."""
     parts = urlsplit(place)
     if len(parts.scheme) <= _ONE_LETTER:
         return Storage(place, Path(place), "")

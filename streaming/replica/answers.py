@@ -140,7 +140,7 @@ class Answers:
 
 
 def _committed(effects: Effects) -> list[int]:
-    """The offsets that a request has committed, or holds for its transaction, in its order."""
+    """Return the offsets that a request has committed, or holds for its transaction, in its order."""
     if effects.offsets:
         return [change.offset.offset for change in effects.offsets if change.offset is not None]
     return [

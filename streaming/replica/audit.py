@@ -31,7 +31,7 @@ class LogPosition(NamedTuple):
     as_of_ms: int
 
     def is_before(self, other: "LogPosition") -> bool:
-        """Whether everything up to this place is up to the other one, too."""
+        """Return True if everything up to this place is up to the other one, too."""
         if self.as_of_ms > other.as_of_ms:
             return False
         return all(offset <= other.offsets.get(number, 0) for number, offset in self.offsets.items())
@@ -135,7 +135,7 @@ class Audit:
 
 
 def request_of(answer: bytes) -> str | None:
-    """The id of the request that this response answers, None if it answers none."""
+    """Return the id of the request that this response answers, None if it answers none."""
     correlation_id = answer.find(_CORRELATION_ID)
     begin = answer.find(_REQUEST, correlation_id) + len(_REQUEST)
     if correlation_id < 0 or begin < len(_REQUEST):

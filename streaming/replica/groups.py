@@ -42,7 +42,7 @@ class ReplicaGroups:
         return group_id in self._awake or group_id in self._entries
 
     def awake(self, group_id: str) -> DecodedGroup:
-        """The group, decoded, or room for a new one."""
+        """Return the group, decoded, or room for a new one."""
         group = self._awake.get(group_id)
         if group is None:
             group = self._awake[group_id] = self._awaken(group_id, self._entries.pop(group_id, None))
@@ -53,8 +53,8 @@ class ReplicaGroups:
         return group
 
     def due(self, until_ms: int) -> Iterator[DecodedGroup]:
-        """The groups that may have a deadline until this time. Each has to be used before the next is taken,
-        because that one may put it to rest.
+        """Yield the groups that may have a deadline until this time. Each has to be used before the next is
+        taken, because that one may put it to rest.
         """
         found = []
         while self._due and self._due[0][0] <= until_ms:

@@ -118,7 +118,7 @@ class ResponsesReader(BackgroundThread):
         return True
 
     def _ends(self) -> dict[int, int]:
-        """By partition the offset after the last record. Raises KafkaException."""
+        """Return, by partition the offset after the last record. Raises KafkaException."""
         topic = self._layout.responses_topic
         numbers = range(self._layout.reply_partitions)
         return {

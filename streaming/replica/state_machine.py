@@ -69,7 +69,7 @@ class ChangedGroups:
             del self._places[group_id]
 
     def ids(self) -> list[str] | None:
-        """The groups that may have changed, None if there are too many."""
+        """Return the groups that may have changed, None if there are too many."""
         if len(self._places) > LISTED_MAX or sum(map(len, self._places)) > LISTED_MAX_CHARS:
             return None
         return list(self._places)
@@ -219,7 +219,7 @@ class Partition:
             raise InDoubt(f"no clock record of the owner came for {record.at_ms - seen_ms} ms")
 
     def acted_ms(self, record: Record, clock: Clock | None) -> int:
-        """The time in ms on which taking this record acts."""
+        """Return the time in ms on which taking this record acts."""
         if self.has_ended:
             return 0
         if clock is None:
@@ -227,7 +227,7 @@ class Partition:
         return min(clock.time_ms, record.at_ms)
 
     def is_owned(self, record: Record, clock: Clock | None) -> bool:
-        """Whether the log shows at this record that the replica's owner runs."""
+        """Return True if the log shows at this record that the replica's owner runs."""
         if self.has_ended:
             return False
         terms = self._terms
@@ -276,7 +276,7 @@ class Partition:
                 self.changed.note(group, record.offset + 1, record.at_ms)
 
     def changed_groups(self) -> list[ListedGroup] | None:
-        """The groups that have changed since the last committed batch, None if there are too many."""
+        """Return the groups that have changed since the last committed batch, None if there are too many."""
         group_ids = self.changed.ids()
         if group_ids is None:
             return None

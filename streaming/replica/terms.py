@@ -36,7 +36,7 @@ class ReplicaSeed(Struct, frozen=True, kw_only=True):
     rows: list[codec.ShardRow]
 
     def groups(self) -> Iterator[tuple[str, codec.Entry]]:
-        """The groups at rest. Raises StateError."""
+        """Yield the groups at rest. Raises StateError."""
         for row in self.rows:
             yield from codec.read_row(*row).items()
 
@@ -84,8 +84,8 @@ def terms_of(
     *,
     has_ended_last: bool = False,
 ) -> Terms:
-    """The terms of a state with these configurations and outages. `has_ended_last`: this owner has ended the
-    last outage.
+    """Return the terms of a state with these configurations and outages. `has_ended_last`: this owner has
+    ended the last outage.
     """
     base = CoordinatorConfig(member_id_namespace=identity.member_id_namespace)
     return Terms(
@@ -100,8 +100,8 @@ def terms_of(
 
 
 def first_terms(start: StartReplica, seed: ReplicaSeed) -> Terms:
-    """The terms of a replica that starts. A standby does not know who will own the topics, and is no owner
-    itself.
+    """Return the terms of a replica that starts. A standby does not know who will own the topics, and is no
+    owner itself.
     """
     return terms_of(
         seed.identity,
@@ -113,7 +113,7 @@ def first_terms(start: StartReplica, seed: ReplicaSeed) -> Terms:
 
 
 def later_terms(start: StartReplica, seed: ReplicaSeed, promote: PromoteReplica) -> Terms:
-    """The terms of a standby's replica that is promoted."""
+    """Return the terms of a standby's replica that is promoted."""
     return terms_of(
         seed.identity,
         promote.epochs,

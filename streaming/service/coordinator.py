@@ -119,17 +119,17 @@ class Coordinator(Startable):
         return self._ticker.age_s() if self._ticker is not None else float("nan")
 
     def replica(self) -> ReplicaState:
-        """The state of the replica."""
+        """Return the state of the replica."""
         if self._replica is None:
             return NOT_STARTED if self.options.replica else NO_REPLICA_STATE
         return self._replica.state
 
     def transactions(self) -> TransactionsSummary:
-        """The transactions whose outcome the groups do not have yet."""
+        """Return the transactions whose outcome the groups do not have yet."""
         return self._transactions.summary
 
     def share_state(self) -> ShareStateSummary:
-        """The tasks of share groups that are open at the cluster's share coordinators."""
+        """Return the tasks of share groups that are open at the cluster's share coordinators."""
         return self._share_state.summary
 
     @property

@@ -89,8 +89,8 @@ def begin_epoch(
 
 
 def unhandled(checkpoint: Checkpoint, topic: str, skip: Sequence[str]) -> list[str]:
-    """The records to skip without those that a committed batch has handled. What such a record has done is
-    done: a replay of the log, which has no batches, must handle it, too.
+    """Return the records to skip without those that a committed batch has handled. What such a record has
+    done is done: a replay of the log, which has no batches, must handle it, too.
     """
     if not skip:
         return []
@@ -107,7 +107,7 @@ def unhandled(checkpoint: Checkpoint, topic: str, skip: Sequence[str]) -> list[s
 
 
 def config_epochs(epochs: Sequence[Epoch], identity: Identity) -> tuple[ConfigEpoch, ...]:
-    """The configurations as the operator takes them."""
+    """Return the configurations as the operator takes them."""
     base = CoordinatorConfig(member_id_namespace=identity.member_id_namespace)
     return tuple(
         ConfigEpoch(e.from_batch, base.with_settings(e.settings), frozenset(e.skip), e.after_ms)

@@ -99,7 +99,7 @@ class Replication:
 
     @classmethod
     def on(cls, brokers: int, factor: int | None, min_in_sync: int | None) -> "Replication":
-        """The given numbers, and for None the default on a cluster with so many live brokers.
+        """Return the given numbers, and for None the default on a cluster with so many live brokers.
 
         Raises TopicsError if no record could ever be written.
         """
@@ -224,7 +224,7 @@ def _reported(client_config: ClientConfig) -> Iterator[KafkaAdminClient]:
 
 
 def wanted_settings(layout: TopicLayout) -> Wanted:
-    """The number of partitions and the settings of each topic."""
+    """Return the number of partitions and the settings of each topic."""
     output_bytes = str(layout.view_max_bytes + RECORD_OVERHEAD_BYTES)
     return {
         layout.requests_topic: (
@@ -271,8 +271,8 @@ def wanted_settings(layout: TopicLayout) -> Wanted:
 
 
 def least_message_bytes(layout: TopicLayout) -> Mapping[str, int]:
-    """The least `max.message.bytes` of existing topics. The limits of a coordinator follow from what they
-    have (`records.topic_sizes`).
+    """Return the least `max.message.bytes` of existing topics. The limits of a coordinator follow from what
+    they have (`records.topic_sizes`).
     """
     return {
         layout.requests_topic: min(layout.request_record_max_bytes, LEAST_REQUESTS_TOPIC_BYTES),
@@ -281,8 +281,8 @@ def least_message_bytes(layout: TopicLayout) -> Mapping[str, int]:
 
 
 def _found(admin: KafkaAdminClient, topics: list[str]) -> tuple[dict[str, Any], Mapping[str, Settings]]:
-    """The description and the settings of each topic, which exist. A broker learns a moment later of topics
-    that another one has created.
+    """Return the description and the settings of each topic, which exist. A broker learns a moment later of
+    topics that another one has created.
     """
     give_up_s = time.monotonic() + _KNOWN_TIMEOUT_S
     while True:
@@ -336,7 +336,7 @@ def _create(
 def _problems(
     topic: str, found_partitions: int, wanted_partitions: int, found: Settings, wanted: Settings
 ) -> list[str]:
-    """The problems of an existing topic that the coordinator cannot work with."""
+    """Return the problems of an existing topic that the coordinator cannot work with."""
     problems = [
         f"{topic} has {name}={found[name]}, {wanted[name]} is needed"
         for name in ("message.timestamp.type", "cleanup.policy")

@@ -75,8 +75,8 @@ class Pace:
                     self._see_request()
 
     def is_unproven(self) -> bool:
-        """Whether batches have processed all requests, none has come for a while, and it is not known yet
-        whether a group has a member.
+        """Return True if batches have processed all requests, none has come for a while, and it is not known
+        yet whether a group has a member.
         """
         with self._lock:
             is_quiet = self._now_s() - self._request_at_s > self._quiet_s
@@ -88,7 +88,7 @@ class Pace:
             self._no_member_at_s = at_s
 
     def is_resting(self) -> bool:
-        """Whether no group can have a deadline that a client waits for."""
+        """Return True if no group can have a deadline that a client waits for."""
         with self._lock:
             return self._no_member_at_s > self._request_at_s
 

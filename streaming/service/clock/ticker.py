@@ -138,7 +138,7 @@ class Ticker(BackgroundThread):
 
 
 def brokers_time_ms(client_config: ClientConfig, topic: str, partitions: int) -> int:
-    """The broker's current time in ms: every request now on the topic was appended then or before.
+    """Return the broker's current time in ms: every request now on the topic was appended then or before.
 
     Raises KafkaError.
     """

@@ -178,13 +178,13 @@ class _Type(msgspec.Struct):
 
 
 def is_of_the_watcher(value: bytes | None) -> bool:
-    """Whether this is a TopicMetadata record. Only the coordinator's own process sends them."""
+    """Return True if this is a TopicMetadata record. Only the coordinator's own process sends them."""
     return _type_of(value) == TopicMetadata.__name__
 
 
 def is_of_the_service(value: bytes | None) -> bool:
-    """Whether the coordinator's own process sends such records: the watcher of topics, and the follower of
-    transactions, which sends a TransactionMarker again until the group has handled it.
+    """Return True if the coordinator's own process sends such records: the watcher of topics, and the
+    follower of transactions, which sends a TransactionMarker again until the group has handled it.
 
     A TransactionMarker may be sent by hand, too (`groups abort-pending`), which shows no client either.
     """
@@ -192,7 +192,7 @@ def is_of_the_service(value: bytes | None) -> bool:
 
 
 def _type_of(value: bytes | None) -> str:
-    """The type of a request, "" if the record is not one request."""
+    """Return the type of a request, "" if the record is not one request."""
     try:
         return msgspec.json.decode(value or b"", type=_Type).type
     except UNREADABLE:
@@ -211,7 +211,9 @@ def watch_for_first_request(ours: LogAndState, tick_interval_ms: int) -> FirstRe
 
 
 def last_append_ms(client_config: ClientConfig, topic: str, ends: Mapping[int, int]) -> int:
-    """The latest append time before these offsets in ms, 0 if retention has deleted all of these records."""
+    """Return the latest append time before these offsets in ms, 0 if retention has deleted all of these
+    records.
+    """
     wanted = {TopicPartition(topic, partition): end - 1 for partition, end in ends.items() if end > 0}
     with TopicReader(client_config) as reader:
         first = reader.beginnings(wanted)

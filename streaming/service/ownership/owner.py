@@ -53,7 +53,9 @@ class NotOwner(RuntimeError):
 
 
 def owner_id_of(identity: Identity) -> str:
-    """The owner id of a folder's state. An imported state has its own: its old folder is another owner."""
+    """Return the owner id of a folder's state. An imported state has its own: its old folder is another
+    owner.
+    """
     if identity.moved is not None:
         return identity.moved.owner_id
     return str(uuid5(UUID(identity.member_id_namespace), "owner"))  # a hash: the namespace is secret
@@ -87,7 +89,7 @@ def claim_of(
 
 
 def _place(folder: Path) -> str:
-    """The machine, since its start, and the folder on it."""
+    """Return the machine, since its start, and the folder on it."""
     found = folder.stat()
     machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else f"{getnode():x}"
     return f"{machine}/{found.st_dev}/{found.st_ino}"
@@ -112,11 +114,13 @@ class ClockRecords:
         self._is_following = False
 
     def is_new_topic(self) -> bool:
-        """Whether the requests topic has never had a record."""
+        """Return True if the requests topic has never had a record."""
         return not self._reader.ends([self._partition])[self._partition]
 
     def come_within(self, timeout_s: float) -> bool:
-        """Whether one is appended within this time, from now on, or since the last call if that was False."""
+        """Return True if one is appended within this time, from now on, or since the last call if that was
+        False.
+        """
         if not self._is_following:
             self._reader.start(end=[self._partition])
         self._is_following = False
@@ -222,7 +226,7 @@ class TopicsOwnership(Closeable):
         return self._claims.after(self.epoch)
 
     def confirm_lost(self) -> Claim | None:
-        """The same, after reading the topic to its end."""
+        """Return the same, after reading the topic to its end."""
         self._read_to_end()
         return self._claims.after(self.epoch)
 
@@ -258,8 +262,8 @@ class TopicsOwnership(Closeable):
         raise NotOwner(f"these topics belong to a coordinator that is running: {standing}. {_STOP_IT}")
 
     def _is_running(self, tick_interval_ms: int, *, is_claimed: bool) -> bool:
-        """Whether clock records are being appended. Waits for one, unless the topic is empty and nobody has
-        claimed it: who has claimed it starts its clock a moment later.
+        """Return True if clock records are being appended. Waits for one, unless the topic is empty and
+        nobody has claimed it: who has claimed it starts its clock a moment later.
         """
         with closing(ClockRecords(self._client_config, self._layout)) as clock:
             if not is_claimed and clock.is_new_topic():
@@ -296,7 +300,7 @@ class TopicsOwnership(Closeable):
 
 
 def is_same_folder(claim: Claim, other: Claim) -> bool:
-    """Whether both claims are of the same state and of the same folder on the same machine."""
+    """Return True if both claims are of the same state and of the same folder on the same machine."""
     ours, theirs = ((it.owner_id, it.host, it.folder, it.place) for it in (claim, other))
     return ours == theirs
 

@@ -98,7 +98,7 @@ class Silence:
         self.seconds += took_s
 
     def is_longer_than(self, limit_ms: int) -> bool:
-        """Whether an owner that runs would have shown itself."""
+        """Return True if an owner that runs would have shown itself."""
         return self.seconds >= limit_ms / 1000 + (RETURN_S if self._was_cut_off else 0.0)
 
 

@@ -118,5 +118,5 @@ class Continuity:
             self._replica.end()
 
     def is_settled(self) -> bool:
-        """Whether the query has handled what the replica has answered."""
+        """Return True if the query has handled what the replica has answered."""
         return self._replica is None or self._replica.is_settled()

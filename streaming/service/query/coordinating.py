@@ -192,7 +192,7 @@ class CoordinatorsQuery(SupervisedQuery):
         return f"no batch was committed for {STANDSTILL_S:.0f} s"
 
     def alarms(self) -> Iterable[str | None]:
-        """The ticker's alarm, and those of other parts."""
+        """Return the ticker's alarm, and those of other parts."""
         alarm = self._ticker.alarm
         if alarm is None and self._ticker.age_s() > TICKER_ALARM_AGE_S:
             alarm = f"no clock record was acknowledged for {self._ticker.age_s():.0f} s: time stands still"

@@ -87,11 +87,11 @@ class SupervisedQuery(ABC):
         return None
 
     def alarms(self) -> Iterable[str | None]:
-        """The alarms of the service, besides that of a full disk."""
+        """Return the alarms of the service, besides that of a full disk."""
         return ()
 
     def cause_of(self, error: PySparkException) -> PySparkException | KafkaError:
-        """The error to report for an error of the query. Raises what ends the service."""
+        """Return the error to report for an error of the query. Raises what ends the service."""
         return error
 
     def check_can_continue(self) -> None:
@@ -323,5 +323,5 @@ def stopped_on_error(running: StreamingQuery) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text."""
+    """Return the first line of an error's text."""
     return str(error).strip().partition("\n")[0]

@@ -111,11 +111,11 @@ class Replica:
         self._owner_epoch = owner_epoch
 
     def next_id(self) -> ReplicaId:
-        """An id above the ids of all replicas so far. Later replicas have no id below it."""
+        """Return an id above the ids of all replicas so far. Later replicas have no id below it."""
         return ReplicaId(self._owner_epoch, self._number + 1)
 
     def is_answering(self) -> bool:
-        """Whether it answers the requests of this moment."""
+        """Return True if it answers the requests of this moment."""
         report = self._report()
         return report.phase is ReplicaPhase.ANSWERING and self._now_ms() - report.as_of_ms < NEAR_MS
 
@@ -137,7 +137,7 @@ class Replica:
 
     @property
     def stands_by(self) -> bool:
-        """Whether there is one that has not been promoted."""
+        """Return True if there is one that has not been promoted."""
         return self._thread is not None and self._plan is not None and self._plan.outages is None
 
     def promote(self, spark: SparkSource, record: OwnerRecord) -> bool:
@@ -201,7 +201,7 @@ class Replica:
             process.tell(BatchCommitted(ends=ends, watermark_ms=watermark_ms))
 
     def is_settled(self) -> bool:
-        """Whether the query has handled all that the last process has answered."""
+        """Return True if the query has handled all that the last process has answered."""
         last = self._last
         if last is None or not last.answers:
             return True
@@ -229,7 +229,7 @@ class Replica:
             )
 
     def _report(self) -> ReplicaReport:
-        """The report of the process that runs now, or why there is none."""
+        """Return the report of the process that runs now, or why there is none."""
         process = self._process
         if process is None:
             return self._idle
@@ -337,8 +337,8 @@ class Replica:
 
 
 def can_go_on_with(known: OwnerRecord, record: OwnerRecord | PromoteReplica) -> bool:
-    """Whether a replica that knows the first record can go on with the second: all that is new in it is the
-    outage that the new owner has ended, and the configuration with which it begins.
+    """Return True if a replica that knows the first record can go on with the second: all that is new in it
+    is the outage that the new owner has ended, and the configuration with which it begins.
     """
     outages, epochs = len(known.outages), len(known.epochs)
     return (

@@ -35,7 +35,7 @@ _SCHEMAS = "streaming.service.share_state.schemas"
 
 
 def _message(name: str) -> Any:
-    """The class of the message whose definition is in the file of this name."""
+    """Return the class of the message whose definition is in the file of this name."""
     return new_class(name, (ApiMessage,), {"load_json": _SCHEMAS})
 
 
@@ -73,8 +73,8 @@ class BrokerCoordinators(Closeable):
         )
 
     def are_refused(self, topic: str) -> bool:
-        """Whether the brokers have share groups, and the principal may not send what share coordinators take.
-        This changes nothing at the brokers. Raises KafkaError, Lost.
+        """Return True if the brokers have share groups, and the principal may not send what share
+        coordinators take. This changes nothing at the brokers. Raises KafkaError, Lost.
 
         Any broker is asked for the state of a partition of `topic`, which must exist. It answers, or is not
         the share coordinator. Neither is an error in its log. To look for the share coordinator would create
@@ -160,13 +160,13 @@ class BrokerCoordinators(Closeable):
 
 
 def coordinator_key(key: SharePartition) -> str:
-    """The name of the partition's state among the share coordinators (row SW10)."""
+    """Return the name of the partition's state among the share coordinators (row SW10)."""
     topic_id = urlsafe_b64encode(key.topic_id.bytes).rstrip(b"=").decode()
     return f"{key.group_id}:{topic_id}:{key.partition}"
 
 
 def _within(names: Iterable[str]) -> Iterator[list[str]]:
-    """The names in lists that a request has room for."""
+    """Yield the names in lists that a request has room for."""
     some: list[str] = []
     size = 0
     for name in names:
@@ -180,7 +180,7 @@ def _within(names: Iterable[str]) -> Iterator[list[str]]:
 
 
 def _request(request: Any, kind: Any, partitions: Mapping[SharePartition, Any]) -> Any:
-    """The request of one group for these partitions."""
+    """Return the request of one group for these partitions."""
     (group_id,) = {key.group_id for key in partitions}
     topics: dict[UUID, list[Any]] = {}
     for key, partition in partitions.items():
@@ -190,7 +190,7 @@ def _request(request: Any, kind: Any, partitions: Mapping[SharePartition, Any]) 
 
 
 def _answers(response: Any, keys: Iterable[SharePartition]) -> Iterator[tuple[SharePartition, Any]]:
-    """The answers for these partitions, as far as there are any."""
+    """Yield the answers for these partitions, as far as there are any."""
     asked = {(key.topic_id, key.partition): key for key in keys}
     for topic in response.results:
         for partition in topic.partitions:

@@ -113,7 +113,7 @@ class _Task:
     refused: set[SharePartition] = field(default_factory=set)
 
     def is_undone(self, key: SharePartition) -> bool:
-        """Whether the partition has no end in this round."""
+        """Return True if the partition has no end in this round."""
         return key not in self.ended and key not in self.refused
 
 
@@ -173,7 +173,7 @@ class OpenTasks:
 
     @property
     def is_working(self) -> bool:
-        """Whether a task is being carried out, so that something is due soon."""
+        """Return True if a task is being carried out, so that something is due soon."""
         return any(task.began_s is not None for task in self._tasks.values())
 
     def due(self, now_s: float) -> list[PartitionTask]:
@@ -288,7 +288,7 @@ class OpenTasks:
 
 
 def _tasks_in(value: bytes | None) -> list[ShareTask]:
-    """The open tasks of a view. Most views are not of share groups, so they are not decoded."""
+    """Return the open tasks of a view. Most views are not of share groups, so they are not decoded."""
     if value is None or b'"tasks"' not in value:
         return []
     consumer = _group_record.decode(value).consumer
@@ -312,7 +312,7 @@ def _items(group_id: str, task: ShareTask, topic: ShareTaskPartitions) -> Iterat
 
 
 def _errors(task: _Task) -> Iterable[ShareStatePartition]:
-    """The last errors of partitions without an end, where they are news."""
+    """Yield the last errors of partitions without an end, where they are news."""
     for key, wait in task.waits.items():
         if wait.error_code in RETRIABLE and wait.error_code != task.shown[key] and task.is_undone(key):
             yield ShareStatePartition(key.topic_id, key.partition, wait.error_code)

@@ -126,7 +126,7 @@ def carry_out(items: Sequence[PartitionTask], coordinators: ShareCoordinators) -
 def _located(
     items: Sequence[PartitionTask], coordinators: ShareCoordinators, results: Results
 ) -> list[tuple[int, PartitionTask]]:
-    """The items with the node of their coordinator. Those without one have a result."""
+    """Return the items with the node of their coordinator. Those without one have a result."""
     located: list[tuple[int, PartitionTask]] = []
     is_lost = False
     for batch in _chunks(items):
@@ -167,7 +167,7 @@ def _initialize(node_id: int, batch: Sequence[PartitionTask], coordinators: Shar
 
 
 def decide(item: PartitionTask, summary: RecordedState) -> Result | None:
-    """The result for a partition with this recorded state. None: it has to be initialized.
+    """Return the result for a partition with this recorded state. None: it has to be initialized.
 
     An equal state epoch is this very state, because an epoch is never used for two (row SP16). Any other was
     recorded by another coordinator of the group. It has how far the group is, so it is left as it is, unless
@@ -209,7 +209,7 @@ def _delete(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoo
 def _change(
     items: Sequence[PartitionTask], send: Callable[[], Mapping[SharePartition, int]]
 ) -> dict[SharePartition, int | NoOutcome]:
-    """The answers to a change. A change without an answer is of unknown fate if it was sent."""
+    """Return the answers to a change. A change without an answer is of unknown fate if it was sent."""
     if not items:
         return {}
     try:
@@ -220,8 +220,8 @@ def _change(
 
 
 def _end_or_again(key: SharePartition, code: int) -> Result:
-    """The end of a partition with this answer. An error that passes is none, and neither is a permission that
-    the service lacks: it may be granted.
+    """Return the end of a partition with this answer. An error that passes is none, and neither is a
+    permission that the service lacks: it may be granted.
     """
     is_open = code in RETRIABLE or code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return NoOutcome(code) if is_open else _outcome(key, code)

@@ -141,7 +141,7 @@ class ShareStateThread(FollowerThread):
         return self._coordinators
 
     def _may_still_change(self) -> bool:
-        """Whether this process is the owner, and has been since the round began."""
+        """Return True if this process is the owner, and has been since the round began."""
         return self._may_change() and time.clock_gettime(_CLOCK) - self._round_s < ROUND_MAX_S
 
     def _disconnect(self) -> None:
@@ -151,7 +151,7 @@ class ShareStateThread(FollowerThread):
 
 
 def is_surely_owner(ticker: Ticker | None) -> bool:
-    """Whether no standby can have taken over: it waits for twice as long without a clock record."""
+    """Return True if no standby can have taken over: it waits for twice as long without a clock record."""
     if ticker is None:
         return False
     return ticker.age_s() < silence_ms(ticker.pace.longest_interval_ms) / 2_000

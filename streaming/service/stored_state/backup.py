@@ -82,5 +82,5 @@ def _known_by(record: OwnerRecord, batch: int) -> OwnerRecord:
 
 
 def _record_of(header: Header) -> OwnerRecord:
-    """The record of an export, by the numbers that its batches had."""
+    """Return the record of an export, by the numbers that its batches had."""
     return OwnerRecord([replace(e, from_batch=e.from_batch + header.batch) for e in header.epochs])

@@ -60,7 +60,7 @@ class _Output(Struct):
 def ends_of_answered(
     client_config: ClientConfig, layout: TopicLayout, ends: Mapping[int, int], watermark_ms: int
 ) -> dict[int, int]:
-    """The offsets, by partition, after the last request that has an output, not before `ends`.
+    """Return the offsets, by partition, after the last request that has an output, not before `ends`.
 
     Requests up to the watermark are included, because a batch must have read them before it fires deadlines
     up to the watermark. Raises KafkaError.
@@ -81,7 +81,7 @@ def ends_of_answered(
 
 
 def answered_requests(outputs: Iterable[bytes], requests_topic: str) -> Iterator[tuple[int, int]]:
-    """The partition and the offset of each request that these records of output topics name."""
+    """Yield the partition and the offset of each request that these records of output topics name."""
     request_id = re.compile(rf"{re.escape(requests_topic)}-(\d+)-(\d+)(?:#\d+)?")
     for value in outputs:
         try:
@@ -181,7 +181,7 @@ def check_versions(epochs: Sequence[Epoch], batch: int, last: int) -> None:
 
 
 def renumbered_epochs(epochs: Iterable[Epoch], batch: int, last: int) -> list[Epoch]:
-    """The configurations, where one planned batch stands for those after `batch` up to `last`.
+    """Return the configurations, where one planned batch stands for those after `batch` up to `last`.
 
     A configuration that no planned batch knows is known from the first one on that is not planned.
     """
@@ -193,7 +193,9 @@ def renumbered_epochs(epochs: Iterable[Epoch], batch: int, last: int) -> list[Ep
 
 
 def renumbered_outages(outages: Iterable[KnownOutage], batch: int, last: int) -> list[KnownOutage]:
-    """The outages of the same. One that no planned batch knows is left out: the next start makes it anew."""
+    """Return the outages of the same. One that no planned batch knows is left out: the next start makes it
+    anew.
+    """
     return [replace(o, from_batch=min(o.from_batch, batch + 1)) for o in outages if o.from_batch <= last]
 
 
@@ -217,7 +219,7 @@ def intact_plan(checkpoint: Checkpoint, batch: int, topic: str) -> KnownPlan | N
 def _plan_anew(
     checkpoint: Checkpoint, known: KnownPlan, last: int, topic: str, client_config: ClientConfig | None
 ) -> PlannedBatch:
-    """A plan in place of damaged ones: it reads at least what the lost batches have answered."""
+    """Return a plan in place of damaged ones: it reads at least what the lost batches have answered."""
     if client_config is None:
         raise NotContinued(
             f"the plan of batch {last}, {checkpoint.spark_uri}/offsets/{last}, is damaged. What that batch "

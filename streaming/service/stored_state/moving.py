@@ -52,7 +52,7 @@ class MoveRefused(RuntimeError):
 
 
 def header_of(checkpoint: Checkpoint, client_config: ClientConfig | None) -> Header:
-    """The header of an export of this checkpoint, whose folder is locked.
+    """Return the header of an export of this checkpoint, whose folder is locked.
 
     With a broker the unread requests are counted. Raises FolderError, MoveRefused or KafkaError.
     """
@@ -71,7 +71,7 @@ def header_of(checkpoint: Checkpoint, client_config: ClientConfig | None) -> Hea
 
 
 def header_at(checkpoint: Checkpoint, batch: int, record: OwnerRecord) -> Header:
-    """The header of the state after a committed batch, with what the owner's record says of it.
+    """Return the header of the state after a committed batch, with what the owner's record says of it.
 
     Raises FolderError, or FileNotFoundError if Spark has removed the batch's files.
     """
@@ -101,7 +101,7 @@ def export_state(checkpoint: Checkpoint, spark: SparkSession, header: Header, pa
 
 
 def count_unread(client_config: ClientConfig, topic: str, ends: Mapping[int, int]) -> dict[int, int]:
-    """The number of requests at and after these offsets, by partition. Raises KafkaError.
+    """Return the number of requests at and after these offsets, by partition. Raises KafkaError.
 
     Records that only a coordinator's own process appends do not count.
     """
@@ -125,7 +125,7 @@ def identity_for(
     state_partitions: int | None = None,
     continued_at_ms: int | None = None,
 ) -> Identity:
-    """The identity of the new folder. What is None stays as the state has it.
+    """Return the identity of the new folder. What is None stays as the state has it.
 
     `continued_at_ms` is the time at which the old folder's coordinator was seen to be stopped, if the new
     folder continues after what that one did (`streaming.service.stored_state.continuation`).
@@ -222,7 +222,7 @@ def _complete(new: Path, header: Header, identity: Identity) -> None:
 
 
 def continued(header: Header, follows: Continuation) -> Header:
-    """The header of an export with what the coordinator did after it."""
+    """Return the header of an export with what the coordinator did after it."""
     return replace(
         header,
         epochs=_renumbered_epochs(follows.record.epochs, follows.batch),
@@ -232,24 +232,25 @@ def continued(header: Header, follows: Continuation) -> Header:
 
 
 def _renumbered_outages(outages: list[KnownOutage], batch: int) -> list[KnownOutage]:
-    """The outages, where this batch becomes batch 0."""
+    """Return the outages, where this batch becomes batch 0."""
     return [replace(o, from_batch=max(0, o.from_batch - batch)) for o in outages]
 
 
 def _renumbered_epochs(epochs: list[Epoch], batch: int) -> list[Epoch]:
-    """The configurations of the same. A group that rests may have to go through earlier ones."""
+    """Return the configurations of the same. A group that rests may have to go through earlier ones."""
     return [replace(e, from_batch=max(0, e.from_batch - batch)) for e in epochs]
 
 
 def groups_in(rows: Iterator[codec.ShardRow]) -> Iterator[ExportedGroup]:
-    """The groups of these rows of a state. Raises StateError."""
+    """Yield the groups of these rows of a state. Raises StateError."""
     for row in rows:
         for group_id, entry in codec.read_row(*row).items():
             yield ExportedGroup(group_id, entry.version, entry.group)
 
 
 def _shards(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec.Entry]]:
-    """The groups by shard number. Each group is decoded once, for its next deadline and to find damage.
+    """Return the groups by shard number. Each group is decoded once, for its next deadline and to find
+    damage.
 
     A group that moves to other topics is marked, so that the first batch writes its records of compacted
     topics. The positions of its offsets are then positions in another log, so they are renumbered.

@@ -43,7 +43,7 @@ class StoredState:
 
 
 def retained_batches(checkpoint: Checkpoint) -> range:
-    """The committed batches whose state Spark keeps: the last 100, or fewer on a new checkpoint."""
+    """Return the committed batches whose state Spark keeps: the last 100, or fewer on a new checkpoint."""
     batches = [int(name) for name in checkpoint.files.names(f"{SPARK}/commits") if name.isdigit()]
     return range(min(batches), max(batches) + 1) if batches else range(0)
 

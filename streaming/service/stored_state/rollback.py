@@ -95,7 +95,7 @@ def roll_back(
 
 
 def _chosen(checkpoint: Checkpoint, spark: Path, to_batch: int | None) -> int:
-    """The batch to go back to, which is intact."""
+    """Return the batch to go back to, which is intact."""
     for path in _needed_always(spark):
         if not is_intact(path):
             raise RollbackRefused(
@@ -126,7 +126,7 @@ def _chosen(checkpoint: Checkpoint, spark: Path, to_batch: int | None) -> int:
 
 
 def _needed_always(spark: Path) -> list[Path]:
-    """The files that are not of a batch: the state's schemas.
+    """Return the files that are not of a batch: the state's schemas.
 
     The query may have a new id, and Spark reads the source's first offsets for batch 0 only.
     """
@@ -135,7 +135,7 @@ def _needed_always(spark: Path) -> list[Path]:
 
 
 def _is_batch_intact(checkpoint: Checkpoint, spark: Path, stores: Iterable[StateStore], batch: int) -> bool:
-    """Whether the batch's logs are intact, and the state after it can be loaded."""
+    """Return True if the batch's logs are intact, and the state after it can be loaded."""
     topic = checkpoint.identity().requests_topic
     if intact_plan(checkpoint, batch, topic) is None or not is_intact(spark / "commits" / str(batch)):
         return False
@@ -147,7 +147,7 @@ def _is_batch_intact(checkpoint: Checkpoint, spark: Path, stores: Iterable[State
 
 
 def _is_sound(checkpoint: Checkpoint, spark: Path, stores: Iterable[StateStore], batch: int) -> bool:
-    """Whether Spark can go on from its newest committed batch as it is."""
+    """Return True if Spark can go on from its newest committed batch as it is."""
     topic, last = checkpoint.identity().requests_topic, checkpoint.last_batch("offsets")
     is_planned = is_intact(spark / _QUERY_ID) and intact_plan(checkpoint, last, topic) is not None
     return is_planned and not any(store.damaged_snapshots(batch + 1) for store in stores)

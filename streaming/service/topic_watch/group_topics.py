@@ -120,18 +120,18 @@ class GroupTopics:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a look is due at once: since the last one, a group has been given something to wait for, or
-        the last one had no time for all groups.
+        """Return True if a look is due at once: since the last one, a group has been given something to wait
+        for, or the last one had no time for all groups.
         """
         return bool(self._new) or not self._is_complete
 
     def names(self) -> set[str]:
-        """The topics that groups know by name, or wait for."""
+        """Return the topics that groups know by name, or wait for."""
         self._names = +self._names
         return set(self._names)
 
     def has_patterns(self) -> bool:
-        """Whether a look has to list all topics of the cluster."""
+        """Return True if a look has to list all topics of the cluster."""
         return bool(self._patterns)
 
     def see(self, cluster: ClusterTopics, now_s: float) -> list[GroupUpdate]:
@@ -216,7 +216,7 @@ class GroupTopics:
         return cluster.listed is None or all(self._matches.of(p) is not None for p in view.patterns)
 
     def _differences(self, view: GroupView, images: Images) -> dict[str, TopicImage | None] | None:
-        """The topics that the group knows otherwise, None without any."""
+        """Return the topics that the group knows otherwise, None without any."""
         topics = view.topics
         differing = (
             name
@@ -228,7 +228,7 @@ class GroupTopics:
         return {name: images[name] for name in islice(differing, TOPICS_AT_ONCE)} or None
 
     def _differs(self, name: str, image: TopicImage | None, view: GroupView) -> bool:
-        """Whether the group needs this image of the topic."""
+        """Return True if the group needs this image of the topic."""
         known = view.topics.get(name)
         if image is None:
             knows_it = name in view.topics and known is None
@@ -271,8 +271,8 @@ class GroupTopics:
         return _Result(names, seen)
 
     def _may_exist(self, view: GroupView, name: str, images: Images) -> bool:
-        """Whether the group may keep a topic that a gateway looked at. The coordinator may have fewer rights
-        than the gateway: a topic that it does not see is there, unless the brokers say that it is not.
+        """Return True if the group may keep a topic that a gateway looked at. The coordinator may have fewer
+        rights than the gateway: a topic that it does not see is there, unless the brokers say that it is not.
         """
         if images.get(name) is not None:
             return True
@@ -280,7 +280,7 @@ class GroupTopics:
         return view.topics.get(name) is not None and not is_gone
 
     def _are_doubtful(self, names: list[str], pattern: str) -> bool:
-        """Whether one of these topics is absent from this look alone, or has an error."""
+        """Return True if one of these topics is absent from this look alone, or has an error."""
         matched = self._matches.of(pattern)
         absent = set(names).difference(() if matched is None else matched.topics)
         return any(self._listed is None or name in self._listed for name in absent)
@@ -326,7 +326,7 @@ class GroupTopics:
         return None if matched is None else matched.error
 
     def _image(self, view: GroupView, name: str, images: Images) -> TopicImage:
-        """The topic as the group has to know it after this look."""
+        """Return the topic as the group has to know it after this look."""
         image, known = images.get(name), view.topics.get(name)
         if known is None or (image is not None and self._differs(name, image, view)):
             assert image is not None, f"{name} is matched, so the look shows it"
@@ -334,8 +334,8 @@ class GroupTopics:
         return known
 
     def _due(self, group_id: str, cluster: ClusterTopics, now_s: float) -> list[GroupUpdate]:
-        """The records of the group that are due. Topics come first, so that the group knows them when the
-        results come.
+        """Return the records of the group that are due. Topics come first, so that the group knows them when
+        the results come.
         """
         due: list[GroupUpdate] = []
         if (topics := self._if_due(self._metadata_sent, group_id, self._metadata, now_s)) is not None:
@@ -348,7 +348,7 @@ class GroupTopics:
     def _if_due(
         resend: Resend[Content], group_id: str, contents: dict[str, Content], now_s: float
     ) -> Content | None:
-        """The content of the group's record if it is due, which then is sent."""
+        """Return the content of the group's record if it is due, which then is sent."""
         content = contents.get(group_id)
         if content is None or not resend.is_due(group_id, content, now_s):
             return None

@@ -52,7 +52,7 @@ class GroupView(Struct, frozen=True):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether members subscribe to something that the group does not know."""
+        """Return True if members subscribe to something that the group does not know."""
         return bool(self.unknown_topics or self.unresolved_regexes)
 
     @property

@@ -81,8 +81,8 @@ Images = Mapping[str, TopicImage | None]
 
 
 def is_in_doubt(before: Images, now: Images) -> bool:
-    """Whether a topic that one look showed is gone, or has another id, in the next look. A third look makes
-    sure, because a broker may lag.
+    """Return True if a topic that one look showed is gone, or has another id, in the next look. A third look
+    makes sure, because a broker may lag.
     """
     known = ((name, image.id) for name, image in before.items() if image is not None)
     return any(name in now and _id_of(now[name]) != known_id for name, known_id in known)
@@ -128,7 +128,7 @@ class OffsetTopics:
                 del self._ids[group_id]
 
     def names(self) -> set[str]:
-        """The topics that groups have offsets of."""
+        """Return the topics that groups have offsets of."""
         return {topic for topics in self._ids.values() for topic in topics}
 
     def see(self, images: Images, now_s: float) -> list[TopicMetadata]:
@@ -150,7 +150,7 @@ class OffsetTopics:
         return [self._record(group_id, topics, now_s) for group_id, topics in islice(due, GROUPS_AT_ONCE)]
 
     def _differences(self, images: Images) -> Iterator[tuple[str, dict[str, TopicImage | None]]]:
-        """By group, its topics whose offsets do not fit."""
+        """Yield, by group, its topics whose offsets do not fit."""
         ids = {name: None if image is None else str(image.id) for name, image in images.items()}
         for group_id, topics in self._ids.items():
             differing = (

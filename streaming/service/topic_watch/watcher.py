@@ -158,13 +158,13 @@ def _send(requests: RequestAppender, messages: Sequence[GroupUpdate]) -> None:
 
 
 def _names(messages: Sequence[GroupUpdate]) -> list[str]:
-    """The topics and patterns that the records are about."""
+    """Return the topics and patterns that the records are about."""
     return sorted({n for m in messages for n in (m.topics if isinstance(m, TopicMetadata) else m.patterns)})
 
 
 def _images(described: list[dict[str, Any]]) -> dict[str, TopicImage | None]:
-    """The images of topics in a Metadata response. A topic with an error is left out, unless the error is
-    that it does not exist.
+    """Return the images of topics in a Metadata response. A topic with an error is left out, unless the error
+    is that it does not exist.
     """
     images: dict[str, TopicImage | None] = {}
     for topic in described:

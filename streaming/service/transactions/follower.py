@@ -262,7 +262,7 @@ class TransactionsFollower(FollowerThread):
 
 
 def partitions_of_all(reader: TopicReader, layout: TopicLayout) -> list[TopicPartition]:
-    """The partitions of the transactions topic, which has as many as the requests topic.
+    """Return the partitions of the transactions topic, which has as many as the requests topic.
 
     Raises UnknownTopicOrPartitionError if the asked broker does not know all of them: it may have started a
     moment ago, and what is pending in the others would be missed.

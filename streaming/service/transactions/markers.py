@@ -100,7 +100,8 @@ def marker_wait_ms(partitions: int, all_ms: int, least_ms: int) -> int:
 
 
 def read_markers(records: bytes, offset: int) -> tuple[list[Marker], int]:
-    """The markers in the bytes of a Fetch response from `offset` on, and the offset to read from next."""
+    """Return the markers in the bytes of a Fetch response from `offset` on, and the offset to read from next.
+    """
     markers: list[Marker] = []
     next_offset = offset
     for batch in _batches(records):

@@ -96,7 +96,7 @@ class PendingTransactions:
             self._look_up(entry)
 
     def _is_of_topic(self, pending: PendingTransaction) -> bool:
-        """Whether the entry's position is one of this topic, and not of one of that name before it."""
+        """Return True if the entry's position is one of this topic, and not of one of that name before it."""
         return pending.txn_topic_id in (None, self.topic_id)
 
     def _look_up(self, entry: _Entry) -> None:
@@ -113,7 +113,8 @@ class PendingTransactions:
             _match(entry, _since(pending.txn_position, partition.kept))
 
     def positions(self) -> dict[int, int]:
-        """The offset from which to read next, by partition: of those with an entry that has no marker."""
+        """Return the offset from which to read next, by partition: of those with an entry that has no marker.
+        """
         wanted = {
             entry.pending.txn_partition
             for entry in self._entries.values()
@@ -140,7 +141,7 @@ class PendingTransactions:
             _match(entry, fetched.markers)
 
     def due(self, now_s: float) -> list[Decision]:
-        """The requests to groups that are due now, one for each group, producer and marker."""
+        """Return the requests to groups that are due now, one for each group, producer and marker."""
         first: dict[tuple[str, int, Marker], int] = {}
         for entry in self._entries.values():
             if entry.marker is None or entry.ask_at_s > now_s:
@@ -207,7 +208,8 @@ class PendingTransactions:
 
 
 def _since(position: int, kept: deque[Marker]) -> Iterable[Marker]:
-    """The kept markers from this position on. It reads no others: nearly all entries are at the end."""
+    """Return the kept markers from this position on. It reads no others: nearly all entries are at the end.
+    """
     tail = list(takewhile(lambda marker: marker.offset >= position, reversed(kept)))
     return reversed(tail)
 
