@@ -1,4 +1,5 @@
-"""Whose an observer's topics are. Each view has in its incarnation which observer wrote it.
+"""The check that an observer's topics belong to no other observer. The incarnation in each view names the
+observer that wrote it.
 
 Two observers would write each view and each history entry twice, under incarnations of their own. This is
 looked up at the start, so it finds whoever was there before, and not two that start at the same moment.
@@ -43,8 +44,8 @@ def incarnation(record_id: str, observer: str) -> str:
 
 
 def check_topics_are_ours(client_config: ClientConfig, layout: TopicLayout, folder: Path) -> None:
-    """Raises TopicsError if another observer wrote what is newest on the topics, FolderError if the
-    checkpoint in the folder cannot be read, and KafkaError.
+    """Raise TopicsError if another observer wrote the newest views on the topics, and FolderError if the
+    checkpoint in the folder cannot be read. May raise KafkaError.
     """
     pinned = Checkpoint.at(folder).pinned()
     ours = None if pinned is None else observer_id(pinned.member_id_namespace)

@@ -1,5 +1,5 @@
-"""The operator that observes groups: Spark calls it with the new records of one shard's groups, and with what
-was seen of them beside their log.
+"""The operator that observes groups. Spark calls it with the new records of one shard's groups, and with the
+sightings of these groups.
 
 It has no deadlines and reads no clock: what follows from a record follows from it and those before it.
 """
@@ -49,7 +49,7 @@ from streaming.query.output_values import committed_offset, dead_letter
 
 
 class ObservedOutput(OutputRows):
-    """Collects what follows from the records of a shard's groups."""
+    """The collected output of one call: records that follow from the records of a shard's groups."""
 
     def __init__(self, layout: TopicLayout) -> None:
         super().__init__()
@@ -117,7 +117,9 @@ class ObservingOperator:
 
 
 class ObservingCall:
-    """One call: decodes the shard's groups that have records, applies these, and writes the groups back."""
+    """A call of the operator. It decodes the shard's groups that have records, applies these, and writes the
+    groups back.
+    """
 
     def __init__(
         self, layout: TopicLayout, observer: str, names: NamesById, name: str, state: SparkGroupState
@@ -203,7 +205,7 @@ class ObservingCall:
         self._removed_ms[group.group_id] = seen.removed_ms
 
     def _awaken(self, group_id: str) -> ObservedGroup | None:
-        """Decode a group once in a call. None if there is none."""
+        """Return the group, decoded once in a call, or None if it does not exist."""
         if group_id not in self._awake:
             entry = self._entries.get(group_id)
             group = self._awake[group_id] = None if entry is None else decode_observed(group_id, entry)
@@ -216,7 +218,7 @@ class ObservingCall:
         self._output.dead_letter(dead_letter(reason, text, row.key, message, answered=False))
 
     def finish(self) -> Iterator[pd.DataFrame]:
-        """Write the views and offsets that _changed_by_consumer, and the state."""
+        """Write the views and offsets that have changed, and the state."""
         for group_id, group in self._awake.items():
             self._output.offsets(group_id)
             if group is not None:

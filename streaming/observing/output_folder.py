@@ -32,7 +32,8 @@ _PART, _MERGED = re.compile(r"batch-(\d+)\.parquet"), re.compile(r"to-(\d+)\.par
 
 
 class OutputTable(NamedTuple):
-    """A table of the folder. With `keys` only the latest row of each key is kept, and none without a value.
+    """A table of the folder. If it has `keys`, only the latest row of each key is kept, and none without a
+    value.
 
     Without `keys` rows are in folders by their date.
     """
@@ -49,7 +50,7 @@ TABLES = (EVENTS, GROUPS, OFFSETS, DEAD_LETTERS)
 
 
 def claim_folder(output_dir: Path, data_folder: Path) -> None:
-    """Make sure that the folder has the output of this checkpoint from its first batch on, and no other one.
+    """Claim the folder for the output of this checkpoint from its first batch on, and for no other output.
 
     Raises FolderError if the checkpoint has written elsewhere, or if the folder has other files.
     """
@@ -69,18 +70,18 @@ def claim_folder(output_dir: Path, data_folder: Path) -> None:
 
 
 class OutputFolder:
-    """The folder of one observer. Batches are written one after the other, by one thread."""
+    """The output folder of one observer. One thread writes the batches, one after the other."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
         self.staging = root / _STAGING
 
     def begin(self) -> None:
-        """Remove what a batch that was cut off has left."""
+        """Remove the files of a batch that was interrupted."""
         shutil.rmtree(self.staging, ignore_errors=True)
 
     def place(self, table: OutputTable, batch_id: int) -> None:
-        """Bring the batch's files of a table from `staging` to their places, those without rows excepted."""
+        """Move the batch's files of a table from `staging` to their places, except those without rows."""
         for path in sorted((self.staging / table.name).rglob("*.parquet")):
             if pq.read_metadata(path).num_rows:
                 folder = self._root / path.parent.relative_to(self.staging)
@@ -88,7 +89,7 @@ class OutputFolder:
                 _move(path, folder / f"batch-{batch_id:012}.parquet")
 
     def merge(self, before: int) -> None:
-        """Merge the files of batches before this one, which are committed, in each folder."""
+        """Merge the files of the batches before this one in each folder. These batches are committed."""
         self.staging.mkdir(parents=True, exist_ok=True)
         for table in TABLES:
             for folder in _folders(self._root / table.name, table):
@@ -110,7 +111,7 @@ class OutputFolder:
 
 
 def _append(sources: Sequence[Path], _: Sequence[str], made: Path) -> None:
-    """Write all rows. A file of an earlier version of the code can lack columns."""
+    """Write all rows. A file that an earlier version of the code wrote may lack columns."""
     schema = pa.unify_schemas([pq.read_schema(source) for source in sources])
     with pq.ParquetWriter(made, schema) as writer:
         for source in sources:
@@ -147,7 +148,7 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 def _move(path: Path, to: Path) -> None:
-    """Put a file in its place. It is there for good, because Spark then commits the batch."""
+    """Move a file to its place durably, because Spark commits the batch next."""
     sync(path)
     path.replace(to)
     sync(to.parent)

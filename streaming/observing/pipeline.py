@@ -66,7 +66,7 @@ def write_to_folder(
 
 @dataclass(frozen=True, slots=True)
 class FolderSink:
-    """Writes batches. A batch that runs again writes the same files."""
+    """A sink that writes batches to a folder. A batch that runs again writes the same files."""
 
     folder: OutputFolder
     layout: TopicLayout
@@ -191,7 +191,8 @@ def _shard(shards: int) -> Column:
 
 
 def _sightings(sightings: DataFrame, shards: int) -> DataFrame:
-    """Return the rows of sightings, each in its group's shard. `kafka_why.contract.sightings` has their keys.
+    """Return the rows of sightings, each in its group's shard. `kafka_why.contract.sightings` has their
+    keys.
     """
     key = F.col("key").cast("string")
     number = F.substring_index(key, "/", 1).try_cast("long")
@@ -205,8 +206,9 @@ def _sightings(sightings: DataFrame, shards: int) -> DataFrame:
 
 
 def read_sightings(spark: SparkSession, client_config: ClientConfig, topic: str) -> DataFrame:
-    """Read the sightings topic, which has one partition. Those that were deleted before they were read are
-    missed by nobody. A consumer that subscribed would be a member of a group.
+    """Read the sightings topic, which has one partition. Sightings that were deleted before they were read
+    are not missed. The query is assigned the partition, because a consumer that subscribes is a member of a
+    group.
     """
     return (
         spark.readStream.format("kafka")

@@ -72,7 +72,9 @@ _ANEW = "the observer then reads the topic from its beginning, and the histories
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What the query reads and what it runs, once the cluster has a coordinator's topic."""
+    """The source that the query reads and the operator that it runs, known once the cluster has
+    `__consumer_offsets`.
+    """
 
     partitions: int
     shards: int
@@ -147,7 +149,8 @@ class ObserversQuery(SupervisedQuery):
         return None
 
     def _pin(self, source: FoundTopics) -> _Found:
-        """Return the checkpoint belongs to this cluster and topic for ever. Raises FolderError if to another.
+        """Pin the checkpoint to this cluster and topic for ever. Raises FolderError if it belongs to another
+        one.
         """
         options = self._options
         identity = self._checkpoint.pin(
@@ -181,17 +184,17 @@ class ObserversQuery(SupervisedQuery):
             self._poller.start()
 
     def committed(self, batch: BatchProgress) -> None:
-        """Pass it on."""
+        """Report the batch to the poller and to the caller."""
         if self._poller is not None:
             self._poller.read_to(batch.end_offsets)
         self._on_batch(batch)
 
     def close(self) -> None:
-        """Stop what works beside the query. The supervisor has stopped."""
+        """Stop the poller, after the supervisor has stopped."""
         if self._poller is not None:
             self._poller.stop()
 
     def watch(self) -> None:
-        """Say that the query runs, when it has run long enough without a batch."""
+        """Report the status READY when the query has run long enough without a batch."""
         if self._status.current.phase is not ServicePhase.READY and time.monotonic() >= self._ready_s:
             self._status.enter(ServicePhase.READY, "the query runs")

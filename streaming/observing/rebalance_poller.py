@@ -1,4 +1,5 @@
-"""Asks the brokers which classic groups are rebalancing, and writes what it sees to the sightings topic.
+"""A poller that asks the brokers which classic groups are rebalancing, and writes the answers to the
+sightings topic.
 
 `__consumer_offsets` has a rebalance of a classic group when it is over. ListGroups by state and
 DescribeGroups show it while it lasts. The query reads the sightings beside the log, so its outcome follows
@@ -53,7 +54,9 @@ class SeenGroup(NamedTuple):
 
 
 class _Run(Struct):
-    """A group that was seen rebalancing at each look from `first_s` to `seen_s`. It was not at `before_s`."""
+    """A rebalance in progress: the group was rebalancing at each poll from `first_s` to `seen_s`, and not at
+    `before_s`.
+    """
 
     name: str
     first_s: float
@@ -64,14 +67,18 @@ class _Run(Struct):
 
 
 class _Ends(Struct):
-    """Ends of a partition of `__consumer_offsets`, by time. The query had read up to one of `read_s`."""
+    """The ends of a partition of `__consumer_offsets`, each with the time at which it was queried. The query
+    has read up to the end of `read_s`.
+    """
 
     waiting: list[tuple[float, int]] = field(default_factory=list)
     read_s: float | None = None
 
 
 class RebalanceRuns:
-    """Follows rebalancing groups over complete looks at all brokers. The source has so many `partitions`."""
+    """The rebalances in progress, followed over complete polls of all brokers. `partitions` is the number of
+    partitions of the source.
+    """
 
     def __init__(self, partitions: int, new_name: Callable[[], str] = lambda: uuid.uuid4().hex) -> None:
         self._partitions = partitions
@@ -84,7 +91,7 @@ class RebalanceRuns:
         self._ends: dict[int, _Ends] = {}
 
     def choose(self, listed: set[str]) -> list[str]:
-        """Return the groups that are followed of those listed, first those that are followed already."""
+        """Return the groups to follow among those listed. Groups that are followed already come first."""
         return sorted(listed, key=lambda group_id: (group_id not in self._runs, group_id))[:GROUPS_MAX]
 
     def look(
@@ -197,7 +204,7 @@ log = structlog.get_logger()
 
 
 class RebalancePoller(BackgroundThread):
-    """Looks at the brokers every `interval_ms` until stopped, and goes on when they are not there.
+    """A thread that polls the brokers every `interval_ms` until stopped, also while they are unreachable.
 
     `partitions` is the number of partitions of `__consumer_offsets`. Brokers older than Kafka 2.6 do not list
     groups by state. It then says so once, and ends.
@@ -214,7 +221,7 @@ class RebalancePoller(BackgroundThread):
         self._has_warned = False
 
     def read_to(self, ends: Mapping[tuple[str, int], int]) -> None:
-        """Learn how far the query has read, by topic and partition. May be called in any thread."""
+        """Set how far the query has read, by topic and partition. Any thread may call it."""
         self._read = {number: offset for (topic, number), offset in ends.items() if topic == SOURCE}
 
     def _run(self) -> None:
@@ -244,7 +251,9 @@ class RebalancePoller(BackgroundThread):
                 self._stopped.wait(_RETRY_S)
 
     def _warn_of_rights(self, admin: KafkaAdminClient) -> None:
-        """Brokers do not refuse ListGroups. They leave groups out that the client may not DESCRIBE."""
+        """Warn once if the client may not DESCRIBE the cluster. Brokers do not refuse ListGroups then, but
+        omit the groups that the client may not DESCRIBE.
+        """
         allowed = admin.describe_cluster().get("authorized_operations")
         if allowed is None or self._has_warned or "DESCRIBE" in {str(one).upper() for one in allowed}:
             return
@@ -255,7 +264,7 @@ class RebalancePoller(BackgroundThread):
         )
 
     def _poll(self, admin: KafkaAdminClient, producer: KafkaProducer) -> None:
-        """Look until stopped. Raises KafkaError."""
+        """Poll the brokers until stopped. Raises KafkaError."""
         while not self._stopped.is_set():
             began_s = time.monotonic()
             self._look(admin, producer)
@@ -303,8 +312,8 @@ class RebalancePoller(BackgroundThread):
     def _described(
         self, admin: KafkaAdminClient, broker: int, states: Mapping[str, str]
     ) -> dict[str, SeenGroup]:
-        """Return those of these groups that are still rebalancing. One that the broker does not describe has
-        the state in which it was listed.
+        """Return those of these groups that are still rebalancing. A group that the broker does not describe
+        keeps the state in which it was listed.
         """
         found: dict[str, SeenGroup] = {}
         asked = list(states)

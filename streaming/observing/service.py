@@ -1,4 +1,4 @@
-"""The service of `observe`: it prepares the topics, starts Spark and keeps the query running."""
+"""The service behind `observe`. It prepares the topics, starts Spark and keeps the query running."""
 
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -1,1 +1,1 @@
-"""One micro-batch: from the requests topic through the stateful operator to the output topics."""
+"""A micro-batch of the query: from the requests topic through the stateful operator to the output topics."""

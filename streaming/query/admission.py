@@ -1,4 +1,6 @@
-"""Admission: which messages of the log are requests of a shard's groups, and why the others are refused."""
+"""The admission of messages: it finds the requests of a shard's groups in the log, and refuses the other
+messages with a reason.
+"""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -58,7 +60,7 @@ def takes_packs(shards: int) -> bool:
 
 
 class LogMessage(NamedTuple):
-    """One message of the log: a record's value, or message `n` of a pack. `id` is the request's id."""
+    """A message of the log: a record's value, or message `n` of a pack. `id` is the id of the request."""
 
     row: LogRow
     n: int | None
@@ -68,7 +70,7 @@ class LogMessage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Admits the messages of one shard.
+    """The admission of messages to one shard.
 
     `partition` is the shard's partition of requests, `shards` the number of shards of a partition. `skip` are
     ids of records, or of single requests of packs, that are refused unread.
@@ -128,7 +130,8 @@ class Admission:
     def _misdirected(
         self, request: AnyRequest, message: LogMessage, is_known: Callable[[str], bool]
     ) -> Refusal | None:
-        """Return the refusal of a request under another group's key or slot, or in another group's partition.
+        """Return the refusal of a request under another group's key or slot, or in another group's
+        partition.
         """
         group_id, row = request.group_id, message.row
         if message.n is None:

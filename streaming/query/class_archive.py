@@ -39,7 +39,7 @@ _PAUSE_S = 0.2
 
 
 class ArchiveFailed(RuntimeError):
-    """An archive could not be made. The message has the reason. Without an archive starts are slower."""
+    """An archive could not be made. The message has the reason. Without archives, starts are slower."""
 
 
 def make(spark: Path, broker: Path) -> None:
@@ -93,7 +93,7 @@ def _run_query(spark: SparkSession, client_config: ClientConfig, checkpoint: Pat
 
 
 def main() -> None:
-    """``python -m streaming.query.class_archive``."""
+    """Run the command ``python -m streaming.query.class_archive``."""
     try:
         make(spark_archive(), broker_archive())
     except ArchiveFailed as error:

@@ -1,4 +1,4 @@
-"""What executors on other machines need: this project's code, and the packages that the code imports.
+"""The requirements of executors on other machines: this project's code, and the packages that it imports.
 
 The code is sent to them, so that the driver and all executors always run the same. The packages have to
 be in the executors' Python. Their versions decide, too, what is answered and stored, so they have to be
@@ -41,12 +41,14 @@ _MISSING = "none"
 
 
 class ExecutorsUnfit(RuntimeError):
-    """Executors lack what the query needs, or there are none. The message names what is missing where."""
+    """The executors lack something that the query needs, or there are none. The message names what is missing
+    and where.
+    """
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What a Python worker has to have. `versions` are by distribution, and of Python itself.
+    """The requirements on a Python worker. `versions` are those of Python and of each distribution.
 
     `mark` is a file that only a shared checkpoint has on another machine, with its content.
     """
@@ -59,7 +61,7 @@ class Demand:
         _check_process(self)
 
     def faults(self) -> list[str]:
-        """What this process lacks, each as a sentence."""
+        """Return the unmet requirements of this process, each as a sentence."""
         here = dict(versions())
         where = f"on {socket.gethostname()} ({sys.executable})"
         faults = [
@@ -115,7 +117,8 @@ def send_code(context: Any, folder: Path) -> None:
 
 
 def with_mark(demand: Demand, checkpoint: str, content: str) -> Demand:
-    """Let workers check that they have the same checkpoint as the driver, if it is a path of files.
+    """Return the demand with a check that workers have the same checkpoint as the driver, if it is a path of
+    files.
 
     Otherwise executors would write the state into folders of their own machines, where the next executor does
     not find it. Raises FolderNotWritable.
@@ -188,7 +191,7 @@ def _cause(error: Exception) -> str:
 
 
 def demand_of_driver() -> Demand:
-    """What this process has is what executors have to have."""
+    """Return the versions that this process has as the requirements on executors."""
     return Demand(versions())
 
 

@@ -1,4 +1,4 @@
-"""What a message of the log means for its group, and what is answered.
+"""The handling of one message of the log: its effects on its group, and its answer.
 
 The operator and the replica (`streaming.replica`) both call it, so that both give the same answers.
 """
@@ -25,7 +25,7 @@ class OperatorError(RuntimeError):
 
 
 class Sink(Protocol):
-    """Takes what the messages and deadlines of groups cause."""
+    """A receiver of the effects of messages and deadlines."""
 
     def reply(self, reply: Reply | rocketmq.Reply, message: LogMessage | None = None) -> None:
         """Take a response. `message` is the request at hand."""
@@ -36,14 +36,16 @@ class Sink(Protocol):
         """
 
     def waits_for_views(self, request: AnyRequest, request_id: str) -> None:
-        """The response to this request promises that topics show something, so the query has to give it."""
+        """Leave the response to this request to the query, because the response promises that topics show
+        something.
+        """
 
     def dead_letter(self, letter: DeadLetter) -> None:
         """Take a dead letter."""
 
 
 class DecodedGroup:
-    """A group that is decoded, at its place in the log."""
+    """A decoded group, at its place in the log."""
 
     def __init__(
         self,
@@ -96,7 +98,7 @@ class DecodedGroup:
         self.emit_effects(sink, None)
 
     def emit_effects(self, sink: Sink, message: LogMessage | None) -> None:
-        """Give the effects of the steps since the last time, and their faults, to the sink.
+        """Give the sink the effects and the faults of the steps since the last call.
 
         `message` is the message at hand, None after the last.
         """

@@ -1,4 +1,4 @@
-"""Spark's JVM: one of this process's own, or that of `spark-submit`, which started this process."""
+"""The JVM of Spark: one that this process starts, or that of `spark-submit`, which started this process."""
 
 import contextlib
 import os
@@ -143,7 +143,7 @@ def start_failure(error: BaseException, log: Path | str) -> SparkFailed:
 
 @contextlib.contextmanager
 def _not_longer_than(limit_s: float, log_path: Path) -> Iterator[None]:
-    """Kill the JVM that this thread launches if that takes longer. Then raises SparkFailed.
+    """Kill the JVM that this thread launches, and raise SparkFailed, if the launch takes longer.
 
     launch_gateway waits for its JVM without a limit, and does not say which process it is.
     """
@@ -172,7 +172,8 @@ def _not_longer_than(limit_s: float, log_path: Path) -> Iterator[None]:
 
 
 def _children_of(thread: int) -> set[int]:
-    """Return the processes that a thread of this process has started; none where the system does not say so.
+    """Return the ids of the processes that a thread of this process has started. The result is empty if the
+    system does not list them.
     """
     try:
         return {int(pid) for pid in Path(f"/proc/self/task/{thread}/children").read_text().split()}
@@ -209,8 +210,8 @@ INTERVAL_S = 1.0
 
 
 class Watchdog:
-    """Asks the JVM by `ping` once an interval. `on_hung` is called once, in a thread, after so many intervals
-    without an answer.
+    """A watchdog that asks the JVM by `ping` once an interval. `on_hung` is called once, in a thread, after
+    UNANSWERED_S intervals without an answer.
 
     Intervals are counted instead of measured: while this whole process is stopped, it cannot ask.
     """
@@ -276,7 +277,8 @@ _SHORT_FOLDER = "/tmp"  # noqa: S108 - Spark gives each socket a random name
 
 
 def temporary_file_settings(folder: Path, spark: Mapping[str, str], *, is_local: bool) -> dict[str, str]:
-    """Return these settings of Spark, with which the JVM keeps its temporary files in this folder; empty it.
+    """Empty this folder, and return these settings of Spark with those that let the JVM keep its temporary
+    files in it.
 
     What the settings say themselves about temporary files holds. `is_local`: no executor runs elsewhere.
     Raises FolderNotWritable.

@@ -1,4 +1,4 @@
-"""Rows of one shard in the log's order, in bounded memory.
+"""The rows of one shard in the log's order, in bounded memory.
 
 Spark passes a shard's rows in chunks and promises no order: its sort compares only keys, and spilled rows
 come back in any order. So LogOrder collects the rows and sorts them by (partition, offset). Above a bound it
@@ -30,7 +30,7 @@ class LogRow(NamedTuple):
 
 
 class LogOrder:
-    """Collects rows with `add`. Iterating once yields them in order."""
+    """A sorter of rows. `add` collects them, and iterating once yields them in order."""
 
     def __init__(self, run_max_bytes: int = RUN_MAX_BYTES) -> None:
         self._run_max_bytes = run_max_bytes

@@ -55,7 +55,7 @@ _COLUMNS = [column.split()[0] for column in OUTPUT_SCHEMA.split(", ")]
 
 
 class OutputRows:
-    """The records of one call in the order of their creation. `frame` empties it."""
+    """The collected records of one call, in the order of their creation. `frame` empties it."""
 
     def __init__(self) -> None:
         # One list of rows, because a frame of one array of objects is made in a fifth of the time of a frame
@@ -159,7 +159,7 @@ class Output(OutputRows):
             self._close_pack(reply.reply_partition)
 
     def waits_for_views(self, request: AnyRequest, request_id: str) -> None:
-        """The batch writes the views before Spark commits it, so nothing else is to be done."""
+        """Do nothing, because the batch writes the views before Spark commits it."""
 
     def _single(self, value: bytes, reply_partition: int) -> None:
         """Add a record with one response, behind the responses before it."""

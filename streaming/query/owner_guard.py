@@ -32,7 +32,7 @@ class LostTopics(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class OwnerGuard:
-    """Checks the claim of the coordinator with this epoch, in the Python workers of its tasks."""
+    """A check, in the Python workers of its tasks, that a coordinator's claim is still in force."""
 
     client_config: ClientConfig
     owner_topic: str
@@ -100,5 +100,5 @@ class ClaimsReader:
 
 @cache
 def _reader(client_config: ClientConfig, owner_topic: str) -> ClaimsReader:
-    """This process's reader of an owner topic. A Python worker serves many tasks."""
+    """Return this process's reader of an owner topic. A Python worker serves many tasks."""
     return ClaimsReader(kafka_clients.claims_consumer(client_config), owner_topic)

@@ -100,7 +100,8 @@ def as_records(output: DataFrame) -> DataFrame:
 
 
 def _event_time(owner_epoch: int | None) -> Column:
-    """Return the time that a clock record attests, at most its own append time. Null for every other record.
+    """Return the time that a clock record attests, at most its own append time. Null for every other
+    record.
     """
     attested = F.regexp_extract(F.col("value").cast("string"), CLOCK_PATTERN, 1)
     is_clock = F.col("key").isNull() & F.col("value").cast("string").rlike(CLOCK_PATTERN)
@@ -178,9 +179,9 @@ def start(
     guard: OwnerGuard | None = None,
     batch_interval_ms: int = 0,
 ) -> StreamingQuery:
-    """Start the coordinator's query on a checkpoint, with a guard where other machines reach it too. `demand`
-    is what executors have to have, or None if there are no executors. A batch begins `batch_interval_ms`
-    after the one before it, or when that one ends.
+    """Start the coordinator's query on a checkpoint, with a guard if other machines reach it, too. `demand`
+    are the requirements on executors, or None if there are none. A batch begins `batch_interval_ms` after the
+    one before it, or when that one ends.
     """
     layout = operator.layout
     requests = read_requests(spark, client_config, layout)
@@ -205,8 +206,9 @@ def write_output(
     linger_ms: int = 0,
     producer_batch_bytes: int = PRODUCER_BATCH_BYTES,
 ) -> StreamingQuery:
-    """Start a query that writes (topic, key, value, partition) to Kafka. Interval 0: without a pause between
-    batches. `linger_ms` and `producer_batch_bytes` are `linger.ms` and `batch.size` of the producer.
+    """Start a query that writes (topic, key, value, partition) to Kafka. With an interval of 0, batches
+    follow without a pause. `linger_ms` and `producer_batch_bytes` are `linger.ms` and `batch.size` of the
+    producer.
     """
     return (
         output.writeStream.queryName(query_name)

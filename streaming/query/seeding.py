@@ -61,7 +61,7 @@ def read_state(spark: SparkSession, checkpoint_uri: str, batch: int) -> Iterator
 
 @dataclass(frozen=True, slots=True)
 class StateWriter:
-    """The function for applyInPandasWithState that writes a shard's groups as its state."""
+    """A function for applyInPandasWithState that writes a shard's groups as its state."""
 
     def __call__(
         self, key: tuple[int], frames: Iterable[pd.DataFrame], state: SparkGroupState

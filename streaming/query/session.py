@@ -77,7 +77,7 @@ def wait_for_master(master: str | None, given_up: threading.Event, timeout_s: fl
 
 
 def _why_silent(master: str | None) -> str | None:
-    """Return None if a master answers, or if it is not a standalone one."""
+    """Return why no standalone master answers, or None if one answers or none is expected."""
     if master is None or not master.startswith("spark://"):
         return None
     reasons = []
@@ -97,7 +97,7 @@ _PYTHON = "spark.pyspark.python"
 
 
 class Session(Closeable):
-    """A Spark with the coordinator's settings. Its JVM ends with this process.
+    """A Spark session with the coordinator's settings. Its JVM ends with this process.
 
     `master` None is a local Spark with `cores` threads, or the master that spark-submit was given. On a
     cluster, executors reach the driver at `driver_host` (if it is None, at the address from which this
@@ -281,7 +281,7 @@ class Session(Closeable):
         self.spark.conf.set(STATE_PARTITIONS, number)
 
     def ping(self) -> None:
-        """Ask the JVM for something. Raises Py4JError or OSError if it has ended."""
+        """Send a trivial call to the JVM. Raises Py4JError or OSError if it has ended."""
         jvm.ping(self._jvm.gateway)
 
     def check_running(self) -> None:

@@ -1,4 +1,4 @@
-"""One call of the operator: the rows and deadlines of one shard's groups.
+"""A call of the operator for the rows and deadlines of one shard's groups.
 
 A group is decoded when a message or a deadline first touches it, and encoded at the end of the call. A
 group that rests keeps its bytes. Each group has a timeline of its own, so a fault in one touches no
@@ -33,12 +33,12 @@ Note = Callable[[str], None]
 
 
 def no_note(text: str) -> None:
-    """Take no note."""
+    """Write no note."""
 
 
 def note_writer(prefix: str | None, task: int) -> Note:
-    """What writes a task's notes. Workers side by side have files of their own. If `prefix` is None, nothing
-    is noted.
+    """Return a function that writes the notes of a task to a file of its own, or `no_note` if `prefix` is
+    None.
     """
     if prefix is None:
         return no_note
@@ -51,8 +51,8 @@ def note_writer(prefix: str | None, task: int) -> Note:
 
 
 def take_unfinished_notes(prefix: str | None) -> list[str]:
-    """Return the notes of tasks that did not come to their end, and remove all notes. There are none where
-    the workers run on other machines.
+    """Return the notes of tasks that did not finish, and remove all notes. No notes are found if the workers
+    run on other machines.
     """
     if prefix is None:
         return []
@@ -64,7 +64,9 @@ def take_unfinished_notes(prefix: str | None) -> list[str]:
 
 
 class ShardCall:
-    """One call: decodes the shard's map of groups, applies its rows, and writes the map back."""
+    """A call of the operator. It decodes the shard's map of groups, applies its rows, and writes the map
+    back.
+    """
 
     def __init__(
         self,

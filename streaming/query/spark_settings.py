@@ -1,4 +1,5 @@
-"""Spark's settings, with a reason for each that latency or correctness depends on, and who may change them.
+"""The settings of Spark, with a reason for each on which latency or correctness depends, and who may change
+them.
 
 A local Spark is the JVM of this process. On a cluster, tasks run in executors on other machines
 (docs/spark-cluster.md, "On a Spark cluster").
@@ -73,11 +74,11 @@ _JOINED = {DRIVER_CLASS_PATH: os.pathsep, JARS: ",", **dict.fromkeys(_REDACTED, 
 
 
 class SettingRefused(ValueError):
-    """A setting that may not be given. The message says why."""
+    """The user gave a setting that only the code may choose. The message says why."""
 
 
 def settings() -> dict[str, str]:
-    """Spark's settings for the coordinator, on a cluster and without one.
+    """Return Spark's settings for the coordinator, with and without a cluster.
 
     The checkpoint pins the settings of the state at its first batch.
     """
@@ -129,7 +130,7 @@ def jar_settings(master: str | None) -> dict[str, str]:
 
 
 def local_settings() -> dict[str, str]:
-    """Spark's settings where tasks run in the driver's JVM."""
+    """Return Spark's settings for tasks that run in the driver's JVM."""
     return {
         # Loopback only, because only this machine uses the driver and its block manager. These settings do
         # not affect the UI, see `streaming.query.session`.
@@ -139,8 +140,8 @@ def local_settings() -> dict[str, str]:
 
 
 def cluster_settings(master: str, driver_host: str | None) -> dict[str, str]:
-    """Spark's settings where tasks run in executors. `driver_host` is where they reach the driver. If it is
-    None, they take the address from which this machine reaches the master. Raises SettingRefused.
+    """Return Spark's settings for tasks that run in executors, which reach the driver at `driver_host`. If it
+    is None, they take the address from which this machine reaches the master. Raises SettingRefused.
     """
     host = driver_host or find_driver_host(master)
     return {
@@ -172,7 +173,7 @@ def java_settings() -> dict[str, str]:
 
 
 def merged(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """Our settings with the given ones above them. Jars are added to ours."""
+    """Return our settings, overridden by the given ones. Lists such as jars are joined."""
     both = dict(ours)
     for name, value in given.items():
         separator = _JOINED.get(name)
@@ -247,7 +248,8 @@ def _is_own(host: str) -> bool:
 
 
 def local_dir(configured: str | None) -> Path:
-    """Return the folder of Spark's temporary files, with its state stores. `configured` is `spark.local.dir`.
+    """Return the folder of Spark's temporary files, with its state stores. `configured` is
+    `spark.local.dir`.
     """
     found = os.environ.get("SPARK_LOCAL_DIRS") or configured or _JAVA_TMPDIR
     return Path(found.split(",")[0])

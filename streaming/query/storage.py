@@ -1,4 +1,4 @@
-"""Where a checkpoint may be, and which of Spark's file managers writes it there.
+"""The places where a checkpoint may be, and Spark's file manager for each.
 
 The file manager decides how Spark finds a second driver on the same checkpoint: by the rename of a new file
 of `offsets` or `commits`, which must fail if the file exists. Sources: Spark's CheckpointFileManager,
@@ -31,7 +31,7 @@ _MISSING = "java.io.FileNotFoundException"
 
 
 class HadoopFiles:
-    """A folder of a Hadoop file system. `renames`: a rename replaces a file at once, as on HDFS.
+    """A folder of a Hadoop file system. If `renames`, a rename replaces a file at once, as on HDFS.
 
     Without it a file is written under its own name: object stores show it when it is complete. `spark`
     returns the present Spark, which is another one after a restart. Without a Spark that runs, methods raise
@@ -153,7 +153,7 @@ class HadoopFiles:
                 self.remove(f"{probe}.other")
 
     def _rename_unless_exists(self, name: str, other: str) -> bool:
-        """Rename a file. False if there is a file of the other name."""
+        """Rename a file, and return True, or return False if the other name is taken."""
         try:
             self._rename(self._path(name), self._path(other), "NONE")
         except Py4JJavaError as error:

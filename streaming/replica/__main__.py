@@ -1,4 +1,5 @@
-"""The process of the replica, a child of the service: see `streaming.replica.messages` for what they say.
+"""The process of the replica, a child of the service. `streaming.replica.messages` has the messages between
+them.
 
 It ends when its standard input ends, so it does not outlive the service.
 """
@@ -93,7 +94,7 @@ def _say(report: ReplicaReport | PendingChanges) -> None:
 
 
 def write_traceback() -> None:
-    """Write the present traceback to stderr, perhaps a terminal, with what it quotes escaped."""
+    """Write the current traceback to stderr, with quoted text escaped, because stderr may be a terminal."""
     lines = traceback.format_exc().splitlines()
     sys.stderr.write("".join(f"{ascii(line)[1:-1]}\n" for line in lines))
 

@@ -36,7 +36,7 @@ class _Pack:
 
 
 class Answers:
-    """A sink that keeps the answers, because the query writes history, views and offsets.
+    """A sink that keeps only the answers, because the query writes history, views and offsets.
 
     It also keeps what becomes of pending transactions, because the service wants to know of them early.
 
@@ -123,7 +123,7 @@ class Answers:
         self._records.append(EarlyRecord(request.reply_partition, encode(answer), {}))
 
     def dead_letter(self, letter: DeadLetter) -> None:
-        """The query writes it."""
+        """Do nothing, because the query writes it."""
 
     def drain(self) -> list[EarlyRecord]:
         """Return the records to append, and forget them."""

@@ -1,4 +1,4 @@
-"""The audit: each early answer is compared with the query's answer to the same request.
+"""The audit compares each early answer with the query's answer to the same request.
 
 No IO and no clock. Safe for threads.
 """
@@ -23,15 +23,15 @@ _REQUEST = b'"request":"'
 
 
 class LogPosition(NamedTuple):
-    """Where early answers were made: before these offsets of the partitions of requests, and with the
-    deadlines fired up to `as_of_ms`.
+    """A position in the log at which early answers were made: before these offsets of the partitions of
+    requests, and with the deadlines up to `as_of_ms` fired.
     """
 
     offsets: Mapping[int, int]
     as_of_ms: int
 
     def is_before(self, other: "LogPosition") -> bool:
-        """Return True if everything up to this place is up to the other one, too."""
+        """Return True if everything before this position is before the other one, too."""
         if self.as_of_ms > other.as_of_ms:
             return False
         return all(offset <= other.offsets.get(number, 0) for number, offset in self.offsets.items())
@@ -51,7 +51,7 @@ class _Early(NamedTuple):
 
 
 class Audit:
-    """Early answers that the query has not given yet, and what has been compared."""
+    """The early answers that the query has not given yet, and the result of the comparisons so far."""
 
     def __init__(self) -> None:
         self.compared = 0
@@ -115,13 +115,13 @@ class Audit:
             self._of_query_bytes -= len(oldest)
 
     def committed(self, read: LogPosition, now_s: float) -> None:
-        """The query has committed a batch, with which it has come to this place."""
+        """Record that the query has committed a batch, and has reached this position by it."""
         with self._lock:
             self._batches.append((now_s, read))
 
     def overdue(self, now_s: float) -> AnswerDifference | None:
-        """Return an early answer that the query should have given by now, if there is one. It is missing if
-        it is still here after all that is on the topic was taken.
+        """Return an early answer that the query should have given, or None. It is missing if it is still here
+        after everything on the topic was taken.
         """
         read: LogPosition | None = None
         with self._lock:

@@ -1,4 +1,5 @@
-"""Follows the requests topic with the state machine, and appends its answers to the responses topic.
+"""The follower of the requests topic: it applies records to the state machine, and appends the answers to the
+responses topic.
 
 One thread does all the work of an answer.
 """
@@ -41,7 +42,7 @@ class Lead(NamedTuple):
     size_bytes: int = 0
 
     def why_silent(self) -> str:
-        """Why the replica may not answer, "" if it may."""
+        """Return why the replica may not answer, or "" if it may."""
         if self.seconds > LEAD_MAX_S:
             return f"the query has committed no batch for more than {LEAD_MAX_S:.0f} s"
         if self.size_bytes > LEAD_MAX_BYTES:
@@ -49,7 +50,7 @@ class Lead(NamedTuple):
         return ""
 
     def alarm(self) -> str | None:
-        """What an operator has to know before the replica falls silent: beyond half of a bound."""
+        """Return the warning for an operator beyond half of a bound, before the replica stops answering."""
         if self.seconds > LEAD_MAX_S / 2:
             return (
                 f"the query has committed no batch for more than {LEAD_MAX_S / 2:.0f} s. "
@@ -79,13 +80,13 @@ _FOLLOWS = "it reads on to the end of the requests topic"
 
 
 class ReplicaFailed(RuntimeError):
-    """The replica cannot go on. The message says why."""
+    """The replica cannot continue. The message says why."""
 
 
 class RequestsFollower:
-    """Runs until `stop`. With `stands_by` it answers nothing until it is promoted. `topic_id` is the id of
-    the requests topic that the state belongs to. `on_pending` gets changes of pending transactions. `wall_ms`
-    is the time by which the lag is measured.
+    """A follower of the requests topic, which runs until `stop`. With `stands_by` it answers nothing until it
+    is promoted. `topic_id` is the id of the requests topic that the state belongs to. `on_pending` gets
+    changes of pending transactions. `wall_ms` is the clock by which the lag is measured.
 
     `run` is `begin` and then one `round` after the other, while `responses` and `log_watch` work in threads
     of their own.
@@ -180,7 +181,7 @@ class RequestsFollower:
         )
 
     def round(self) -> None:
-        """Take the records that are there, and append their answers."""
+        """Apply the available records, and append their answers."""
         batch, self._committed = self._committed, None
         if batch is not None:
             self._machine.committed(batch.ends, batch.watermark_ms)
@@ -206,21 +207,22 @@ class RequestsFollower:
         self._stopped.set()
 
     def committed(self, batch: BatchCommitted) -> None:
-        """The query has committed a batch. Any thread may call it."""
+        """Record that the query has committed a batch. Any thread may call it."""
         self.log_watch.committed(batch.ends)
         self._committed_s = self._now_s()
         self._committed = batch
         self._audit.committed(LogPosition(batch.ends, batch.watermark_ms), self._committed_s)
 
     def promote(self, replica: ReplicaId, terms: Terms, handled: Mapping[int, int]) -> None:
-        """The standby has taken the topics: answer as this replica. Any thread may call it.
+        """Answer as this replica from now on, because the standby has taken the topics. Any thread may call
+        it.
 
         `handled` are the offsets before which committed batches have handled all records, by partition.
         """
         self._promotion = (replica, terms, handled)
 
     def report(self) -> ReplicaReport:
-        """What it does now. Any thread may call it."""
+        """Return the present state. Any thread may call it."""
         reason = self._broker_error or self._reason
         if not reason and self._now_s() - self._owned_s > UNOWNED_AFTER_S:
             reason = "no clock record of its coordinator comes"
@@ -311,7 +313,9 @@ class RequestsFollower:
             self._answers += len(record.answers)
 
     def _confirm_log(self) -> None:
-        """Before records are applied: give no answer if the log may have lost what the query has not read."""
+        """Stop answering, before records are applied, if the log may have lost records that the query has not
+        read.
+        """
         if not self._machine.is_permitted:
             return
         self.log_watch.renew()

@@ -1,4 +1,4 @@
-"""The groups of a partition in a replica's memory: few are decoded, the rest keep their bytes."""
+"""The groups of a partition in a replica's memory. A few are decoded, and the others keep their bytes."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -42,7 +42,7 @@ class ReplicaGroups:
         return group_id in self._awake or group_id in self._entries
 
     def awake(self, group_id: str) -> DecodedGroup:
-        """Return the group, decoded, or room for a new one."""
+        """Return the group, decoded, or an empty place for a new one."""
         group = self._awake.get(group_id)
         if group is None:
             group = self._awake[group_id] = self._awaken(group_id, self._entries.pop(group_id, None))

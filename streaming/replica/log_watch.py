@@ -1,4 +1,4 @@
-"""Watches the requests topic for the loss of records that the query has not read.
+"""A watch for the loss of records of the requests topic that the query has not read.
 
 Kafka deletes records by DeleteRecords, by retention or with their topic, whether they were read or not. The
 query can never continue behind a gap, so an answer that is given early would be the only trace of its
@@ -33,14 +33,17 @@ _TIMEOUT_S = 0.5
 
 
 class Loss(Struct, frozen=True, kw_only=True):
-    """Why the query can never read on. `is_other_topic`: it would read on in another topic of this name."""
+    """The reason why the query can never continue. If `is_other_topic`, it would read on in another topic of
+    this name.
+    """
 
     reason: str
     is_other_topic: bool = False
 
 
 class LogWatch(BackgroundThread):
-    """The start of the requests topic beside the query's position, from `start` until `stop`.
+    """A watch on the start of the requests topic, compared with the query's position, from `start` until
+    `stop`.
 
     `topic_id` is the id of the topic that the state belongs to. `positions` are the offsets of the first
     records that no committed batch has read, by partition.
@@ -71,7 +74,9 @@ class LogWatch(BackgroundThread):
         self._positions.update(ends)
 
     def loss(self) -> Loss | None:
-        """Describe what the query can never read, None if it can read all that it has not read."""
+        """Return the records that the query can never read, or None if it can read all that it has not
+        read.
+        """
         if self._topic_loss is not None:
             return self._topic_loss
         positions = self._positions
@@ -85,19 +90,19 @@ class LogWatch(BackgroundThread):
         return Loss(reason=f"records were deleted before they were handled: {', '.join(lost)}")
 
     def why_silent(self) -> str:
-        """Return why no answer may be given, "" if one may."""
+        """Return why no answer may be given, or "" if answers may be given."""
         if self._now_s() - self._seen_s > CONFIRMED_FOR_S:
             return "the start of the requests topic is not known"
         loss = self.loss()
         return "" if loss is None else loss.reason
 
     def renew(self) -> None:
-        """Wait a moment for a new look at the topic if the last one is too old."""
+        """Wait a moment for a new poll of the topic if the last one is too old."""
         with self._changed:
             self._changed.wait_for(lambda: self._now_s() - self._seen_s <= CONFIRMED_FOR_S, _RENEWAL_WAIT_S)
 
     def look(self) -> None:
-        """Look at the topic once. Raises KafkaException if the brokers do not answer in time.
+        """Poll the topic once. Raises KafkaException if the brokers do not answer in time.
 
         A topic that a broker does not know is a loss for as long as no broker knows it: the service checks
         whether the topic is gone.

@@ -1,5 +1,5 @@
-"""What the service and its replica tell each other: JSON, one message a line, on the replica's standard input
-and output.
+"""The messages between the service and its replica, as lines of JSON on the replica's standard input and
+output.
 """
 
 import msgspec
@@ -29,9 +29,9 @@ class StartReplica(Struct, frozen=True, kw_only=True):
 
 
 class PromoteReplica(Struct, frozen=True, kw_only=True, tag=True):
-    """A standby has taken the topics. From now on this is the replica `replica`, and these are all
-    configurations and outages. `handled` are the offsets of the first records that no committed batch has
-    read, by partition.
+    """The message that a standby has taken the topics: from now on this is the replica `replica`, with all
+    these configurations and outages. `handled` are the offsets of the first records that no committed batch
+    has read, by partition.
     """
 
     replica: ReplicaId
@@ -41,8 +41,8 @@ class PromoteReplica(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class BatchCommitted(Struct, frozen=True, kw_only=True, tag=True):
-    """The query has committed a batch: the offsets of the first records that it has not read, by partition,
-    and the watermark in ms up to which it fired deadlines.
+    """The message that the query has committed a batch: the offsets of the first records that it has not
+    read, by partition, and the watermark in ms up to which it fired deadlines.
     """
 
     ends: dict[int, int]
@@ -50,7 +50,7 @@ class BatchCommitted(Struct, frozen=True, kw_only=True, tag=True):
 
 
 class PendingChanges(Struct, frozen=True, kw_only=True, tag=True):
-    """Keys and values that the query will write to the transactions topic with its next batch."""
+    """The keys and values that the query will write to the transactions topic with its next batch."""
 
     records: list[tuple[bytes, bytes | None]]
 

@@ -1,5 +1,5 @@
-"""Reads the responses topic beside the replica: to compare its answers with the query's, and on a standby to
-learn how far the owner's replica has acted.
+"""The replica's reader of the responses topic. It compares the replica's answers with the query's. On a
+standby it learns the time up to which the owner's replica has acted.
 """
 
 import time
@@ -25,8 +25,8 @@ _FETCH_MIN_BYTES = 64 * 1024
 
 
 class ResponsesReader(BackgroundThread):
-    """Reads from the end of the topic as of `begin`, in a thread from `start` on. `on_end` is called when it
-    has found a difference, or fails.
+    """A reader of the responses topic from its end as of `begin`, in a thread from `start` on. `on_end` is
+    called when it has found a difference, or fails.
 
     `replica` is the one beside which it reads. `horizon_ms` is the greatest time on which the owner's replica
     has acted. `is_replaced`: a later replica has begun meanwhile, so the answers of this one count no longer.
@@ -71,12 +71,14 @@ class ResponsesReader(BackgroundThread):
         self._consumer.assign([TopicPartition(topic, *place) for place in self._next_offsets.items()])
 
     def stop(self) -> None:
-        """See `BackgroundThread`."""
+        """Stop the thread, and close the connection."""
         super().stop()
         self._consumer.close()
 
     def differs(self, difference: AnswerDifference | None) -> None:
-        """Note a difference. The first one is kept. Where a later owner's outage begins, there are some."""
+        """Keep a difference if it is the first one. Differences are expected where a later owner's outage
+        begins.
+        """
         if difference is not None and self.difference is None and not self.is_replaced:
             self.difference = difference
             self._on_end()
@@ -118,7 +120,7 @@ class ResponsesReader(BackgroundThread):
         return True
 
     def _ends(self) -> dict[int, int]:
-        """Return, by partition the offset after the last record. Raises KafkaException."""
+        """Return the offset after the last record of each partition. Raises KafkaException."""
         topic = self._layout.responses_topic
         numbers = range(self._layout.reply_partitions)
         return {

@@ -41,8 +41,8 @@ LISTED_MAX_CHARS = 256 * 1024
 
 
 class ChangedGroups:
-    """The ids of groups, each with the place in the log at which the group changed last: the offset behind
-    it, and the time on which the change acted.
+    """The ids of changed groups, each with the log position of its last change: the offset after it, and the
+    time on which the change acted.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,9 @@ class ChangedGroups:
         return len(self._places)
 
     def note(self, group: DecodedGroup, end: int, at_ms: int) -> None:
-        """A group was used. Whatever a list shows of it changes with an entry of its history only."""
+        """Record that a group was used. A list of groups shows a change only if the group's history has a new
+        entry.
+        """
         if group.version != group.version_noted:
             group.version_noted = group.version
             group_id = group.timeline.group_id
@@ -60,7 +62,9 @@ class ChangedGroups:
             self._places.move_to_end(group_id)
 
     def committed(self, end: int, watermark_ms: int) -> None:
-        """The query has read up to this offset, and fired the deadlines before this time."""
+        """Forget the changes that the query has made, which has read up to this offset, and fired the
+        deadlines before this time.
+        """
         while self._places:
             group_id = next(iter(self._places))
             changed_end, at_ms = self._places[group_id]
@@ -76,8 +80,8 @@ class ChangedGroups:
 
 
 def listed_group(group_id: str, group: AnyGroup | None) -> ListedGroup:
-    """What ListGroups shows of what is stored of a group id. RocketMQ's groups, and settings without a group,
-    are not listed.
+    """Return the entry of a group in ListGroups. RocketMQ's groups, and settings without a group, are not
+    listed.
     """
     if not isinstance(group, KafkaGroup):
         return ListedGroup(group_id, DEAD)
@@ -93,7 +97,7 @@ JOURNAL_MAX_BYTES = 256 * 1024
 
 
 class InDoubt(RuntimeError):
-    """The log is not as the replica relies on, so the query's answers may differ. The message says why."""
+    """The log is not as the replica requires, so the query's answers may differ. The message says why."""
 
 
 class Record(NamedTuple):
@@ -107,9 +111,9 @@ class Record(NamedTuple):
 
 
 class StateMachine:
-    """All partitions. `as_of_ms` is the greatest time that it has acted on. `is_owned`: the log shows at the
-    last record that the replica's owner runs. `awake_max` is the number of groups of a partition that stay
-    decoded.
+    """The state machine of all partitions. `as_of_ms` is the greatest time that it has acted on. `is_owned`:
+    the log shows at the last record that the replica's owner runs. `awake_max` is the number of groups of a
+    partition that stay decoded.
     """
 
     def __init__(
@@ -138,7 +142,7 @@ class StateMachine:
         }
 
     def committed(self, ends: Mapping[int, int], watermark_ms: int) -> None:
-        """The query has committed a batch (`streaming.replica.messages.BatchCommitted`)."""
+        """Record that the query has committed a batch (`streaming.replica.messages.BatchCommitted`)."""
         for number, partition in self.partitions.items():
             partition.changed.committed(ends.get(number, 0), watermark_ms)
 
@@ -147,7 +151,7 @@ class StateMachine:
         return self.partitions[number].changed_groups()
 
     def change_terms(self, terms: Terms) -> None:
-        """Go on under other terms. Raises InDoubt if they change something at times on which it has acted.
+        """Continue under other terms. Raises InDoubt if they change something at times on which it has acted.
 
         A standby may have followed answers that do not count, of which only a later reader can know.
         """
@@ -175,7 +179,7 @@ class StateMachine:
 
 
 class Partition:
-    """One partition of the requests topic: its groups, and how far they are."""
+    """A partition of the requests topic: its groups, and the position up to which they are applied."""
 
     def __init__(
         self,
@@ -201,7 +205,7 @@ class Partition:
         self._owner_seen_ms: int | None = None
 
     def change_terms(self, terms: Terms) -> None:
-        """See `StateMachine.change_terms`."""
+        """Continue under other terms, for `StateMachine.change_terms`."""
         self.groups.rest()  # those that are decoded know the terms of before
         self._terms = terms
         self._periods = Periods(terms.configs, terms.outages)
@@ -209,7 +213,7 @@ class Partition:
         self._admission = Admission(terms.layout, self._admission.partition, terms.shards, terms.skip)
 
     def check_gap(self, record: Record) -> None:
-        """Raise InDoubt if the owner was silent for so long that this may have been an outage that is not
+        """Raise InDoubt if the owner was silent for so long that there may have been an outage that is not
         known here.
         """
         seen_ms = self._owner_seen_ms
@@ -296,7 +300,7 @@ class Partition:
 
 
 def _past(terms: Terms, as_of_ms: int) -> tuple[list[Outage], CoordinatorConfig, list[ConfigChange]]:
-    """What has happened until a time according to these terms."""
+    """Return the outages and configurations that these terms have before a time."""
     return (
         [outage for outage in terms.outages if outage.after_ms < as_of_ms],
         terms.configs.first,
@@ -317,7 +321,7 @@ HELD_MAX = 200_000
 
 
 class HeldRecords:
-    """The records that wait, by partition."""
+    """The records that a standby holds back, by partition."""
 
     def __init__(self, machine: StateMachine) -> None:
         self._machine = machine
@@ -331,14 +335,14 @@ class HeldRecords:
         self._held[record.partition].append(record)
 
     def act_until(self, horizon_ms: int) -> None:
-        """Act on what is not later than this time. Raises what `StateMachine.apply` raises."""
+        """Apply the records that are not later than this time. Raises the errors of `StateMachine.apply`."""
         for number, held in self._held.items():
             partition = self._machine.partitions[number]
             while held and partition.acted_ms(held[0], clock_of(held[0].key, held[0].value)) <= horizon_ms:
                 self._machine.apply(held.popleft())
 
     def act(self) -> None:
-        """Act on everything."""
+        """Apply all records."""
         for held in self._held.values():
             while held:
                 self._machine.apply(held.popleft())

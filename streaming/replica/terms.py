@@ -1,4 +1,4 @@
-"""What decides a replica's answers besides the log."""
+"""The terms of a replica: everything besides the log that decides its answers."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -62,8 +62,9 @@ NO_OWNER = 0
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """`owner_epoch` is the epoch of the coordinator whose replica this is. `ended_outage` is the outage that
-    this coordinator has ended by taking over, or None if it is not known.
+    """The conditions besides the log under which a replica answers. `owner_epoch` is the epoch of the
+    coordinator whose replica this is. `ended_outage` is the outage that this coordinator has ended by taking
+    over, or None if it is not known.
     """
 
     layout: TopicLayout

@@ -7,8 +7,8 @@ _DOUBLINGS_MAX = 10
 
 
 def backoff_s(restarts: int, first_s: float = FIRST_PAUSE_S) -> float:
-    """Return the pause in seconds before another start, after so many since it last worked. None before the
-    first start, `first_s` before the second, then twice the one before, at most `LONGEST_PAUSE_S`.
+    """Return the pause in seconds before another start, after `restarts` starts since it last worked: 0
+    before the first start, `first_s` before the second, then twice the last pause, at most `LONGEST_PAUSE_S`.
     """
     if not restarts:
         return 0.0

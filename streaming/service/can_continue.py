@@ -29,7 +29,8 @@ class CannotContinue(FolderError):
 
 
 class RequestsLost(CannotContinue):
-    """Records that no committed batch has handled are gone.
+    """Records were deleted before a committed batch handled them. `lost` has them by partition, as the first
+    offset and the one after the last, None for all later ones.
 
     `lost` has them by partition, as the first offset and the one after the last, None for all later ones.
     """
@@ -40,8 +41,8 @@ class RequestsLost(CannotContinue):
 
 
 class TopicLost(RequestsLost):
-    """The topic is gone, or another one has its name. Spark's Kafka clients wait for minutes for the first,
-    and read on in the second.
+    """The topic was deleted, or deleted and created again. Spark's Kafka clients would wait for minutes in
+    the first case, and read on in the second.
     """
 
 

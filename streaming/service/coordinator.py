@@ -1,4 +1,4 @@
-"""The service: it claims the topics, lets clients in, and starts Spark, the ticker and the supervisor.
+"""The service of a coordinator, and the list of its parts: `Coordinator._start`.
 
 Spark's JVM starts while the topics are claimed, the query after all else. The order of the start decides
 whether clients can be heard before their sessions run: `Coordinator._start`. `Supervisor` keeps the query.
@@ -111,11 +111,11 @@ class Coordinator(Startable):
 
     @property
     def start_times_s(self) -> dict[str, float]:
-        """The seconds from the start until each stage of it ended, as far as it has come."""
+        """The seconds from the start until the end of each of its stages that has ended."""
         return dict(self._times.ends_s)
 
     def ticker_age_s(self) -> float:
-        """Seconds since the last acknowledged clock record, NaN before the ticker starts."""
+        """Return the seconds since the last acknowledged clock record, NaN before the ticker starts."""
         return self._ticker.age_s() if self._ticker is not None else float("nan")
 
     def replica(self) -> ReplicaState:
@@ -125,11 +125,11 @@ class Coordinator(Startable):
         return self._replica.state
 
     def transactions(self) -> TransactionsSummary:
-        """Return the transactions whose outcome the groups do not have yet."""
+        """Return a summary of the transactions whose outcome the groups do not have yet."""
         return self._transactions.summary
 
     def share_state(self) -> ShareStateSummary:
-        """Return the tasks of share groups that are open at the cluster's share coordinators."""
+        """Return a summary of the tasks of share groups that are open at the cluster's share coordinators."""
         return self._share_state.summary
 
     @property

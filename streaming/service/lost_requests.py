@@ -1,5 +1,5 @@
-"""Reports the requests that were acknowledged and are lost: they were answered, and their records are gone
-before a committed batch has handled them.
+"""The report on lost requests: those that were answered, but whose records were deleted before a committed
+batch handled them.
 
 The answers are still on the responses topic. Those of a replica name the offsets that were committed
 (`kafka_why.contract.early_answers.commits_of`).
@@ -53,8 +53,8 @@ class LostGroup(Struct, frozen=True):
 
 
 class DeletedRange(Struct, frozen=True):
-    """Records of the requests topic that are gone unhandled. `to_offset` is the last one, None if all later
-    ones are gone, too.
+    """A range of records of the requests topic that were deleted before they were handled. `to_offset` is the
+    last one, None if all later ones are gone, too.
     """
 
     partition: int
@@ -117,7 +117,7 @@ class FoundLosses:
         self._last: dict[tuple[str, str, int], tuple[tuple[int, int], LostOffset]] = {}
 
     def take(self, record: Record) -> None:
-        """Take a record of the responses topic whose answers count. Raises msgspec.DecodeError."""
+        """Add a record of the responses topic whose answers count. Raises msgspec.DecodeError."""
         commits = commits_of(record.headers)
         for number, value in enumerate(unpack(record.value or b"")):
             with suppress(*UNREADABLE):

@@ -1,4 +1,4 @@
-"""Requests that threads of the service append to the requests topic themselves.
+"""A producer of requests that the service itself appends to the requests topic.
 
 They report to groups what happened elsewhere: to topics, to transactions, at share coordinators. So the log
 stays the only input of a group, and the query sends no requests to brokers.

@@ -1,5 +1,5 @@
-"""The start of a coordinator: the time of each stage, its announcement on the events topic, and what it adds
-to the configurations.
+"""The start of a coordinator: the time of each stage, its announcement on the events topic, and the
+configurations with the one that it adds.
 """
 
 import time
@@ -34,13 +34,13 @@ class StartTimes:
         self.ends_s: dict[str, float] = {}
 
     def end_of(self, stage: str) -> None:
-        """The stage ends now. After the first batch nothing changes anymore."""
+        """Record that the stage ends now. Nothing is recorded after the first batch."""
         if self._is_done:
             return
         self.ends_s[stage] = round(time.monotonic() - self._began_s, 2)
 
     def first_batch(self, batch: BatchProgress) -> None:
-        """A batch was committed. With the first one, the start ends and is logged."""
+        """Record that a batch was committed. The first one ends the start, which is logged."""
         if self._is_done:
             return
         self.end_of("first_batch")
@@ -89,8 +89,8 @@ def begin_epoch(
 
 
 def unhandled(checkpoint: Checkpoint, topic: str, skip: Sequence[str]) -> list[str]:
-    """Return the records to skip without those that a committed batch has handled. What such a record has
-    done is done: a replay of the log, which has no batches, must handle it, too.
+    """Return the records to skip, except those that a committed batch has handled. The effects of such a
+    record are done, so a replay of the log, which has no batches, must handle it, too.
     """
     if not skip:
         return []

@@ -48,7 +48,7 @@ class StatusBoard:
             self._publish(ServiceStatus(phase, reason, _now_ms(), last, alarm, replica))
 
     def batch_committed(self, batch_id: int) -> None:
-        """A batch was committed, so the coordinator is ready whatever its phase was."""
+        """Enter READY from any phase, because a batch was committed."""
         with self._changed:
             old = self._status
             if batch_id <= old.batch_id or old.phase is ServicePhase.STOPPED:
@@ -68,16 +68,16 @@ class StatusBoard:
             self._replace(structs.replace(self._status, alarm=alarm))
 
     def set_replica(self, replica: str) -> None:
-        """Set what the replica does. A stopped coordinator has none."""
+        """Set the replica's phrase. A stopped coordinator has none."""
         with self._changed:
             self._replace(structs.replace(self._status, replica=replica))
 
     def wait_for(self, *phases: ServicePhase, timeout_s: float | None = None) -> bool:
-        """Wait until the phase is one of these. False after the timeout."""
+        """Wait until the phase is one of these. Return False after the timeout."""
         return self.wait_until(lambda status: status.phase in phases, timeout_s)
 
     def wait_until(self, holds: Callable[[ServiceStatus], bool], timeout_s: float | None = None) -> bool:
-        """Wait until the condition holds. False after the timeout."""
+        """Wait until the condition holds. Return False after the timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: holds(self._status), timeout_s)
 
@@ -138,7 +138,7 @@ INTERVAL_S = 0.2
 
 
 class ReplicaWatch(BackgroundThread):
-    """Keeps the replica's phrase in the status, and logs each new phase.
+    """A thread that keeps the replica's phrase in the status, and logs each new phase.
 
     A thread of its own, because the other ones wait: for Spark to start, for the topics to be free.
     `is_stopping` says whether the service stops in order.

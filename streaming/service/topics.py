@@ -99,7 +99,7 @@ class Replication:
 
     @classmethod
     def on(cls, brokers: int, factor: int | None, min_in_sync: int | None) -> "Replication":
-        """Return the given numbers, and for None the default on a cluster with so many live brokers.
+        """Return the given numbers, with the default of a cluster with `brokers` live brokers for None.
 
         Raises TopicsError if no record could ever be written.
         """
@@ -190,7 +190,7 @@ def prepare(
 
 
 def find_topic(client_config: ClientConfig, topic: str) -> FoundTopics:
-    """Return what the cluster says of a topic. Without that topic, there are no ids. Raises TopicsError."""
+    """Return the cluster's entry of a topic, without ids if the topic does not exist. Raises TopicsError."""
     with _reported(client_config) as admin:
         described = {one["name"]: one for one in admin.describe_topics([topic])}.get(topic)
         cluster_id = str(admin.describe_cluster()["cluster_id"])
@@ -203,7 +203,7 @@ def find_topic(client_config: ClientConfig, topic: str) -> FoundTopics:
 
 @contextmanager
 def _reported(client_config: ClientConfig) -> Iterator[KafkaAdminClient]:
-    """An admin client, until the block ends. Its errors become TopicsErrors."""
+    """Yield an admin client until the block ends. Its errors become TopicsErrors."""
     try:
         admin = kafka_clients.admin(client_config, bootstrap_timeout_ms=BROKER_TIMEOUT_MS)
     except ValueError as error:
@@ -369,7 +369,7 @@ def _retention_problems(topic: str, found: Settings, least: LeastRetention | Non
 
 @dataclass(frozen=True, slots=True)
 class LogAndState:
-    """The topics of `layout` on a cluster, and the checkpoint with the state that is made of them."""
+    """The topics of `layout` on a cluster, and the checkpoint of the state that is made from them."""
 
     client_config: ClientConfig
     layout: TopicLayout

@@ -1,4 +1,4 @@
-"""The members watcher: it finds out from the groups topic whether any group has members (`Pace`)."""
+"""The members watcher: it finds out from the groups topic if any group has members (`Pace`)."""
 
 import time
 
@@ -38,7 +38,7 @@ class GroupsWithMembers:
         return bool(self._groups)
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Take the next record of the groups topic. A view that cannot be decoded counts as one with
+        """Apply the next record of the groups topic. A view that cannot be decoded counts as one with
         members.
         """
         if value is None or not _has_members(value):
@@ -56,8 +56,8 @@ def _has_members(value: bytes) -> bool:
 
 
 class MembersWatcher(FollowerThread):
-    """Reads the groups topic when no request has come for a while, and reports to `pace` whether no group has
-    members. A thread of the coordinator's process. While no broker answers, it reports nothing.
+    """A thread that reads the groups topic when no request has come for a while, and reports to `pace` that
+    no group has members. While no broker answers, it reports nothing.
     """
 
     _retried = Exception  # without this thread, clock records stay frequent for ever
@@ -94,7 +94,7 @@ class MembersWatcher(FollowerThread):
                 self._stopped.wait(LOOK_S)
 
     def _wait_for_quiet(self) -> bool:
-        """Wait until `pace` needs to know whether groups have members. False if stopped."""
+        """Wait until `pace` needs to know if groups have members. Return False if stopped."""
         while not self._stopped.is_set():
             if self._pace.is_unproven():
                 return True

@@ -20,7 +20,7 @@ QUIET_S = 3.0
 
 
 class Pace:
-    """Decides the pause between two clock records. Safe for threads.
+    """The policy for the pause between two clock records. Safe for threads.
 
     The ticker reports the offsets of its records, the supervisor how far batches have read, and the watcher
     of the groups topic what it has found. `interval_ms` is the interval while a deadline may come.
@@ -55,7 +55,7 @@ class Pace:
         return round(self._rest_interval_s * 1000)
 
     def appended(self, offsets: Sequence[int]) -> None:
-        """The ticker has appended a clock record to each partition, with these offsets."""
+        """Record that the ticker has appended a clock record to each partition, with these offsets."""
         with self._lock:
             for partition, offset in enumerate(offsets):
                 if offset != self._next[partition]:
@@ -64,7 +64,7 @@ class Pace:
                 self._next[partition] = offset + 1
 
     def batch_read(self, ends: Mapping[int, int]) -> None:
-        """A committed batch has read the partitions up to these offsets."""
+        """Record that a committed batch has read the partitions up to these offsets."""
         with self._lock:
             for partition, end in ends.items():
                 unread = self._unread.get(partition)
@@ -75,15 +75,15 @@ class Pace:
                     self._see_request()
 
     def is_unproven(self) -> bool:
-        """Return True if batches have processed all requests, none has come for a while, and it is not known
-        yet whether a group has a member.
+        """Return True if batches have processed all requests, none has come for a while, and it is unknown if
+        a group has a member.
         """
         with self._lock:
             is_quiet = self._now_s() - self._request_at_s > self._quiet_s
             return is_quiet and not self._unread and self._no_member_at_s <= self._request_at_s
 
     def no_member(self, at_s: float) -> None:
-        """No group had a member at this time by the clock `now_s`."""
+        """Record that no group had a member at this time by the clock `now_s`."""
         with self._lock:
             self._no_member_at_s = at_s
 

@@ -1,4 +1,4 @@
-"""The ticker: it attests how far time has advanced, by clock records in the requests topic itself.
+"""The ticker attests how far time has advanced, by clock records in the requests topic itself.
 
 Each round appends a record to every partition and waits until all are acknowledged. Every request with a
 timestamp before the earliest of their append times then precedes one of these records or is readable already.
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 
 class Ticker(BackgroundThread):
-    """Appends clock records until stopped. A thread of the coordinator's process.
+    """A thread that appends clock records until stopped.
 
     `pace` decides the pauses between them. If it is None, each pause is `interval_ms`. Its records carry
     `owner_epoch`, see `streaming.service.ownership.owner`. `clock_lag_ms` is the maximum difference
@@ -71,11 +71,13 @@ class Ticker(BackgroundThread):
         super().stop()
 
     def age_s(self) -> float:
-        """Seconds since a round was attested, or since the ticker was made."""
+        """Return the seconds since a round was attested, or since the ticker was made."""
         return time.monotonic() - self._attested_at_s
 
     def cut_off_s(self) -> float:
-        """For how many seconds no broker has acknowledged a record, 0 if the last attempt succeeded."""
+        """Return for how many seconds no broker has acknowledged a record, 0 if the last attempt
+        succeeded.
+        """
         since_s = self._failing_since_s
         return 0.0 if since_s is None else time.monotonic() - since_s
 

@@ -1,5 +1,5 @@
-"""Outages: the times without a coordinator, from the last time on which one has acted until clients can
-reach a gateway again.
+"""The outages: times without a coordinator, from the last time on which one has acted until clients can reach
+a gateway again.
 
 All sessions restart at the end of an outage, so it must not end before clients can reach a gateway. A
 gateway of this process listens before the query starts. If gateways are separate processes, the first
@@ -38,8 +38,8 @@ _TIMEOUT_S = 30.0
 
 
 def end_replicas(client_config: ClientConfig, layout: TopicLayout, first: ReplicaId, since_ms: int) -> int:
-    """Let early answers of replicas before `first` count for nobody from now on. Returns the horizon of those
-    before now in ms, 0 if there is none.
+    """End the validity of early answers of replicas before `first`. Return the horizon of those so far in ms,
+    0 if there is none.
 
     `since_ms` is the last append time that a planned batch has read. Earlier answers are the query's, too.
     Raises KafkaError.
@@ -147,7 +147,7 @@ class FirstRequest:
         self._reader.start(at={p: planned_ends.get(p.partition, 0) for p in partitions})
 
     def wait(self, timeout_s: float, given_up: Callable[[], bool]) -> bool:
-        """Return whether the request has come, or comes within this time."""
+        """Wait for the request. Return False if it does not come within this time."""
         give_up_s = time.monotonic() + timeout_s
         while True:
             found = [self._is_it(record) for record in self._reader.poll(_LOOK_MS)]
@@ -183,7 +183,7 @@ def is_of_the_watcher(value: bytes | None) -> bool:
 
 
 def is_of_the_service(value: bytes | None) -> bool:
-    """Return True if the coordinator's own process sends such records: the watcher of topics, and the
+    """Return True if the coordinator's own process sends records of this type: the watcher of topics, and the
     follower of transactions, which sends a TransactionMarker again until the group has handled it.
 
     A TransactionMarker may be sent by hand, too (`groups abort-pending`), which shows no client either.

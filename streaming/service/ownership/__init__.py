@@ -1,1 +1,1 @@
-"""Which coordinator the topics belong to: claims, the takeover, the wait of a standby."""
+"""The ownership of the topics by one coordinator: claims, the takeover, and the wait of a standby."""

@@ -27,7 +27,8 @@ log = structlog.get_logger()
 
 
 class Lease:
-    """Takes the topics for a state, and releases them. Not safe for threads.
+    """A coordinator's lease on the topics: it takes them for a state, and releases them. Not safe for
+    threads.
 
     `folder` is locked by this process. `is_shared`: the checkpoint is not in it, so the lock does not protect
     the checkpoint. `tick_interval_ms` is the longest interval between clock records. All methods but
@@ -54,7 +55,7 @@ class Lease:
 
     @property
     def guard(self) -> OwnerGuard | None:
-        """What every task checks. None where the folder's lock keeps other coordinators out."""
+        """The check that every task makes, or None if the folder's lock keeps other coordinators out."""
         if not self._is_shared:
             return None
         return OwnerGuard(self._client_config, self._layout.owner_topic, self.ownership.epoch)

@@ -1,4 +1,4 @@
-"""The owner of the topics: claims on the owner topic, of which one is in force.
+"""The owner of the topics, by claims on the owner topic. One claim is in force.
 
 The state in a folder is made from one requests topic. A second coordinator with another folder would answer
 every request a second time and differently. So a coordinator claims the topics before it starts anything.
@@ -89,20 +89,22 @@ def claim_of(
 
 
 def _place(folder: Path) -> str:
-    """Return the machine, since its start, and the folder on it."""
+    """Return an identifier of the folder, and of the machine since its last boot."""
     found = folder.stat()
     machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else f"{getnode():x}"
     return f"{machine}/{found.st_dev}/{found.st_ino}"
 
 
 def silence_ms(tick_interval_ms: int) -> int:
-    """After how long without a clock record a coordinator with this interval does not run, in ms."""
+    """Return the time in ms without a clock record after which a coordinator with this interval does
+    not run.
+    """
     return max(SILENCE_MS, SILENT_INTERVALS * tick_interval_ms)
 
 
 class ClockRecords:
-    """Watches for the clock records of a running coordinator. All methods raise KafkaError if no broker
-    answers: silence then shows nothing.
+    """A watch for the clock records of a running coordinator. All methods raise KafkaError if no broker
+    answers, because silence shows nothing then.
 
     One partition is enough, because a ticker appends to all of them.
     """
@@ -118,8 +120,8 @@ class ClockRecords:
         return not self._reader.ends([self._partition])[self._partition]
 
     def come_within(self, timeout_s: float) -> bool:
-        """Return True if one is appended within this time, from now on, or since the last call if that was
-        False.
+        """Return True if a clock record is appended within this time, from now on, or since the last call if
+        that returned False.
         """
         if not self._is_following:
             self._reader.start(end=[self._partition])
@@ -138,7 +140,7 @@ class ClockRecords:
                 return False
 
     def reconnect(self) -> None:
-        """Go on with a new connection. Raises KafkaError, and keeps the old one then."""
+        """Continue with a new connection. Raises KafkaError, and keeps the old one then."""
         reader = _reader(self._client_config)
         self._reader.close()
         self._reader, self._is_following = reader, False
@@ -226,7 +228,9 @@ class TopicsOwnership(Closeable):
         return self._claims.after(self.epoch)
 
     def confirm_lost(self) -> Claim | None:
-        """Return the same, after reading the topic to its end."""
+        """Return the claim that has replaced this coordinator's, or None, after reading the topic to
+        its end.
+        """
         self._read_to_end()
         return self._claims.after(self.epoch)
 
@@ -263,7 +267,7 @@ class TopicsOwnership(Closeable):
 
     def _is_running(self, tick_interval_ms: int, *, is_claimed: bool) -> bool:
         """Return True if clock records are being appended. Waits for one, unless the topic is empty and
-        nobody has claimed it: who has claimed it starts its clock a moment later.
+        unclaimed, because an owner starts its clock a moment after its claim.
         """
         with closing(ClockRecords(self._client_config, self._layout)) as clock:
             if not is_claimed and clock.is_new_topic():

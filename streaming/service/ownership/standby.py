@@ -42,9 +42,9 @@ log = structlog.get_logger()
 
 
 class StandbyThread(BackgroundThread):
-    """Runs `lead` in a thread. `lead` waits and then takes over; what it starts goes into the stack that it
-    gets, which `stop` closes. It returns soon after the event that it gets is set. `on_error` is called in
-    the thread.
+    """A thread that runs `lead`. `lead` waits and then takes over. It enters what it starts into the stack
+    that it gets, which `stop` closes. It returns soon after the event that it gets is set. `on_error` is
+    called in the thread.
     """
 
     def __init__(
@@ -70,25 +70,25 @@ class StandbyThread(BackgroundThread):
 
 
 class Silence:
-    """For how long the owner has been silent, as far as this process has looked."""
+    """The time for which the owner has been silent, as far as this process has polled."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
         self.end()
 
     def end(self) -> None:
-        """The owner has shown itself."""
+        """Reset the time, because the owner has appended a record."""
         self.seconds = 0.0
         self._was_cut_off = False
         self._looked_s = self._now_s()
 
     def cut_off(self) -> None:
-        """The owner could not show itself, because no broker answered."""
+        """Reset the time, because no broker answered, so the owner could not append a record."""
         self.end()
         self._was_cut_off = True
 
     def goes_on(self) -> None:
-        """A look has ended without a sign of the owner."""
+        """Add the time of a poll that found no record of the owner."""
         now_s = self._now_s()
         took_s = now_s - self._looked_s
         self._looked_s = now_s
@@ -103,8 +103,8 @@ class Silence:
 
 
 class Standby:
-    """Waits for the topics and claims them. `say` is called with a sentence when the reason to wait changes,
-    `check` once a look; what it raises ends the wait.
+    """A standby, which waits for the topics and claims them. `say` is called with a sentence when the reason
+    to wait changes, and `check` once a poll. An error of `check` ends the wait.
 
     For one thread. The ownership has not been taken yet.
     """
@@ -155,7 +155,7 @@ class Standby:
         return False
 
     def _is_free(self, wanted: Claim, clock: ClockRecords, *, take_over: bool, moved: Moved | None) -> bool:
-        """Look once whether the topics can be claimed."""
+        """Poll once, and return True if the topics can be claimed."""
         owner = self._ownership.standing(wanted.requests_topic_id)
         if owner is None:
             return True
@@ -178,7 +178,7 @@ class Standby:
         return True
 
     def _claim(self, wanted: Claim, *, take_over: bool, moved: Moved | None) -> bool:
-        """Claim the topics. False if another standby was first."""
+        """Claim the topics. Return False if another standby was first."""
         wanted = structs.replace(wanted, since_ms=int(time.time() * 1000))
         try:
             self._ownership.claim(wanted, take_over=take_over, moved=moved, silent=self._owner)

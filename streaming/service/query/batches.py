@@ -1,5 +1,5 @@
-"""A query's batches: Spark's progress reports of them, the pin of the last committed one, and one that
-fails.
+"""The batches of a query: Spark's progress reports, the pin of the last committed batch, and the description
+of one that fails.
 """
 
 import re
@@ -24,7 +24,7 @@ _decode = msgspec.json.Decoder(BatchProgress).decode
 
 
 class ProgressReader:
-    """Yields the batches of one run of a query, each once and in order."""
+    """A reader of the batches of one run of a query, each once and in order."""
 
     def __init__(self, query: StreamingQuery) -> None:
         # PySpark's own properties convert all of Spark's reports into Python objects at each call.
@@ -63,7 +63,7 @@ FIRST_BATCHES = 3
 
 
 class CommittedPin:
-    """Pins the last committed batch of a checkpoint. A full disk is no error, because a later batch will be
+    """The pin of a checkpoint's last committed batch. A full disk is no error, because a later batch will be
     pinned.
     """
 
@@ -79,7 +79,7 @@ class CommittedPin:
         self._count = 0
 
     def pin_often(self, batch: int, ends: Mapping[int, int]) -> None:
-        """Pin a committed batch: the first ones each, later ones unless another was pinned within a second.
+        """Pin a committed batch if it is one of the first, or if no batch was pinned within a second.
 
         `ends` are the offsets, by partition, up to which it really read. The plan in the checkpoint may have
         been replaced since by a driver that lost the topics (docs/decisions/0019-a-standby.md).
@@ -113,7 +113,8 @@ _NAMED_FILES = 5
 def describe_failing_batch(
     checkpoint: Checkpoint, batch: int, failures: int, error: str, under_way: Sequence[str] = ()
 ) -> str:
-    """Return one paragraph: the batch, its records, the failing record if known, and what to do.
+    """Return one paragraph for the operator: the batch, its records, the failing record if known, and what to
+    do.
 
     `under_way` is what the workers handled that died (`streaming.query.shard_call`).
     """
@@ -134,8 +135,8 @@ def describe_failing_batch(
 
 
 def describe_damaged_checkpoint(batch: int, damage: Sequence[str], way_back: str) -> str:
-    """Return one paragraph: the batch that cannot run, the damaged files, and what to do. `way_back` is what
-    helps without these files.
+    """Return one paragraph for the operator: the batch that cannot run, the damaged files, and what to do.
+    `way_back` is the remedy if these files are lost.
     """
     more = f" (and {len(damage) - _NAMED_FILES} files more)" if len(damage) > _NAMED_FILES else ""
     return (

@@ -1,4 +1,5 @@
-"""What the time without a query was: an outage, or time in which the replica went on answering.
+"""The replica and the outage around each start of the query. The time without a query is an outage, unless
+the replica has answered meanwhile.
 
 So it starts and ends the replica, and waits for what ends an outage.
 """
@@ -19,7 +20,8 @@ log = structlog.get_logger()
 
 
 class Continuity:
-    """Asked around each start of the query, by one thread. `end` and `is_settled` are for any.
+    """The control of the replica and of the outage around each start of the query. One thread calls it. Any
+    thread may call `end` and `is_settled`.
 
     `acted` is what `streaming.service.outages.outage.acted_so_far` said when the owner took the topics.
     `replica` is None if this owner runs none. `first_request` is what ends the outage where gateways are
@@ -43,7 +45,7 @@ class Continuity:
         self._begun: list[KnownOutage] | None = None
 
     def promote(self, spark: SparkSource) -> None:
-        """Let the replica that stands by answer before the query starts. The outage ends now.
+        """Promote the replica that stands by, so that it answers before the query starts, and end the outage.
 
         Raises KafkaError.
         """
@@ -91,7 +93,7 @@ class Continuity:
         return outages
 
     def query_started(self, spark: SparkSource, outages: list[KnownOutage], *, checks_clocks: bool) -> None:
-        """The query with these outages has started: start the replica, unless it has gone on.
+        """Start the replica, unless it has answered all the time. The query with these outages has started.
 
         `checks_clocks`: clock records of later owners are believed. If they are not, nothing in the log could
         end a replica of this owner, so there is none.
@@ -104,12 +106,12 @@ class Continuity:
             self._replica.stay_ended("clock records of later owners are not believed, and one has to end it")
 
     def batch_committed(self, ends: dict[int, int], watermark_ms: int) -> None:
-        """A committed batch has read the requests up to these ends."""
+        """Report to the replica that a committed batch has read the requests up to these ends."""
         if self._replica is not None:
             self._replica.committed(ends, watermark_ms)
 
     def loss(self) -> Loss | None:
-        """Return what the replica has seen that the query cannot continue from, None if nothing."""
+        """Return the loss that the replica has seen and that the query cannot continue from, or None."""
         return None if self._replica is None else self._replica.loss()
 
     def end(self) -> None:

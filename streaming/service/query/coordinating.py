@@ -1,4 +1,4 @@
-"""The coordinator's query under its supervisor: clients, clock records and later owners."""
+"""The coordinator's query under its supervisor, with its replica, clock records and later owners."""
 
 import threading
 import time
@@ -53,8 +53,8 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class QueryCallbacks:
-    """What the query's thread calls. `alarms` returns the alarms of other parts of the service. `on_batch` is
-    called with each committed batch.
+    """The callbacks of the query's thread. `alarms` returns the alarms of other parts of the service.
+    `on_batch` is called with each committed batch.
     """
 
     alarms: Callable[[], Iterable[str | None]]
@@ -106,8 +106,8 @@ class CoordinatorsQuery(SupervisedQuery):
         self._under_way = str(log_path.with_name("under-way")) if isinstance(log_path, Path) else None
 
     def settle(self) -> None:
-        """End the replica, and wait until the query has handled what it has answered, so that views and
-        history have it, and another version of this code need not answer it again.
+        """End the replica, and wait until the query has handled everything that the replica has answered.
+        Views and history then have it, and another version of this code need not answer it again.
         """
         self._continuity.end()
         self._status.wait_until(
@@ -116,7 +116,7 @@ class CoordinatorsQuery(SupervisedQuery):
         )
 
     def start(self, stopping: threading.Event) -> StreamingQuery | None:
-        """Start the query when clients can be heard."""
+        """Start the query as soon as clients can reach a gateway."""
         self._continuity.wait_for_clients(
             self._options.first_request_wait_s,
             stopping.is_set,
@@ -143,7 +143,7 @@ class CoordinatorsQuery(SupervisedQuery):
         return running
 
     def committed(self, batch: BatchProgress) -> None:
-        """Tell the parts of the service what was read."""
+        """Report to the parts of the service what was read."""
         if batch.rows_dropped:
             # Requests have no event time, so Spark has no reason to drop one: this is a lost request.
             log.critical("Spark dropped requests", rows=batch.rows_dropped, batch=batch.batch_id)
@@ -174,11 +174,11 @@ class CoordinatorsQuery(SupervisedQuery):
             self.check_can_continue()
 
     def obstacle(self) -> str | None:
-        """No clock records are acknowledged."""
+        """Return a reason if no clock records are acknowledged."""
         return "no broker answers" if self._ticker.cut_off_s() > CUT_OFF_S else None
 
     def hang(self) -> str | None:
-        """Nothing is committed any more although the broker answers.
+        """Return a reason if nothing has been committed for STANDSTILL_S although the broker answers.
 
         The first batch of a query may take long. So a batch that always takes long is run to its end by the
         next JVM.
@@ -199,8 +199,8 @@ class CoordinatorsQuery(SupervisedQuery):
         return alarm, *self._reports.alarms()
 
     def cause_of(self, error: PySparkException) -> PySparkException | KafkaError:
-        """Check whether the query failed because of a later owner, which has claimed the topics. Raises
-        NotOwner.
+        """Raise NotOwner if the query failed because of a later owner, which has claimed the topics.
+        Otherwise return the error.
 
         A clock record without a claim must not end the service: from then on only claims are checked.
         """
@@ -220,7 +220,9 @@ class CoordinatorsQuery(SupervisedQuery):
         return error
 
     def check_can_continue(self) -> None:
-        """Check the ownership, the requests topic and the checkpoint. A lost topic ends the JVM, too."""
+        """Check the ownership, the requests topic and the checkpoint. If the topic is lost, kill the JVM,
+        too.
+        """
         successor = self._ownership.confirm_lost()
         if successor is not None:
             _depose(successor)
@@ -237,7 +239,9 @@ class CoordinatorsQuery(SupervisedQuery):
             report_lost(self._ours, self._options.folder, error)
 
     def failed(self, error: str, failures: int) -> Sequence[str]:
-        """From the second time on, a worker that dies leaves a note of what it handled."""
+        """Record the failure. From the second failure on, a worker that dies leaves a note of the request
+        that it handled.
+        """
         has_died = WORKER_DIED in error
         under_way = take_unfinished_notes(self._under_way) if has_died else []
         notes = has_died and failures >= FAILURES_TO_NAME_THE_BATCH - 1

@@ -34,7 +34,8 @@ log = structlog.get_logger()
 
 
 class Rehearsal(Startable):
-    """Runs from `start` to `stop`. If it fails, a takeover takes longer, until `check` starts it again.
+    """A rehearsal from `start` to `stop`. If it fails, a takeover takes longer, until `check` starts it
+    again.
 
     `folder` is the standby's own. `check` returns soon after `stopping` is set.
     """

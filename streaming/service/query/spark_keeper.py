@@ -1,4 +1,4 @@
-"""The keeper of Spark: it starts Spark again, within the running service, whenever its JVM has ended.
+"""The keeper of Spark: it restarts Spark, within the running service, whenever its JVM has ended.
 
 A JVM ends because somebody kills it, because the machine or its heap has no memory left, or because it
 hangs and the watchdog kills it. The ticker, the gateway and all else of the service go on meanwhile. For
@@ -65,11 +65,11 @@ log = structlog.get_logger()
 
 
 class SparkEnded(RuntimeError):
-    """Spark has ended and is not started again. The message has the reason and where Spark's log is."""
+    """Spark has ended and is not started again. The message has the reason and the place of Spark's log."""
 
 
 class RestartableSpark(Protocol):
-    """What a keeper needs of `streaming.query.session.Session`."""
+    """The part of `streaming.query.session.Session` that a keeper needs."""
 
     log_path: Path | str
 
@@ -86,7 +86,7 @@ class RestartableSpark(Protocol):
 
 
 class SparkKeeper:
-    """Keeps one Spark running between `start` and `stop`. `keep` and `worked` are for one thread.
+    """A keeper of one Spark between `start` and `stop`. One thread calls `keep` and `worked`.
 
     A JVM that hangs is killed if this process can start another one, or if `has_standby`: the service then
     ends, and the standby takes over. `pause` waits so many seconds, or until `stopping`. `say` is called with
@@ -118,19 +118,19 @@ class SparkKeeper:
             self._watchdog.start()
 
     def stop(self) -> None:
-        """End the watch. Spark goes on."""
+        """Stop watching the JVM. Spark keeps running."""
         if self._watchdog is not None:
             self._watchdog.stop()
 
     def kill_hung(self, reason: str) -> None:
-        """Kill a JVM that hangs, if somebody starts another one. May be called in any thread."""
+        """Kill a hung JVM, if this process or a standby starts another one. Any thread may call it."""
         if self._kills_hung:
             log.error("the JVM hangs", reason=reason)
             self._hung = reason
             self._spark.kill()
 
     def worked(self) -> None:
-        """Spark has done what it is for, so its next end is a new one."""
+        """Reset the count of restarts, because Spark has done its work."""
         self._restarts = 0
 
     def keep(self, work: Callable[[], None]) -> None:

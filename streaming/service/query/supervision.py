@@ -1,4 +1,4 @@
-"""The supervisor of a query: it starts the query, and starts it again whenever it ends.
+"""The supervisor of a query: it starts the query, and restarts it whenever it ends.
 
 A query ends when the broker is away for long, a batch fails, a disk is full, a Python worker dies twice or
 Spark's JVM ends, which is started again first (`streaming.service.query.spark_keeper`). The next query starts
@@ -50,7 +50,7 @@ log = structlog.get_logger()
 
 
 class SupervisedQuery(ABC):
-    """A query, and what belongs to it alone. The supervisor's thread calls all of it.
+    """A query with the logic that belongs to it alone. The supervisor's thread calls all methods.
 
     `source` is the topic that it reads. `service` is the noun of its service. `way_back` is what an operator
     can do if a damaged file of the checkpoint cannot be put back.
@@ -72,18 +72,22 @@ class SupervisedQuery(ABC):
 
     @abstractmethod
     def committed(self, batch: BatchProgress) -> None:
-        """Take a committed batch."""
+        """Handle a committed batch."""
 
     @abstractmethod
     def watch(self) -> None:
-        """Look at what may end the query. Called every `POLL_S` while it runs. An error stops the query."""
+        """Check for anything that has to end the query. Called every `POLL_S` while it runs. An error stops
+        the query.
+        """
 
     def obstacle(self) -> str | None:
-        """Why no query should run now, None if it should."""
+        """Return why no query should run now, or None if it should."""
         return None
 
     def hang(self) -> str | None:
-        """Why the JVM counts as hung, None if it does not. Called every `POLL_S` while the query runs."""
+        """Return why the JVM counts as hung, or None if it does not. Called every `POLL_S` while the query
+        runs.
+        """
         return None
 
     def alarms(self) -> Iterable[str | None]:
@@ -101,18 +105,18 @@ class SupervisedQuery(ABC):
         return
 
     def ended(self, error: Exception) -> None:
-        """Stop what would go on without a query: the service ends because of this error."""
+        """Stop everything that would continue without a query, because the service ends by this error."""
         return
 
     def failed(self, error: str, failures: int) -> Sequence[str]:
-        """Take note that a batch has failed so many times. Returns the records that workers which died have
-        left behind.
+        """Record another failure of a batch, its `failures`th. Return the records that workers handled when
+        they died.
         """
         return ()
 
 
 class Supervisor(BackgroundThread):
-    """Keeps one query running, on a thread of its own, until `stop`.
+    """A thread that keeps one query running until `stop`.
 
     `on_end` is called at most once, in that thread, when the query can run no more: with the reason and the
     error. The status is STOPPED then.
@@ -189,7 +193,7 @@ class Supervisor(BackgroundThread):
             self._pause(pause_s)
 
     def _check_files(self, batch: int) -> None:
-        """After this batch has failed: raise CannotContinue if files are damaged that it needs."""
+        """Raise CannotContinue if files are damaged that this batch needs, after it has failed."""
         remove_torn_state(self._checkpoint.files)
         if damage := describe_damage(self._checkpoint.files):
             raise CannotContinue(describe_damaged_checkpoint(batch, damage, self._query.way_back))
@@ -202,8 +206,8 @@ class Supervisor(BackgroundThread):
             log.warning("it cannot be checked whether the query can continue", error=repr(error))
 
     def _run_query(self) -> PySparkException | KafkaError | FolderNotWritable | None:
-        """Run the query until it fails. Returns the error, None if the service stops or if there was an
-        obstacle, which is gone.
+        """Run the query until it fails. Return the error, or None if the service stops or an obstacle has
+        disappeared.
         """
         try:
             running = self._query.start(self._stopped)
@@ -219,7 +223,7 @@ class Supervisor(BackgroundThread):
             return error
 
     def _follow(self, running: StreamingQuery) -> PySparkException | None:
-        """Look after a query until it ends by itself, there is an obstacle, or the service stops."""
+        """Watch a query until it ends by itself, an obstacle appears, or the service stops."""
         log.info("query started", run_id=running.runId)
         progress = ProgressReader(running)
         while not self._stopped.is_set():
@@ -238,7 +242,7 @@ class Supervisor(BackgroundThread):
         return None
 
     def _take(self, batch: BatchProgress) -> None:
-        """A batch was committed."""
+        """Handle a committed batch."""
         ends = batch.ends_of(self._query.source)
         self._spark.worked()
         self._query.committed(batch)
@@ -246,7 +250,7 @@ class Supervisor(BackgroundThread):
         self._committed_pin.pin_often(batch.batch_id, ends)
 
     def _wait_without_query(self, obstacle: str, running: StreamingQuery) -> None:
-        """End the query, and wait until nothing is in its way any more, or the service stops."""
+        """End the query, and wait until there is no obstacle, or the service stops."""
         log.warning("query stopped for a while", reason=obstacle)
         self._status.enter(ServicePhase.RESTARTING, obstacle, batch_id=self._checkpoint.last_batch("commits"))
         self._look_at_disk()  # it may be full, and the broker have died of that
@@ -265,8 +269,7 @@ class Supervisor(BackgroundThread):
         self._disk_alarm = None
 
     def _waited_for_space(self, error: str) -> bool:
-        """If the query or Spark ended because a disk is full: raise an alarm and wait for space. False if no
-        disk is full.
+        """If a disk is full, raise an alarm, wait for space, and return True. Otherwise return False.
 
         A full disk is no failure of the batch, which is planned or run again when there is space.
         """

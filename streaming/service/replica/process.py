@@ -1,4 +1,4 @@
-"""The process of a replica, as the service sees it."""
+"""The process of a replica, from the side of the service."""
 
 import subprocess
 import sys
@@ -53,7 +53,7 @@ class ReplicaProcess:
         self.tell(start)
 
     def follow(self) -> str:
-        """Take its reports until it ends. Returns the reason of its end."""
+        """Read the reports of the process until it ends. Return the reason of its end."""
         assert self._process.stdout is not None
         for text in self._process.stdout:
             with suppress(msgspec.DecodeError):  # the last line of a process that was killed may be cut

@@ -1,4 +1,5 @@
-"""The service's side of the replica: seeds it, starts its process, and starts it again when it ends.
+"""The service's side of the replica: it seeds the replica, starts its process, and starts it again when it
+ends.
 
 The replica's end is never the service's, because the query answers without it.
 """
@@ -48,7 +49,7 @@ SparkSource: TypeAlias = Callable[[], SparkSession]
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How to start a process. If `outages` is None, it stands by with the checkpoint's outages.
+    """The plan for starting a process. If `outages` is None, it stands by with the checkpoint's outages.
 
     `promotion` is sent to a process that stands by, so that it answers. Its seed may still be in the making.
     """
@@ -60,7 +61,7 @@ class _Plan:
 
 @dataclass(slots=True)
 class _Counts:
-    """What earlier processes did."""
+    """The sums over earlier processes."""
 
     answers: int = 0
     compared: int = 0
@@ -69,8 +70,8 @@ class _Counts:
 
 
 class Replica:
-    """The replica of one coordinator. `stand_by` and `follow` start it, `promote` makes a standby's the
-    owner's, `end` ends it. Each is called by one thread at a time.
+    """The replica of one coordinator. `stand_by` and `follow` start it, `promote` makes a standby's replica
+    the owner's, and `end` ends it. Each is called by one thread at a time.
 
     `folder` is for its seeds. `on_pending` gets, in a thread, what the query will write to the transactions
     topic with its next batch. `own` has to be called with the epoch of the owner's claim before `follow`.
@@ -107,7 +108,7 @@ class Replica:
         self._thread: threading.Thread | None = None
 
     def own(self, owner_epoch: int) -> None:
-        """The coordinator has taken the topics."""
+        """Set the epoch of the coordinator, which has taken the topics."""
         self._owner_epoch = owner_epoch
 
     def next_id(self) -> ReplicaId:
@@ -120,7 +121,7 @@ class Replica:
         return report.phase is ReplicaPhase.ANSWERING and self._now_ms() - report.as_of_ms < NEAR_MS
 
     def loss(self) -> Loss | None:
-        """Return what the query can never read, as the replica sees it, None if nothing."""
+        """Return the loss that the replica has seen and that the query cannot continue from, or None."""
         return self._report().loss
 
     def follow(self, spark: SparkSource, outages: list[KnownOutage]) -> None:
@@ -141,7 +142,8 @@ class Replica:
         return self._thread is not None and self._plan is not None and self._plan.outages is None
 
     def promote(self, spark: SparkSource, record: OwnerRecord) -> bool:
-        """Let the replica that stands by answer for the owner, who knows these configurations and outages.
+        """Let the replica that stands by answer for the owner, whose record has these configurations and
+        outages.
 
         False if there is none, or if it was seeded when other outages were known. Then it is ended.
         """
@@ -187,13 +189,13 @@ class Replica:
             )
 
     def stay_ended(self, reason: str) -> None:
-        """Run none until `follow`, for this reason."""
+        """End the replica, and start none until `follow`, for this reason."""
         self.end()
         self._idle = ReplicaReport(phase=ReplicaPhase.ENDED, reason=reason)
 
     def committed(self, ends: dict[int, int], watermark_ms: int) -> None:
-        """The query has committed a batch: it has read up to these offsets, and fired deadlines up to this
-        time.
+        """Record that the query has committed a batch: it has read up to these offsets, and fired deadlines
+        up to this time.
         """
         self._read_to, self._watermark_ms = ends, watermark_ms
         process = self._process
@@ -337,8 +339,8 @@ class Replica:
 
 
 def can_go_on_with(known: OwnerRecord, record: OwnerRecord | PromoteReplica) -> bool:
-    """Return True if a replica that knows the first record can go on with the second: all that is new in it
-    is the outage that the new owner has ended, and the configuration with which it begins.
+    """Return True if a replica that knows the first record can continue with the second. The only new items
+    in it may be the outage that the new owner has ended, and the configuration with which it begins.
     """
     outages, epochs = len(known.outages), len(known.epochs)
     return (

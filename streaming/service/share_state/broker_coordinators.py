@@ -59,8 +59,8 @@ _ANY_GROUP = "permission"
 
 
 class BrokerCoordinators(Closeable):
-    """See `ShareCoordinators`. For one thread. After Lost a new one is needed, because a broker may have
-    moved.
+    """The cluster's share coordinators (`ShareCoordinators`). For one thread. After NoAnswer a new object is
+    needed, because a broker may have moved.
 
     What changes a state is sent only while `may_change` says so. Raises KafkaError if no broker answers at
     the start.
@@ -73,8 +73,8 @@ class BrokerCoordinators(Closeable):
         )
 
     def are_refused(self, topic: str) -> bool:
-        """Return True if the brokers have share groups, and the principal may not send what share
-        coordinators take. This changes nothing at the brokers. Raises KafkaError, Lost.
+        """Return True if the brokers have share groups, and refuse the principal the requests of share
+        coordinators. This changes nothing at the brokers. Raises KafkaError, NoAnswer.
 
         Any broker is asked for the state of a partition of `topic`, which must exist. It answers, or is not
         the share coordinator. Neither is an error in its log. To look for the share coordinator would create
@@ -103,7 +103,7 @@ class BrokerCoordinators(Closeable):
     def read(
         self, node_id: int | None, keys: Sequence[SharePartition]
     ) -> Mapping[SharePartition, RecordedState]:
-        """See `ShareCoordinators.read`. None asks any broker."""
+        """Return the recorded state of each partition, from any broker if `node_id` is None."""
         kind = ReadShareGroupStateSummaryRequest.ReadStateSummaryData
         partitions = {
             key: kind.PartitionData(partition=key.partition, leader_epoch=_NO_LEADER_EPOCH) for key in keys
@@ -166,7 +166,7 @@ def coordinator_key(key: SharePartition) -> str:
 
 
 def _within(names: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the names in lists that a request has room for."""
+    """Yield the names in lists that fit into one request."""
     some: list[str] = []
     size = 0
     for name in names:
@@ -190,7 +190,7 @@ def _request(request: Any, kind: Any, partitions: Mapping[SharePartition, Any]) 
 
 
 def _answers(response: Any, keys: Iterable[SharePartition]) -> Iterator[tuple[SharePartition, Any]]:
-    """Yield the answers for these partitions, as far as there are any."""
+    """Yield the answers for these partitions. A partition may have none."""
     asked = {(key.topic_id, key.partition): key for key in keys}
     for topic in response.results:
         for partition in topic.partitions:

@@ -1,4 +1,4 @@
-"""The open tasks of share groups, as the groups' views show them, and what is due for them. No IO, no clock.
+"""The open tasks of share groups, by the groups' views, and the work that is due for them. No IO, no clock.
 
 A task is open while a view shows it: then it is carried out, and again after a pause that doubles (row SP10).
 Nothing is stored over a restart. All times are of a clock that never goes back.
@@ -47,7 +47,7 @@ LOST = "lost"
 
 @dataclass(slots=True)
 class TaskCounts:
-    """What was done since the start, counted in partitions and in tasks. `refused`: by their last answer, the
+    """The work done since the start, counted in partitions and in tasks. `refused`: by their last answer, the
     brokers do not grant CLUSTER_ACTION to the principal.
 
     `failures` are by error code, or by LOST for requests without an answer.
@@ -118,14 +118,15 @@ class _Task:
 
 
 class TaskReport(Struct, frozen=True):
-    """What is known of a task now, as records for the requests topic."""
+    """The outcomes of a task so far, as records for the requests topic."""
 
     task: str
     records: list[ShareStateResult]
 
 
 class OpenTasks:
-    """Reads records of the groups topic. Decides what is carried out and when its outcomes are told.
+    """The open tasks by the records of the groups topic. It decides which partitions are due, and when
+    outcomes are reported.
 
     `uncertain` are partitions with a change of unknown fate, each with the time until which it rests. It is
     shared with the next one after a connection was lost.
@@ -198,7 +199,7 @@ class OpenTasks:
         return max(0.0 if wait is None else wait.due_s, self._uncertain.get(key, 0.0))
 
     def take(self, items: Sequence[PartitionTask], results: Results, now_s: float) -> None:
-        """Take the results of these items. An item without one is due as before."""
+        """Apply the results of these items. An item without one stays due."""
         for item in items:
             task, result = self._tasks[item.task], results.get(item.key)
             if result is None:
@@ -223,8 +224,8 @@ class OpenTasks:
         wait.error_code = result.error_code
 
     def reports(self, now_s: float) -> Iterator[TaskReport]:
-        """Yield what has to be told now: of each task whose partitions all have an end, and of one that was
-        begun PART_AFTER_S ago what there is. `told` has to follow each.
+        """Yield the reports that are due: of each task whose partitions all have an outcome, and of each task
+        begun PART_AFTER_S ago, with the outcomes so far. The caller has to call `told` after each.
         """
         for name, task in list(self._tasks.items()):
             if task.began_s is None:
@@ -235,8 +236,8 @@ class OpenTasks:
                 yield TaskReport(name, list(_records(name, task.group_id, outcomes)))
 
     def told(self, report: TaskReport, now_s: float, now_ms: int) -> None:
-        """The report is in the log. If the task stays open, it is carried out again after its pause.
-        `now_ms` is of the wall clock.
+        """Record that the report is in the log. If the task stays open, it is carried out again after its
+        pause. `now_ms` is of the wall clock.
         """
         task = self._tasks[report.task]
         done = [one for one in task.ended.values() if one.error_code != ErrorCode.FENCED_STATE_EPOCH]
@@ -256,7 +257,7 @@ class OpenTasks:
         task.ended, task.waits, task.refused = {}, {}, set()
 
     def hurry(self, now_s: float) -> None:
-        """All tasks that rest are due now."""
+        """Make all resting tasks due now."""
         for task in self._tasks.values():
             task.due_s = min(task.due_s, now_s)
 
@@ -312,7 +313,7 @@ def _items(group_id: str, task: ShareTask, topic: ShareTaskPartitions) -> Iterat
 
 
 def _errors(task: _Task) -> Iterable[ShareStatePartition]:
-    """Yield the last errors of partitions without an end, where they are news."""
+    """Yield the last errors of partitions without an outcome that the view does not show yet."""
     for key, wait in task.waits.items():
         if wait.error_code in RETRIABLE and wait.error_code != task.shown[key] and task.is_undone(key):
             yield ShareStatePartition(key.topic_id, key.partition, wait.error_code)

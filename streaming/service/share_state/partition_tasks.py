@@ -1,4 +1,4 @@
-"""How the state of partitions is initialized or deleted at the share coordinators. No IO, no clock. Rows
+"""The initialization and deletion of partitions' states at the share coordinators. No IO, no clock. Rows
 SP11, SI10, SI11, SK5, SK8, SK11.
 
 InitializeShareGroupState is not idempotent: repeated with the same state epoch, it discards how far the group
@@ -23,7 +23,7 @@ NO_STATE = 0
 
 
 class SharePartition(NamedTuple):
-    """A partition of a share group: its state has its own place at a share coordinator."""
+    """A partition of a share group. Its state has a share coordinator of its own."""
 
     group_id: str
     topic_id: UUID
@@ -31,8 +31,8 @@ class SharePartition(NamedTuple):
 
 
 class PartitionTask(NamedTuple):
-    """What a task asks for one partition. `state_epoch` and `start_offset` are of an initialization.
-    `is_altered`: an administrator gave the start offset.
+    """The task for one partition. `state_epoch` and `start_offset` are of an initialization. `is_altered`: an
+    administrator gave the start offset.
     """
 
     task: str
@@ -45,7 +45,7 @@ class PartitionTask(NamedTuple):
 
 
 class RecordedState(NamedTuple):
-    """What a share coordinator has recorded of a partition. Without a state, the epoch is 0."""
+    """The state that a share coordinator has recorded of a partition. Without a state, the epoch is 0."""
 
     error_code: int
     state_epoch: int
@@ -53,7 +53,7 @@ class RecordedState(NamedTuple):
 
 
 class NoOutcome(NamedTuple):
-    """The partition has no outcome yet. `error_code` says why, 0 for a lost connection.
+    """The result for a partition without an outcome yet. `error_code` says why, 0 for a lost connection.
 
     `is_uncertain`: a change was sent and not answered, so a broker may still process it.
     """
@@ -63,7 +63,7 @@ class NoOutcome(NamedTuple):
 
 
 class NoAnswer(Exception):
-    """A request was not answered. `is_sent`: a broker may have got it, and may still process it."""
+    """A request was not answered. If `is_sent`, a broker may have received it, and may still process it."""
 
     def __init__(self, reason: object, *, is_sent: bool = True) -> None:
         super().__init__(str(reason))
@@ -71,7 +71,7 @@ class NoAnswer(Exception):
 
 
 class NotOwnerNow(Exception):
-    """This process may not change any state now, because another may have taken over."""
+    """This process may not change any state now, because another process may have taken over."""
 
 
 Result = ShareStatePartition | NoOutcome
@@ -80,7 +80,8 @@ T = TypeVar("T")
 
 
 class ShareCoordinators(Protocol):
-    """Requests to brokers. All raise Lost. The keys of a request to a node are of one group.
+    """The requests to share coordinators. All methods raise NoAnswer. The partitions of a request to a node
+    are of one group.
 
     An answer that lacks a partition leaves it out. What changes a state raises NotOwnerNow, and sends nothing
     then.
@@ -90,21 +91,21 @@ class ShareCoordinators(Protocol):
         """Return the coordinator's node id and the error code of each partition."""
 
     def read(self, node_id: int, keys: Sequence[SharePartition]) -> Mapping[SharePartition, RecordedState]:
-        """ReadShareGroupStateSummary."""
+        """Send ReadShareGroupStateSummary. Return the state of each partition."""
 
     def initialize(self, node_id: int, items: Sequence[PartitionTask]) -> Mapping[SharePartition, int]:
-        """InitializeShareGroupState: the error code of each partition."""
+        """Send InitializeShareGroupState. Return the error code of each partition."""
 
     def delete(self, node_id: int, keys: Sequence[SharePartition]) -> Mapping[SharePartition, int]:
-        """DeleteShareGroupState: the error code of each partition."""
+        """Send DeleteShareGroupState. Return the error code of each partition."""
 
     def gone(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
         """Return which of these topics, with their names, do not exist any more."""
 
 
 def carry_out(items: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
-    """Do for each partition what its task asks. Partitions are left out that were not reached before this
-    process could not say any more that it is the owner.
+    """Carry out each partition's task. The result omits partitions that were not reached while this process
+    was surely the owner.
     """
     results: Results = {}
     lost: set[int] = set()  # nodes that have not answered: nobody waits for them twice
@@ -126,7 +127,7 @@ def carry_out(items: Sequence[PartitionTask], coordinators: ShareCoordinators) -
 def _located(
     items: Sequence[PartitionTask], coordinators: ShareCoordinators, results: Results
 ) -> list[tuple[int, PartitionTask]]:
-    """Return the items with the node of their coordinator. Those without one have a result."""
+    """Return the items with the nodes of their coordinators. Add results for items without one."""
     located: list[tuple[int, PartitionTask]] = []
     is_lost = False
     for batch in _chunks(items):
@@ -146,7 +147,7 @@ def _located(
 
 
 def _initialize(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
-    """Read what is recorded, and initialize what has no state of the task's epoch."""
+    """Read the recorded states, and initialize the partitions that have no state of the task's epoch."""
     recorded = coordinators.read(node_id, [item.key for item in batch])
     results: Results = {}
     wanted: list[PartitionTask] = []
@@ -167,7 +168,7 @@ def _initialize(node_id: int, batch: Sequence[PartitionTask], coordinators: Shar
 
 
 def decide(item: PartitionTask, summary: RecordedState) -> Result | None:
-    """Return the result for a partition with this recorded state. None: it has to be initialized.
+    """Return the result for a partition with this recorded state, or None if it has to be initialized.
 
     An equal state epoch is this very state, because an epoch is never used for two (row SP16). Any other was
     recorded by another coordinator of the group. It has how far the group is, so it is left as it is, unless
@@ -189,7 +190,9 @@ def decide(item: PartitionTask, summary: RecordedState) -> Result | None:
 
 
 def _delete(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
-    """Delete the state. That of a topic that is gone counts as deleted: the coordinator deletes it itself."""
+    """Delete the state. The state of a deleted topic counts as deleted, because the coordinator deletes it
+    itself.
+    """
     keys = [item.key for item in batch]
     codes = _change(batch, lambda: coordinators.delete(node_id, keys))
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -209,7 +212,7 @@ def _delete(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoo
 def _change(
     items: Sequence[PartitionTask], send: Callable[[], Mapping[SharePartition, int]]
 ) -> dict[SharePartition, int | NoOutcome]:
-    """Return the answers to a change. A change without an answer is of unknown fate if it was sent."""
+    """Send a change, and return its answers. If a change was sent and not answered, its fate is unknown."""
     if not items:
         return {}
     try:
@@ -220,8 +223,8 @@ def _change(
 
 
 def _end_or_again(key: SharePartition, code: int) -> Result:
-    """Return the end of a partition with this answer. An error that passes is none, and neither is a
-    permission that the service lacks: it may be granted.
+    """Return the outcome of a partition with this answer. A transient error is no outcome, and neither is a
+    missing permission, which may be granted.
     """
     is_open = code in RETRIABLE or code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return NoOutcome(code) if is_open else _outcome(key, code)
@@ -232,7 +235,7 @@ def _outcome(key: SharePartition, code: int = ErrorCode.NONE) -> ShareStateParti
 
 
 def _batches(located: list[tuple[int, PartitionTask]]) -> Iterator[tuple[int, Sequence[PartitionTask]]]:
-    """Batches of one coordinator and group, and of one kind."""
+    """Yield batches of one coordinator and group, with deletions apart from initializations."""
 
     def place(one: tuple[int, PartitionTask]) -> tuple[int, str, bool]:
         node_id, item = one

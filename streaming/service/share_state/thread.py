@@ -35,8 +35,8 @@ log = structlog.get_logger()
 
 
 class ShareStateThread(FollowerThread):
-    """Carries out tasks until stopped. A thread of the coordinator's process. It continues when a broker is
-    unreachable. `summary` is what it last saw.
+    """A thread of the coordinator's process that carries out tasks until stopped. It continues when a broker
+    is unreachable. `summary` is the last known state.
 
     `may_change` says whether this process is the owner of the topics right now (row SP18). A task that was
     open before the start waits `settle_s`, because a broker may still process what the last owner sent. What
@@ -112,7 +112,9 @@ class ShareStateThread(FollowerThread):
                 log.warning("a view of a group cannot be read", error=str(error))
 
     def _carry_out(self, items: list[PartitionTask], tasks: OpenTasks) -> None:
-        """Carry out what is due. A connection that was lost is made anew the next time. Raises KafkaError."""
+        """Carry out the due items. A connection that was lost is made again the next time. Raises
+        KafkaError.
+        """
         if not items:
             return
         results = carry_out(items, self._connected())
@@ -121,8 +123,8 @@ class ShareStateThread(FollowerThread):
             self._disconnect()
 
     def _check(self, tasks: OpenTasks) -> None:
-        """Look at the start whether the permission is missing, and again while it is. Raises KafkaError,
-        Lost.
+        """Check at the start if the permission is missing, and again while it is. Raises KafkaError,
+        NoAnswer.
         """
         now_s, were_refused = time.monotonic(), self._counts.refused
         if self._checked_s is not None and not (were_refused and now_s - self._checked_s > _CHECK_PAUSE_S):

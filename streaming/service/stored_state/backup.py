@@ -52,7 +52,8 @@ def back_up(checkpoint: Checkpoint, spark: SparkSession, path: Path) -> tuple[He
 
 
 def continue_from(header: Header, old: Checkpoint, cluster: Cluster = no_cluster) -> tuple[Continuation, int]:
-    """What the coordinator of the old checkpoint did after a backup, and the time of this look in ms.
+    """Return what the coordinator of the old checkpoint did after a backup, and the time in ms as of which
+    this is complete.
 
     The folder of the old checkpoint is locked. The cluster is asked only where its last plan is damaged.
     Raises NotContinued, FolderError, KafkaError.
@@ -73,7 +74,7 @@ def continue_from(header: Header, old: Checkpoint, cluster: Cluster = no_cluster
 
 
 def _known_by(record: OwnerRecord, batch: int) -> OwnerRecord:
-    """What the record says of batches up to this one."""
+    """Return the record without the entries of batches after this one."""
     return replace(
         record,
         epochs=[epoch for epoch in record.epochs if epoch.from_batch <= batch],

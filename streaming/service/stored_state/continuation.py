@@ -1,4 +1,4 @@
-"""What a coordinator did after a batch, as one planned batch that gives the same outcome.
+"""The work of a coordinator after a batch, as one planned batch with the same outcome.
 
 The outcome is a function of the log, of the configurations and of the outages, however the log is cut into
 batches (docs/decisions/0001-time.md). So the batches since can run again as one: with the ends and the
@@ -113,17 +113,17 @@ Cluster: TypeAlias = Callable[[], AbstractContextManager[ClientConfig | None]]
 
 
 def no_cluster() -> AbstractContextManager[ClientConfig | None]:
-    """Nothing to ask."""
+    """Return a context without a cluster."""
     return nullcontext()
 
 
 class NotContinued(RuntimeError):
-    """The batches since cannot become one. The message says what to do."""
+    """The batches after the given one cannot become one batch. The message says what to do."""
 
 
 @dataclass(frozen=True)
 class Continuation:
-    """What follows the committed batch `batch`, by the numbers of the checkpoint.
+    """The work after the committed batch `batch`, by the numbers of the checkpoint.
 
     `planned` is batch `batch` + 1, None if nothing follows; `last` was the last planned batch. `record` has
     the configurations and outages, where batch `batch` + 1 stands for all since.
@@ -138,7 +138,7 @@ class Continuation:
 def continuation(
     checkpoint: Checkpoint, batch: int, committed: PlannedBatch, cluster: Cluster = no_cluster
 ) -> Continuation:
-    """Return what follows a committed batch, which has read `committed`. The coordinator must not run.
+    """Return the work after a committed batch, which has read `committed`. The coordinator must not run.
 
     The cluster is asked only where the last plan is damaged: `cluster` gives its address, or None.
     Raises NotContinued, FolderError, KafkaError.
@@ -193,8 +193,8 @@ def renumbered_epochs(epochs: Iterable[Epoch], batch: int, last: int) -> list[Ep
 
 
 def renumbered_outages(outages: Iterable[KnownOutage], batch: int, last: int) -> list[KnownOutage]:
-    """Return the outages of the same. One that no planned batch knows is left out: the next start makes it
-    anew.
+    """Return the outages, renumbered in the same way. An outage that no planned batch knows is omitted,
+    because the next start records it again.
     """
     return [replace(o, from_batch=min(o.from_batch, batch + 1)) for o in outages if o.from_batch <= last]
 
@@ -207,7 +207,7 @@ class KnownPlan(NamedTuple):
 
 
 def intact_plan(checkpoint: Checkpoint, batch: int, topic: str) -> KnownPlan | None:
-    """What a batch read, None if its plan is damaged or removed."""
+    """Return the offsets that a batch read, or None if its plan is damaged or removed."""
     if checkpoint.files.local and not is_intact(checkpoint.files.local / SPARK / "offsets" / str(batch)):
         return None
     try:

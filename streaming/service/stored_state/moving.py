@@ -1,4 +1,4 @@
-"""Moves the state of a coordinator into a new folder: export into a file, and import of that file.
+"""The move of a coordinator's state into a new folder: export into a file, and import of that file.
 
 docs/recovery.md, "Moving the state", is the description for users.
 """
@@ -125,7 +125,7 @@ def identity_for(
     state_partitions: int | None = None,
     continued_at_ms: int | None = None,
 ) -> Identity:
-    """Return the identity of the new folder. What is None stays as the state has it.
+    """Return the identity of the new folder. A parameter that is None keeps the state's own value.
 
     `continued_at_ms` is the time at which the old folder's coordinator was seen to be stopped, if the new
     folder continues after what that one did (`streaming.service.stored_state.continuation`).
@@ -237,7 +237,9 @@ def _renumbered_outages(outages: list[KnownOutage], batch: int) -> list[KnownOut
 
 
 def _renumbered_epochs(epochs: list[Epoch], batch: int) -> list[Epoch]:
-    """Return the configurations of the same. A group that rests may have to go through earlier ones."""
+    """Return the configurations, where this batch becomes batch 0. A group at rest may still need earlier
+    ones.
+    """
     return [replace(e, from_batch=max(0, e.from_batch - batch)) for e in epochs]
 
 

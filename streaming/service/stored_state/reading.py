@@ -1,4 +1,4 @@
-"""Reads the state of a checkpoint, also while a coordinator works on it.
+"""The state of a checkpoint, read also while a coordinator works on it.
 
 Nothing is locked and nothing is written. Spark's files of a committed batch do not change; they are removed
 when the batch is old (`minBatchesToRetain`).

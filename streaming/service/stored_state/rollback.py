@@ -1,4 +1,5 @@
-"""Takes a checkpoint back to an earlier batch. Every request since is handled again, with the same outcome.
+"""The rollback of a checkpoint to an earlier batch. Every later request is handled again, with the same
+outcome.
 
 The new checkpoint is made beside the old one and takes its place by two renames. The old one is kept whole.
 """
@@ -95,7 +96,7 @@ def roll_back(
 
 
 def _chosen(checkpoint: Checkpoint, spark: Path, to_batch: int | None) -> int:
-    """Return the batch to go back to, which is intact."""
+    """Return the batch to go back to. It is intact."""
     for path in _needed_always(spark):
         if not is_intact(path):
             raise RollbackRefused(
@@ -126,7 +127,7 @@ def _chosen(checkpoint: Checkpoint, spark: Path, to_batch: int | None) -> int:
 
 
 def _needed_always(spark: Path) -> list[Path]:
-    """Return the files that are not of a batch: the state's schemas.
+    """Return the files that every batch needs: the state's schemas.
 
     The query may have a new id, and Spark reads the source's first offsets for batch 0 only.
     """
@@ -147,7 +148,7 @@ def _is_batch_intact(checkpoint: Checkpoint, spark: Path, stores: Iterable[State
 
 
 def _is_sound(checkpoint: Checkpoint, spark: Path, stores: Iterable[StateStore], batch: int) -> bool:
-    """Return True if Spark can go on from its newest committed batch as it is."""
+    """Return True if Spark can continue from its newest committed batch without a rollback."""
     topic, last = checkpoint.identity().requests_topic, checkpoint.last_batch("offsets")
     is_planned = is_intact(spark / _QUERY_ID) and intact_plan(checkpoint, last, topic) is not None
     return is_planned and not any(store.damaged_snapshots(batch + 1) for store in stores)

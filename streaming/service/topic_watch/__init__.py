@@ -1,3 +1,1 @@
-"""What the service tells groups about the cluster's topics: which were deleted or changed, which a pattern
-matches.
-"""
+"""The reports to groups on the cluster's topics: deletions, changes, and the matches of patterns."""

@@ -31,7 +31,7 @@ LOOK_MAX_S = 1.0
 
 
 class ClusterTopics(Struct, frozen=True):
-    """One look at the cluster's metadata, at `at_ms`.
+    """The cluster's metadata at one poll, at `at_ms`.
 
     `images` are by name, None for a name that no topic has. A topic whose state is uncertain is left out.
     `listed` are the names of all topics that exist, None if they were not requested, and `internal` those
@@ -45,8 +45,8 @@ class ClusterTopics(Struct, frozen=True):
 
 
 class _Result(Struct, frozen=True):
-    """What a pattern matches. `seen` is set for a pattern whose topics members' gateways filter: the digest
-    of all that it matches. `topics` are then only those that the group knows by a look.
+    """The topics that a pattern matches. `seen` is set for a pattern whose topics members' gateways filter:
+    the digest of all matches. `topics` are then only those that the group knows from a gateway.
     """
 
     topics: list[str]
@@ -59,7 +59,8 @@ GroupUpdate = TopicMetadata | RegexResolved
 
 
 class GroupTopics:
-    """Reads records of the groups topic and looks at the cluster. Decides which groups get which record.
+    """The topics and patterns of all groups, compared with the cluster. It decides which groups get which
+    record.
 
     Topics in `internal`, and those that brokers mark so, match no pattern.
     """
@@ -120,8 +121,8 @@ class GroupTopics:
 
     @property
     def is_waiting(self) -> bool:
-        """Return True if a look is due at once: since the last one, a group has been given something to wait
-        for, or the last one had no time for all groups.
+        """True if a poll is due at once: since the last one, a group has got something to wait for, or the
+        last one had no time for all groups.
         """
         return bool(self._new) or not self._is_complete
 
@@ -216,7 +217,7 @@ class GroupTopics:
         return cluster.listed is None or all(self._matches.of(p) is not None for p in view.patterns)
 
     def _differences(self, view: GroupView, images: Images) -> dict[str, TopicImage | None] | None:
-        """Return the topics that the group knows otherwise, None without any."""
+        """Return the topics whose images differ from those that the group knows, or None."""
         topics = view.topics
         differing = (
             name
@@ -243,8 +244,8 @@ class GroupTopics:
         return name in self._seen and self._seen[name] is None
 
     def _results(self, view: GroupView, cluster: ClusterTopics) -> dict[str, _Result] | None:
-        """What each of the group's patterns matches, None if that has changed for none of them, or is not
-        known yet.
+        """Return the matches of each of the group's patterns, or None if none of them has changed, or if they
+        are not known yet.
         """
         if not view.patterns or not self._are_matched(view, cluster) or cluster.listed is None:
             return None
@@ -271,8 +272,8 @@ class GroupTopics:
         return _Result(names, seen)
 
     def _may_exist(self, view: GroupView, name: str, images: Images) -> bool:
-        """Return True if the group may keep a topic that a gateway looked at. The coordinator may have fewer
-        rights than the gateway: a topic that it does not see is there, unless the brokers say that it is not.
+        """Return True if the group may keep a topic that a gateway has seen. The coordinator may have fewer
+        rights than the gateway, so a topic that it does not see exists unless the brokers say otherwise.
         """
         if images.get(name) is not None:
             return True
@@ -280,7 +281,7 @@ class GroupTopics:
         return view.topics.get(name) is not None and not is_gone
 
     def _are_doubtful(self, names: list[str], pattern: str) -> bool:
-        """Return True if one of these topics is absent from this look alone, or has an error."""
+        """Return True if one of these topics is absent only from this poll, or has an error."""
         matched = self._matches.of(pattern)
         absent = set(names).difference(() if matched is None else matched.topics)
         return any(self._listed is None or name in self._listed for name in absent)
@@ -288,8 +289,9 @@ class GroupTopics:
     def _names_of(
         self, view: GroupView, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
     ) -> list[str]:
-        """What the pattern matches, and of its last result the topics that may still exist: with an error, or
-        absent from this look alone. A pattern that had a result and has an error now keeps it.
+        """Return the matches of the pattern, and those topics of its last result that may still exist: topics
+        with an error, or absent only from this poll. A pattern that had a result and has an error now keeps
+        it.
         """
         matched = self._matches.of(pattern)
         assert matched is not None, "the patterns of the group are matched"
@@ -356,7 +358,7 @@ class GroupTopics:
         return content
 
     def not_sent(self, messages: list[GroupUpdate]) -> None:
-        """These records could not be sent, so they are due at once."""
+        """Make these records due at once, because they could not be sent."""
         for message in messages:
             if isinstance(message, TopicMetadata):
                 self._metadata_sent.not_sent(message.group_id)

@@ -1,4 +1,6 @@
-"""What the topic watcher reads of the groups topic: what each group knows of topics and waits for. No IO."""
+"""The views of groups as the topic watcher needs them: the topics that each group knows and waits for.
+No IO.
+"""
 
 from collections.abc import Iterator, Mapping
 from sys import intern
@@ -40,8 +42,8 @@ class _GroupRecord(Struct, frozen=True):
 
 
 class GroupView(Struct, frozen=True):
-    """What a group knows and waits for. `checked_regexes` are the patterns that its members' gateways look
-    at, with the digest of what they saw.
+    """The topics and patterns that a group knows and waits for. `checked_regexes` are the patterns that its
+    members' gateways match, with the digest of their matches.
     """
 
     topics: dict[str, TopicImage | None] = field(default_factory=dict)
@@ -70,15 +72,15 @@ _group_record = msgspec.json.Decoder(_GroupRecord)
 
 
 class GroupViews:
-    """Reads records. The views share the names and the images of topics, because many groups may know many
-    topics.
+    """A decoder of the groups' views. The views share the names and the images of topics, because many groups
+    may know many topics.
     """
 
     def __init__(self) -> None:
         self._shared: dict[TopicImage, TopicImage] = {}
 
     def read(self, value: bytes) -> GroupView | None:
-        """What the group needs, None if it needs nothing. Raises one of
+        """Return the view of a group, or None if the group needs no topics. Raises one of
         `kafka_why.contract.codec.UNREADABLE`.
         """
         record = _group_record.decode(value)

@@ -34,7 +34,7 @@ class _Sent(Struct, Generic[Content], frozen=True):
 
 
 class Resend(Generic[Content]):
-    """The last record of each group, and so whether the next one is due.
+    """The last record of each group, which decides when the next one is due.
 
     Other content is due `apart_s` after the last record, the same content after a pause. The clock of `now_s`
     (seconds) never goes back.
@@ -59,7 +59,7 @@ class Resend(Generic[Content]):
         return now_s >= (last.again_at_s if last.content == content else last.at_s + self._apart_s)
 
     def sent(self, group_id: str, content: Content, now_s: float) -> None:
-        """The group gets a record of this content now."""
+        """Record that the group gets a record of this content now."""
         last = self._sent.get(group_id)
         pause_s = FIRST_PAUSE_S
         if last is not None and last.content == content:
@@ -67,7 +67,7 @@ class Resend(Generic[Content]):
         self._sent[group_id] = _Sent(content, now_s, now_s + pause_s, pause_s)
 
     def not_sent(self, group_id: str) -> None:
-        """The group's last record could not be sent, so the next one is due at once."""
+        """Make the group's next record due at once, because the last one could not be sent."""
         self._sent.pop(group_id, None)
 
 
@@ -81,8 +81,8 @@ Images = Mapping[str, TopicImage | None]
 
 
 def is_in_doubt(before: Images, now: Images) -> bool:
-    """Return True if a topic that one look showed is gone, or has another id, in the next look. A third look
-    makes sure, because a broker may lag.
+    """Return True if a topic of one poll is gone, or has another id, in the next poll. A third poll makes
+    sure, because a broker may lag.
     """
     known = ((name, image.id) for name, image in before.items() if image is not None)
     return any(name in now and _id_of(now[name]) != known_id for name, known_id in known)
@@ -102,7 +102,9 @@ _offset_row = msgspec.json.Decoder(_OffsetRow)
 
 
 class OffsetTopics:
-    """Reads records of the offsets topic and images of the topics. Decides which groups get which record."""
+    """The topics of all groups' offsets, compared with the cluster. It decides which groups get which
+    record.
+    """
 
     def __init__(self) -> None:
         # By group and topic: the topic id of each partition's offset, None if unknown. Ids are text, because
@@ -150,7 +152,7 @@ class OffsetTopics:
         return [self._record(group_id, topics, now_s) for group_id, topics in islice(due, GROUPS_AT_ONCE)]
 
     def _differences(self, images: Images) -> Iterator[tuple[str, dict[str, TopicImage | None]]]:
-        """Yield, by group, its topics whose offsets do not fit."""
+        """Yield each group with its topics whose offsets are of another topic id, or of a deleted topic."""
         ids = {name: None if image is None else str(image.id) for name, image in images.items()}
         for group_id, topics in self._ids.items():
             differing = (
@@ -166,6 +168,6 @@ class OffsetTopics:
         return TopicMetadata(group_id=group_id, topics=topics)
 
     def not_sent(self, messages: list[TopicMetadata]) -> None:
-        """These records could not be sent, so they are due at once."""
+        """Make these records due at once, because they could not be sent."""
         for message in messages:
             self._resend.not_sent(message.group_id)

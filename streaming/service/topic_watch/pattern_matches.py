@@ -1,4 +1,4 @@
-"""The topics that patterns match, kept from one look at the cluster's topics to the next. No IO."""
+"""The topics that patterns match, cached from one poll of the cluster's topics to the next. No IO."""
 
 from collections.abc import Callable, Collection, Iterable
 
@@ -16,15 +16,15 @@ class Matched(Struct, frozen=True):
 
 
 class _Kept(Struct, frozen=True):
-    """What a pattern matches among these topics."""
+    """The matches of a pattern among these topics."""
 
     matched: Matched
     among: frozenset[str]
 
 
 class PatternMatches:
-    """What patterns match among the topics of the last look. Topics in `internal` match no pattern, nor do
-    Kafka's internal ones.
+    """The matches of patterns among the topics of the last poll. Topics in `internal` match no pattern, nor
+    do Kafka's internal ones.
 
     A pattern that many groups have is matched once. When topics come, only these are matched: a cluster with
     10,000 topics and 1,000 patterns needs 10 million matches at first, and 1,000 for one more topic.

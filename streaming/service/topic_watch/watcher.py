@@ -45,8 +45,8 @@ log = structlog.get_logger()
 
 
 class TopicWatcher(FollowerThread):
-    """Watches until stopped. A thread of the coordinator's process. It continues when a broker is
-    unreachable.
+    """A thread of the coordinator's process that watches the topics until stopped. It continues when a broker
+    is unreachable.
 
     It checks the topics every `interval_ms`, more rarely if a check takes long. It reports a deleted topic at
     the second check, which follows at once.
@@ -163,7 +163,7 @@ def _names(messages: Sequence[GroupUpdate]) -> list[str]:
 
 
 def _images(described: list[dict[str, Any]]) -> dict[str, TopicImage | None]:
-    """Return the images of topics in a Metadata response. A topic with an error is left out, unless the error
+    """Return the images of topics in a Metadata response. A topic with an error is omitted, unless the error
     is that it does not exist.
     """
     images: dict[str, TopicImage | None] = {}

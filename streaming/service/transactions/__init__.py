@@ -1,1 +1,1 @@
-"""What the service tells groups about transactions: how the transactions of their pending offsets ended."""
+"""The reports to groups on the outcomes of the transactions of their pending offsets."""

@@ -1,4 +1,4 @@
-"""The follower of transactions: it tells groups how the transactions of their pending offsets ended.
+"""The follower of transactions: it sends groups the outcomes of the transactions of their pending offsets.
 
 It reads the open entries from the transactions topic and the outcomes from the markers topic. It appends a
 TransactionMarker to the requests topic for each group concerned, so that this topic stays the only input of a
@@ -70,7 +70,9 @@ class EarlyPending:
             self._since_s.setdefault(key, now_s)
 
     def forget_old(self, now_s: float) -> None:
-        """Leave what has been pending for too long to the topic."""
+        """Drop the transactions that have been pending for KEPT_S, and leave them to the follower of the
+        topic.
+        """
         for key, since_s in list(self._since_s.items()):
             if now_s - since_s < KEPT_S:
                 return
@@ -78,7 +80,9 @@ class EarlyPending:
 
 
 class ReportedTransactions(FollowerThread):
-    """Tells groups the outcomes of reported transactions until stopped. It connects at the first report."""
+    """A thread that sends groups the outcomes of reported transactions until stopped. It connects at the
+    first report.
+    """
 
     _retried = Exception  # the follower of the topic does the same, later
 
@@ -160,8 +164,8 @@ FAILING_ALARM_S = 30.0
 
 
 class TransactionsFollower(FollowerThread):
-    """Follows until stopped. A thread of the coordinator's process. It continues when a broker is
-    unreachable. `summary` is what it last saw.
+    """A thread of the coordinator's process that follows transactions until stopped. It continues when a
+    broker is unreachable. `summary` is the last known state.
     """
 
     _retried = Exception  # without this thread, offsets stay pending for ever
@@ -177,8 +181,9 @@ class TransactionsFollower(FollowerThread):
         self._reported = ReportedTransactions(client_config, layout)
 
     def report(self, key: bytes, value: bytes | None) -> None:
-        """Take a record that will be on the transactions topic with the query's next batch, so that its group
-        gets the marker sooner. Safe for threads, and never waits. Reports may be missing, or come twice.
+        """Report a record that will be on the transactions topic with the query's next batch, so that its
+        group gets the marker sooner. Safe for threads, and never waits. Reports may be missing, or come
+        twice.
         """
         self._reported.report(key, value)
 

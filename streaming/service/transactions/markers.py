@@ -1,4 +1,4 @@
-"""Reads the outcomes of transactions from the markers topic.
+"""A reader of the outcomes of transactions, from the markers topic.
 
 The outcome of a transaction is a control record. Consumers of client libraries skip control records, so the
 reader sends Fetch requests of its own, over the connections of kafka-python's admin client. It reads up to
@@ -35,8 +35,8 @@ class Marker(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """What a Fetch found. `next_offset` is the offset to read from next, `end` the high watermark, `start`
-    the first offset of the log. With `is_out_of_range` the requested offset is not in the log.
+    """The result of a Fetch. `next_offset` is the offset to read from next, `end` the high watermark, and
+    `start` the first offset of the log. With `is_out_of_range` the requested offset is not in the log.
     """
 
     markers: list[Marker]
@@ -93,14 +93,15 @@ class MarkersReader(Closeable):
 
 
 def marker_wait_ms(partitions: int, all_ms: int, least_ms: int) -> int:
-    """How long a broker holds the Fetch of each of so many partitions, which are asked one after the other:
-    `all_ms` in all, at least `least_ms` each. That is never 0: the brokers would be asked without a pause.
+    """Return how long a broker holds the Fetch of each partition, which are requested one after the other:
+    `all_ms` in all, but at least `least_ms` each, so that the brokers are never queried without a pause.
     """
     return max(least_ms, all_ms // max(1, partitions))
 
 
 def read_markers(records: bytes, offset: int) -> tuple[list[Marker], int]:
-    """Return the markers in the bytes of a Fetch response from `offset` on, and the offset to read from next.
+    """Return the markers in the bytes of a Fetch response from `offset` on, and the offset to read from
+    next.
     """
     markers: list[Marker] = []
     next_offset = offset

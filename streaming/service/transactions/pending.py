@@ -31,7 +31,7 @@ _BY_HAND = "see `groups abort-pending`"
 
 
 class Decision(NamedTuple):
-    """The marker for a group's entries of one producer, those with a position of `first_position` or more."""
+    """The marker that decides a group's entries of one producer, from the position `first_position` on."""
 
     group_id: str
     partition: int
@@ -55,7 +55,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Partition:
-    """What was read of a partition of the markers topic: all markers from `kept_from` to `position`."""
+    """The markers read from a partition of the markers topic: all of them from `kept_from` to `position`."""
 
     kept_from: int
     position: int
@@ -96,7 +96,9 @@ class PendingTransactions:
             self._look_up(entry)
 
     def _is_of_topic(self, pending: PendingTransaction) -> bool:
-        """Return True if the entry's position is one of this topic, and not of one of that name before it."""
+        """Return True if the entry's position is in this topic, and not in an earlier topic of the same
+        name.
+        """
         return pending.txn_topic_id in (None, self.topic_id)
 
     def _look_up(self, entry: _Entry) -> None:
@@ -113,8 +115,7 @@ class PendingTransactions:
             _match(entry, _since(pending.txn_position, partition.kept))
 
     def positions(self) -> dict[int, int]:
-        """Return the offset from which to read next, by partition: of those with an entry that has no marker.
-        """
+        """Return the offset to read from next for each partition that has an entry without a marker."""
         wanted = {
             entry.pending.txn_partition
             for entry in self._entries.values()
@@ -141,7 +142,7 @@ class PendingTransactions:
             _match(entry, fetched.markers)
 
     def due(self, now_s: float) -> list[Decision]:
-        """Return the requests to groups that are due now, one for each group, producer and marker."""
+        """Return the requests that are due now, one for each group, producer and marker."""
         first: dict[tuple[str, int, Marker], int] = {}
         for entry in self._entries.values():
             if entry.marker is None or entry.ask_at_s > now_s:
@@ -154,7 +155,7 @@ class PendingTransactions:
         return [Decision(group, number, lowest, marker) for (group, number, marker), lowest in first.items()]
 
     def summary(self, now_ms: int) -> TransactionsSummary:
-        """What operators see at this time of the wall clock."""
+        """Return what operators see at this time of the wall clock."""
         ages_ms = [now_ms - entry.pending.at_ms for entry in self._entries.values()]
         return TransactionsSummary(
             len(self._entries),
@@ -196,7 +197,7 @@ class PendingTransactions:
         ]
 
     def _lose(self, number: int, missing_to: int) -> None:
-        """The markers before this offset are gone: an entry before it may be any transaction's."""
+        """Mark the undecided entries before this offset as lost, because markers there were deleted."""
         for entry in self._undecided(number):
             entry.is_lost = entry.pending.txn_position < missing_to
 
@@ -208,7 +209,8 @@ class PendingTransactions:
 
 
 def _since(position: int, kept: deque[Marker]) -> Iterable[Marker]:
-    """Return the kept markers from this position on. It reads no others: nearly all entries are at the end.
+    """Return the kept markers from this position on. Only these are read, because nearly all entries are near
+    the end.
     """
     tail = list(takewhile(lambda marker: marker.offset >= position, reversed(kept)))
     return reversed(tail)
