@@ -38,13 +38,12 @@ from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.page.app import app
-from kafka_why.page.courses import Courses
 from kafka_why.page.fleet import Fleet
-from kafka_why.page.histories import Histories
+from kafka_why.page.histories import Courses, Histories
 from kafka_why.page.overview import Overview
 from kafka_why.page.security import Access
-from kafka_why.page.service_topics import ServiceTopics
 from kafka_why.page.sources import Sources
+from kafka_why.page.topics_followers import ServiceTopics
 from kafka_why.sticky.assignor import StickyAssignor
 from kafka_why.why.history import History, entries_since
 

@@ -35,7 +35,7 @@ from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
 from gateway.watched_files import WatchedFiles
 from kafka_why.connections.address import Address
-from kafka_why.connections.client_config import ClientConfigError
+from kafka_why.connections.used_settings import ClientConfigError
 from records.topic_sizes import with_topic_sizes
 
 CLIENT_ID = "gateway"

@@ -6,6 +6,7 @@ It begins at the topics' beginnings, at their ends, at given offsets, or at a ti
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing
 from enum import Enum
 from functools import cache
 from typing import Any, TypeAlias
@@ -314,11 +315,8 @@ def names_on(client_config: ClientConfig) -> NamesById:
 
 
 def _names(client_config: ClientConfig) -> dict[bytes, str]:
-    admin = kafka_clients.admin(
-        client_config, bootstrap_timeout_ms=_TIMEOUT_MS, request_timeout_ms=_TIMEOUT_MS
-    )
-    try:
+    with closing(
+        kafka_clients.admin(client_config, bootstrap_timeout_ms=_TIMEOUT_MS, request_timeout_ms=_TIMEOUT_MS)
+    ) as admin:
         topics: list[dict[str, Any]] = admin.describe_topics()
-    finally:
-        admin.close()
     return {UUID(str(topic["topic_id"])).bytes: topic["name"] for topic in topics}

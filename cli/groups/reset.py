@@ -21,10 +21,9 @@ from kafka_why.cli.parameters import INT64, ParsedOption
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.error_text import error_text
-from kafka_why.groups.log_offsets import LogOffsets
+from kafka_why.groups.gather import LogOffsets
 from kafka_why.groups.render import ResetRow, reset_table
-from kafka_why.groups.selection import TopicChoice, parse_topic
-from kafka_why.groups.time_formats import parse_datetime_ms, parse_duration_ms
+from kafka_why.groups.selection import TopicChoice, parse_datetime_ms, parse_duration_ms, parse_topic
 from operations.admin.plan_file import PlanFileError, export_plan, read_plan
 from operations.admin.prepare import prepare_reset
 from operations.admin.requests import GroupRequests

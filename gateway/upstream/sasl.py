@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from kafka.net.sasl import get_sasl_mechanism
 from kafka.net.sasl.scram import ScramClient
 
-from kafka_why.connections.client_config import ClientConfigError
+from kafka_why.connections.used_settings import ClientConfigError
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """The mechanisms that the gateway can use, and whose names of users it can read from a client's exchange."""

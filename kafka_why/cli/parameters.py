@@ -12,7 +12,8 @@ import click
 
 from kafka_why.cli.output import configure_logs
 from kafka_why.connections.address import Address, check_plaintext, parse_host, parse_servers
-from kafka_why.connections.client_config import ClientConfig, ClientConfigError
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.used_settings import ClientConfigError
 from kafka_why.numbers import INT32_MAX, INT64_MAX, parse_decimal, parse_whole_number
 
 if TYPE_CHECKING:

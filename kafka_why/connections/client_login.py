@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from kafka_why.connections.client_tls import TRUSTED, read_tls, read_trusted
-from kafka_why.connections.msk_iam import IamLogin, region_of
-from kafka_why.connections.oauth_tokens import TokenLogin
+from kafka_why.connections.oauth_tokens import IamLogin, TokenLogin, region_of
 from kafka_why.connections.used_settings import JAVA_CLASS, ClientConfigError, UsedSettings
 
 # `sasl.jaas.config`: the login module of a client and its options, as Kafka's clients in Java read them.

@@ -1,12 +1,17 @@
-"""Tokens for SASL/OAUTHBEARER: from a token endpoint by client credentials, from a file, unsecured ones, or
-those of `kafka_why.connections.msk_iam`.
+"""Tokens for SASL/OAUTHBEARER: from a token endpoint by client credentials, from a file, for AWS's IAM,
+or unsecured.
 
 They are got as Kafka's clients in Java get them (KIP-768, and KIP-255 for unsecured tokens), so that one
 file of settings serves Spark's Kafka clients and those of Python.
 """
 
 import base64
+import configparser
+import hashlib
+import hmac
 import json
+import os
+import re
 import threading
 import time
 import urllib.error
@@ -18,14 +23,113 @@ from functools import cache
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlencode
 
 from kafka.errors import KafkaError
 from kafka.net.sasl.oauth import AbstractTokenProvider
 
-from kafka_why.connections import msk_iam
 from kafka_why.connections.http_exchange import exchange
-from kafka_why.connections.msk_iam import CredentialsError, IamLogin
 from kafka_why.connections.pem import client_context
+
+# Tokens for Amazon MSK's IAM access control: a request to the cluster, signed by AWS's Signature Version 4.
+# MSK takes such a token by SASL/OAUTHBEARER. The secret key stays here: the token has a signature that is
+# made with it, and ends after 15 minutes.
+
+IAM_LIFETIME_S = 900
+_SERVICE = "kafka-cluster"
+_ALGORITHM = "AWS4-HMAC-SHA256"
+_EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
+_REGION_OF_HOST = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com")
+
+
+class CredentialsError(ValueError):
+    """AWS credentials are missing. The message says where they are looked for, and has no secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class IamLogin:
+    """A login by IAM. `profile` is a section of the shared credentials file. If it is None, the environment's
+    credentials come first.
+    """
+
+    region: str
+    profile: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """An access key of AWS. `session` is the token of a temporary one."""
+
+    key_id: str = field(repr=False)
+    secret: str = field(repr=False)
+    session: str | None = field(default=None, repr=False)
+
+
+def region_of(servers: str) -> str | None:
+    """Return the region in the name of an MSK broker, or else that of the environment, or None."""
+    found = _REGION_OF_HOST.search(servers)
+    return found[1] if found else os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+
+
+def iam_credentials(login: IamLogin) -> Credentials:
+    """Return the credentials as they are now: from the environment's AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or from the shared credentials file. Raises CredentialsError.
+    """
+    if login.profile is None and "AWS_ACCESS_KEY_ID" in os.environ:
+        found = {name.lower(): value for name, value in os.environ.items() if name.startswith("AWS_")}
+        where = "the environment"
+    else:
+        path = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path.home() / ".aws" / "credentials")
+        profile = login.profile or os.environ.get("AWS_PROFILE") or "default"
+        found, where = _section(path, profile), f"[{profile}] of {path}"
+    key_id, secret = found.get("aws_access_key_id"), found.get("aws_secret_access_key")
+    if not key_id or not secret:
+        raise CredentialsError(
+            f"{where} has no aws_access_key_id and aws_secret_access_key. `aws configure export-credentials` "
+            "shows those of a role"
+        )
+    return Credentials(key_id, secret, found.get("aws_session_token") or None)
+
+
+def iam_token(region: str, credentials: Credentials, now_s: float) -> str:
+    """Return a token that is valid for IAM_LIFETIME_S."""
+    host = f"kafka.{region}.amazonaws.com"
+    at = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now_s))
+    scope = f"{at[:8]}/{region}/{_SERVICE}/aws4_request"
+    asked = {
+        "Action": f"{_SERVICE}:Connect",
+        "X-Amz-Algorithm": _ALGORITHM,
+        "X-Amz-Credential": f"{credentials.key_id}/{scope}",
+        "X-Amz-Date": at,
+        "X-Amz-Expires": str(IAM_LIFETIME_S),
+        "X-Amz-SignedHeaders": "host",
+    }
+    if credentials.session is not None:
+        asked["X-Amz-Security-Token"] = credentials.session
+    query = urlencode(sorted(asked.items()), quote_via=quote, safe="-_.~")
+    request = "\n".join(("GET", "/", query, f"host:{host}", "", "host", _EMPTY_SHA256))
+    to_sign = "\n".join((_ALGORITHM, at, scope, hashlib.sha256(request.encode()).hexdigest()))
+    key = f"AWS4{credentials.secret}".encode()
+    for part in scope.split("/"):
+        key = hmac.digest(key, part.encode(), "sha256")
+    signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
+    url = f"https://{host}/?{query}&X-Amz-Signature={signature}&User-Agent=spark-group-coordinator"
+    return base64.urlsafe_b64encode(url.encode()).decode().rstrip("=")
+
+
+def _section(path: Path, name: str) -> dict[str, str]:
+    """Return a section of an INI file, empty if there is no such file or section. Raises CredentialsError."""
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read(path)
+        return dict(parser[name]) if name in parser else {}
+    except (configparser.Error, OSError, ValueError):
+        pass
+    raise CredentialsError(f"{path} cannot be read as a file of AWS credentials")  # the cause may quote it
+
+
+# Tokens of all logins.
+
 
 TIMEOUT_S = 10.0
 # A token is replaced after this part of its life. Java's default of sasl.login.refresh.window.factor.
@@ -39,7 +143,7 @@ _MAX_ANSWER_BYTES = 1024 * 1024
 
 
 class TokenError(KafkaError):  # type: ignore[misc] # kafka-python ships no types
-    """There is no token. The message names the endpoint or the file, and no secret."""
+    """No token can be had. The message names the endpoint or the file, and no secret."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -47,8 +151,8 @@ class TokenError(KafkaError):  # type: ignore[misc] # kafka-python ships no type
 
 @dataclass(frozen=True, slots=True)
 class TokenLogin:
-    """Where tokens come from. `endpoint` is a URL, of a file too. If it is None, this process makes unsecured
-    tokens for `subject`.
+    """The source of tokens. `endpoint` is a URL, which may be that of a file. If it is None, this process
+    makes unsecured tokens for `subject`.
 
     `trusted` are the certificates (PEM) for https. If it is None, this machine's certificates are trusted.
     `extensions` are the extensions of RFC 7628.
@@ -141,10 +245,10 @@ def source_of(login: TokenLogin | IamLogin) -> TokenSource:
 def _new_token(login: TokenLogin | IamLogin, now_s: float) -> Token:
     if isinstance(login, IamLogin):
         try:
-            credentials = msk_iam.credentials_of(login)
+            credentials = iam_credentials(login)
         except CredentialsError as error:
             raise TokenError(f"no login to MSK by IAM: {error}") from None
-        return Token(msk_iam.token(login.region, credentials, now_s), now_s + msk_iam.LIFETIME_S)
+        return Token(iam_token(login.region, credentials, now_s), now_s + IAM_LIFETIME_S)
     if login.endpoint is None:
         return _unsecured(login.subject or "", now_s)
     if login.endpoint.startswith("file:"):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 
 import structlog
 from kafka import KafkaAdminClient, TopicPartition
@@ -55,22 +56,23 @@ class Follower(FollowerThread):
         super().start()
 
     def _connect_and_follow(self) -> None:
-        with TopicReader(
-            self._client_config,
-            max_record_bytes=self._layout.response_record_max_bytes,
-            timeout_ms=BROKER_TIMEOUT_MS,
-            fetch_min_bytes=_FETCH_MIN_BYTES,
-            fetch_max_wait_ms=_FETCH_MAX_WAIT_MS,
-        ) as reader:
-            admin = kafka_clients.admin(
+        with (
+            TopicReader(
                 self._client_config,
-                bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
-                request_timeout_ms=BROKER_TIMEOUT_MS,
-            )
-            try:
-                self._follow(reader, admin, self._assign(reader))
-            finally:
-                admin.close()
+                max_record_bytes=self._layout.response_record_max_bytes,
+                timeout_ms=BROKER_TIMEOUT_MS,
+                fetch_min_bytes=_FETCH_MIN_BYTES,
+                fetch_max_wait_ms=_FETCH_MAX_WAIT_MS,
+            ) as reader,
+            closing(
+                kafka_clients.admin(
+                    self._client_config,
+                    bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
+                    request_timeout_ms=BROKER_TIMEOUT_MS,
+                )
+            ) as admin,
+        ):
+            self._follow(reader, admin, self._assign(reader))
 
     def _assign(self, reader: TopicReader) -> dict[TopicPartition, int]:
         """Assign the topics to the reader. Return the current ends of the compacted topics."""
@@ -88,7 +90,8 @@ class Follower(FollowerThread):
         """Read until stopped. `behind` are the ends up to which the compacted topics must still be read."""
         while not self._stopped.is_set():
             try:
-                self._apply_records(reader)
+                for record in reader.poll(_POLL_MS):
+                    self._apply(record)
                 if behind and reader.has_read(behind):
                     behind = {}
                 if not behind:
@@ -99,11 +102,7 @@ class Follower(FollowerThread):
             else:
                 self._worked()
 
-    def _apply_records(self, reader: TopicReader) -> None:
-        for record in reader.poll(_POLL_MS):
-            self._apply_record(record)
-
-    def _apply_record(self, record: Record) -> None:
+    def _apply(self, record: Record) -> None:
         try:
             entry = self._metrics_state.apply(record.topic, record.key, record.value, record.headers)
         except UNREADABLE as error:

@@ -14,9 +14,8 @@ from kafka_why.notify.messages import Filter, Link, rebalance_message
 from kafka_why.notify.outbox import Outbox, Position
 from kafka_why.notify.rebalances import Rebalances
 from kafka_why.now import now_ms
+from kafka_why.page.cluster_followers import OffsetsFollower, PollingFollower
 from kafka_why.page.fleet import WINDOW_MS, Fleet
-from kafka_why.page.offsets_follower import OffsetsFollower
-from kafka_why.page.polling_follower import PollingFollower
 from kafka_why.stored_groups import GroupNews
 from kafka_why.stored_log import StoredLog
 from kafka_why.topic_reader import FollowerThread, Record, TopicReader

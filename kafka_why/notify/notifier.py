@@ -20,8 +20,7 @@ from kafka_why.notify.request_bodies import Shape
 from kafka_why.notify.state_file import Kept
 from kafka_why.now import now_ms
 from kafka_why.page.fleet import Fleet
-from kafka_why.page.follower import Follower
-from kafka_why.page.service_topics import ServiceFollower, ServiceTopics
+from kafka_why.page.topics_followers import Follower, ServiceFollower, ServiceTopics
 from kafka_why.service_state import StateReader
 from kafka_why.topic_reader import BrokersOwn, FollowerThread
 

@@ -12,7 +12,7 @@ from kafka_why.now import now_ms
 from kafka_why.page.coordinator import coordinator_page
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.overview import Overview
-from kafka_why.page.service_topics import ServiceTopics
+from kafka_why.page.topics_followers import ServiceTopics
 from kafka_why.service_state import StateReader
 
 POLL_INTERVAL_S = 5.0

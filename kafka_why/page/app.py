@@ -36,11 +36,10 @@ from kafka_why.page.coordinator import CoordinatorPage, coordinator_page
 from kafka_why.page.deliveries import routes as delivery_routes
 from kafka_why.page.direction import exact, finalize
 from kafka_why.page.fleet import WINDOW_MS, GroupFacts
-from kafka_why.page.group import GroupPage, group_page
+from kafka_why.page.group import GroupPage, group_page, rebalance_page
 from kafka_why.page.live import Held, LivePage
 from kafka_why.page.members import MEMBER_SORTS, By, causes_text, columns_of, sentence
 from kafka_why.page.overview import PAGE_LINES, SORTS, Protocol
-from kafka_why.page.rebalance import rebalance_page
 from kafka_why.page.rocketmq import RocketMqPage, rocketmq_page
 from kafka_why.page.security import Access, Guard
 from kafka_why.page.sources import Sources

@@ -17,7 +17,7 @@ from kafka_why.contract.service import (
     ServicePhase,
     TransactionsSummary,
 )
-from kafka_why.page.service_topics import DeadLetterLine, Pending, ServiceFacts
+from kafka_why.page.topics_followers import DeadLetterLine, Pending, ServiceFacts
 from kafka_why.page.words import thousands
 from kafka_why.service_state import Durations, ServiceState, Unreadable
 from kafka_why.why.wording import count, duration_text

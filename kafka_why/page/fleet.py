@@ -1,4 +1,4 @@
-"""What the page knows of all groups: their views, their committed offsets, and the entries of the last hour.
+"""All groups as the page knows them: their views, committed offsets, and the entries of the last hour.
 
 One thread feeds it with the records of the topics, and others read it at the same time. The lock is held for
 one record or one copy.
@@ -94,10 +94,13 @@ class Fleet:
         self._lock = threading.Lock()
         self._groups: dict[str, _Group] = {}
         self._lags = LagBook()
-        self._version = 0
-        self._last_entry_ms: int | None = None
+        self.version = 0
+        """Grows with each change of any group."""
+        self.last_entry_ms: int | None = None
+        """The time of the youngest entry."""
+        self.is_complete = False
+        """True once the topics have been read to their ends."""
         self._starts: dict[tuple[int, int], CoordinatorStarted] = {}
-        self._is_complete = False
 
     def apply(self, topic: str, key: bytes | None, value: bytes | None, now_ms: int) -> None:
         """Take one record of a topic. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
@@ -107,7 +110,8 @@ class Fleet:
             if topic == layout.groups_topic:
                 self._apply_view((key or b"").decode(), value)
             elif topic == layout.offsets_topic:
-                self._apply_commit(key or b"", value)
+                group_id = self._lags.apply_commit(key or b"", value)
+                self._touch(self._groups.setdefault(group_id, _Group()))
             elif topic == layout.events_topic:
                 self._apply_entry(value or b"", now_ms)
 
@@ -129,7 +133,7 @@ class Fleet:
             if anew:
                 group.forget_before(now_ms + WINDOW_MS)
             for entry in entries:
-                self._last_entry_ms = max(entry.at_ms, self._last_entry_ms or 0)
+                self.last_entry_ms = max(entry.at_ms, self.last_entry_ms or 0)
                 if entry.at_ms >= now_ms - WINDOW_MS:
                     group.add(entry)
             if view is not group.view:
@@ -151,7 +155,7 @@ class Fleet:
             self._lags.add_bounds(bounds, at_ms)
 
     def wanted_times(self) -> dict[Partition, int]:
-        """See `LagBook`, also for the next one."""
+        """Return the timestamps to look for, as `LagBook` does."""
         with self._lock:
             return self._lags.wanted_times()
 
@@ -162,8 +166,8 @@ class Fleet:
     def complete(self) -> None:
         """Mark the topics as read to their ends. Before, groups that were deleted may be there."""
         with self._lock:
-            if not self._is_complete:
-                self._is_complete = True
+            if not self.is_complete:
+                self.is_complete = True
                 self._touch(None)
 
     def total_entries(self) -> int:
@@ -179,21 +183,6 @@ class Fleet:
                     self._touch(group)
                 if group.is_empty and not self._lags.has_offsets(group_id):
                     del self._groups[group_id]
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether the topics have been read to their ends once."""
-        return self._is_complete
-
-    @property
-    def last_entry_ms(self) -> int | None:
-        """The time of the youngest entry."""
-        return self._last_entry_ms
-
-    @property
-    def version(self) -> int:
-        """Grows with each change of any group."""
-        return self._version
 
     def topics(self) -> set[str]:
         """The topics with a committed offset."""
@@ -211,22 +200,19 @@ class Fleet:
             return list(self._groups)
 
     def group_version(self, group_id: str) -> int | None:
-        """The version of a group, None if it is not known."""
-        with self._lock:
-            group = self._groups.get(group_id)
-            return None if group is None else group.version
+        """Return the version of a group, or None if the group is unknown."""
+        group = self._groups.get(group_id)
+        return None if group is None else group.version
 
     def entries_version(self, group_id: str) -> int:
-        """The version of a group's entries, 0 if it is not known."""
-        with self._lock:
-            group = self._groups.get(group_id)
-            return 0 if group is None else group.entries_version
+        """Return the version of a group's entries, or 0 if the group is unknown."""
+        group = self._groups.get(group_id)
+        return 0 if group is None else group.entries_version
 
     def entry_count(self, group_id: str) -> int:
-        """How many entries of a group there are."""
-        with self._lock:
-            group = self._groups.get(group_id)
-            return 0 if group is None else len(group.entries)
+        """Return the number of a group's entries."""
+        group = self._groups.get(group_id)
+        return 0 if group is None else len(group.entries)
 
     def touch(self, group_id: str) -> None:
         """Let the version of a group grow, because there is more to show of it."""
@@ -236,7 +222,7 @@ class Fleet:
                 self._touch(group)
 
     def facts(self, group_id: str) -> GroupFacts | None:
-        """What is known of a group, None if it is not known."""
+        """Return a copy of what is known of a group, or None if the group is unknown."""
         with self._lock:
             group = self._groups.get(group_id)
             if group is None:
@@ -261,15 +247,11 @@ class Fleet:
         group.ownership = None
         self._touch(group)
 
-    def _apply_commit(self, key: bytes, value: bytes | None) -> None:
-        group_id = self._lags.apply_commit(key, value)
-        self._touch(self._groups.setdefault(group_id, _Group()))
-
     def _apply_entry(self, value: bytes, now_ms: int) -> None:
         entry = decode_any_entry(value)
         if entry is None:
             return
-        self._last_entry_ms = max(entry.at_ms, self._last_entry_ms or 0)
+        self.last_entry_ms = max(entry.at_ms, self.last_entry_ms or 0)
         if entry.at_ms < now_ms - WINDOW_MS:
             return
         if isinstance(entry, CoordinatorStarted):
@@ -289,11 +271,11 @@ class Fleet:
     def _touch(self, group: _Group | None) -> None:
         if group is not None:
             group.version += 1
-        self._version += 1
+        self.version += 1
 
 
 def _ownership(group: _Group) -> Ownership:
-    """Who holds what in a group, made of its view once."""
+    """Return the holders of a group's partitions, which follow from its view once."""
     if group.ownership is None:
         group.ownership = ownership(group.view) if isinstance(group.view, GroupSnapshot) else UNKNOWN
     return group.ownership

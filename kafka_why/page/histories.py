@@ -1,17 +1,28 @@
-"""The histories of groups that somebody looks at: read from the topic once, then continued by the fleet."""
+"""The histories of groups that somebody looks at, and their courses, from which reports are made.
+
+A history is read from the topic once, then continued by the fleet. A course of 100,000 entries takes
+seconds to read and to follow. Meanwhile a reader gets the course that was made before, or a course of the
+entries of the last hour, which the fleet has.
+"""
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from kafka_why.contract.history_reader import AnyHistoryEntry
+from kafka_why.contract.kafka.history import HistoryEntry
+from kafka_why.contract.rocketmq.history import HistoryEntry as RocketMqHistoryEntry
 from kafka_why.page.fleet import MAX_ENTRIES, WINDOW_MS, Fleet
 from kafka_why.why.history import History, HistoryUnavailable
+from kafka_why.why.report import Course, course_of
 
 MAX_GROUPS = 32
-"""Histories that are kept, those that were looked at last."""
+"""Groups whose histories, and whose courses, are kept: those that were looked at last."""
 MAX_KEPT_ENTRIES = 120_000
 """Of all histories that are kept, some 1.8 kB each. The last one is kept also if it has more."""
 _FRESH_MS = WINDOW_MS // 2
@@ -32,6 +43,25 @@ class Read:
     since_ms: int
     at_ms: int
     entries_version: int = 0
+
+    @property
+    def entries(self) -> int:
+        return len(self.history.entries)
+
+
+K = TypeVar("K", "Read", "Made")
+
+
+def _remember(known: OrderedDict[str, K], group_id: str, made: K, max_entries: int) -> None:
+    """Keep what was made of a group, and forget the groups that were looked at longest ago, if there are more
+    than MAX_GROUPS, or more than `max_entries` of all.
+    """
+    known[group_id] = made
+    known.move_to_end(group_id)
+    while len(known) > 1 and (
+        len(known) > MAX_GROUPS or sum(one.entries for one in known.values()) > max_entries
+    ):
+        known.popitem(last=False)
 
 
 class Histories:
@@ -88,13 +118,7 @@ class Histories:
 
     def _keep(self, group_id: str, read: Read) -> Read:
         with self._lock:
-            self._known[group_id] = read
-            self._known.move_to_end(group_id)
-            while len(self._known) > 1 and (
-                len(self._known) > MAX_GROUPS
-                or sum(len(one.history.entries) for one in self._known.values()) > MAX_KEPT_ENTRIES
-            ):
-                self._known.popitem(last=False)
+            _remember(self._known, group_id, read, MAX_KEPT_ENTRIES)
         return read
 
 
@@ -105,3 +129,236 @@ def _later(
     names = {(entry.incarnation, entry.seq) for entry in known[-MAX_ENTRIES:]}
     later = [entry for entry in of_fleet if (entry.incarnation, entry.seq) not in names]
     return None if len(later) == len(of_fleet) >= MAX_ENTRIES else later
+
+
+# Courses: what follows from a history, made again in the background when entries came.
+
+MAX_FOLLOWED_ENTRIES = 500_000
+"""Of all courses that are kept, some 0.6 kB each. The last one is kept also if it is of more."""
+MAX_MAKING = 2
+"""Courses that are read and made at the same time. Who comes later waits, or gets an older one."""
+PART_ENTRIES = 8_000
+"""The newest ones, of which a course is made for who opens a group first: the entries of the last hour may
+take as long again. The whole history follows.
+"""
+PATIENCE_S = 0.5
+"""How long a reader waits for the whole history, if the fleet has a part of it."""
+WHOLE_AFTER_S = 1.0
+"""How long after such a part the whole is begun: the browser gets the part and its files meanwhile."""
+MANY_ENTRIES = 2_000
+"""Nobody waits for the whole history if the fleet has so many entries of it."""
+AGED_PATIENCE_S = 0.05
+"""How long a reader waits for the newest entries, if there is a course without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What was made of a group's history from `since_ms` to `until_ms`.
+
+    `course` is None for a group without an entry of Kafka's protocol. `rocketmq` has the entries if the last
+    one is of a RocketMQ group. `from_start`: the history begins with the first retained entry. `is_whole`: it
+    was read from the topic. `entries_version` is the version of the fleet's facts which it has. `entries`
+    counts the entries of the course.
+    """
+
+    course: Course | None
+    rocketmq: list[RocketMqHistoryEntry]
+    from_start: bool
+    since_ms: int
+    until_ms: int
+    entries_version: int
+    entries: int
+    is_whole: bool = True
+    ended_s: float = 0.0
+    took_s: float = 0.0
+
+    def has(self, limits_ms: tuple[int, int]) -> bool:
+        """Whether it has all that was between two times."""
+        return self.is_whole and self.since_ms <= limits_ms[0] and limits_ms[1] <= self.until_ms
+
+    def pause_s(self) -> float:
+        """How long not to make it again: that takes a third of the interpreter at most."""
+        return self.ended_s + 2 * self.took_s - time.monotonic()
+
+
+class Courses:
+    """Returns what was made of histories, to several threads."""
+
+    def __init__(self, histories: Histories, fleet: Fleet) -> None:
+        self._histories = histories
+        self._fleet = fleet
+        self._lock = threading.Lock()
+        self._threads = ThreadPoolExecutor(MAX_MAKING, thread_name_prefix="page-courses")
+        self._known: OrderedDict[str, Made] = OrderedDict()
+        self._making: dict[tuple[str, int], Future[Made]] = {}
+        self._awaited: set[str] = set()
+
+    def close(self) -> None:
+        """Make no more courses."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def made(self, group_id: str, limits_ms: tuple[int, int], now_ms: int, *, is_patient: bool) -> Made:
+        """Return what there is of a group between two times. When there is more, the fleet touches the group.
+        `is_patient`: the reader waits until nothing of this time is missing but the newest entries.
+
+        Raises HistoryUnavailable if the group is unknown, and KafkaError.
+        """
+        known = self._look_up(group_id)
+        if known is not None and known.has(limits_ms):
+            return known
+        if known is not None and known.is_whole and known.since_ms <= limits_ms[0]:
+            return self._newest(group_id, known, now_ms)
+        if is_patient:
+            return self._start(group_id, limits_ms[0], now_ms).result()
+        return self._whole_or_part(group_id, known, limits_ms[0], now_ms)
+
+    def has_newest(self, group_id: str, now_ms: int) -> bool:
+        """Whether a page of the group would have its newest entries. If not, they are being followed, and the
+        fleet touches the group when that is done.
+        """
+        known = self._look_up(group_id)
+        if known is None or not known.is_whole:
+            return True  # what comes next is awaited
+        if known.entries_version == self._fleet.entries_version(group_id):
+            return True
+        if (pause_s := known.pause_s()) > 0:
+            self._touch_after(group_id, pause_s)
+        else:
+            self._wait(group_id, self._start(group_id, known.since_ms, now_ms), 0)
+        return False
+
+    def _newest(self, group_id: str, known: Made, now_ms: int) -> Made:
+        """Return one with the newest entries; the known one if that is too early, takes long or fails."""
+        if known.entries_version == self._fleet.entries_version(group_id):
+            return known
+        if (pause_s := known.pause_s()) > 0:
+            self._touch_after(group_id, pause_s)
+            return known
+        making = self._start(group_id, known.since_ms, now_ms)
+        self._wait(group_id, making, AGED_PATIENCE_S)
+        return making.result() if making.done() and making.exception() is None else known
+
+    def _whole_or_part(self, group_id: str, known: Made | None, since_ms: int, now_ms: int) -> Made:
+        part = None
+        if known is None and self._fleet.entry_count(group_id) >= MANY_ENTRIES:
+            part = self._of_fleet(group_id, None)
+        if part is not None:
+            self._start_later(group_id, since_ms, now_ms)  # because both at once take long
+            return part
+        making = self._start(group_id, since_ms, now_ms)
+        self._wait(group_id, making, PATIENCE_S)
+        if making.done():
+            return making.result()
+        part = known if known is not None and known.is_whole else self._of_fleet(group_id, known)
+        return making.result() if part is None else part
+
+    def _start_later(self, group_id: str, since_ms: int, now_ms: int) -> None:
+        with self._lock:
+            self._awaited.add(group_id)
+        timer = threading.Timer(WHOLE_AFTER_S, self._start_unless_made, [group_id, since_ms, now_ms])
+        timer.daemon = True
+        timer.start()
+
+    def _start_unless_made(self, group_id: str, since_ms: int, now_ms: int) -> None:
+        known = self._look_up(group_id)
+        if known is None or not known.is_whole or known.since_ms > since_ms:
+            with suppress(RuntimeError):  # it was closed meanwhile
+                self._start(group_id, since_ms, now_ms)
+
+    def _wait(self, group_id: str, making: Future[Made], patience_s: float) -> None:
+        """Wait for a course. If it is not there then, the group is touched when it is."""
+        wait([making], patience_s)
+        if not making.done():
+            with self._lock:
+                self._awaited.add(group_id)
+            if making.done():  # in this moment
+                self._touch_awaited(group_id)
+
+    def _touch_after(self, group_id: str, pause_s: float) -> None:
+        with self._lock:
+            if group_id in self._awaited:
+                return
+            self._awaited.add(group_id)
+        timer = threading.Timer(pause_s, self._touch_awaited, [group_id])
+        timer.daemon = True
+        timer.start()
+
+    def _touch_awaited(self, group_id: str) -> None:
+        with self._lock:
+            is_awaited = group_id in self._awaited
+            self._awaited.discard(group_id)
+        if is_awaited:
+            self._fleet.touch(group_id)
+
+    def _look_up(self, group_id: str) -> Made | None:
+        with self._lock:
+            known = self._known.get(group_id)
+            if known is not None:
+                self._known.move_to_end(group_id)
+            return known
+
+    def _keep(self, group_id: str, made: Made) -> Made:
+        with self._lock:
+            _remember(self._known, group_id, made, MAX_FOLLOWED_ENTRIES)
+        return made
+
+    def _start(self, group_id: str, since_ms: int, now_ms: int) -> Future[Made]:
+        """Make a course, unless one that begins as early is being made."""
+        with self._lock:
+            for (other_id, other_ms), making in self._making.items():
+                if other_id == group_id and other_ms <= since_ms:
+                    return making
+            making = self._threads.submit(self._make, group_id, since_ms, now_ms)
+            self._making[group_id, since_ms] = making
+        making.add_done_callback(lambda _: self._is_made(group_id, since_ms))
+        return making
+
+    def _is_made(self, group_id: str, since_ms: int) -> None:
+        with self._lock:
+            del self._making[group_id, since_ms]
+        self._touch_awaited(group_id)
+
+    def _make(self, group_id: str, since_ms: int, now_ms: int) -> Made:
+        began_s = time.monotonic()
+        read = self._histories.read(group_id, since_ms, now_ms)
+        history = read.history
+        ours = [entry for entry in history.entries if isinstance(entry, HistoryEntry)]
+        rocketmq: list[RocketMqHistoryEntry] = []
+        if history.entries and isinstance(history.entries[-1], RocketMqHistoryEntry):
+            rocketmq = [entry for entry in history.entries if isinstance(entry, RocketMqHistoryEntry)]
+        course = None
+        if ours and not rocketmq:
+            course = course_of(
+                ours,
+                unread=history.unread,
+                from_start=history.from_start,
+                telemetry=history.telemetry,
+            )
+        made = Made(
+            course,
+            rocketmq,
+            history.from_start,
+            read.since_ms,
+            now_ms,
+            read.entries_version,
+            len(ours),
+            ended_s=time.monotonic(),
+            took_s=time.monotonic() - began_s,
+        )
+        return self._keep(group_id, made)
+
+    def _of_fleet(self, group_id: str, known: Made | None) -> Made | None:
+        """What the entries of the last hour say, None if there are none of Kafka's protocol."""
+        facts = self._fleet.facts(group_id)
+        if facts is None or not facts.entries or not isinstance(facts.entries[-1], HistoryEntry):
+            return None
+        if known is not None and known.entries_version == facts.entries_version:
+            return known
+        ours = [entry for entry in facts.entries[-PART_ENTRIES:] if isinstance(entry, HistoryEntry)]
+        course = course_of(ours, from_start=False)
+        first_ms, last_ms = ours[0].at_ms, ours[-1].at_ms
+        part = Made(course, [], False, first_ms, last_ms, facts.entries_version, len(ours), is_whole=False)
+        with self._lock:
+            if group_id not in self._known or not self._known[group_id].is_whole:
+                self._known[group_id] = part
+        return part

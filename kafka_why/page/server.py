@@ -11,18 +11,15 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import BackgroundThread, Startable
 from kafka_why.page.app import app
+from kafka_why.page.cluster_followers import OffsetsFollower, PollingFollower
 from kafka_why.page.commands import Source
-from kafka_why.page.courses import Courses
 from kafka_why.page.deliveries import NO_DELIVERIES, KeptDeliveries
 from kafka_why.page.fleet import Fleet
-from kafka_why.page.follower import Follower
-from kafka_why.page.histories import Histories
-from kafka_why.page.offsets_follower import OffsetsFollower
+from kafka_why.page.histories import Courses, Histories
 from kafka_why.page.overview import OverviewThread
-from kafka_why.page.polling_follower import PollingFollower
 from kafka_why.page.security import Access
-from kafka_why.page.service_topics import ServiceFollower, ServiceTopics
 from kafka_why.page.sources import Sources
+from kafka_why.page.topics_followers import Follower, ServiceFollower, ServiceTopics
 from kafka_why.service_state import StateReader
 from kafka_why.topic_reader import BrokersOwn
 from kafka_why.web import Tls, Web, names_of

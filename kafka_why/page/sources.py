@@ -6,13 +6,12 @@ from typing import NamedTuple
 from kafka_why.broker_groups import BrokerGroup
 from kafka_why.now import now_ms
 from kafka_why.page.commands import Source
-from kafka_why.page.courses import Courses
 from kafka_why.page.deliveries import NO_DELIVERIES, KeptDeliveries
 from kafka_why.page.fleet import Fleet
-from kafka_why.page.histories import Histories
+from kafka_why.page.histories import Courses, Histories
 from kafka_why.page.members import Members
 from kafka_why.page.overview import GroupLine
-from kafka_why.page.service_topics import ServiceTopics
+from kafka_why.page.topics_followers import ServiceTopics
 from kafka_why.service_state import StateReader
 
 

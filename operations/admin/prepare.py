@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from kafka_why.contract.kafka.history import DEAD, GroupState
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.error_text import UNKNOWN_TOPIC_OR_PARTITION
-from kafka_why.groups.gather import KnownTypes, describe_groups
+from kafka_why.groups.gather import KnownTypes, LogOffsets, describe_groups
 from kafka_why.groups.list_groups import GroupOffsets
-from kafka_why.groups.log_offsets import LogOffsets
 from kafka_why.groups.selection import TopicChoice, choose_partitions
 from operations.admin.requests import GroupRequests
 from operations.admin.reset import (

@@ -16,7 +16,7 @@ from cli import main
 from cli.processes.child import Children
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.layout import KAFKAS_OFFSETS_TOPIC
-from kafka_why.page import offsets_follower
+from kafka_why.page import cluster_followers
 from kafka_why.page.server import Page
 from kafka_why.topic_reader import BrokersOwn
 from kafka_why.web import listening_at, url_of
@@ -95,8 +95,8 @@ def shown(url: str) -> dict[str, Any]:
 def test_page_shows_every_group_after_the_fact(
     broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offsets_follower, "FIRST_MS", 0)  # so all that was before is read backwards
-    monkeypatch.setattr(offsets_follower, "SLICE_RECORDS", 12)
+    monkeypatch.setattr(cluster_followers, "FIRST_MS", 0)  # so all that was before is read backwards
+    monkeypatch.setattr(cluster_followers, "SLICE_RECORDS", 12)
     classic, epochs = new_group(), new_group()
     for group in (classic, epochs):
         with closing(member(broker, group, epochs=group == epochs)) as stays:
@@ -125,9 +125,9 @@ def test_page_shows_every_group_after_the_fact(
 def test_page_that_keeps_no_older_records_says_since_when_it_is_complete(
     broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offsets_follower, "FIRST_MS", 0)
-    monkeypatch.setattr(offsets_follower, "SLICE_RECORDS", 1)
-    monkeypatch.setattr(offsets_follower, "MAX_KEPT_BYTES", 0)
+    monkeypatch.setattr(cluster_followers, "FIRST_MS", 0)
+    monkeypatch.setattr(cluster_followers, "SLICE_RECORDS", 1)
+    monkeypatch.setattr(cluster_followers, "MAX_KEPT_BYTES", 0)
     with closing(member(broker, new_group(), epochs=False)) as there:
         share(there)
     with page_of(broker, ADMIN) as url:

@@ -18,7 +18,7 @@ import yaml
 from click.testing import CliRunner
 
 from cli import main
-from kafka_why.connections.client_settings import SETTINGS
+from kafka_why.connections.client_config import SETTINGS
 from kafka_why.why.report import report
 from kafka_why.why.rocketmq.changes import report as rocketmq_report
 from kafka_why.why.rocketmq.text import report_text as rocketmq_report_text

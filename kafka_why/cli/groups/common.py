@@ -17,7 +17,7 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.groups.gather import Answers, Describing, KnownTypes, TopicsGroups, dead
+from kafka_why.groups.gather import Answers, Describing, KnownTypes, LogOffsets, TopicsGroups, dead
 from kafka_why.groups.list_groups import (
     Committed,
     GroupOffsets,
@@ -27,7 +27,6 @@ from kafka_why.groups.list_groups import (
     list_groups,
     listed,
 )
-from kafka_why.groups.log_offsets import LogOffsets
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
 from kafka_why.observed.view import view_of
 from kafka_why.partitioner import partition_of

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from gateway.upstream.sasl import Sasl, SaslError
-from kafka_why.connections.client_config import ClientConfigError
+from kafka_why.connections.used_settings import ClientConfigError
 
 PASSWORD = "secret"
 SALT = b"salt of the user"

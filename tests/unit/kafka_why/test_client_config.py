@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kafka_why.connections.client_config import ClientConfig, ClientConfigError
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.used_settings import ClientConfigError
 
 SECRET = "k3y-0f-the-house"
 

@@ -27,9 +27,10 @@ from cryptography.hazmat.primitives.serialization import (
 from structlog.testing import capture_logs
 
 from kafka_why.cli.parameters import cluster_options
-from kafka_why.connections.client_config import ClientConfig, ClientConfigError
+from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.client_login import parse_jaas
 from kafka_why.connections.oauth_tokens import LoginTokens
+from kafka_why.connections.used_settings import ClientConfigError
 from tests.harness.certificates import Authority
 from tests.unit.kafka_why.client_files import ACCEPTED, PACKAGE, PASSWORD, SECRETS, STORE, Accepted
 from tests.unit.kafka_why.refused_client_files import REFUSED

@@ -4,9 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.client_config import (
+    PROTOCOLS,
+    ClientConfig,
+    java_settings,
+    read_security,
+    security_of,
+)
 from kafka_why.connections.client_login import LoginModule, format_jaas
-from kafka_why.connections.client_settings import PROTOCOLS, java_settings, read_security, security_of
 from kafka_why.connections.used_settings import ClientConfigError, UsedSettings
 from tests.harness.certificates import Authority
 from tests.harness.secured_broker import TOOLS, USERS, ClusterSecurity

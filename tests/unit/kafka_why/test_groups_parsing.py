@@ -8,8 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.selection import Chosen, choose_partitions, parse_states, parse_topic, parse_types
-from kafka_why.groups.time_formats import parse_datetime_ms, parse_duration_ms
+from kafka_why.groups.selection import (
+    Chosen,
+    choose_partitions,
+    parse_datetime_ms,
+    parse_duration_ms,
+    parse_states,
+    parse_topic,
+    parse_types,
+)
 from operations.admin.plan_file import PlanFileError, export_plan, parse_plan, read_plan
 
 HOUR_MS = 3_600_000

@@ -4,7 +4,7 @@ import pytest
 
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.history import EntryType
-from kafka_why.metrics.sentences import sentence
+from kafka_why.metrics.service import sentence
 from kafka_why.observed.view import view_of as observed_view_of
 from records.truncation import encode_view
 from state.kafka.protocols import view_of

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
-from kafka_why.metrics.sentences import log_sentence
+from kafka_why.metrics.service import log_sentence
 
 
 def event(event_type: EntryType, **fields: Any) -> HistoryEntry:

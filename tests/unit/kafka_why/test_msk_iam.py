@@ -10,15 +10,16 @@ import pytest
 from gateway.upstream.sasl import Sasl
 from kafka_why.connections import oauth_tokens
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.connections.msk_iam import (
-    LIFETIME_S,
+from kafka_why.connections.oauth_tokens import (
+    IAM_LIFETIME_S,
     Credentials,
     CredentialsError,
     IamLogin,
-    credentials_of,
-    token,
+    TokenError,
+    TokenSource,
+    iam_credentials,
+    iam_token,
 )
-from kafka_why.connections.oauth_tokens import TokenError, TokenSource
 
 SECRET = "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"
 SESSION = "FwoGZXIvYXdz//example+token=="
@@ -71,7 +72,7 @@ def config_of(tmp_path: Path, text: str, servers: str = HOST) -> ClientConfig:
     ],
 )
 def test_token_is_the_url_that_aws_signs(session: str | None, signed: str) -> None:
-    text = token("eu-west-1", Credentials("AKIDEXAMPLE", SECRET, session), NOW_S)
+    text = iam_token("eu-west-1", Credentials("AKIDEXAMPLE", SECRET, session), NOW_S)
     assert url_of(text) == f"{ASKED}{signed}&User-Agent=spark-group-coordinator"
     assert "=" not in text
 
@@ -90,7 +91,7 @@ def test_missing_credentials_are_told_without_secrets(
     if content is not None:
         no_credentials.write_text(content)
     with pytest.raises(CredentialsError, match=why) as raised:
-        credentials_of(IamLogin("eu-west-1"))
+        iam_credentials(IamLogin("eu-west-1"))
     assert SECRET not in repr((raised.value, raised.value.__context__))
     with pytest.raises(TokenError, match=f"no login to MSK by IAM: .*{why}"):
         TokenSource(IamLogin("eu-west-1")).token()
@@ -121,7 +122,7 @@ def test_login_by_iam_is_a_token_for_python_and_a_class_for_java(
     assert python["sasl_mechanism"] == librdkafka["sasl.mechanism"] == "OAUTHBEARER"
     given, expires_s, _, extensions = librdkafka["oauth_cb"]("")
     assert url_of(given).startswith(ASKED)
-    assert (expires_s, extensions) == (NOW_S + LIFETIME_S, {})
+    assert (expires_s, extensions) == (NOW_S + IAM_LIFETIME_S, {})
     assert python["sasl_oauth_token_provider"].token() == given
     assert given.encode() in Sasl(python).begin().auth_bytes(), "the gateway sends it, too"
     assert java == {

@@ -11,7 +11,7 @@ from kafka_why.notify.outbox import Position
 from kafka_why.notify.problems import Sources
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.overview import Overview
-from kafka_why.page.service_topics import ServiceTopics
+from kafka_why.page.topics_followers import ServiceTopics
 from tests.unit.kafka_why.page_facts import fleet_of, member, take_commit, view
 
 PARTITION = ("orders", 4)

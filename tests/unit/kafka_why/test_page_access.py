@@ -21,14 +21,13 @@ from kafka_why.credentials import Users
 from kafka_why.page import app as page_app
 from kafka_why.page.app import app
 from kafka_why.page.commands import Source
-from kafka_why.page.courses import Courses
 from kafka_why.page.fleet import Fleet
-from kafka_why.page.histories import Histories
+from kafka_why.page.histories import Courses, Histories
 from kafka_why.page.members import EMPTY
 from kafka_why.page.security import HEADERS, MAX_CREDENTIAL_CHARS, Access
 from kafka_why.page.server import is_loopback
-from kafka_why.page.service_topics import ServiceTopics
 from kafka_why.page.sources import Sources
+from kafka_why.page.topics_followers import ServiceTopics
 from kafka_why.web import MAX_CONNECTIONS, Web, listening_at, names_of
 from kafka_why.why.history import History, read_history
 

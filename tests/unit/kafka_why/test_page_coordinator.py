@@ -14,7 +14,7 @@ from kafka_why.contract.service import NO_REPLICA_STATE, ServicePhase, ServiceSt
 from kafka_why.metrics.http import HttpPort
 from kafka_why.page.coordinator import MAX_SHOWN, UNKNOWN, CoordinatorPage, coordinator_page
 from kafka_why.page.fleet import MAX_STARTS, WINDOW_MS, Fleet
-from kafka_why.page.service_topics import (
+from kafka_why.page.topics_followers import (
     MAX_DEAD_LETTERS,
     MAX_MESSAGE_CHARS,
     MAX_PENDING,

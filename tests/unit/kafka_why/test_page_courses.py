@@ -8,12 +8,11 @@ import pytest
 from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.page import courses as courses_module
 from kafka_why.page import fleet as fleet_module
+from kafka_why.page import histories as courses_module
 from kafka_why.page import histories as histories_module
-from kafka_why.page.courses import Courses, Made
 from kafka_why.page.fleet import WINDOW_MS, Fleet
-from kafka_why.page.histories import Histories
+from kafka_why.page.histories import Courses, Histories, Made
 from kafka_why.page.live import Held
 from kafka_why.why.client_telemetry import Telemetry
 from kafka_why.why.history import History, HistoryUnavailable

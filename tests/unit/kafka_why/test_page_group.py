@@ -5,8 +5,7 @@ from msgspec.structs import replace
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.page.findings import Kind
 from kafka_why.page.fleet import WINDOW_MS
-from kafka_why.page.group import GroupPage, group_page
-from kafka_why.page.rebalance import RebalancePage, rebalance_page
+from kafka_why.page.group import GroupPage, RebalancePage, group_page, rebalance_page
 from kafka_why.why.report import course_of
 from tests.harness.histories import Recorder
 from tests.unit.kafka_why.page_facts import facts, lag, member, played, view

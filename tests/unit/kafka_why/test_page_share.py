@@ -5,10 +5,9 @@ import pytest
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.observed.view import view_of as observed_view_of
 from kafka_why.page.findings import Kind
-from kafka_why.page.group import GroupPage, group_page
+from kafka_why.page.group import GroupPage, group_page, rebalance_page
 from kafka_why.page.members import of_view
 from kafka_why.page.overview import Overview
-from kafka_why.page.rebalance import rebalance_page
 from kafka_why.why.report import course_of
 from state.kafka.protocols import view_of
 from tests.harness.histories import Recorder

@@ -6,8 +6,8 @@ import re
 import pytest
 
 from embedded.jars import spark_jars
+from kafka_why.connections.client_config import SETTINGS
 from kafka_why.connections.client_login import JAAS
-from kafka_why.connections.client_settings import SETTINGS
 from streaming.query.spark_settings import (
     CHECKPOINT_FILE_MANAGER,
     CLUSTER_TASK_FAILURES,

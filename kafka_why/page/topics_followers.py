@@ -1,22 +1,28 @@
-"""What the topics say of the coordinator itself: who owns them, whether time goes on, dead letters, open
-transactions.
+"""The threads that follow the topics of a coordinator or an observer for the page.
+
+`Follower` reads views and offsets from their beginning, entries of the last hour, and the bounds of the
+logs of topics that have offsets. `ServiceFollower` reads the topics about the coordinator itself: who
+owns them, whether time goes on, dead letters, open transactions.
 """
 
 import threading
 import time
 from collections import deque
+from contextlib import closing
 
 import msgspec
 import structlog
-from kafka import TopicPartition
+from kafka import KafkaAdminClient, TopicPartition
 from msgspec import Struct
 
+from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.claims import Claim, Claims
 from kafka_why.contract.codec import UNREADABLE, PendingTransaction, is_clock_record
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.lag.brokers import LagPoller
 from kafka_why.now import now_ms
-from kafka_why.page.fleet import WINDOW_MS
+from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.topic_reader import FollowerThread, Record, TopicReader
 
 MAX_DEAD_LETTERS = 1_000
@@ -31,6 +37,8 @@ LOOK_S = 5.0
 """So long a look waits. Without a replica and without members a coordinator appends one each 2 s."""
 _BROKER_TIMEOUT_MS = 5_000
 _POLL_MS = 250
+_GROUPS_POLL_MS = 200
+TRIM_INTERVAL_S = 30.0
 
 log = structlog.get_logger()
 
@@ -262,3 +270,65 @@ class ServiceFollower(FollowerThread):
         if not self._stopped.is_set():
             clock.ends([TopicPartition(self._layout.requests_topic, 0)])  # raises if no broker answers
             self._topics.apply_clock(None)
+
+
+# Groups, their offsets and their history.
+
+
+class Follower(FollowerThread):
+    """Feeds a fleet until stopped, which takes as long as a poll of the brokers at most.
+
+    It survives that no broker is there, and reads later what it missed. `reader` is whom it reads for, in its
+    warnings.
+    """
+
+    def __init__(
+        self, client_config: ClientConfig, layout: TopicLayout, fleet: Fleet, reader: str = "page"
+    ) -> None:
+        self._client_config = client_config
+        self._layout = layout
+        self._fleet = fleet
+        super().__init__(f"{reader}-follower", f"reading for the {reader}")
+        self._lag_poller = LagPoller(fleet)
+        self._trimmed_at_s = float("-inf")
+
+    def _connect_and_follow(self) -> None:
+        sizes, timeout_ms = self._layout.response_record_max_bytes, _BROKER_TIMEOUT_MS
+        with (
+            TopicReader(self._client_config, max_record_bytes=sizes, timeout_ms=timeout_ms) as reader,
+            closing(
+                kafka_clients.admin(
+                    self._client_config, bootstrap_timeout_ms=timeout_ms, request_timeout_ms=timeout_ms
+                )
+            ) as admin,
+        ):
+            self._follow(reader, admin, self._start(reader))
+
+    def _start(self, reader: TopicReader) -> dict[TopicPartition, int]:
+        """Assign the topics to the reader. Return the offsets up to which the page is not complete."""
+        layout = self._layout
+        tables = reader.partitions_of(layout.groups_topic, layout.offsets_topic)
+        events = reader.partitions_of(layout.events_topic)
+        ends = reader.ends([*tables, *events])
+        found = reader.offsets_at(events, now_ms() - WINDOW_MS)
+        at = {partition: ends[partition] if first is None else first for partition, first in found.items()}
+        reader.start(beginning=tables, at=at)
+        return ends
+
+    def _follow(self, reader: TopicReader, admin: KafkaAdminClient, ends: dict[TopicPartition, int]) -> None:
+        behind = ends
+        while not self._stopped.is_set():
+            for record in reader.poll(_GROUPS_POLL_MS):
+                try:
+                    self._fleet.apply(record.topic, record.key, record.value, now_ms())
+                except UNREADABLE as error:
+                    log.warning("a record cannot be read", topic=record.topic, error=str(error))
+            if behind and reader.has_read(behind):
+                behind = {}
+                self._fleet.complete()
+            if not behind:
+                self._lag_poller.poll(admin)
+                if time.monotonic() - self._trimmed_at_s >= TRIM_INTERVAL_S:
+                    self._fleet.trim(now_ms())
+                    self._trimmed_at_s = time.monotonic()
+            self._worked()
