@@ -16,7 +16,7 @@ from gateway.metrics.collector import GatewayCollector
 from gateway.service import STARTUP_ERRORS, running
 from kafka_why.cli.output import configure_logs, show, show_encoded
 from kafka_why.cli.parameters import HOST, WholeNumber, cluster_options
-from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
+from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.metrics.http import HttpPort
@@ -69,7 +69,7 @@ def gateway(
         raise click.UsageError("--processes needs a port in --listen, because all processes share it")
     configure_logs()
     exit_on_signals()
-    stop = Stop()
+    stop = StopEvent()
     try:
         with (
             _serving(client_config, prefix, processes, listening, stop) as served,
@@ -105,7 +105,7 @@ def _http_port(served: ServedGateway, stop: threading.Event, host: str, port: in
 
 @contextmanager
 def _serving(
-    client_config: ClientConfig, prefix: str, processes: int, listening: Listening, stop: Stop
+    client_config: ClientConfig, prefix: str, processes: int, listening: Listening, stop: StopEvent
 ) -> Iterator[ServedGateway]:
     if processes > 1:
         with serving_processes(ProcessOptions(client_config, prefix, listening), processes, stop) as served:

@@ -26,7 +26,7 @@ from gateway.metrics.numbers import Numbers, added, without_gauges
 from gateway.net.server import CannotListen
 from gateway.service import LOOP_TIMEOUT_S, STARTUP_ERRORS, RunningGateway, running
 from kafka_why.cli.output import configure_logs
-from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
+from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.address import Address
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.topic_reader import ClientError, layout_on
@@ -152,7 +152,7 @@ class GatewayProcesses:
 
 
 @contextmanager
-def serving_processes(plan: ProcessOptions, processes: int, stop: Stop) -> Iterator[GatewayProcesses]:
+def serving_processes(plan: ProcessOptions, processes: int, stop: StopEvent) -> Iterator[GatewayProcesses]:
     """Run the gateway in this many processes, and yield it when all are ready. `stop` is set with a reason
     when one of them ends.
 
@@ -212,7 +212,7 @@ def _ready(child: _Child) -> Address:
     return Address.parse(outcome.address)
 
 
-def _watch(children: Sequence[_Child], stop: Stop) -> None:
+def _watch(children: Sequence[_Child], stop: StopEvent) -> None:
     """Fail with the reason of the first process that ends before `stop` is set."""
     by_sentinel = {child.process.sentinel: child for child in children}
     ended = connection.wait(by_sentinel)
@@ -242,7 +242,7 @@ def _serve(plan: ProcessOptions, number: int, reports: Connection, answers: Conn
     """Run a process of the gateway until it is stopped or its parent has ended."""
     configure_logs()
     exit_on_signals()
-    stop = Stop()
+    stop = StopEvent()
     try:
         security = plan.listening.security()
         layout = layout_on(plan.client_config, plan.prefix)
@@ -277,7 +277,7 @@ def _answer(gateway: RunningGateway, answers: Connection) -> None:
             answers.send((number, answer))
 
 
-def _stop_with_parent(reports: Connection, stop: Stop) -> None:
+def _stop_with_parent(reports: Connection, stop: StopEvent) -> None:
     try:
         reports.recv()
     except (EOFError, OSError):

@@ -15,13 +15,13 @@ from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from kafka_why.cli.output import configure_logs, failure_in_lines, show, tell
 from kafka_why.cli.parameters import HOST, WholeNumber, as_object, cluster_options
-from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
+from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_REQUEST_PARTITIONS, TopicLayout
 from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import DEFAULT_DATA_DIR, FolderError
 from kafka_why.metrics.batch_progress import BatchProgress
-from kafka_why.metrics.process import Readings
+from kafka_why.metrics.process import ServiceReadings
 from kafka_why.metrics.series import SeriesBounds
 from kafka_why.metrics.service import Metrics
 from kafka_why.web import WebUnavailable
@@ -160,7 +160,7 @@ def observe(options: ObserveOptions) -> None:
     are given the same --prefix. With --output-dir only SQL and `why --from-dir` read what it writes.
     """
     configure_logs()
-    stop = Stop()
+    stop = StopEvent()
     exit_on_signals()
     observer = Observer(options.observer(), on_failure=stop.set)
     with ExitStack() as stack:
@@ -200,7 +200,7 @@ def _metrics(options: ObserveOptions, observer: Observer) -> Metrics | None:
         observer.options.layout,
         options.metrics_host,
         options.metrics_port,
-        Readings(
+        ServiceReadings(
             status=lambda: observer.status.current,
             ticker_age_s=lambda: float("nan"),
             spark_restarts=lambda: observer.spark_restarts,

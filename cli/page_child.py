@@ -9,7 +9,7 @@ from msgspec import Struct
 from kafka_why.cli.output import configure_logs
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.page.commands import Source
+from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.server import Page
 
 
@@ -23,7 +23,7 @@ class PageStart(Struct, frozen=True, kw_only=True):
     listening: int
     connect_to: str
     metrics_url: str
-    log: Source
+    log: CoordinatorLog
     watches_broker: bool
 
 

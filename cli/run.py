@@ -21,11 +21,11 @@ from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
 from kafka_why.broker_groups import BrokerGroup, BrokerGroups, sentence
 from kafka_why.cli.output import configure_logs, failure_in_lines, show, show_encoded, tell
-from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
+from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import FolderError
-from kafka_why.page.commands import Source
-from kafka_why.service_folder import Folder
+from kafka_why.page.commands import CoordinatorLog
+from kafka_why.service_folder import ServiceFolder
 from kafka_why.web import WebUnavailable
 from streaming.query.jvm import SparkFailed
 from streaming.service.coordinator import Coordinator
@@ -81,7 +81,7 @@ def run(options: RunOptions) -> None:
     if options.no_gateway:
         _check_no_gateway()
     gateway = None if options.no_gateway else GatewayToStart(options.listening, options.reply_partitions)
-    stop = Stop()
+    stop = StopEvent()
     exit_on_signals()
     with ExitStack() as stack:
         stack.enter_context(watching_threads(stop.fail))
@@ -127,9 +127,11 @@ def run(options: RunOptions) -> None:
             gateway.drain()
 
 
-def _prepare(stack: ExitStack, stop: Stop, gateway: GatewayToStart | None, given: RunOptions) -> Coordinator:
+def _prepare(
+    stack: ExitStack, stop: StopEvent, gateway: GatewayToStart | None, given: RunOptions
+) -> Coordinator:
     """Return the coordinator, with the broker that it needs. The stack ends what is started here."""
-    folder = Folder(given.data_dir / "coordinator")
+    folder = ServiceFolder(given.data_dir / "coordinator")
     stack.enter_context(folder.locked())  # before anything starts, so that a second coordinator fails at once
     client_config = given.client_config
     if client_config is None:
@@ -163,7 +165,7 @@ def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:
 def _start(page: RunPage, coordinator: Coordinator, metrics_url: str, *, watches_broker: bool) -> None:
     options = coordinator.options
     connect_to = coordinator.gateway_address or str(options.client_config)
-    log = Source.of(options.client_config, options.checkpoint or str(options.folder.absolute()))
+    log = CoordinatorLog.of(options.client_config, options.checkpoint or str(options.folder.absolute()))
     page.start(
         options.client_config, options.layout, connect_to, metrics_url, log, watches_broker=watches_broker
     )

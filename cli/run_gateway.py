@@ -17,8 +17,8 @@ from gateway.metrics.numbers import Numbers
 from gateway.net.options import GatewayOptions
 from gateway.service import STARTUP_ERRORS, RunningGateway, running
 from kafka_why.contract.service import ReplicaState, ServicePhase, ServiceStatus
-from kafka_why.metrics.http import Checks, Note
-from kafka_why.metrics.process import Readings
+from kafka_why.metrics.http import CheckNote, CheckResults
+from kafka_why.metrics.process import ServiceReadings
 from kafka_why.metrics.series import SeriesBounds
 from kafka_why.metrics.service import Metrics
 from kafka_why.service_state import Durations, GatewayState, durations
@@ -89,19 +89,19 @@ class GatewayToStart:
             self._running.drain(self._listening.drain_timeout_s)
 
 
-def coordinator_checks(status: ServiceStatus, replica: ReplicaState) -> Checks:
+def coordinator_checks(status: ServiceStatus, replica: ReplicaState) -> CheckResults:
     """Return the checks of the coordinator: the query, its replica or another coordinator has to answer
     clients.
 
     The check of the replica never fails, because the query answers without one. An alarm is a note, too.
     """
-    why: str | Note | None = f"{status.phase}: {status.reason}"
+    why: str | CheckNote | None = f"{status.phase}: {status.reason}"
     if status.phase in (ServicePhase.READY, ServicePhase.STANDBY):
         why = None
     elif replica.is_answering and status.phase is not ServicePhase.STOPPED:
-        why = Note(f"{why}. The replica answers")
-    found: dict[str, str | Note | None] = {COORDINATOR: why, REPLICA: Note(replica.phrase)}
-    return found if status.alarm is None else {**found, ALARM: Note(status.alarm)}
+        why = CheckNote(f"{why}. The replica answers")
+    found: dict[str, str | CheckNote | None] = {COORDINATOR: why, REPLICA: CheckNote(replica.phrase)}
+    return found if status.alarm is None else {**found, ALARM: CheckNote(status.alarm)}
 
 
 def gateway_state(numbers: Numbers) -> GatewayState:
@@ -138,9 +138,9 @@ def metrics_and_checks(
     count the coordinator's batches from now on.
     """
 
-    def ready(exclude: Collection[str]) -> Checks:
+    def ready(exclude: Collection[str]) -> CheckResults:
         of_coordinator = coordinator_checks(coordinator.status.current, coordinator.replica())
-        found: dict[str, str | Note | None] = {} if gateway is None else {**gateway.checks(exclude)}
+        found: dict[str, str | CheckNote | None] = {} if gateway is None else {**gateway.checks(exclude)}
         return found | {name: why for name, why in of_coordinator.items() if name not in exclude}
 
     metrics = Metrics(
@@ -148,7 +148,7 @@ def metrics_and_checks(
         coordinator.options.layout,
         host,
         port,
-        Readings(
+        ServiceReadings(
             status=lambda: coordinator.status.current,
             ticker_age_s=coordinator.ticker_age_s,
             spark_restarts=lambda: coordinator.spark_restarts,

@@ -13,7 +13,7 @@ from cli.page_child import PageStart
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import Closeable
-from kafka_why.page.commands import Source
+from kafka_why.page.commands import CoordinatorLog
 from kafka_why.web import listening_at, url_of
 from streaming.query.session import LOOPBACK
 from streaming.service.backoff import backoff_s
@@ -44,7 +44,7 @@ class RunPage(Closeable):
         layout: TopicLayout,
         connect_to: str,
         metrics_url: str,
-        log: Source,
+        log: CoordinatorLog,
         *,
         watches_broker: bool = False,
     ) -> None:

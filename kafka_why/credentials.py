@@ -39,8 +39,8 @@ class InvalidEntry(ValueError):
 
 
 class ScramCredential(Struct, frozen=True):
-    """What a server stores of a password (RFC 5802, section 3): neither the password nor a key that a client
-    could use can be found from it. Its text has no part of it.
+    """A SCRAM credential, as a server stores it (RFC 5802, section 3): neither the password nor a key that a
+    client could use can be found from it. Its text has no part of it.
     """
 
     salt: bytes
@@ -77,8 +77,11 @@ class ScramCredential(Struct, frozen=True):
         return cls(salt, stored_key, server_key, int(digits))
 
     def entry(self, mechanism: str) -> str:
-        """The entry in a users file, after the name and the colon."""
-        values = (*map(_base64, (self.salt, self.stored_key, self.server_key)), str(self.iterations))
+        """Return the entry in a users file, after the name and the colon."""
+        values = (
+            *(b64encode(part).decode() for part in (self.salt, self.stored_key, self.server_key)),
+            str(self.iterations),
+        )
         return f"{mechanism}=[{','.join(map('='.join, zip(_FIELDS, values, strict=True)))}]"
 
     def __repr__(self) -> str:
@@ -116,14 +119,14 @@ class Users:
         return (*(["PLAIN"] if self._passwords else []), *sorted(self._salted))
 
     def has_password(self, name: str, password: bytes) -> bool:
-        """Whether the user has this password. It takes the same time if there is no such user."""
+        """Return True if the user has this password. It takes the same time if there is no such user."""
         expected = self._passwords.get(name)
         is_equal = hmac.compare_digest(_digest(password), expected or _digest(b""))
         return is_equal and expected is not None
 
     def credential(self, mechanism: str, name: str) -> tuple[ScramCredential, bool]:
-        """The user's credential, and whether the user exists. A user that does not exist has a credential
-        too, the same at each call, so that its client gets a salt as any other.
+        """Return the user's credential, and whether the user exists. A user that does not exist has a
+        credential too, the same at each call, so that its client gets a salt as any other.
         """
         found = self._scram[mechanism].get(name)
         unknown = self._unknown[mechanism].credential(name, mechanism)
@@ -166,10 +169,6 @@ class _Unknown:
         return ScramCredential(salt[: self._salt_bytes], key, key, self._iterations)
 
 
-def _base64(data: bytes) -> str:
-    return b64encode(data).decode()
-
-
 def _digest(password: bytes) -> bytes:
-    """Equal sizes, so that a comparison does not show the size of a password."""
+    """Return a hash of a fixed size, so that a comparison does not reveal the length of a password."""
     return hashlib.sha256(password).digest()

@@ -1,4 +1,4 @@
-"""What a `with` block ends."""
+"""Base classes of objects that a `with` block ends."""
 
 import threading
 from abc import ABC, abstractmethod

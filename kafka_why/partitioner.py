@@ -13,12 +13,12 @@ REMEMBERED_MAX_CHARACTERS = 256
 
 
 def hash_of(group_id: str) -> int:
-    """The hash of a group id, of which `partition_of` is the remainder. It takes some 20 us."""
+    """Return the hash of a group id, of which `partition_of` is the remainder. It takes some 20 us."""
     return int(murmur2(group_id.encode()) & 0x7FFFFFFF)
 
 
 def partition_of(group_id: str, partitions: int) -> int:
-    """The partition of the requests topic that holds this group."""
+    """Return the partition of the requests topic that holds this group."""
     if len(group_id) > REMEMBERED_MAX_CHARACTERS:
         return _partition_of(group_id, partitions)
     return _remembered(group_id, partitions)

@@ -28,7 +28,7 @@ from kafka_why.local_files import FolderError, FolderNotWritable, make_private_f
 LINGERING_JVM_TIMEOUT_S = 60.0
 
 
-class Owner(Struct, frozen=True):
+class FolderOwner(Struct, frozen=True):
     """The process that holds the folder's lock, as named in the lock file."""
 
     pid: int
@@ -40,7 +40,7 @@ class Owner(Struct, frozen=True):
         return f"process id {self.pid} on host {self.host} since {since:%Y-%m-%d %H:%M:%S} UTC"
 
 
-class Folder:
+class ServiceFolder:
     """The folder of one service. Call `lock` before anything is written into it. `service` is its noun."""
 
     def __init__(self, path: Path, service: str = "coordinator") -> None:
@@ -116,7 +116,7 @@ def _try_lock(fd: int) -> bool:
 
 def _name_owner(lock: int, folder: Path) -> None:
     """Write this process into the lock file."""
-    content = msgspec.json.encode(Owner(os.getpid(), socket.gethostname(), int(time.time() * 1000)))
+    content = msgspec.json.encode(FolderOwner(os.getpid(), socket.gethostname(), int(time.time() * 1000)))
     try:
         os.truncate(lock, 0)
         os.pwrite(lock, content, 0)
@@ -124,10 +124,10 @@ def _name_owner(lock: int, folder: Path) -> None:
         raise FolderNotWritable(f"{folder} cannot be written: {error.strerror}") from error
 
 
-def _read_owner(lock: int) -> Owner | str:
+def _read_owner(lock: int) -> FolderOwner | str:
     """Read the holder of the lock. A starting one has written nothing."""
     try:
-        return msgspec.json.decode(os.pread(lock, 1024, 0), type=Owner)
+        return msgspec.json.decode(os.pread(lock, 1024, 0), type=FolderOwner)
     except msgspec.DecodeError:
         return "an unknown process id"
 

@@ -62,7 +62,7 @@ class TopicReader(Closeable):
         )
 
     def partitions_of(self, *topics: str) -> list[TopicPartition]:
-        """The partitions of these topics. A topic that does not exist has none."""
+        """Return the partitions of these topics. A topic that does not exist has none."""
         return [
             TopicPartition(topic, number)
             for topic in topics
@@ -70,7 +70,7 @@ class TopicReader(Closeable):
         ]
 
     def is_internal(self, topic: str) -> bool:
-        """Whether this existing topic is internal, as the brokers or a gateway report it."""
+        """Return True if this existing topic is internal, as the brokers or a gateway report it."""
         return topic not in self._consumer.topics()
 
     def start(
@@ -95,17 +95,19 @@ class TopicReader(Closeable):
             self._consumer.seek(partition, offset)
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset after the last record of each partition."""
+        """Return the offset after the last record of each partition."""
         return dict(self._consumer.end_offsets(list(partitions), timeout_ms=self._timeout_ms))
 
     def beginnings(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first available offset of each partition."""
+        """Return the first available offset of each partition."""
         return dict(self._consumer.beginning_offsets(list(partitions), timeout_ms=self._timeout_ms))
 
     def offsets_at(
         self, partitions: Collection[TopicPartition], at_ms: int
     ) -> dict[TopicPartition, int | None]:
-        """The first offset of each partition with a timestamp at or after a time, None if there is none."""
+        """Return the first offset of each partition with a timestamp at or after a time, or None if there is
+        none.
+        """
         times = dict.fromkeys(partitions, max(0, at_ms))
         found = self._consumer.offsets_for_times(times, timeout_ms=self._timeout_ms) if times else {}
         return {partition: None if there is None else there.offset for partition, there in found.items()}
@@ -118,11 +120,11 @@ class TopicReader(Closeable):
         return records
 
     def positions(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset of the next record to read of each partition; -1 if no broker answers in time."""
+        """Return the offset of the next record of each partition, or -1 if no broker answers in time."""
         return {partition: self._position(partition) for partition in partitions}
 
     def has_read(self, ends: Offsets) -> bool:
-        """Whether all records before these offsets are read."""
+        """Return True if all records before these offsets are read."""
         return not self._behind(ends)
 
     def read_to(self, ends: Offsets, *, timeout_ms: int | None = None) -> Iterator[Record]:
@@ -167,7 +169,7 @@ class TopicReader(Closeable):
         return [partition for partition, end in ends.items() if self._position(partition) < end]
 
     def _position(self, partition: TopicPartition) -> int:
-        """The reader's offset in a partition, -1 if the brokers do not answer in time."""
+        """Return the reader's offset in a partition, or -1 if the brokers do not answer in time."""
         position: int | None = self._consumer.position(partition, timeout_ms=self._timeout_ms)
         return -1 if position is None else position
 
@@ -184,8 +186,8 @@ class TopicsMissing(ClientError):
 
 
 class BrokersOwn(Enum):
-    """What is read where there are no topics of ours: `__consumer_offsets`, or where it must not be read what
-    coordinators answer about their groups.
+    """The source that is read where there are no topics of ours: `__consumer_offsets`, or where it must not
+    be read what coordinators answer about their groups.
     """
 
     OFFSETS_TOPIC = 1
@@ -275,13 +277,13 @@ _TIMEOUT_MS = 10_000
 
 log = structlog.get_logger()
 
-Look = Callable[[], dict[bytes, str]]
+LookUpNames = Callable[[], dict[bytes, str]]
 
 
 class NamesById:
     """The names that are known. `look` returns those of all topics; it may raise KafkaError."""
 
-    def __init__(self, look: Look, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, look: LookUpNames, now_s: Callable[[], float] = time.monotonic) -> None:
         self.known: dict[bytes, str] = {}
         self._look = look
         self._now_s = now_s
@@ -310,7 +312,7 @@ class NamesById:
 
 @cache
 def names_on(client_config: ClientConfig) -> NamesById:
-    """This process's names of the cluster's topics. A Python worker serves many tasks."""
+    """Return this process's names of the cluster's topics. A Python worker serves many tasks."""
     return NamesById(lambda: _names(client_config))
 
 

@@ -92,7 +92,7 @@ class WebUnavailable(RuntimeError):
     """A port cannot be served; the message names the address and the reason."""
 
 
-class Tls(NamedTuple):
+class TlsFiles(NamedTuple):
     """The files of a certificate with its chain, and of its key (None if it is in the same file)."""
 
     certificate: Path
@@ -130,7 +130,7 @@ def _bounded(max_connections: int, *, ends_busy: bool) -> type[_Connection]:
     return Bounded
 
 
-class Web(Startable):
+class WebServer(Startable):
     """Serves an application on a listening socket, in a thread, from `start` to `stop`. For `ends_busy` see
     `ClientSlots`.
     """
@@ -139,7 +139,7 @@ class Web(Startable):
         self,
         served: ASGIApp,
         listening: socket.socket,
-        tls: Tls | None = None,
+        tls: TlsFiles | None = None,
         max_connections: int = MAX_CONNECTIONS,
         *,
         ends_busy: bool = True,

@@ -22,7 +22,7 @@ from kafka_why.contract.kafka.history import EntryType, GroupState, HistoryEntry
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.local_files import make_private_folder
 from kafka_why.partition_text import number_list
-from kafka_why.service_folder import Folder
+from kafka_why.service_folder import ServiceFolder
 
 GROUP = "demo"
 TOPIC = "demo-orders"
@@ -117,7 +117,7 @@ class Demo:
         leaver = self._consumers.pop("consumer-1")
         self._freeze_in_a_rebalance(leaver.terminate)
         self._coordinator.kill()
-        with Folder(self._folder).locked():  # its JVM holds the lock until it has ended, too
+        with ServiceFolder(self._folder).locked():  # its JVM holds the lock until it has ended, too
             pass
         leaver.stop()
         self._tell(f"killed (SIGKILL) while the group is in {GroupState.PREPARING_REBALANCE}")

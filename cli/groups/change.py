@@ -21,7 +21,7 @@ from kafka_why.escaping import visible_text
 from kafka_why.groups.error_text import UNKNOWN_TOPIC_OR_PARTITION, error_name, error_text
 from kafka_why.groups.gather import KnownTypes, describe_groups
 from kafka_why.groups.render import OffsetDeletion, Removal, offset_deletion_table, removal_table
-from kafka_why.groups.selection import Chosen, TopicChoice, choose_partitions, parse_topic
+from kafka_why.groups.selection import ChosenPartitions, TopicChoice, choose_partitions, parse_topic
 from operations.admin.requests import GroupRequests, PartitionErrors, Removed
 
 
@@ -80,7 +80,7 @@ def delete_offsets(
 
 
 def _delete_offsets(
-    cluster: CoordinatorCluster, group_ids: Collection[str], chosen: Chosen
+    cluster: CoordinatorCluster, group_ids: Collection[str], chosen: ChosenPartitions
 ) -> Iterator[tuple[str, str | None, list[OffsetDeletion]]]:
     """Yield each group with its error (None if there is none) and the outcome for each partition.
 
@@ -92,7 +92,7 @@ def _delete_offsets(
         yield group_id, error_name(code), _deletions(code, errors, chosen)
 
 
-def _deletions(code: ErrorCode, errors: PartitionErrors, chosen: Chosen) -> list[OffsetDeletion]:
+def _deletions(code: ErrorCode, errors: PartitionErrors, chosen: ChosenPartitions) -> list[OffsetDeletion]:
     outcomes: dict[TopicPartition, str | None] = dict.fromkeys(chosen.missing, UNKNOWN_TOPIC_OR_PARTITION)
     outcomes |= {p: error_name(errors.get(p, code)) for p in chosen.partitions}
     return [

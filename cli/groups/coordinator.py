@@ -7,8 +7,8 @@ from clients.pending import RequestTimedOut
 from kafka_why.cli.groups.common import Cluster
 from kafka_why.contract.codec import PendingTransaction
 from kafka_why.contract.history_reader import AnyView
-from kafka_why.groups.gather import Describing
-from kafka_why.groups.transactions import pending_transactions
+from kafka_why.groups.gather import GroupDescriber
+from kafka_why.groups.list_groups import pending_transactions
 from operations.admin.requests import GroupRequests, ObservedGroups
 
 CLIENT_ID = "group-coordinator-groups"
@@ -28,7 +28,7 @@ class CoordinatorCluster(Cluster):
         return GroupRequests(self._stack.enter_context(client))
 
     @property
-    def described_by(self) -> Describing:
+    def described_by(self) -> GroupDescriber:
         """The source of descriptions: the requests, or the brokers' own `__consumer_offsets`."""
         return self.requests if self.is_set_up else super().described_by
 

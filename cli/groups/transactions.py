@@ -15,7 +15,7 @@ from kafka_why.cli.groups.common import (
 from kafka_why.cli.output import show_json, tell
 from kafka_why.cli.parameters import INT64
 from kafka_why.groups.error_text import error_name, error_text
-from kafka_why.groups.transactions import pending_table
+from kafka_why.groups.render import pending_table
 
 
 @click.command("abort-pending")

@@ -9,7 +9,7 @@ from cli.data_folder import cluster, data_dir_option
 from cli.state.common import coordinator_folder, reported, servers_option, spark_session
 from kafka_why.cli.output import configure_logs, show
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.service_folder import Folder
+from kafka_why.service_folder import ServiceFolder
 from streaming.service.stored_state import moving
 
 
@@ -21,7 +21,7 @@ def export_(file: Path, data_dir: Path, client_config: ClientConfig | None) -> N
     """Write the state of a coordinator that is stopped into a new FILE."""
     configure_logs()
     with reported():
-        folder = Folder(coordinator_folder(data_dir))
+        folder = ServiceFolder(coordinator_folder(data_dir))
         checkpoint = Checkpoint.at(folder.path)
         with folder.locked() as lock:
             with cluster(data_dir, client_config) as servers:

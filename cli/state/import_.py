@@ -16,7 +16,7 @@ from cli.state.common import coordinator_folder, reported, servers_option, spark
 from kafka_why.cli.output import configure_logs, show
 from kafka_why.cli.parameters import WholeNumber
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.service_folder import Folder
+from kafka_why.service_folder import ServiceFolder
 from streaming.service.stored_state import moving
 from streaming.service.stored_state.backup import continue_from
 
@@ -50,7 +50,7 @@ def import_(
         export = ExportFile(file)
         follows, seen_ms = None, None
         if old_data_dir is not None:
-            old = Folder(coordinator_folder(old_data_dir))
+            old = ServiceFolder(coordinator_folder(old_data_dir))
             held.enter_context(old.locked())
             ask = partial(cluster, old_data_dir, client_config)
             follows, seen_ms = continue_from(export.header, Checkpoint.at(old.path), ask)

@@ -12,7 +12,7 @@ from cli.state.common import PLACE_OPTION, coordinator_folder, reported, servers
 from kafka_why.cli.output import configure_logs, show
 from kafka_why.cli.parameters import WholeNumber
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.service_folder import Folder
+from kafka_why.service_folder import ServiceFolder
 from streaming.query.storage import storage_at
 from streaming.service.stored_state.rollback import RollbackRefused, roll_back
 
@@ -44,7 +44,7 @@ def rollback(
     """
     configure_logs()
     with reported():
-        folder = Folder(coordinator_folder(data_dir))
+        folder = ServiceFolder(coordinator_folder(data_dir))
         path = storage_at(place or str(folder.path)).path
         if path is None:
             raise RollbackRefused(f"{place} has no path on this machine. Copy it into a folder, and back")

@@ -13,7 +13,7 @@ from kafka.errors import KafkaError
 from kafka_why.cli.found_topics import what_to_read
 from kafka_why.cli.output import configure_logs, show
 from kafka_why.cli.parameters import WEB_URL, WholeNumber, as_object, cluster_options, link, page_url_option
-from kafka_why.cli.signals import Stop, exit_on_signals, stop_on_signals, watching_threads
+from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.pem import PemError, certificates, client_context
 from kafka_why.contract.layout import DEFAULT_PREFIX
@@ -30,7 +30,7 @@ from kafka_why.notify.receiver import (
     url_in,
 )
 from kafka_why.notify.request_bodies import SHAPES
-from kafka_why.service_folder import Folder
+from kafka_why.service_folder import ServiceFolder
 from kafka_why.topic_reader import ClientError
 from kafka_why.why.history import HistoryUnavailable
 
@@ -60,7 +60,9 @@ class NotifyOptions:
     metrics_url: str | None
 
     def sending(self) -> Sending:
-        """How messages are sent. Raises UsageError, and BadParameter for what a file has."""
+        """Return the means by which messages are sent. Raises UsageError, and BadParameter for what a file
+        has.
+        """
         url = _url_of(self.url, self.url_file)
         token = _token_of(self.token_file)
         at_start = _now(url, "--url-file")
@@ -70,11 +72,11 @@ class NotifyOptions:
         return Sending(post, SHAPES[self.shape], self.max_per_minute)
 
     def wanted(self) -> Filter:
-        """Which messages are sent."""
+        """Return the filter of the messages that are sent."""
         return Filter(self.groups, self.without, frozenset(self.kinds or KINDS), self.least_duration_ms)
 
     def link(self, group_id: str | None) -> str | None:
-        """The address of a group on the page, None without `--page-url`."""
+        """Return the address of a group on the page, or None without `--page-url`."""
         return None if self.page_url is None else link(self.page_url, group_id)
 
 
@@ -150,13 +152,13 @@ def notify(options: NotifyOptions) -> None:
     """
     configure_logs()
     exit_on_signals()
-    stop = Stop()
+    stop = StopEvent()
     client_config = options.client_config
     sending = options.sending()
     try:
         source = what_to_read(client_config, options.prefix)
         with (
-            Folder(options.data_dir, "notifier").locked(),
+            ServiceFolder(options.data_dir, "notifier").locked(),
             watching_threads(stop.fail),
             Notifier(
                 client_config,
@@ -181,7 +183,7 @@ def notify(options: NotifyOptions) -> None:
 
 
 def _url_of(url: str | None, file: Path | None) -> Callable[[], str]:
-    """What returns the address. Raises UsageError, BadParameter."""
+    """Return a function that reads the address. Raises UsageError, BadParameter."""
     if file is not None and url is None:
         return partial(url_in, file)
     if url is None or file is not None:
@@ -198,7 +200,7 @@ def _token_of(file: Path | None) -> Callable[[], str | None]:
 
 
 def _now(read: Callable[[], T], option: str) -> T:
-    """What a file has at the start. Raises BadParameter."""
+    """Return what a file has at the start. Raises BadParameter."""
     try:
         return read()
     except SecretUnreadable as error:
@@ -206,7 +208,7 @@ def _now(read: Callable[[], T], option: str) -> T:
 
 
 def _context(ca_file: Path | None) -> SSLContext:
-    """Raises BadParameter."""
+    """Return the TLS context for the receiver. Raises BadParameter."""
     try:
         return client_context(None if ca_file is None else certificates(ca_file.read_text()))
     except (OSError, UnicodeDecodeError, PemError) as error:

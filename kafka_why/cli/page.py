@@ -14,11 +14,11 @@ from kafka_why.cli.signals import stop_on_signals
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
 from kafka_why.credentials import InvalidEntry, Users
-from kafka_why.page.commands import Source
+from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.security import Access
 from kafka_why.page.server import Page, is_loopback
 from kafka_why.topic_reader import ClientError
-from kafka_why.web import Tls, WebUnavailable, listening_at, url_of
+from kafka_why.web import TlsFiles, WebUnavailable, listening_at, url_of
 from kafka_why.why.history import HistoryUnavailable
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
@@ -79,7 +79,7 @@ def page(
     """
     configure_logs()
     access = access_of(users, token_file)
-    tls = None if tls_certificate is None else Tls(tls_certificate, tls_key)
+    tls = None if tls_certificate is None else TlsFiles(tls_certificate, tls_key)
     if not is_loopback(host) and (access is None or tls is None):
         raise click.UsageError(
             f"{host} is not a loopback address: it needs --users or --token-file, and --tls-certificate"
@@ -96,7 +96,7 @@ def page(
                 connect_to=str(client_config),
                 access=access,
                 tls=tls,
-                log=None if checkpoint is None else Source.of(client_config, checkpoint),
+                log=None if checkpoint is None else CoordinatorLog.of(client_config, checkpoint),
                 metrics_url=metrics_url,
             ),
         ):
@@ -110,7 +110,7 @@ def page(
 
 
 def access_of(users: Path | None, token_file: Path | None) -> Access | None:
-    """Who may read, None if the options name nobody. Raises BadParameter."""
+    """Return the access of readers, or None if the options name nobody. Raises BadParameter."""
     if users is None and token_file is None:
         return None
     return Access(has_password=_passwords(users), token=_token(token_file))

@@ -115,7 +115,9 @@ def pop_fields(kind: type[T], given: dict[str, Any]) -> T:
 
 
 def as_object(kind: type[T], name: str) -> Callable[[Command], Command]:
-    """The command gets these parameters as one object, as `name`. What `kind` raises, click shows."""
+    """Return a decorator: the command gets these parameters as one object, named `name`. Click shows the
+    error that `kind` raises.
+    """
 
     def decorated(command: Command) -> Command:
         @functools.wraps(command)
@@ -128,7 +130,7 @@ def as_object(kind: type[T], name: str) -> Callable[[Command], Command]:
 
 
 def with_options(command: Command, *options: Callable[[Command], Command]) -> Command:
-    """The command with these options, in the order of its help."""
+    """Return the command with these options, in the order of its help."""
     for option in reversed(options):
         command = option(command)
     return command
@@ -152,7 +154,7 @@ def page_url_option(command: Command) -> Command:
 
 
 def link(page_url: str, group_id: str | None = None) -> str:
-    """The address of a group on the page, of all groups without one."""
+    """Return the address of a group on the page, or that of all groups without a group id."""
     base = f"{page_url.rstrip('/')}/"
     return base if group_id is None else f"{base}group?{urlencode({'id': group_id})}"
 

@@ -37,7 +37,7 @@ def _exit(number: int, _: FrameType | None) -> NoReturn:
 log = structlog.get_logger()
 
 
-class Stop(threading.Event):
+class StopEvent(threading.Event):
     """Set when a command has to end. `failure` is the reason; None where the user ended it."""
 
     failure: str | None = None

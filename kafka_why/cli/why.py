@@ -57,8 +57,8 @@ class _Found(NamedTuple):
 
 
 class _Cluster(NamedTuple):
-    """What is read in a cluster: `source` is None for the first that has the group. `has_logs`: brokers' logs
-    are merged with it.
+    """A cluster to read, and how. `source` is None for the first that has the group. `has_logs`: brokers'
+    logs are merged with it.
     """
 
     client_config: ClientConfig
@@ -236,7 +236,7 @@ def _in_cluster(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: 
 
 
 def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) -> _Found:
-    """Raises HistoryUnavailable if there is neither a history nor deliveries."""
+    """Read the history or the deliveries of a group. Raises HistoryUnavailable if there is neither."""
     client_config, prefix, source = cluster.client_config, cluster.prefix, cluster.source
     unknown: HistoryUnavailable | None = None
     if source not in (OFFSETS, POLLING):

@@ -1,1 +1,1 @@
-"""How a client reaches a Kafka cluster: addresses, settings, logins, certificates, and the clients."""
+"""Connections of clients to a Kafka cluster: addresses, settings, logins, certificates, clients."""

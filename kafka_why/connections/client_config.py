@@ -33,7 +33,7 @@ from kafka_why.connections.client_tls import (
     CHAIN,
     HOST_CHECK,
     TRUSTED,
-    Tls,
+    TlsSettings,
     context_of,
     read_tls,
 )
@@ -49,21 +49,21 @@ SETTINGS = client_tls.SETTINGS | client_login.SETTINGS | {"security.protocol"}
 
 
 @dataclass(frozen=True, slots=True)
-class Security:
+class SecuritySettings:
     """The meaning of the settings. `mechanism` and `login` are None without SASL, `tls` without TLS."""
 
     protocol: str
-    tls: Tls | None = field(default=None, repr=False)
+    tls: TlsSettings | None = field(default=None, repr=False)
     mechanism: str | None = None
     login: Login | None = None
 
 
-def security_of(properties: Mapping[str, str], servers: str = "") -> Security:
+def security_of(properties: Mapping[str, str], servers: str = "") -> SecuritySettings:
     """Return the meaning of these settings (`read_security`)."""
     return read_security(UsedSettings(properties), servers)
 
 
-def read_security(settings: UsedSettings, servers: str = "") -> Security:
+def read_security(settings: UsedSettings, servers: str = "") -> SecuritySettings:
     """Return the meaning of the settings. Files that they name are read now. The settings that have no
     meaning for this protocol stay unread. Raises ClientConfigError.
     """
@@ -76,12 +76,12 @@ def read_security(settings: UsedSettings, servers: str = "") -> Security:
     # A login that cannot work is found before the files are read.
     mechanism, login = read_login(settings, servers) if protocol.startswith("SASL") else (None, None)
     tls = read_tls(settings) if protocol.endswith("SSL") else None
-    return Security(protocol, tls, mechanism, login)
+    return SecuritySettings(protocol, tls, mechanism, login)
 
 
-def java_settings(security: Security) -> dict[str, str]:
-    """The settings of Kafka's clients in Java. The only file that they name is the file of a token, so they
-    are good on other machines.
+def java_settings(security: SecuritySettings) -> dict[str, str]:
+    """Return the settings of Kafka's clients in Java. The only file that they name is the file of a token, so
+    they are good on other machines.
     """
     settings = {"security.protocol": security.protocol}
     if security.tls is not None:
@@ -100,7 +100,7 @@ def java_settings(security: Security) -> dict[str, str]:
     return {**settings, **_java_token_login(module, security.login)}
 
 
-def _java_tls(tls: Tls) -> dict[str, str]:
+def _java_tls(tls: TlsSettings) -> dict[str, str]:
     settings = {HOST_CHECK: "https" if tls.checks_host else ""}
     if tls.trusted is not None:
         settings |= {"ssl.truststore.type": "PEM", TRUSTED: tls.trusted}
@@ -126,8 +126,8 @@ def _java_token_login(module: str, login: TokenLogin) -> dict[str, str]:
     }
 
 
-def kafka_python_settings(security: Security) -> dict[str, Any]:
-    """The keyword arguments of kafka-python's clients. Raises PemError."""
+def kafka_python_settings(security: SecuritySettings) -> dict[str, Any]:
+    """Return the keyword arguments of kafka-python's clients. Raises PemError."""
     settings: dict[str, Any] = {"security_protocol": security.protocol}
     if security.tls is not None:
         settings["ssl_context"] = context_of(security.tls)
@@ -144,8 +144,8 @@ def kafka_python_settings(security: Security) -> dict[str, Any]:
     return settings
 
 
-def librdkafka_settings(security: Security) -> dict[str, Any]:
-    """The settings of librdkafka's clients."""
+def librdkafka_settings(security: SecuritySettings) -> dict[str, Any]:
+    """Return the settings of librdkafka's clients."""
     settings: dict[str, Any] = {"security.protocol": security.protocol.lower()}
     if security.tls is not None:
         tls = security.tls
@@ -210,11 +210,11 @@ class ClientConfig:
         except ClientConfigError as error:
             raise ClientConfigError(f"{path}: {error}") from None
         _log_unused(path, security, settings.unused)
-        is_default = security == Security("PLAINTEXT")
+        is_default = security == SecuritySettings("PLAINTEXT")
         return cls(bootstrap_servers, {} if is_default else java_settings(security))
 
     def kafka_python_settings(self) -> dict[str, Any]:
-        """The keyword arguments with which kafka-python's clients reach the cluster. Raises
+        """Return the keyword arguments with which kafka-python's clients reach the cluster. Raises
         ClientConfigError.
         """
         return {
@@ -223,19 +223,19 @@ class ClientConfig:
         }
 
     def librdkafka_settings(self) -> dict[str, Any]:
-        """The settings with which librdkafka's clients reach the cluster. Raises ClientConfigError."""
+        """Return the settings with which librdkafka's clients reach the cluster. Raises ClientConfigError."""
         return {
             "bootstrap.servers": self.bootstrap_servers,
             **librdkafka_settings(self._security()),
         }
 
     def java_settings(self) -> dict[str, str]:
-        """The settings with which Kafka's clients in Java reach the cluster, on any machine. Raises
+        """Return the settings with which Kafka's clients in Java reach the cluster, on any machine. Raises
         ClientConfigError.
         """
         return {"bootstrap.servers": self.bootstrap_servers, **java_settings(self._security())}
 
-    def _security(self) -> Security:
+    def _security(self) -> SecuritySettings:
         return security_of(self.properties, self.bootstrap_servers)
 
     def __str__(self) -> str:
@@ -257,7 +257,7 @@ def _check_names(names: Iterable[str]) -> None:
             raise ClientConfigError(f"{name}: no Kafka client has this setting. Did you mean {intended}?")
 
 
-def _log_unused(path: Path, security: Security, names: list[str]) -> None:
+def _log_unused(path: Path, security: SecuritySettings, names: list[str]) -> None:
     """Log the settings that have no use for this connection, in one line."""
     if not names:
         return

@@ -45,7 +45,7 @@ class LoginModule:
 
 
 def parse_jaas(text: str) -> LoginModule:
-    """The login of `<module> required <name>="<value>" ...;`. Raises JaasError."""
+    """Return the login of `<module> required <name>="<value>" ...;`. Raises JaasError."""
     tokens = list(_tokens(text))
     if len(tokens) < 2 or not all(is_text for _, is_text in tokens[:2]):
         raise JaasError("it does not begin with a login module and 'required'")
@@ -66,13 +66,13 @@ def parse_jaas(text: str) -> LoginModule:
 
 
 def format_jaas(module: LoginModule) -> str:
-    """The text from which `parse_jaas` makes this module, and Java too."""
+    """Return the text that `parse_jaas`, and Java, parse to this module."""
     options = "".join(f" {name}={_quoted(value)}" for name, value in module.options.items())
     return f"{module.name} required{options};"
 
 
 def _tokens(text: str) -> Iterator[tuple[str, bool]]:
-    """Each token, and whether it is a word or a text in quotes."""
+    """Yield each token, and whether it is a word or a text in quotes."""
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)

@@ -56,7 +56,7 @@ _PROBE = "probe"
 
 
 @dataclass(frozen=True, slots=True)
-class Tls:
+class TlsSettings:
     """PEM texts. If `trusted` is None, the machine's certificates are trusted. `key_password` is None if the
     key is not encrypted.
     """
@@ -68,7 +68,7 @@ class Tls:
     checks_host: bool
 
 
-def read_tls(settings: UsedSettings, where: str = "") -> Tls:
+def read_tls(settings: UsedSettings, where: str = "") -> TlsSettings:
     """Return the meaning of the `ssl.` settings, with the content of the files that they name. `where` is put
     before the settings' names in errors. Raises ClientConfigError.
     """
@@ -86,7 +86,7 @@ def read_tls(settings: UsedSettings, where: str = "") -> Tls:
     key_password = settings.get("ssl.key.password") if key is not None and "ENCRYPTED" in key else None
     if key is not None:
         key = _checked(key_name, key, lambda text: pem.private_key(text, key_password))
-    found = Tls(
+    found = TlsSettings(
         trusted,
         chain,
         key,
@@ -114,7 +114,7 @@ def read_trusted(settings: UsedSettings, names: tuple[str, ...], where: str = ""
     return name_shown, _checked(name_shown, text, pem.certificates)
 
 
-def context_of(tls: Tls) -> ssl.SSLContext:
+def context_of(tls: TlsSettings) -> ssl.SSLContext:
     """Return the context for a client's connections. Raises PemError."""
     return pem.client_context(tls.trusted, tls.chain, tls.key, tls.key_password, checks_host=tls.checks_host)
 

@@ -77,7 +77,9 @@ class _Connections:
     def _connect_to(
         self, address: tuple[str, int], _timeout: object, source: tuple[str, int] | None
     ) -> socket.socket:
-        """As `socket.create_connection`, with one timeout for all addresses of a name. Raises OSError."""
+        """Connect as `socket.create_connection` does, with one timeout for all addresses of a name. Raises
+        OSError.
+        """
         failed: OSError | None = None
         for family, kind, protocol, _, found in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
             try:

@@ -36,7 +36,7 @@ def reading_consumer(
     fetch_max_wait_ms: int | None = None,
     reconnect_max_ms: int | None = None,
 ) -> KafkaConsumer:
-    """A consumer without a group, with manually assigned partitions. See `kafka_why.topic_reader`.
+    """Return a consumer without a group, with manually assigned partitions. See `kafka_why.topic_reader`.
 
     `max_record_bytes` is the largest record of its topics. `timeout_ms` is the time limit of the first
     connection and of each request. None leaves a setting at kafka-python's default. Raises KafkaError.
@@ -62,7 +62,7 @@ def reading_consumer(
 def working_consumer(
     client_config: ClientConfig, client_id: str, *, metadata_max_age_ms: int = 300_000
 ) -> KafkaConsumer:
-    """A consumer for a member of one of the coordinator's groups, without a group at Kafka's brokers.
+    """Return a consumer for a member of one of the coordinator's groups, without a group at Kafka's brokers.
 
     A partition is read from its beginning unless a position is set. `metadata_max_age_ms` is the interval at
     which the topics' partitions are read again. Raises KafkaError.
@@ -79,7 +79,9 @@ def working_consumer(
 
 
 def group_consumer(client_config: ClientConfig, group_id: str) -> KafkaConsumer:
-    """A consumer in a group of the cluster's own coordinator. It commits no offsets. Raises KafkaError."""
+    """Return a consumer in a group of the cluster's own coordinator. It commits no offsets. Raises
+    KafkaError.
+    """
     return _connected(
         KafkaConsumer,
         client_config,
@@ -90,7 +92,7 @@ def group_consumer(client_config: ClientConfig, group_id: str) -> KafkaConsumer:
 
 
 def request_producer(client_config: ClientConfig, *, timeout_ms: int, max_request_bytes: int) -> Producer:
-    """A producer of the coordinator's requests, librdkafka's. Nothing of it waits for a broker.
+    """Return a producer of the coordinator's requests, librdkafka's. Nothing of it waits for a broker.
 
     `max_request_bytes` is the largest record of its topic. A record fails after `timeout_ms`. Outages are
     seen by requests that fail: librdkafka's own log lines on stderr are off.
@@ -118,7 +120,8 @@ def answers_consumer(
     fetch_min_bytes: int = 1,
     offset_reset: str = "latest",
 ) -> Consumer:
-    """A consumer without a group, with manually assigned partitions, librdkafka's. It commits no offsets.
+    """Return a consumer without a group, with manually assigned partitions, librdkafka's. It commits no
+    offsets.
 
     The other settings that could matter were measured side by side, and changed neither the latency of a lone
     request (1.5 ms, of it 0.9 until a reader of the requests has it) nor the processor time:
@@ -148,7 +151,7 @@ def answers_consumer(
 
 
 def early_answers_producer(client_config: ClientConfig, *, max_record_bytes: int) -> Producer:
-    """A producer of a replica's answers, librdkafka's. Nothing of it waits for a broker.
+    """Return a producer of a replica's answers, librdkafka's. Nothing of it waits for a broker.
 
     It may lose an answer or write it twice, because the query's answer follows.
     """
@@ -167,7 +170,7 @@ def early_answers_producer(client_config: ClientConfig, *, max_record_bytes: int
 
 
 def telemetry_producer(client_config: ClientConfig) -> Producer:
-    """A producer of what clients said of themselves, librdkafka's. Nothing of it waits for a broker.
+    """Return a producer of what clients said of themselves, librdkafka's. Nothing of it waits for a broker.
 
     It may lose a record or write it twice. What waits has a bound.
     """
@@ -186,7 +189,7 @@ def telemetry_producer(client_config: ClientConfig) -> Producer:
 
 
 def claims_consumer(client_config: ClientConfig) -> Consumer:
-    """A consumer of the owner topic for a Python worker of Spark, librdkafka's. It commits no offsets.
+    """Return a consumer of the owner topic for a Python worker of Spark, librdkafka's. It commits no offsets.
 
     It ends each partition with an event, and asks for records only while a partition is assigned.
     """
@@ -206,7 +209,7 @@ def claims_consumer(client_config: ClientConfig) -> Consumer:
 
 
 def clock_producer(client_config: ClientConfig, *, timeout_ms: int, reconnect_max_ms: int) -> KafkaProducer:
-    """A producer of clock records. It gives a record up after `timeout_ms`. Raises KafkaError."""
+    """Return a producer of clock records. It gives a record up after `timeout_ms`. Raises KafkaError."""
     return _connected(
         KafkaProducer,
         client_config,
@@ -226,7 +229,9 @@ def clock_producer(client_config: ClientConfig, *, timeout_ms: int, reconnect_ma
 def topic_metadata_producer(
     client_config: ClientConfig, *, timeout_ms: int, max_request_bytes: int
 ) -> KafkaProducer:
-    """A producer of TopicMetadata records. It gives a record up after `timeout_ms`. Raises KafkaError."""
+    """Return a producer of TopicMetadata records. It gives a record up after `timeout_ms`. Raises
+    KafkaError.
+    """
     return _connected(
         KafkaProducer,
         client_config,
@@ -244,7 +249,9 @@ def topic_metadata_producer(
 
 
 def sightings_producer(client_config: ClientConfig, *, timeout_ms: int) -> KafkaProducer:
-    """A producer of the observer's sightings. It gives a record up after `timeout_ms`. Raises KafkaError."""
+    """Return a producer of the observer's sightings. It gives a record up after `timeout_ms`. Raises
+    KafkaError.
+    """
     return _connected(
         KafkaProducer,
         client_config,
@@ -262,7 +269,7 @@ def sightings_producer(client_config: ClientConfig, *, timeout_ms: int) -> Kafka
 
 
 def producer(client_config: ClientConfig) -> KafkaProducer:
-    """A producer of other records, which are sent at once and acknowledged by all replicas. Raises
+    """Return a producer of other records, which are sent at once and acknowledged by all replicas. Raises
     KafkaError.
     """
     return _connected(KafkaProducer, client_config, acks="all", linger_ms=0, metrics_enabled=False)
@@ -274,8 +281,8 @@ def admin(
     bootstrap_timeout_ms: int | None = None,
     request_timeout_ms: int | None = None,
 ) -> KafkaAdminClient:
-    """An admin client. `bootstrap_timeout_ms` limits the first connection, `request_timeout_ms` each request.
-    None leaves kafka-python's default.
+    """Return an admin client. `bootstrap_timeout_ms` limits the first connection, `request_timeout_ms` each
+    request. None leaves kafka-python's default.
 
     Raises KafkaError, and ValueError if the servers are not a list of HOST:PORT.
     """

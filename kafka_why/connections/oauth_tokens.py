@@ -190,7 +190,7 @@ class TokenSource:
         self._fresh_until_s = 0.0
 
     def token(self) -> Token:
-        """A token that has not expired. Raises TokenError."""
+        """Return a token that has not expired. Raises TokenError."""
         with self._lock:
             now_s = time.time()
             if self._token is None or now_s >= self._fresh_until_s:
@@ -223,22 +223,22 @@ class LoginTokens(AbstractTokenProvider):  # type: ignore[misc] # kafka-python s
         self._login = login
 
     def token(self) -> str:
-        """A token. Raises TokenError."""
+        """Return a token. Raises TokenError."""
         return source_of(self._login).token().text
 
     def extensions(self) -> dict[str, str]:
-        """The extensions of RFC 7628."""
+        """Return the extensions of RFC 7628."""
         return dict(self._login.extensions) if isinstance(self._login, TokenLogin) else {}
 
     def __call__(self, _: str) -> tuple[str, float, str, dict[str, str]]:
-        """(token, its end in seconds since 1970, principal, extensions). Raises TokenError."""
+        """Return (token, its end in seconds since 1970, principal, extensions). Raises TokenError."""
         token = source_of(self._login).token()
         return token.text, token.expires_s, "", self.extensions()
 
 
 @cache
 def source_of(login: TokenLogin | IamLogin) -> TokenSource:
-    """This process's tokens of a login."""
+    """Return this process's tokens of a login."""
     return TokenSource(login)
 
 
@@ -274,7 +274,7 @@ def _from_file(url: str) -> str:
 
 
 def _from_endpoint(login: TokenLogin) -> tuple[str, float | None]:
-    """The token and its life in seconds. Raises TokenError."""
+    """Return the token and its life in seconds. Raises TokenError."""
     assert login.endpoint is not None
     form = {"grant_type": "client_credentials"}
     if login.scope is not None:
@@ -301,7 +301,7 @@ def _from_endpoint(login: TokenLogin) -> tuple[str, float | None]:
 
 
 def _answer_to(request: urllib.request.Request, opener: urllib.request.OpenerDirector) -> Any:
-    """The answer's JSON. Raises OSError, also for an answer that is an error, and ValueError."""
+    """Return the answer's JSON. Raises OSError, also for an answer that is an error, and ValueError."""
     try:
         with opener.open(request) as answer:
             return json.loads(answer.read(_MAX_ANSWER_BYTES))
@@ -311,7 +311,7 @@ def _answer_to(request: urllib.request.Request, opener: urllib.request.OpenerDir
 
 
 def _error_of(error: urllib.error.HTTPError) -> str:
-    """The error's code as RFC 6749 has it, "" if there is none."""
+    """Return the error's code as RFC 6749 has it, or "" if there is none."""
     try:
         found: Any = json.loads(error.read(_MAX_ANSWER_BYTES))
         return str(found["error"])[:100]
@@ -320,7 +320,7 @@ def _error_of(error: urllib.error.HTTPError) -> str:
 
 
 def _expires_s(token: str) -> float | None:
-    """The end of a JWT, None if the token is not a JWT that has one."""
+    """Return the end of a JWT, or None if the token is not a JWT that has one."""
     try:
         payload = token.split(".")[1]
         claims: Any = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -330,7 +330,7 @@ def _expires_s(token: str) -> float | None:
 
 
 def _unsecured(subject: str, now_s: float) -> Token:
-    """An unsecured JWS (RFC 7515, appendix A.5), which only brokers for development accept."""
+    """Return an unsecured JWS (RFC 7515, appendix A.5), which only brokers for development accept."""
     expires_s = now_s + UNSECURED_LIFETIME_S
     claims = {"sub": subject, "iat": now_s, "exp": expires_s}
     return Token(f"{_part({'alg': 'none'})}.{_part(claims)}.", expires_s)

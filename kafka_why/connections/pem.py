@@ -22,7 +22,7 @@ class PemError(ValueError):
 
 
 def certificates(text: str) -> str:
-    """The certificates in a PEM text, in their order. Raises PemError if there is none."""
+    """Return the certificates in a PEM text, in their order. Raises PemError if there is none."""
     found = [match[0] for match in _BLOCK.finditer(text) if match[1] == _CERTIFICATE]
     if not found:
         raise PemError(f"it has no certificate as PEM{_hint(text)}")
@@ -78,8 +78,8 @@ def client_context(
     *,
     checks_host: bool = True,
 ) -> ssl.SSLContext:
-    """A context for clients. If `trusted` is None, they trust what this machine trusts. `chain` and `key` are
-    a client's certificate. Raises PemError.
+    """Return a context for clients. If `trusted` is None, they trust what this machine trusts. `chain` and
+    `key` are a client's certificate. Raises PemError.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -120,8 +120,8 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """A path under which the text can be read during the block. The text is written to no disk where the
-    system has files in memory.
+    """Yield a path under which the text can be read during the block. The text is written to no disk where
+    the system has files in memory.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("pem")

@@ -77,7 +77,7 @@ class Refusals:
             raise ClusterRefused(found) from error
 
     def note(self, address: str, settings: dict[str, Any], error: Exception | None) -> None:
-        """A connection to a broker ended with this error."""
+        """Note that a connection to a broker ended with this error."""
         reason = _reason(address, settings, error)
         cause = error.args[0] if isinstance(error, KafkaConnectionError) and error.args else None
         if error is not None:
@@ -114,8 +114,8 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python shi
         receive = transport._sock_recv
 
         def receive_all() -> tuple[bytes, Exception | None]:
-            """A broker that refuses a login says why and hangs up. kafka-python drops what it reads together
-            with the end of the connection. The end is read again.
+            """Keep the data that was read together with the end of the connection, which kafka-python drops.
+            A broker that refuses a login says why and hangs up. The end is read again.
             """
             data, error = receive()
             return (data, None) if data else (data, error)
@@ -125,7 +125,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python shi
 
 
 def _reason(address: str, settings: dict[str, Any], error: Exception | None) -> str | None:
-    """A sentence for an error that another attempt will not mend, None for others."""
+    """Return a sentence about an error that another attempt will not mend, or None for other errors."""
     if isinstance(error, (TokenError, KafkaConfigurationError)):
         return str(error)
     for kind, reason in _REASONS.items():
@@ -156,7 +156,7 @@ def _reason_of_tls(address: str, error: BaseException | None) -> str | None:
 
 
 def _failure(error: Exception) -> str:
-    """What an operator looks for: the name, the port, or a broker that is busy."""
+    """Return the cause in an operator's words: the name, the port, or a busy broker."""
     if isinstance(error, RequestTimedOutError):
         return "it takes connections and does not answer"
     cause = str(error.args[0]) if error.args else type(error).__name__
@@ -166,6 +166,6 @@ def _failure(error: Exception) -> str:
 
 
 def _last(error: Exception) -> str:
-    """The broker's own words, without kafka-python's name of the error before them."""
+    """Return the broker's own words, without kafka-python's name of the error before them."""
     text = str(error.args[0]) if error.args else type(error).__name__
     return text.partition(": ")[2] or text

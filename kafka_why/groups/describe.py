@@ -24,7 +24,7 @@ from kafka_why.contract.kafka.snapshot import (
     flat,
 )
 from kafka_why.contract.protocols.subscriptions import ProtocolError, TopicPartition, by_topic
-from kafka_why.groups.list_groups import TYPES, Committed, GroupOffsets
+from kafka_why.groups.list_groups import TYPES, GroupOffsets, OffsetWithEpoch
 from kafka_why.lag.definitions import LogBounds, lag_records
 from kafka_why.partition_text import partition_list
 
@@ -63,9 +63,9 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
     lag_seconds: float | UnsetType | None = UNSET
 
 
-class Behind(Struct, frozen=True):
-    """How far a member or a group is behind: `lag` is the sum of its partitions' lags in records,
-    `lag_seconds` the greatest lag in time, each None if it is not known of any.
+class LagSummary(Struct, frozen=True):
+    """The lag of a member or a group: `lag` is the sum of its partitions' lags in records, `lag_seconds` the
+    greatest lag in time, each None if it is not known of any.
     """
 
     lag: int | None
@@ -85,11 +85,11 @@ class MemberRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     partitions: int | None
     assignment: Partitions | None
     consumer: "ConsumerMemberRow | None" = None
-    behind: Behind | None = None
+    behind: LagSummary | None = None
 
 
 class ConsumerMemberRow(Struct, frozen=True, kw_only=True):
-    """What a member of a group of the consumer protocol has besides.
+    """The additional columns of a member of a group of the consumer protocol.
 
     `target_epoch` is the epoch of the group's target assignment, `target_assignment` what that has for the
     member. `upgraded` is False for a member on the classic protocol.
@@ -123,7 +123,7 @@ class StateRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     target_assignment_epoch: int | None = None
     unsettled: list[str] = []
     classic_members: list[str] = []
-    behind: Behind | None = None
+    behind: LagSummary | None = None
 
 
 def assigned_partitions(member: MemberSnapshot) -> tuple[TopicPartition, ...] | None:
@@ -140,7 +140,7 @@ def assigned_partitions(member: MemberSnapshot) -> tuple[TopicPartition, ...] | 
 
 
 def _read_by(group: GroupSnapshot, member: MemberSnapshot) -> tuple[TopicPartition, ...]:
-    """The partitions that a member consumes: in a streams group those that its active tasks read."""
+    """Return the partitions that a member consumes: in a streams group those that its active tasks read."""
     held = assigned_partitions(member) or ()
     if not (group.consumer and group.consumer.streams):
         return held
@@ -194,7 +194,7 @@ def _partition_row(
     group_id: str,
     partition: TopicPartition,
     member: MemberSnapshot | None,
-    committed: Committed | None,
+    committed: OffsetWithEpoch | None,
     pending: int | None,
     log: LogBounds | None,
     lags_ms: LagsMs | None,
@@ -218,7 +218,7 @@ def _partition_row(
 
 
 def _seconds(
-    partition: TopicPartition, committed: Committed | None, lag: int | None, lags_ms: LagsMs
+    partition: TopicPartition, committed: OffsetWithEpoch | None, lag: int | None, lags_ms: LagsMs
 ) -> float | None:
     if committed is None or not lag:
         return None if lag is None else 0.0
@@ -226,12 +226,12 @@ def _seconds(
     return None if ms is None else ms / 1000
 
 
-def behind(rows: Iterable[PartitionRow]) -> Behind:
+def behind(rows: Iterable[PartitionRow]) -> LagSummary:
     """Return how far these partitions are behind."""
     given = list(rows)
     lags = [row.lag for row in given if row.lag is not None]
     seconds = [row.lag_seconds for row in given if isinstance(row.lag_seconds, float)]
-    return Behind(sum(lags) if lags else None, max(seconds, default=None))
+    return LagSummary(sum(lags) if lags else None, max(seconds, default=None))
 
 
 def with_lags(members: Iterable[MemberRow], partitions: Sequence[PartitionRow]) -> list[MemberRow]:

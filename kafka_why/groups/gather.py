@@ -40,35 +40,37 @@ class LogOffsets:
         self._topics: frozenset[str] | None = None
 
     def topics(self) -> frozenset[str]:
-        """All topics except internal ones."""
+        """Return all topics except internal ones."""
         if self._topics is None:
             self._topics = frozenset(self._consumer.topics())
         return self._topics
 
     def existing(self, topics: Iterable[str]) -> dict[str, frozenset[int]]:
-        """By topic, the partitions it has; topics that are not there are left out."""
+        """Return the partitions of each topic. Topics that do not exist are left out."""
         return {
             topic: frozenset(self._consumer.partitions_for_topic(topic))
             for topic in self.topics().intersection(topics)
         }
 
     def there(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Those of the partitions that exist."""
+        """Return those of the partitions that exist."""
         existing = self.existing({partition.topic for partition in partitions})
         return {p for p in partitions if p.partition in existing.get(p.topic, ())}
 
     def ends(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset that each partition's next record will get."""
+        """Return the offset that each partition's next record will get."""
         return self._asked(self._consumer.end_offsets, partitions)
 
     def bounds(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, LogBounds]:
-        """Where each log begins and ends."""
+        """Return the bounds of each log."""
         ends = self.ends(partitions)
         starts = self._asked(self._consumer.beginning_offsets, partitions)
         return {p: LogBounds(starts[p], ends[p]) for p in partitions}
 
     def at_time(self, partitions: Collection[TopicPartition], at_ms: int) -> dict[TopicPartition, int | None]:
-        """The first offset whose record is stamped at or after a time; None where there is none."""
+        """Return the first offset of each partition with a timestamp at or after a time, or None where there
+        is none.
+        """
         times = {kafka.TopicPartition(*p): max(0, at_ms) for p in partitions}
         if not times:
             return {}
@@ -76,7 +78,7 @@ class LogOffsets:
         return {_ours(p): None if at is None else at.offset for p, at in found.items()}
 
     def lags_ms(self, offsets: Collection[tuple[Partition, int]]) -> dict[tuple[Partition, int], int]:
-        """The lag in time of each of these offsets, by the timestamps of records; see
+        """Return the lag in time of each of these offsets, by the timestamps of records; see
         `kafka_why.lag.record_times`. Those whose timestamps are not usable are left out.
         """
         found: dict[tuple[Partition, int], int] = {}
@@ -90,7 +92,7 @@ class LogOffsets:
         return found
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, UUID]:
-        """Kafka's id of each topic; topics that are not there are left out."""
+        """Return Kafka's id of each topic; topics that are not there are left out."""
         with closing(kafka_clients.admin(self._client_config)) as admin:
             described = admin.describe_topics(sorted(topics))
         return {topic["name"]: UUID(str(topic["topic_id"])) for topic in described if not topic["error_code"]}
@@ -122,7 +124,7 @@ Answers = dict[str, GroupSnapshot | ErrorCode]
 """Groups by id, or why they cannot be described."""
 
 
-class Describing(Protocol):
+class GroupDescriber(Protocol):
     """A source of descriptions of groups."""
 
     def describe(
@@ -132,7 +134,7 @@ class Describing(Protocol):
         ...
 
 
-class TopicsGroups(Describing):
+class TopicsGroups(GroupDescriber):
     """Describes groups from the topics of an observer or a coordinator, as far as these are written."""
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout, timeout_ms: int) -> None:
@@ -188,7 +190,7 @@ class Described:
         return [*self.errors, *map(offsets_remark, self.rocketmq)]
 
 
-def describe_groups(requests: Describing, groups: KnownTypes, *, with_offsets: bool = False) -> Described:
+def describe_groups(requests: GroupDescriber, groups: KnownTypes, *, with_offsets: bool = False) -> Described:
     """Send the requests that describe groups and, in the same round trip, OffsetFetch. A group that does not
     exist is Dead.
 

@@ -10,12 +10,13 @@ from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 
+import msgspec
 import structlog
 from msgspec import Struct
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.codec import UNREADABLE, decode_offset, decode_offset_key
+from kafka_why.contract.codec import UNREADABLE, PendingTransaction, decode_offset, decode_offset_key
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.history_reader import AnyView, GroupTable, decode_any_snapshot
 from kafka_why.contract.kafka.history import CLASSIC, CONSUMER, SHARE, STREAMS
@@ -145,7 +146,7 @@ def select_groups(
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class OffsetWithEpoch:
     """The committed offset of a partition; `leader_epoch` is -1 if the committer sent none."""
 
     offset: int
@@ -159,7 +160,7 @@ class GroupOffsets:
     `pending` are the offsets that will be the committed ones if their transactions commit.
     """
 
-    committed: Mapping[TopicPartition, Committed] = field(default_factory=dict)
+    committed: Mapping[TopicPartition, OffsetWithEpoch] = field(default_factory=dict)
     pending: Mapping[TopicPartition, int] = field(default_factory=dict)
     error_code: ErrorCode = ErrorCode.NONE
 
@@ -171,7 +172,7 @@ def committed_offsets(
 
     Raises KafkaTimeoutError, or another KafkaError of the broker.
     """
-    found: dict[str, dict[TopicPartition, Committed]] = {group_id: {} for group_id in group_ids}
+    found: dict[str, dict[TopicPartition, OffsetWithEpoch]] = {group_id: {} for group_id in group_ids}
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         for record in reader.read_all(layout.offsets_topic, timeout_ms=timeout_ms):
             group_id, topic, number = decode_offset_key(record.key)
@@ -180,5 +181,29 @@ def committed_offsets(
             found[group_id].pop(TopicPartition(topic, number), None)
             if record.value is not None:
                 now = decode_offset(record.value)
-                found[group_id][TopicPartition(topic, number)] = Committed(now.offset, now.leader_epoch)
+                found[group_id][TopicPartition(topic, number)] = OffsetWithEpoch(now.offset, now.leader_epoch)
     return {group_id: GroupOffsets(offsets) for group_id, offsets in found.items()}
+
+
+_decode = msgspec.json.Decoder(PendingTransaction).decode
+
+
+def pending_transactions(
+    client_config: ClientConfig, layout: TopicLayout, timeout_ms: int
+) -> list[PendingTransaction]:
+    """Return the offsets that are pending in transactions now, the oldest first. Raises KafkaError."""
+    found: dict[bytes, bytes] = {}
+    with TopicReader(client_config, timeout_ms=timeout_ms) as reader:
+        for record in reader.read_all(layout.transactions_topic, timeout_ms=timeout_ms):
+            if record.value is None:
+                found.pop(record.key, None)
+            else:
+                found[record.key] = record.value
+    return sorted(filter(None, map(_decoded, found.values())), key=lambda pending: pending.at_ms)
+
+
+def _decoded(value: bytes) -> PendingTransaction | None:
+    try:
+        return _decode(value)
+    except UNREADABLE:
+        return None

@@ -1,13 +1,14 @@
 """The tables of the command, with the columns of kafka-consumer-groups."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, UnsetType
 
+from kafka_why.contract.codec import PendingTransaction
 from kafka_why.contract.kafka.history import ConsumerGroupState
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.groups.describe import Behind, MemberRow, PartitionRow, StateRow
+from kafka_why.groups.describe import LagSummary, MemberRow, PartitionRow, StateRow
 from kafka_why.groups.error_text import error_text
 from kafka_why.groups.list_groups import ListedGroup
 from kafka_why.groups.tables import Column, render_table
@@ -129,7 +130,7 @@ def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> VisibleText:
 _LAG_COLUMNS = [Column("LAG"), Column("LAG-SECONDS")]
 
 
-def _lag_cells(behind: Behind | None) -> list[int | float | None]:
+def _lag_cells(behind: LagSummary | None) -> list[int | float | None]:
     return [None, None] if behind is None else [behind.lag, behind.lag_seconds]
 
 
@@ -185,7 +186,7 @@ def state_table(row: StateRow, *, verbose: bool = False) -> VisibleText:
 
 
 def _waits(row: StateRow) -> list[str]:
-    """What a group of the consumer protocol waits for, and what a conversion waits for."""
+    """Return lines about what a group of the consumer protocol, or its conversion, waits for."""
     lines = []
     if row.state == ConsumerGroupState.ASSIGNING:
         lines += [
@@ -234,3 +235,23 @@ def removal_table(rows: Sequence[Removal]) -> VisibleText:
 
 def _status(error: str | None) -> str:
     return "Successful" if error is None else f"Error: {error_text(error)}"
+
+
+def pending_table(pending: Iterable[PendingTransaction], now_ms: int) -> VisibleText:
+    """Format what is pending, a line for each TxnOffsetCommit."""
+    names = ("GROUP", "TRANSACTIONAL-ID", "PRODUCER-ID", "EPOCH", "PARTITIONS")
+    columns = [*map(Column, names), Column("AGE-S", 0)]
+    return render_table(
+        columns,
+        [
+            [
+                one.group_id,
+                one.transactional_id,
+                str(one.producer_id),
+                str(one.producer_epoch),
+                str(one.partitions),
+                str(max(0, now_ms - one.at_ms) // 1000),
+            ]
+            for one in pending
+        ],
+    )

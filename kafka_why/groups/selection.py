@@ -35,7 +35,7 @@ class TopicChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenPartitions:
     """The selected partitions, and those (or whole topics: partition -1) that do not exist."""
 
     partitions: list[TopicPartition]
@@ -82,7 +82,9 @@ def _parse_partition(number: str, text: str) -> int:
         raise ValueError(f"Invalid partition '{number}' specified in topic arg '{text}'") from None
 
 
-def choose_partitions(choices: Sequence[TopicChoice], existing: Mapping[str, frozenset[int]]) -> Chosen:
+def choose_partitions(
+    choices: Sequence[TopicChoice], existing: Mapping[str, frozenset[int]]
+) -> ChosenPartitions:
     """Return the partitions of these choices, each once, in order. `existing`: partitions by topic."""
     chosen: set[TopicPartition] = set()
     missing: set[TopicPartition] = set()
@@ -92,7 +94,7 @@ def choose_partitions(choices: Sequence[TopicChoice], existing: Mapping[str, fro
             missing.add(TopicPartition(choice.topic, -1))
         for number in there if choice.partitions is None else choice.partitions:
             (chosen if number in there else missing).add(TopicPartition(choice.topic, number))
-    return Chosen(sorted(chosen), sorted(missing))
+    return ChosenPartitions(sorted(chosen), sorted(missing))
 
 
 # Times and durations in the formats of kafka-consumer-groups.

@@ -6,7 +6,7 @@ from datetime import datetime
 from msgspec import Struct
 
 
-class StateOperator(Struct, frozen=True, rename="camel"):
+class StateOperatorProgress(Struct, frozen=True, rename="camel"):
     """The fields used of a stateful operator's progress. Times in ms: the pass over the rows, the pass over
     the deadlines, the commit of the state.
     """
@@ -17,7 +17,7 @@ class StateOperator(Struct, frozen=True, rename="camel"):
     commit_time_ms: int = 0
 
 
-class Source(Struct, frozen=True, rename="camel"):
+class SourceProgress(Struct, frozen=True, rename="camel"):
     """The progress of a Kafka source, by topic and partition: the offset after the last record read, and the
     end of the partition at that time.
     """
@@ -27,7 +27,7 @@ class Source(Struct, frozen=True, rename="camel"):
 
 
 class BatchProgress(Struct, frozen=True, rename="camel"):
-    """One batch. `duration_ms` is by stage. `triggerExecution` is the whole batch.
+    """The progress of one batch. `duration_ms` is by stage. `triggerExecution` is the whole batch.
 
     Source: org.apache.spark.sql.streaming.StreamingQueryProgress.
     """
@@ -36,8 +36,8 @@ class BatchProgress(Struct, frozen=True, rename="camel"):
     num_input_rows: int = 0
     duration_ms: dict[str, int] = {}
     event_time: dict[str, str] = {}
-    state_operators: list[StateOperator] = []
-    sources: list[Source] = []
+    state_operators: list[StateOperatorProgress] = []
+    sources: list[SourceProgress] = []
     observed_metrics: dict[str, dict[str, int]] = {}
 
     @property
@@ -73,7 +73,7 @@ class BatchProgress(Struct, frozen=True, rename="camel"):
         return _by_partition(source.end_offset for source in self.sources)
 
     def ends_of(self, topic: str) -> dict[int, int]:
-        """The offset after the last record read of a topic, by partition."""
+        """Return the offset after the last record read of a topic, by partition."""
         return {partition: end for (name, partition), end in self.end_offsets.items() if name == topic}
 
 

@@ -19,8 +19,8 @@ from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqGroup
 from kafka_why.metrics.consumer_groups import consumer_group_gauges, epoch_counts
 from kafka_why.metrics.lags import EXPORTER, OWN, lag_gauges
-from kafka_why.metrics.metrics_state import Counts, MetricsState
-from kafka_why.metrics.series import Selection, add_others, filled, fits, without_series
+from kafka_why.metrics.metrics_state import MetricsState, TopicCounts
+from kafka_why.metrics.series import SeriesSelection, add_others, filled, fits, without_series
 from kafka_why.rocketmq_group import GroupState as RocketMqGroupState
 from kafka_why.rocketmq_group import consume_mode, group_state
 
@@ -66,7 +66,7 @@ class MetricsStateCollector(Collector):
         )
 
 
-def _offset_counts(counts: Counts) -> Iterator[Metric]:
+def _offset_counts(counts: TopicCounts) -> Iterator[Metric]:
     yield _kafkas_count("offset_commit", "Offsets committed", counts.offsets_committed)
     yield _kafkas_count("offset_expiration", "Offsets expired", counts.offsets_expired)
     yield _kafkas_count("offset_deletion", "Offsets deleted by request", counts.offsets_deleted)
@@ -76,7 +76,7 @@ def _kafkas_count(name: str, meaning: str, value: int) -> Metric:
     return UnknownMetricFamily(f"{COORDINATOR}_{name}_count", f"{meaning}.", value)
 
 
-def _own_counts(counts: Counts, rebalances: Mapping[str, int]) -> Iterator[Metric]:
+def _own_counts(counts: TopicCounts, rebalances: Mapping[str, int]) -> Iterator[Metric]:
     for name, meaning, labels, found in (
         ("history_entries", "Entries of the events topic.", ("protocol", "type"), counts.entries),
         ("dead_letters", "Records of the dead-letter topic.", ("reason",), _by_one(counts.dead_letters)),
@@ -113,7 +113,7 @@ def _group_gauges(groups: Sequence[GroupSnapshot]) -> Iterator[Metric]:
         yield GaugeMetricFamily(name, f"Groups in state {state}.", states[state])
 
 
-def _members(groups: Mapping[str, GroupSnapshot], selection: Selection) -> Metric:
+def _members(groups: Mapping[str, GroupSnapshot], selection: SeriesSelection) -> Metric:
     members = GaugeMetricFamily(f"{EXPORTER}_members", "Members of a group.", labels=("consumergroup",))
     own, rest = selection.own(groups), selection.rest(groups)
     filled(members, (((group_id,), len(group.members)) for group_id, group in own if group.has_members))
@@ -145,7 +145,7 @@ CLIENTS_MAX = 20
 _OTHER_CLIENTS = ("other", "other")
 
 
-def rocketmq_gauges(groups: Mapping[str, RocketMqGroup], selection: Selection) -> Iterator[Metric]:
+def rocketmq_gauges(groups: Mapping[str, RocketMqGroup], selection: SeriesSelection) -> Iterator[Metric]:
     """Yield the numbers of groups, clients, connections, and client ids with several connections."""
     states = Counter(group_state(group) for group in groups.values())
     yield filled(
@@ -181,7 +181,7 @@ def _model(group: RocketMqGroup) -> str:
     return "" if group.message_model is None else group.message_model.lower()
 
 
-def _consumer_connections(groups: Mapping[str, RocketMqGroup], selection: Selection) -> Metric:
+def _consumer_connections(groups: Mapping[str, RocketMqGroup], selection: SeriesSelection) -> Metric:
     labels = ("consumer_group", "language", "version", "consume_mode")
     family = filled(
         GaugeMetricFamily(f"{BROKER}_consumer_connections", "Connections that consume.", labels=labels),

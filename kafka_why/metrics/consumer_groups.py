@@ -26,7 +26,7 @@ from kafka_why.contract.kafka.history import (
     MemberState,
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, ShareSnapshot
-from kafka_why.metrics.series import Selection, Times, add_others, filled
+from kafka_why.metrics.series import DurationCounts, SeriesSelection, add_others, filled
 
 # The metrics that only share groups have: how far their partitions are at the share coordinator. All of them
 # are the coordinator's own: Kafka has none. Rows SM1, SM4.
@@ -44,7 +44,7 @@ class ShareCounts:
     """Counts since the start of this process, from the history. `failures` are partitions, by error code."""
 
     is_seen: bool = False
-    initializing: Times = field(default_factory=Times)
+    initializing: DurationCounts = field(default_factory=DurationCounts)
     failures: Counter[str] = field(default_factory=Counter)
 
     def count(self, event: HistoryEntry) -> None:
@@ -58,7 +58,7 @@ class ShareCounts:
 
 
 def is_rebalance(event: HistoryEntry) -> bool:
-    """Whether Kafka counts this new epoch of a share group as a rebalance, as far as it is known."""
+    """Return True if Kafka counts this new epoch of a share group as a rebalance, as far as it is known."""
     return event.observed or event.rule in _BY_HEARTBEAT
 
 
@@ -80,7 +80,7 @@ def share_counts(counts: ShareCounts) -> Iterator[Metric]:
     )
 
 
-def share_gauges(groups: Mapping[str, ShareSnapshot], selection: Selection) -> Iterator[Metric]:
+def share_gauges(groups: Mapping[str, ShareSnapshot], selection: SeriesSelection) -> Iterator[Metric]:
     """Yield the gauges from the groups' views. There are none without a share group."""
     if not groups:
         return
@@ -148,7 +148,7 @@ class EpochCounts:
     """Counts since the start of this process, from the history."""
 
     epochs: Counter[str] = field(default_factory=Counter)  # by the type of the group
-    settling: Times = field(default_factory=Times)
+    settling: DurationCounts = field(default_factory=DurationCounts)
     computed: Counter[str] = field(default_factory=Counter)  # target assignments by assignor
     moved_partitions: int = 0
     shares: ShareCounts = field(default_factory=ShareCounts)
@@ -189,7 +189,7 @@ def epoch_counts(counts: EpochCounts) -> Iterator[Metric]:
     yield from share_counts(counts.shares)
 
 
-def consumer_group_gauges(views: Mapping[str, GroupSnapshot], selection: Selection) -> Iterator[Metric]:
+def consumer_group_gauges(views: Mapping[str, GroupSnapshot], selection: SeriesSelection) -> Iterator[Metric]:
     """Yield the gauges from the views of groups with epochs. There are none for a type that no group has,
     except for consumer groups.
     """

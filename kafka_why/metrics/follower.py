@@ -28,7 +28,7 @@ _FETCH_MAX_WAIT_MS = 500
 log = structlog.get_logger()
 
 
-class Follower(FollowerThread):
+class MetricsFollower(FollowerThread):
     """Feeds `readings` until stopped: all groups and offsets, and the other topics' records from now on.
 
     `on_entry` receives every new history entry, on the follower's thread. The follower survives an

@@ -21,20 +21,20 @@ from starlette.routing import Route
 
 from kafka_why.lifetimes import Closeable
 from kafka_why.service_state import PATH
-from kafka_why.web import Web, listening_at, url_of
+from kafka_why.web import WebServer, listening_at, url_of
 
 MAX_CONNECTIONS = 100
 
 
-class Note(NamedTuple):
+class CheckNote(NamedTuple):
     """A check does not fail, but there is something to say."""
 
     text: str
 
 
-Checks = Mapping[str, str | Note | None]
+CheckResults = Mapping[str, str | CheckNote | None]
 """The reason why a check fails, by the check's name. None or a note: it does not fail."""
-Check = Callable[[Collection[str]], Checks]
+HealthCheck = Callable[[Collection[str]], CheckResults]
 """Makes the checks, except those of the given names."""
 Endpoint = Callable[[Request], Response]
 """Called in a thread of its own, so that a long scrape delays no check."""
@@ -50,7 +50,7 @@ class HttpPort(Closeable):
         host: str,
         port: int,
         registry: CollectorRegistry,
-        checks: Mapping[str, Check] | None = None,
+        checks: Mapping[str, HealthCheck] | None = None,
         state: Callable[[], bytes] | None = None,
     ) -> None:
         endpoints = {path: _checked(check) for path, check in (checks or {}).items()}
@@ -61,7 +61,7 @@ class HttpPort(Closeable):
         self.url = f"{url_of(self._listening)}metrics"
         """The URL to scrape."""
         routes = [Route(path, endpoint) for path, endpoint in endpoints.items()]
-        self._web = Web(
+        self._web = WebServer(
             Starlette(routes=routes), self._listening, max_connections=MAX_CONNECTIONS, ends_busy=False
         )
         self._web.start()
@@ -89,7 +89,7 @@ def _scraped(registry: CollectorRegistry) -> Endpoint:
     return scrape
 
 
-def _checked(check: Check) -> Endpoint:
+def _checked(check: HealthCheck) -> Endpoint:
     def answer(request: Request) -> Response:
         try:
             found = check(request.query_params.getlist("exclude"))
@@ -99,7 +99,7 @@ def _checked(check: Check) -> Endpoint:
         body = {
             "ok": not failures,
             "checks": {name: failures.get(name, "ok") for name in found},
-            "notes": {name: note.text for name, note in found.items() if isinstance(note, Note)},
+            "notes": {name: note.text for name, note in found.items() if isinstance(note, CheckNote)},
         }
         return Response(
             json.dumps(body).encode() + b"\n",

@@ -40,7 +40,7 @@ from kafka_why.lag.lag_book import LagBook
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.metrics.consumer_groups import EpochCounts
 from kafka_why.metrics.lags import GroupLags, LagTotals
-from kafka_why.metrics.series import SelectedGroups, Selection, SeriesBounds
+from kafka_why.metrics.series import SelectedGroups, SeriesBounds, SeriesSelection
 
 G = TypeVar("G")
 
@@ -69,7 +69,7 @@ _commit_answer = msgspec.json.Decoder(OffsetCommitResponse)
 
 
 @dataclass(slots=True)
-class Counts:
+class TopicCounts:
     """Counts since the start of this process. Possible labels start with 0: an alert on an increase would not
     see a count that starts with 1.
     """
@@ -91,17 +91,17 @@ class Counts:
 
 
 @dataclass(slots=True)
-class Numbers:
+class MetricsNumbers:
     """A copy of all numbers, for one scrape. Groups and lags are None, and `rebalances` is empty, until the
     topics are read to their ends, because a partly read topic would show deleted groups.
 
     `lags` and `rebalances` are those of the groups that are selected for series of their own.
     """
 
-    counts: Counts
+    counts: TopicCounts
     groups: dict[str, GroupSnapshot] | None = None
     rocketmq_groups: dict[str, RocketMqGroup] | None = None
-    selection: Selection = field(default_factory=Selection)
+    selection: SeriesSelection = field(default_factory=SeriesSelection)
     # Of each selected group with a committed offset.
     lags: dict[str, GroupLags] | None = None
     # Of all other groups, None if there are none.
@@ -128,7 +128,7 @@ class MetricsState:
         self._read_to: dict[Partition, int] = {}
         self._backlog_records: int | None = None
         self._rebalances: Counter[str] = Counter()
-        self._counts = Counts()
+        self._counts = TopicCounts()
 
     def apply(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers | None = None
@@ -149,7 +149,9 @@ class MetricsState:
             elif topic == layout.events_topic:
                 return self._apply_entry(value or b"")
             elif topic == layout.responses_topic:
-                self._count_answers(value, headers)
+                if is_by_query(headers):
+                    for encoded in unpack(value or b""):
+                        self._count_answer(encoded)
             else:
                 self._counts.dead_letters[_dead_letter.decode(value or b"").reason] += 1
         return None
@@ -182,7 +184,7 @@ class MetricsState:
             return self._lags.topics() | {self._layout.source_topic}
 
     def wanted_times(self) -> dict[Partition, int]:
-        """See `LagBook`, also for the next one."""
+        """Return the timestamps to look for, as `LagBook` does."""
         with self._lock:
             return self._lags.wanted_times()
 
@@ -191,11 +193,11 @@ class MetricsState:
             self._lags.learn_times(wanted, lags_ms)
 
     def backlog_records(self) -> int | None:
-        """The records of its source that the query has not read, None if that is not known yet."""
+        """Return the records of its source that the query has not read, or None if that is not known yet."""
         with self._lock:
             return self._backlog_records
 
-    def numbers(self) -> Numbers:
+    def numbers(self) -> MetricsNumbers:
         numbers = self._without_lags()
         if numbers.groups is not None:
             chosen, others = numbers.selection.group_ids, LagTotals()
@@ -208,10 +210,10 @@ class MetricsState:
             numbers.other_lags = others if numbers.selection.others else None
         return numbers
 
-    def _without_lags(self) -> Numbers:
+    def _without_lags(self) -> MetricsNumbers:
         with self._lock:
             self._counts.duplicates = self._history.duplicates
-            numbers = Numbers(deepcopy(self._counts))
+            numbers = MetricsNumbers(deepcopy(self._counts))
             if self._is_complete:
                 numbers.groups = dict(self._groups)
                 numbers.rocketmq_groups = dict(self._rocketmq_groups)
@@ -239,7 +241,7 @@ class MetricsState:
             self._selected.remove(group_id)
 
     def _group_lags(self, group_id: str) -> GroupLags:
-        """The lags of one group and what hurts, as of the last poll of the brokers."""
+        """Return the lags of one group and what hurts, as of the last poll of the brokers."""
         with self._lock:
             owned = self._ownership(group_id)
             lags = self._lags.lags(group_id, owned.settled_ms)
@@ -280,11 +282,6 @@ class MetricsState:
             case EntryType.OFFSETS_DELETED:
                 counts.offsets_deleted += count
         return event
-
-    def _count_answers(self, value: bytes | None, headers: Headers | None) -> None:
-        if is_by_query(headers):
-            for encoded in unpack(value or b""):
-                self._count_answer(encoded)
 
     def _count_answer(self, value: bytes) -> None:
         answer, counts = _answer.decode(value), self._counts

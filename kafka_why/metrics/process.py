@@ -23,9 +23,9 @@ _DECIDED = (MarkerOutcome.COMMIT, MarkerOutcome.ABORT, MarkerOutcome.DROPPED)
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
-    """What of the service itself is read at each scrape. The age of the ticker is in seconds. An observer has
-    no transactions, no tasks of share groups, no replica and no gateway.
+class ServiceReadings:
+    """The sources of the service's own metrics, read at each scrape. The age of the ticker is in seconds. An
+    observer has no transactions, no tasks of share groups, no replica and no gateway.
     """
 
     status: Callable[[], ServiceStatus]
@@ -49,11 +49,13 @@ class ProcessCollector(Collector):
         return self._families()
 
     def describe(self) -> Iterable[Metric]:
-        """See `Collector`."""
+        """Return the families by name, as `Collector` requires."""
         return self._families()
 
 
-def process_metrics(readings: Readings, read_age_s: float, backlog_records: int | None) -> Iterator[Metric]:
+def process_metrics(
+    readings: ServiceReadings, read_age_s: float, backlog_records: int | None
+) -> Iterator[Metric]:
     """Yield the metrics. `read_age_s` is the age of the last read of the topics, and `backlog_records` is
     None if it is not known.
     """
@@ -76,7 +78,7 @@ def _gauges(*rows: tuple[str, str, float]) -> Iterator[Metric]:
     return (GaugeMetricFamily(f"{OWN}_{name}", meaning, value) for name, meaning, value in rows)
 
 
-def _service_metrics(readings: Readings, read_age_s: float) -> Iterator[Metric]:
+def _service_metrics(readings: ServiceReadings, read_age_s: float) -> Iterator[Metric]:
     status = readings.status()
     yield filled(
         GaugeMetricFamily(f"{OWN}_phase", "1 for the service's current phase.", labels=("phase",)),

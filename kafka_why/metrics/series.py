@@ -39,7 +39,7 @@ class SeriesBounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class SeriesSelection:
     """The groups that have series of their own at one scrape, and the number of those that have none."""
 
     group_ids: frozenset[str] = frozenset()
@@ -82,10 +82,10 @@ class SelectedGroups:
         self._others.pop(group_id, None)
         self._unfit.discard(group_id)
 
-    def selection(self) -> Selection:
+    def selection(self) -> SeriesSelection:
         chosen = frozenset(islice(chain(self._matching, self._others), self.bounds.groups))
         total = len(self._matching) + len(self._others) + len(self._unfit)
-        return Selection(chosen, total - len(chosen))
+        return SeriesSelection(chosen, total - len(chosen))
 
 
 def fits(*labels: str) -> bool:
@@ -150,7 +150,7 @@ BOUNDS_S = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 
 @dataclass(slots=True)
-class Times:
+class DurationCounts:
     """Durations since the start of this process. `within` counts those within a bound and no smaller one."""
 
     whole_ms: int = 0

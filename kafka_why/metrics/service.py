@@ -18,11 +18,11 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import Startable
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.metrics.collector import MetricsStateCollector
-from kafka_why.metrics.follower import Follower
-from kafka_why.metrics.http import Check, HttpPort
+from kafka_why.metrics.follower import MetricsFollower
+from kafka_why.metrics.http import HealthCheck, HttpPort
 from kafka_why.metrics.lags import OWN
 from kafka_why.metrics.metrics_state import MetricsState
-from kafka_why.metrics.process import ProcessCollector, Readings, process_metrics
+from kafka_why.metrics.process import ProcessCollector, ServiceReadings, process_metrics
 from kafka_why.metrics.series import SeriesBounds
 from kafka_why.service_state import BatchesState, ServiceState, durations
 
@@ -124,7 +124,9 @@ class RebalanceMetrics:
                 self._began_ms.pop(event.group_id, None)
 
 
-def service_state(readings: Readings, batches: BatchesState, backlog_records: int | None) -> ServiceState:
+def service_state(
+    readings: ServiceReadings, batches: BatchesState, backlog_records: int | None
+) -> ServiceState:
     """Return the state of the service. `backlog_records` is None if it is not known."""
     return ServiceState(
         status=readings.status(),
@@ -148,8 +150,8 @@ class Metrics(Startable):
     with `with_members` there are series of single members. `series` bounds those of groups. `collectors` are
     served besides, and `checks` by their paths: see `kafka_why.metrics.http`.
 
-    `start` opens the port, before the coordinator starts: on a cluster that takes a minute, in which a scrape
-    and a check have to be answered. It raises WebUnavailable if the port cannot be bound; port 0 means
+    `start` opens the port before the coordinator starts, because that takes a minute on a cluster, in which
+    scrapes and checks have to be answered. It raises WebUnavailable if the port cannot be bound; port 0 means
     any free port. `follow` reads the topics, which exist once the coordinator has started. `observe_batch`
     may be called at any time.
     """
@@ -160,20 +162,20 @@ class Metrics(Startable):
         layout: TopicLayout,
         host: str,
         port: int,
-        readings: Readings,
+        readings: ServiceReadings,
         *,
         log_rebalances: bool,
         with_members: bool = False,
         series: SeriesBounds | None = None,
         collectors: Sequence[Collector] = (),
-        checks: Mapping[str, Check] | None = None,
+        checks: Mapping[str, HealthCheck] | None = None,
     ) -> None:
         self._readings = readings
         self._host = host
         self._port = port
         self._log_rebalances = log_rebalances
         self._metrics_state = MetricsState(layout, series)
-        self._follower = Follower(client_config, layout, self._metrics_state, self._observe_entry)
+        self._follower = MetricsFollower(client_config, layout, self._metrics_state, self._observe_entry)
         self._registry = CollectorRegistry()
         of_topics = MetricsStateCollector(
             self._metrics_state, with_members=with_members, is_observed=layout.is_observed
@@ -196,7 +198,7 @@ class Metrics(Startable):
         self._http = HttpPort(self._host, self._port, self._registry, self._checks, self._state)
 
     def follow(self) -> None:
-        """Read the groups, their offsets and what happens from now on."""
+        """Start to read the groups, their offsets, and the entries from now on."""
         self._follower.start()
         self._is_following = True
 

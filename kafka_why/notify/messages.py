@@ -15,7 +15,7 @@ from typing import TypeAlias
 from msgspec import Struct
 
 from kafka_why.escaping import visible
-from kafka_why.page.findings import Kind
+from kafka_why.page.findings import FindingKind
 from kafka_why.why.model import Rebalance
 from kafka_why.why.text import cause_text, details
 from kafka_why.why.wording import Names
@@ -41,14 +41,14 @@ class Status(StrEnum):
     ENDED = "ended"
 
 
-def name_of(kind: Kind) -> str:
+def name_of(kind: FindingKind) -> str:
     """Return the name of a kind of finding: `falling-behind`."""
     return kind.name.lower().replace("_", "-")
 
 
 REBALANCE = "rebalance"
 ALARM = "alarm"
-KINDS = (REBALANCE, *map(name_of, Kind), ALARM)
+KINDS = (REBALANCE, *map(name_of, FindingKind), ALARM)
 """The kinds of messages: a rebalance, what the page finds wrong with a group, an alarm of the coordinator."""
 
 

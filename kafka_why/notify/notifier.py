@@ -20,7 +20,7 @@ from kafka_why.notify.request_bodies import Shape
 from kafka_why.notify.state_file import Kept
 from kafka_why.now import now_ms
 from kafka_why.page.fleet import Fleet
-from kafka_why.page.topics_followers import Follower, ServiceFollower, ServiceTopics
+from kafka_why.page.topics_followers import GroupsFollower, ServiceFollower, ServiceTopics
 from kafka_why.service_state import StateReader
 from kafka_why.topic_reader import BrokersOwn, FollowerThread
 
@@ -66,7 +66,7 @@ class Notifier(Startable):
         self._outbox = outbox = Outbox()
         fleet = Fleet(layout)
         ended = EndedRebalances(outbox, wanted, link, kept.told)
-        readers: tuple[Follower | OffsetsEvents | PolledEvents, *tuple[FollowerThread, ...]]
+        readers: tuple[GroupsFollower | OffsetsEvents | PolledEvents, *tuple[FollowerThread, ...]]
         topics = None
         if source is BrokersOwn.POLLS:
             readers = (PolledEvents(client_config, fleet, ended),)
@@ -75,7 +75,7 @@ class Notifier(Startable):
         else:
             topics = ServiceTopics(is_observed=layout.is_observed)
             readers = (
-                Follower(client_config, layout, fleet, _READER),
+                GroupsFollower(client_config, layout, fleet, _READER),
                 EventsFollower(client_config, layout, ended, kept.positions),
                 ServiceFollower(client_config, layout, topics, _READER),
             )

@@ -1,10 +1,10 @@
-"""What an address of the page selects: its parameters, read strictly where they matter and leniently else."""
+"""The parameters in an address of the page, read strictly where they matter and leniently elsewhere."""
 
 from starlette.requests import Request
 
 from kafka_why.numbers import parse_whole_number
-from kafka_why.page.members import MEMBER_SORTS, By, MembersSelection
-from kafka_why.page.overview import SORTS, Selection
+from kafka_why.page.members import MEMBER_SORTS, MemberGrouping, MembersSelection
+from kafka_why.page.overview import SORTS, GroupSelection
 from kafka_why.why.wording import parse_since
 
 MAX_TEXT_CHARS = 32_767
@@ -23,7 +23,7 @@ class Refused(Exception):
 
 
 def parameter(request: Request, name: str) -> str:
-    """A parameter that must be there. Raises Refused."""
+    """Return a required parameter. Raises Refused."""
     found = request.query_params.get(name)
     if not found or len(found) > MAX_TEXT_CHARS:
         raise Refused(400, f"the address has no {name}, or one that is too long")
@@ -31,17 +31,17 @@ def parameter(request: Request, name: str) -> str:
 
 
 def time_parameter(request: Request) -> int:
-    """The time in milliseconds since the epoch, which must be there. Raises Refused."""
+    """Return the required time, in milliseconds since the epoch. Raises Refused."""
     try:
         return _time_ms(parameter(request, "at"))
     except ValueError as error:
         raise Refused(400, "`at` is a time in milliseconds") from error
 
 
-def selection(request: Request) -> Selection:
-    """Which groups."""
+def selection(request: Request) -> GroupSelection:
+    """Return the groups that the address selects."""
     query = request.query_params
-    return Selection(
+    return GroupSelection(
         text=query.get("q", "")[:MAX_TEXT_CHARS],
         state=query.get("state", ""),
         protocol=query.get("protocol", ""),
@@ -51,10 +51,10 @@ def selection(request: Request) -> Selection:
 
 
 def members_selection(request: Request) -> MembersSelection:
-    """Which clients or hosts."""
+    """Return the clients or hosts that the address selects."""
     query = request.query_params
     return MembersSelection(
-        by=By.HOST if query.get("by") == By.HOST else By.CLIENT,
+        by=MemberGrouping.HOST if query.get("by") == MemberGrouping.HOST else MemberGrouping.CLIENT,
         text=query.get("q", "")[:MAX_TEXT_CHARS],
         sort=query.get("sort", MEMBER_SORTS[0]),
         page=_page_number(request),
@@ -62,7 +62,7 @@ def members_selection(request: Request) -> MembersSelection:
 
 
 def limits_ms(request: Request, now_ms: int) -> tuple[int, int]:
-    """The times between which the reader wants to see a group. Raises Refused."""
+    """Return the times between which the reader wants to see a group. Raises Refused."""
     query = request.query_params
     try:
         to_ms = min(_time_ms(query["to"]), now_ms) if "to" in query else now_ms
@@ -76,12 +76,12 @@ def limits_ms(request: Request, now_ms: int) -> tuple[int, int]:
 
 
 def is_only_time(request: Request) -> bool:
-    """Whether the reader has the page, and asks for another time of it."""
+    """Return True if the reader has the page, and requests another time range of it."""
     return request.query_params.get("part") == "time"
 
 
 def _page_number(request: Request) -> int:
-    """The number of the page of a list, 1 if the address has none that can be read."""
+    """Return the number of the page of a list, or 1 if the address has no readable number."""
     try:
         return parse_whole_number(request.query_params.get("page", "1"), 1, _MAX_PAGE)
     except ValueError:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,15 @@ from kafka_why.page.address import (
     selection,
     time_parameter,
 )
-from kafka_why.page.command_pages import Asked
+from kafka_why.page.command_pages import CommandPages
 from kafka_why.page.commands import PROGRAM
 from kafka_why.page.coordinator import CoordinatorPage, coordinator_page
 from kafka_why.page.deliveries import routes as delivery_routes
 from kafka_why.page.direction import exact, finalize
 from kafka_why.page.fleet import WINDOW_MS, GroupFacts
-from kafka_why.page.group import GroupPage, group_page, rebalance_page
-from kafka_why.page.live import Held, LivePage
-from kafka_why.page.members import MEMBER_SORTS, By, causes_text, columns_of, sentence
+from kafka_why.page.group import GroupPage, RebalancePage, group_page, rebalance_page
+from kafka_why.page.live import HeldVersion, LiveReader
+from kafka_why.page.members import MEMBER_SORTS, MemberGrouping, causes_text, columns_of, sentence
 from kafka_why.page.overview import PAGE_LINES, SORTS, Protocol
 from kafka_why.page.rocketmq import RocketMqPage, rocketmq_page
 from kafka_why.page.security import Access, Guard
@@ -52,7 +52,7 @@ MAX_LIVE = 200
 seconds.
 """
 CHANGES_MS = 5_000
-"""The page of the coordinator counts as changed so often."""
+"""The interval at which the page of the coordinator counts as changed."""
 _LIVE_INTERVAL_S = 0.25
 _ALIVE_INTERVAL_S = 10.0
 _HERE = Path(__file__).parent
@@ -63,7 +63,7 @@ log = structlog.get_logger()
 def app(sources: Sources, access: Access) -> Starlette:
     """Return the application."""
     pages = _Pages(sources)
-    asked = Asked(sources.histories, sources.log, sources.now_ms, pages.text)
+    asked = CommandPages(sources.histories, sources.log, sources.now_ms, pages.text)
     return Starlette(
         routes=[
             Route("/", pages.groups, name="groups"),
@@ -72,10 +72,10 @@ def app(sources: Sources, access: Access) -> Starlette:
             Route("/members", pages.members),
             Route("/coordinator", pages.coordinator),
             Route("/api/groups", pages.groups_json),
-            Route("/api/group", pages.group_json),
-            Route("/api/rebalance", pages.rebalance_json),
+            Route("/api/group", lambda request: _json(pages.load_group(request))),
+            Route("/api/rebalance", lambda request: _json(pages.load_rebalance(request))),
             Route("/api/members", pages.members_json),
-            Route("/api/coordinator", pages.coordinator_json),
+            Route("/api/coordinator", lambda _: _json(pages.load_coordinator())),
             *asked.routes,
             *delivery_routes(sources.deliveries, sources.now_ms),
             Route("/live", pages.live),
@@ -99,7 +99,7 @@ class _Pages:
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources
-        self._live = ClientSlots[LivePage](MAX_LIVE, lambda live: False, ends_busy=True)
+        self._live = ClientSlots[LiveReader](MAX_LIVE, lambda live: False, ends_busy=True)
         self._templates = Environment(
             loader=FileSystemLoader(_HERE / "templates"),
             autoescape=True,
@@ -120,7 +120,7 @@ class _Pages:
         )
 
     def groups(self, request: Request) -> Response:
-        """All groups, or those that the address selects."""
+        """Show all groups, or those that the address selects."""
         version = self._sources.lines_version()  # before what it is of: then nothing newer is missed
         shown = self._selected(request)
         return self._page(
@@ -135,16 +135,22 @@ class _Pages:
 
     def groups_json(self, request: Request) -> Response:
         shown = self._selected(request)
-        told = {"groups": shown["lines"], "unwell": shown["unwell"], "total": shown["total"]}
-        sources = self._sources
-        return _json({**told, "broker_groups": sources.broker_groups(), "remarks": sources.remarks()})
+        return _json(
+            {
+                "groups": shown["lines"],
+                "unwell": shown["unwell"],
+                "total": shown["total"],
+                "broker_groups": self._sources.broker_groups(),
+                "remarks": self._sources.remarks(),
+            }
+        )
 
     def group(self, request: Request) -> Response:
-        """One group, of Kafka's or of RocketMQ's."""
+        """Show one group, of Kafka's or of RocketMQ's."""
         group_id, between_ms = parameter(request, "id"), limits_ms(request, self._sources.now_ms())
         version = self._sources.fleet.group_version(group_id) or 0
         try:
-            found = self._group(request, group_id, between_ms)
+            found = self.load_group(request)
         except (HistoryUnavailable, Refused):
             alone = self._only_deliveries(request, group_id, between_ms)
             if alone is None:
@@ -165,8 +171,8 @@ class _Pages:
     def _only_deliveries(
         self, request: Request, group_id: str, between_ms: tuple[int, int]
     ) -> Response | None:
-        """The page of a group without a history, which a share group of the brokers has not. None if there
-        are no deliveries either.
+        """Return the page of a group without a history, such as a share group of the brokers, or None if
+        there are no deliveries either.
         """
         found = self._sources.deliveries.view(group_id, between_ms)
         if found is None:
@@ -180,31 +186,23 @@ class _Pages:
             now_ms=self._sources.now_ms(),
         )
 
-    def group_json(self, request: Request) -> Response:
-        return _json(
-            self._group(request, parameter(request, "id"), limits_ms(request, self._sources.now_ms()))
-        )
-
     def rebalance(self, request: Request) -> Response:
-        """One rebalance."""
+        """Show one rebalance."""
         return self._page(
             "rebalance.html",
-            it=self._rebalance(request),
+            it=self.load_rebalance(request),
             now_ms=self._sources.now_ms(),
             asks=PROGRAM.exists(),
         )
 
-    def rebalance_json(self, request: Request) -> Response:
-        return _json(self._rebalance(request))
-
     def members(self, request: Request) -> Response:
-        """The clients or the hosts of all groups, or those that the address selects."""
+        """Show the clients or the hosts of all groups, or those that the address selects."""
         version = self._sources.lines_version()
         shown = self._selected_members(request)
         return self._page(
             "members.html",
             now_ms=self._sources.now_ms(),
-            kinds=By,
+            kinds=MemberGrouping,
             sorts=MEMBER_SORTS,
             version=version,
             **shown,
@@ -218,19 +216,16 @@ class _Pages:
         )
 
     def coordinator(self, request: Request) -> Response:
-        """The coordinator itself."""
-        found = self._coordinator()
+        """Show the coordinator itself."""
+        found = self.load_coordinator()
         return self._page("coordinator.html", it=found, now_ms=found.now_ms, version=self._version_of_time())
 
-    def coordinator_json(self, request: Request) -> Response:
-        return _json(self._coordinator())
-
     async def live(self, request: Request) -> Response:
-        """Server-sent events: what the page shows has changed, and how old the data is."""
+        """Send server-sent events: the page's content has changed, and the age of the data."""
         return StreamingResponse(self._events(request), media_type="text/event-stream")
 
     def refused(self, request: Request, error: Exception) -> Response:
-        """The answer to what cannot be answered."""
+        """Answer a request that cannot be fulfilled."""
         status = (
             error.status
             if isinstance(error, Refused)
@@ -244,7 +239,7 @@ class _Pages:
         return self._page("message.html", status, message=message, now_ms=self._sources.now_ms())
 
     def failed(self, request: Request, error: Exception) -> Response:
-        """The answer where the page itself fails."""
+        """Answer a request at which the page itself fails."""
         log.error("the page failed", path=request.url.path, exc_info=error)
         return _json({"error": f"unexpected {type(error).__name__}"}, 500)
 
@@ -252,7 +247,7 @@ class _Pages:
         return HTMLResponse(self.text(template, **values), status)
 
     def text(self, template: str, **values: Any) -> str:
-        """The HTML of a page."""
+        """Return the HTML of a page."""
         fleet = self._sources.fleet
         text: str = self._templates.get_template(template).render(
             version=values.pop("version", self._sources.lines_version()),
@@ -270,13 +265,9 @@ class _Pages:
     def _selected(self, request: Request) -> dict[str, Any]:
         lines = self._sources.lines()
         wanted = selection(request)
-        found = wanted.of(lines)
-        first = (wanted.page - 1) * PAGE_LINES
         return {
             "selection": wanted,
-            "lines": found[first : first + PAGE_LINES],
-            "found": len(found),
-            "pages": max(-(-len(found) // PAGE_LINES), 1),
+            **_lines_of_page(wanted.of(lines), wanted.page),
             "total": len(lines),
             "unwell": [line for line in lines if line.is_unwell],
         }
@@ -284,20 +275,17 @@ class _Pages:
     def _selected_members(self, request: Request) -> dict[str, Any]:
         members = self._sources.members()
         wanted = members_selection(request)
-        found = wanted.of(members)
-        first = (wanted.page - 1) * PAGE_LINES
         return {
             "members": members,
             "selection": wanted,
             "by": wanted.by,
             "sentence": sentence(members, wanted.by),
-            "lines": found[first : first + PAGE_LINES],
-            "found": len(found),
-            "pages": max(-(-len(found) // PAGE_LINES), 1),
+            **_lines_of_page(wanted.of(members), wanted.page),
             "total": len(members.lines[wanted.by]),
         }
 
-    def _coordinator(self) -> CoordinatorPage:
+    def load_coordinator(self) -> CoordinatorPage:
+        """Return what is known of the coordinator. Raises Refused."""
         sources, now_ms = self._sources, self._sources.now_ms()
         if sources.service_topics is None:
             raise Refused(404, "the brokers' own coordinator leaves no record about itself")
@@ -310,11 +298,13 @@ class _Pages:
         )
 
     def _version_of_time(self) -> int:
-        """The version of a page that changes all the time: another one every few seconds."""
+        """Return the version of a page that changes all the time: another one every few seconds."""
         return self._sources.now_ms() // CHANGES_MS
 
-    def _group(self, request: Request, group_id: str, between_ms: tuple[int, int]) -> Any:
+    def load_group(self, request: Request) -> GroupPage | RocketMqPage:
+        """Return the group that the address names. Raises Refused, HistoryUnavailable, KafkaError."""
         now_ms = self._sources.now_ms()
+        group_id, between_ms = parameter(request, "id"), limits_ms(request, now_ms)
         needed_ms = min(between_ms[0], now_ms - WINDOW_MS), between_ms[1]
         is_told = request.url.path == "/group" and "to" not in request.query_params
         made = self._sources.courses.made(group_id, needed_ms, now_ms, is_patient=not is_told)
@@ -332,7 +322,8 @@ class _Pages:
             facts, made.course, between_ms, now_ms, unfolded=unfolded, only_time=only_time, notes=notes
         )
 
-    def _rebalance(self, request: Request) -> Any:
+    def load_rebalance(self, request: Request) -> RebalancePage:
+        """Return the rebalance that the address names. Raises Refused, HistoryUnavailable, KafkaError."""
         group_id, now_ms = parameter(request, "group"), self._sources.now_ms()
         at_ms = time_parameter(request)
         found = None
@@ -346,20 +337,20 @@ class _Pages:
         return found
 
     def _version(self, request: Request) -> int | None:
-        """The version of what a reader looks at: the coordinator, a group, or all groups."""
+        """Return the version of what a reader looks at: the coordinator, a group, or all groups."""
         group_id, fleet = request.query_params.get("group"), self._sources.fleet
         if "coordinator" in request.query_params:
             return self._version_of_time()
         return self._sources.lines_version() if group_id is None else fleet.group_version(group_id)
 
     def _shows_newest(self, request: Request) -> bool:
-        """Whether a page of what a reader looks at would have all that is known of it."""
+        """Return True if a page of what a reader looks at would have all that is known of it."""
         group_id = request.query_params.get("group")
         return group_id is None or self._sources.courses.has_newest(group_id, self._sources.now_ms())
 
     async def _events(self, request: Request) -> AsyncIterator[str]:
         fleet, sent, said_at_s = self._sources.fleet, None, time.monotonic()
-        held, live = Held(), LivePage()
+        held, live = HeldVersion(), LiveReader()
         ended = self._live.add(request.client.host if request.client else "", live)
         if ended is not None:
             ended.has_ended = True
@@ -376,6 +367,15 @@ class _Pages:
                 await asyncio.sleep(_LIVE_INTERVAL_S)
         finally:
             self._live.remove(live)
+
+
+def _lines_of_page(found: Sequence[object], page: int) -> dict[str, Any]:
+    first = (page - 1) * PAGE_LINES
+    return {
+        "lines": found[first : first + PAGE_LINES],
+        "found": len(found),
+        "pages": max(-(-len(found) // PAGE_LINES), 1),
+    }
 
 
 def _json(value: Any, status: int = 200) -> Response:

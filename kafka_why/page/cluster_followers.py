@@ -71,7 +71,7 @@ class _Partition:
 class OffsetsFollower(FollowerThread):
     """Feeds a fleet until stopped, which takes as long as a request at most.
 
-    It survives that no broker is there, and reads later what it missed.
+    It survives an outage of the brokers, and reads the missed records later.
     """
 
     def __init__(self, client_config: ClientConfig, fleet: Fleet, reader: str = "page") -> None:
@@ -264,7 +264,7 @@ class PollingFollower(FollowerThread):
         return found
 
     def history(self, group_id: str, since_ms: int) -> History:
-        """Return what the fleet has of a group, the entries of the last hour."""
+        """Return the history of a group: the entries of the last hour, which the fleet has."""
         facts = self._fleet.facts(group_id)
         entries = [] if facts is None else [*facts.entries]
         return History(entries, frozenset(), from_start=False, records_read=0)

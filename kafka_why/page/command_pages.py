@@ -26,9 +26,9 @@ from kafka_why.page.commands import (
     MAX_TRY_CHARS,
     PROGRAM,
     Command,
-    Ended,
-    Runner,
-    Source,
+    CommandResult,
+    CommandRunner,
+    CoordinatorLog,
     assign_command,
     replay_command,
     tries_for,
@@ -45,8 +45,8 @@ ASSIGN, WHATIF, REPLAY = "assign", "whatif", "replay"
 _NO_LOG = "this page does not know where the checkpoint is; run the command beside the coordinator"
 
 
-class Question(NamedTuple):
-    """What a reader asks. `tries` are the settings of a what-if."""
+class CommandQuestion(NamedTuple):
+    """A question of a reader, which a command answers. `tries` are the settings of a what-if."""
 
     kind: str
     group_id: str
@@ -55,13 +55,13 @@ class Question(NamedTuple):
     command: Command
 
 
-class Asked:
+class CommandPages:
     """The handlers. `render` makes the HTML of a template."""
 
     def __init__(
         self,
         histories: Histories,
-        log: Source | None,
+        log: CoordinatorLog | None,
         now_ms: Callable[[], int],
         render: Callable[..., str],
     ) -> None:
@@ -69,7 +69,7 @@ class Asked:
         self._log = log
         self._now_ms = now_ms
         self._render = render
-        self._runner = Runner()
+        self._runner = CommandRunner()
 
     @property
     def routes(self) -> list[Route]:
@@ -100,7 +100,7 @@ class Asked:
     ) -> AsyncIterator[str]:
         yield before
         async for seen in self._runner.run(command, request.is_disconnected):
-            if isinstance(seen, Ended):
+            if isinstance(seen, CommandResult):
                 yield _said(seen)
             else:
                 yield f"<span>{duration_text(int(seen) * 1000)}</span> "
@@ -113,9 +113,9 @@ class Asked:
             raise Refused(403, "another site may not ask this")
         self._check_room()
         async for seen in self._runner.run(question.command, request.is_disconnected):
-            if isinstance(seen, Ended) and seen.output:
+            if isinstance(seen, CommandResult) and seen.output:
                 return Response(seen.output, media_type="application/json")
-            if isinstance(seen, Ended):
+            if isinstance(seen, CommandResult):
                 return Response(
                     msgspec.json.encode({"error": _error(seen)}), 503, media_type="application/json"
                 )
@@ -125,7 +125,7 @@ class Asked:
         if self._runner.is_full:
             raise Refused(503, "this page already runs as many questions as it may; ask again later")
 
-    def _question(self, kind: str, request: Request, *, as_json: bool = False) -> Question:
+    def _question(self, kind: str, request: Request, *, as_json: bool = False) -> CommandQuestion:
         """Raises Refused, HistoryUnavailable and KafkaError."""
         group_id, at_ms = parameter(request, "group"), time_parameter(request)
         tries = [text for text in request.query_params.getlist("try") if text.strip()]
@@ -141,7 +141,7 @@ class Asked:
             _, rebalance = self._rebalance(group_id, at_ms)
             tries = tries_for(rebalance)
         command = self._command(kind, group_id, at_ms, tries, as_json=as_json)
-        return Question(kind, group_id, at_ms, tries, command)
+        return CommandQuestion(kind, group_id, at_ms, tries, command)
 
     def _command(self, kind: str, group_id: str, at_ms: int, tries: list[str], *, as_json: bool) -> Command:
         if kind == ASSIGN:
@@ -166,18 +166,18 @@ class Asked:
 
 
 def _is_asked_here(request: Request) -> bool:
-    """Whether no other site led the browser here."""
+    """Return True unless another site led the browser here."""
     return request.headers.get("sec-fetch-site", "none") in ("none", "same-origin")
 
 
-def _said(ended: Ended) -> Markup:
+def _said(ended: CommandResult) -> Markup:
     text = escape(isolated(ended.output or _error(ended)))
     return (
         Markup('done.</p>\n<pre class="report answer" tabindex="0" id="answer">') + text + Markup("</pre><p>")
     )
 
 
-def _error(ended: Ended) -> str:
+def _error(ended: CommandResult) -> str:
     if ended.code is None:
         return f"It took longer than {duration_text(int(LIMIT_S * 1000))}, and was ended."
     return ended.error.strip() or f"It ended with code {ended.code} and said nothing."

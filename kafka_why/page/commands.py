@@ -1,4 +1,4 @@
-"""What would have helped, and what the log says: `assign`, `whatif` and `replay`, run for a reader.
+"""The commands `assign`, `whatif` and `replay`, run for a reader of the page.
 
 Each runs as a process of its own, as a person would run it in a terminal. So one that takes long costs the
 other readers nothing, it can be ended, and the page says in which words to ask again.
@@ -28,7 +28,7 @@ from kafka_why.why.model import Rebalance
 
 MAX_RUNNING = 2
 LIMIT_S = 120.0
-"""A process that runs so long is ended."""
+"""A process that runs longer is ended."""
 MAX_OUTPUT_BYTES = 1 << 20
 """Of an answer; what is beyond is dropped."""
 MAX_TRIES, MAX_TRY_CHARS = 4, 300
@@ -49,7 +49,7 @@ class Command(NamedTuple):
     given: bytes = b""
 
     def __str__(self) -> str:
-        """As a person types it. What the page gives by standard input is a file then."""
+        """Return the command as a person types it, with a file where the page uses standard input."""
         return shlex.join(["group-coordinator", *("FILE" if a == _INPUT else a for a in self.arguments)])
 
     def __repr__(self) -> str:
@@ -57,9 +57,9 @@ class Command(NamedTuple):
         return f"Command({str(self)!r})"
 
 
-class Source(Struct, frozen=True, kw_only=True):
-    """Where `whatif` and `replay` find the coordinator's log: the path or URI of its checkpoint, and the
-    cluster, whose settings are in the format of Java's properties and may be secret.
+class CoordinatorLog(Struct, frozen=True, kw_only=True):
+    """The place of the coordinator's log for `whatif` and `replay`: the path or URI of its checkpoint, and
+    the cluster. The cluster's settings are in the format of Java's properties and may be secret.
     """
 
     checkpoint: str
@@ -79,21 +79,23 @@ class Source(Struct, frozen=True, kw_only=True):
 
 
 def assign_command(recorded: Recorded, *, as_json: bool = False) -> Command:
-    """What each of the clients' assignors would have done in a rebalance."""
+    """Return the command that computes what each of the clients' assignors would have done in a rebalance."""
     gone = [f"--without={member_id}" for member_id in recorded.gone]
     form = _JSON if as_json else ["--summary"]
     return Command(["assign", "--input", _INPUT, *gone, *form], group_file(recorded.group))
 
 
-def whatif_command(source: Source, group_id: str, tries: Sequence[str], *, as_json: bool = False) -> Command:
-    """What other settings would have made of the group's recorded time."""
+def whatif_command(
+    source: CoordinatorLog, group_id: str, tries: Sequence[str], *, as_json: bool = False
+) -> Command:
+    """Return the command that replays the group's recorded time with other settings."""
     tried = [f"--try={text}" for text in tries]
     command = source.command("whatif", *tried, *(_JSON if as_json else []))
     return command._replace(arguments=[*command.arguments, "--", group_id])
 
 
 def tries_for(rebalance: Rebalance) -> list[str]:
-    """The settings of which a reader of this rebalance would think first."""
+    """Return the settings that a reader of this rebalance would try first."""
     silences = (_SILENCE.search(removed.reason) for removed in rebalance.removed)
     longest_ms = max((int(silence[1]) for silence in silences if silence), default=0)
     tries = [f"session.timeout.ms={2 * longest_ms}"] if longest_ms else []
@@ -103,20 +105,20 @@ def tries_for(rebalance: Rebalance) -> list[str]:
     return tries
 
 
-def replay_command(source: Source, group_id: str, at_ms: int) -> Command:
-    """The group as it was at a time, by its log."""
+def replay_command(source: CoordinatorLog, group_id: str, at_ms: int) -> Command:
+    """Return the command that shows the group as it was at a time, from its log."""
     return source.command("replay", "--from-topic", f"--group={group_id}", f"--at={iso(at_ms)}")
 
 
-class Ended(NamedTuple):
-    """How a process ended, and what it said. `code` is None if it was ended because of its time."""
+class CommandResult(NamedTuple):
+    """The exit of a process, and its output. `code` is None if it was ended because of its time."""
 
     code: int | None
     output: str
     error: str
 
 
-class Runner:
+class CommandRunner:
     """Runs commands, MAX_RUNNING at the same time."""
 
     def __init__(
@@ -128,12 +130,12 @@ class Runner:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many processes run as may."""
+        """True if no further process may run."""
         return self._running >= MAX_RUNNING
 
     async def run(
         self, command: Command, has_left: Callable[[], Awaitable[bool]]
-    ) -> AsyncIterator[float | Ended]:
+    ) -> AsyncIterator[float | CommandResult]:
         """Yield the seconds that it has run, again and again, and at last how it ended.
 
         It is ended if the reader has left.
@@ -167,7 +169,7 @@ class Runner:
 
     async def _follow(
         self, process: asyncio.subprocess.Process, has_left: Callable[[], Awaitable[bool]]
-    ) -> AsyncIterator[float | Ended]:
+    ) -> AsyncIterator[float | CommandResult]:
         saying = asyncio.gather(_read(process.stdout), _read(process.stderr))
         loop = asyncio.get_running_loop()
         began_s = loop.time()
@@ -177,11 +179,11 @@ class Runner:
                 if await has_left():
                     return
                 if ran_s > self._limit_s:
-                    yield Ended(None, "", "")
+                    yield CommandResult(None, "", "")
                     return
                 yield ran_s
             output, error = saying.result()
-            yield Ended(await process.wait(), output, error)
+            yield CommandResult(await process.wait(), output, error)
         finally:
             saying.cancel()
 

@@ -17,7 +17,7 @@ from kafka_why.contract.service import (
     ServicePhase,
     TransactionsSummary,
 )
-from kafka_why.page.topics_followers import DeadLetterLine, Pending, ServiceFacts
+from kafka_why.page.topics_followers import DeadLetterLine, PendingOffsets, ServiceFacts
 from kafka_why.page.words import thousands
 from kafka_why.service_state import Durations, ServiceState, Unreadable
 from kafka_why.why.wording import count, duration_text
@@ -32,22 +32,22 @@ _OBSERVED = "These groups are the cluster's own coordinator's"
 _MAX_TEXT_CHARS = 500
 
 
-class Section(Struct, frozen=True):
+class CoordinatorSection(Struct, frozen=True):
     """A heading, and lines of a label and a text."""
 
     title: str
     rows: list[tuple[str, str]]
 
 
-class Latency(Struct, frozen=True):
-    """How long requests of one kind took."""
+class RequestLatency(Struct, frozen=True):
+    """The durations of requests of one kind."""
 
     of: str
     name: str
     durations: Durations
 
 
-class Start(Struct, frozen=True, kw_only=True):
+class CoordinatorStart(Struct, frozen=True, kw_only=True):
     """A start of a coordinator within the last hour."""
 
     at_ms: int
@@ -69,15 +69,15 @@ class CoordinatorPage(Struct, frozen=True, kw_only=True):
     findings: list[str]
     service: ServiceState | None
     no_metrics: str
-    sections: list[Section]
-    latencies: list[Latency]
+    sections: list[CoordinatorSection]
+    latencies: list[RequestLatency]
     claim: Claim | None
-    starts: list[Start]
+    starts: list[CoordinatorStart]
     dead_letters: list[DeadLetterLine]
     reasons: dict[str, int]
     letters: str
     is_read: bool
-    pending: list[Pending]
+    pending: list[PendingOffsets]
     pending_number: int
     is_observed: bool = False
 
@@ -117,8 +117,8 @@ def coordinator_page(
     )
 
 
-def _start(entry: CoordinatorStarted) -> Start:
-    return Start(
+def _start(entry: CoordinatorStarted) -> CoordinatorStart:
+    return CoordinatorStart(
         at_ms=entry.at_ms,
         from_batch=entry.from_batch,
         code_version=entry.code_version,
@@ -162,7 +162,7 @@ def _of_service(service: ServiceState) -> str:
 
 
 def answers(service: ServiceState) -> bool:
-    """Whether clients are answered, by the query or by the replica."""
+    """Return True if clients are answered, by the query or by the replica."""
     phase = service.status.phase
     is_answering = service.replica is not None and service.replica.is_answering
     return phase is ServicePhase.READY or (is_answering and phase is not ServicePhase.STOPPED)
@@ -227,7 +227,7 @@ def _findings(topics: ServiceFacts, service: ServiceState | None, is_read: bool)
 
 
 def _findings_of_observer(asked: ServiceState | Unreadable | None) -> Iterator[str]:
-    """An observer has no clients. What it does is known by its metrics only."""
+    """Yield what a person has to look at. An observer has no clients, and only its metrics show its work."""
     if isinstance(asked, Unreadable):
         yield f"The observer does not answer, so views and history may stand still: {asked}"
     elif asked is not None and asked.status.phase not in (ServicePhase.READY, ServicePhase.STARTING):
@@ -247,15 +247,15 @@ def _number(value: int | None, noun: str) -> str:
     return UNKNOWN if value is None else f"{thousands(value)} {noun}{'' if value == 1 else 's'}"
 
 
-def _sections(service: ServiceState, *, is_observed: bool) -> Iterator[Section]:
-    """What an observer has are batches only."""
+def _sections(service: ServiceState, *, is_observed: bool) -> Iterator[CoordinatorSection]:
+    """Yield the sections. An observer has batches only."""
     batches, took = service.batches, service.batches.durations
     of_time = [
         ("Not yet handled", f"{_number(service.backlog_records, 'record')} of the requests topic"),
         ("Event time", f"{_ms(batches.time_lag_ms)} behind the clock"),
         ("Clock attested", f"{_ms(service.ticker_age_ms)} ago"),
     ]
-    yield Section(
+    yield CoordinatorSection(
         "Batches",
         [
             ("Phase", service.status.phase),
@@ -270,10 +270,10 @@ def _sections(service: ServiceState, *, is_observed: bool) -> Iterator[Section]:
     )
     if is_observed:
         return
-    yield Section("Replica", list(_replica_rows(service.replica or NO_REPLICA_STATE)))
+    yield CoordinatorSection("Replica", list(_replica_rows(service.replica or NO_REPLICA_STATE)))
     open_ = service.transactions or TransactionsSummary()
     oldest = "" if not open_.pending else f", the oldest since {duration_text(open_.oldest_age_ms)}"
-    yield Section("Transactions", [("Pending", f"{thousands(open_.pending)}{oldest}")])
+    yield CoordinatorSection("Transactions", [("Pending", f"{thousands(open_.pending)}{oldest}")])
 
 
 def _replica_rows(replica: ReplicaState) -> Iterator[tuple[str, str]]:
@@ -288,10 +288,10 @@ def _replica_rows(replica: ReplicaState) -> Iterator[tuple[str, str]]:
     yield "Started", _number(replica.seedings, "time")
 
 
-def _latencies(service: ServiceState) -> Iterator[Latency]:
+def _latencies(service: ServiceState) -> Iterator[RequestLatency]:
     gateway = service.gateway
     if gateway is None:
         return
     for of, found in (("clients", gateway.latencies), ("coordinator", gateway.answers)):
         for name, durations in sorted(found.items(), key=lambda item: -item[1].number):
-            yield Latency(of, name, durations)
+            yield RequestLatency(of, name, durations)

@@ -24,12 +24,12 @@ KEPT_MS = 5_000
 _GROUPS_MAX = 32
 _ROWS_MAX = 500
 
-Read = Callable[[str, int, int], DeliveryReport | None]
+ReadDeliveries = Callable[[str, int, int], DeliveryReport | None]
 
 
 class DeliveriesView(Struct, frozen=True, kw_only=True):
-    """What the template shows: the conclusions with their labels, the rows with the members' names, and the
-    counts of the intervals, the latest first.
+    """The content of the template: the conclusions with their labels, the rows with the members' names, and
+    the counts of the intervals, the latest first.
     """
 
     report: DeliveryReport
@@ -42,13 +42,13 @@ class DeliveriesView(Struct, frozen=True, kw_only=True):
 class KeptDeliveries:
     """Returns views, to several threads."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: ReadDeliveries) -> None:
         self._read = read
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[str, int, int], tuple[float, DeliveryReport | None]] = OrderedDict()
 
     def report(self, group_id: str, between_ms: tuple[int, int]) -> DeliveryReport | None:
-        """What gateways counted between two times. Raises KafkaError."""
+        """Return what gateways counted between two times, or None for nothing. Raises KafkaError."""
         from_ms, to_ms = between_ms
         key = group_id, from_ms // KEPT_MS, to_ms // KEPT_MS
         now_s = time.monotonic()
@@ -66,7 +66,7 @@ class KeptDeliveries:
     def view(
         self, group_id: str, between_ms: tuple[int, int], names: Names | None = None
     ) -> DeliveriesView | None:
-        """The same for the template. `names` are those of the page of the group."""
+        """Return the report for the template. `names` are those of the page of the group."""
         found = self.report(group_id, between_ms)
         if found is None:
             return None
@@ -85,7 +85,7 @@ NO_DELIVERIES = KeptDeliveries(lambda group_id, from_ms, to_ms: None)
 
 
 def routes(kept: KeptDeliveries, now_ms: Callable[[], int]) -> list[Route]:
-    """The addresses of programs."""
+    """Return the routes of the JSON."""
     return [Route("/api/deliveries", partial(_json, kept, now_ms))]
 
 

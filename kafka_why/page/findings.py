@@ -1,4 +1,4 @@
-"""What is wrong with a group, each in one sentence. The gravest is first.
+"""The findings about a group, each in one sentence. The gravest is first.
 
 What lag is and when it hurts is defined in `kafka_why.lag.definitions`. `kafka_why.why`, which knows the
 rules, is asked what happened to the group.
@@ -22,15 +22,15 @@ from kafka_why.why.text import names_of
 from kafka_why.why.wording import count, duration_text, shortened
 
 OFTEN = 5
-"""So many rebalances in the last hour are often."""
+"""The number of rebalances in an hour from which on a group is reported."""
 LONG_MS = 30_000
 """A rebalance that takes longer is long."""
 
 _NOT_SETTLED = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", NOT_READY)
 
 
-class Kind(IntEnum):
-    """What can be wrong, the gravest first."""
+class FindingKind(IntEnum):
+    """The kinds of findings, the gravest first."""
 
     QUARANTINED = 0
     REBALANCING = 1
@@ -44,7 +44,7 @@ class Kind(IntEnum):
 class Finding(Struct, frozen=True):
     """Something that is wrong. `since_ms` is None where there is no beginning."""
 
-    kind: Kind
+    kind: FindingKind
     sentence: str
     since_ms: int | None = None
 
@@ -53,26 +53,23 @@ def findings(facts: GroupFacts, report: Report | None, now_ms: int) -> list[Find
     """Return what is wrong with the group now. `report` is that of its last hour, None without entries."""
     if facts.view is None:
         return []
-    found = [*_quarantined(facts)]
+    found = []
+    if facts.view.quarantined is not None:
+        sentence = f"It is quarantined, its deadlines do not fire: {facts.view.quarantined}"
+        found.append(Finding(FindingKind.QUARANTINED, sentence))
     if isinstance(facts.view, GroupSnapshot):
         found += [*_rebalancing(facts.view, report, now_ms)]
         found += [*_hurts(facts, report, now_ms)]
         if (late := overdue(facts.view, now_ms)) is not None:
-            found.append(Finding(Kind.NOT_INITIALIZED, *late))
-    if report is not None:
-        found += [*_often(report.rebalances, report)]
+            found.append(Finding(FindingKind.NOT_INITIALIZED, *late))
+    if report is not None and (number := len(report.rebalances)) >= OFTEN:
+        sentence = f"{number} rebalances in the last hour{_main_cause(report.rebalances)}"
+        found.append(Finding(FindingKind.OFTEN, sentence))
     return sorted(found, key=lambda one: one.kind)
 
 
-def _quarantined(facts: GroupFacts) -> Iterator[Finding]:
-    if facts.view is not None and facts.view.quarantined is not None:
-        yield Finding(
-            Kind.QUARANTINED, f"It is quarantined, its deadlines do not fire: {facts.view.quarantined}"
-        )
-
-
 def _rebalancing(view: GroupSnapshot, report: Report | None, now_ms: int) -> Iterator[Finding]:
-    """A rebalance that takes long, and the members that it waits for."""
+    """Yield a rebalance that takes long, and the members that it waits for."""
     last = report.rebalances[-1] if report is not None and report.rebalances else None
     under_way = last is not None and last.outcome is RebalanceOutcome.UNDER_WAY
     since_ms = last.began_ms if last is not None and under_way else view.state_timestamp_ms
@@ -84,10 +81,10 @@ def _rebalancing(view: GroupSnapshot, report: Report | None, now_ms: int) -> Ite
     took = duration_text(now_ms - since_ms)
     if view.state == NOT_READY:
         sentence = f"Topics of its topology are missing or have wrong numbers of partitions, for {took}"
-        yield Finding(Kind.REBALANCING, sentence, since_ms)
+        yield Finding(FindingKind.REBALANCING, sentence, since_ms)
         return
     whom = f" and waits for {listed}" if awaited else ""
-    yield Finding(Kind.REBALANCING, f"It has been rebalancing for {took}{whom}", since_ms)
+    yield Finding(FindingKind.REBALANCING, f"It has been rebalancing for {took}{whom}", since_ms)
 
 
 def awaited_members(rebalance: Rebalance) -> list[str]:
@@ -114,7 +111,7 @@ def _hurts(facts: GroupFacts, report: Report | None, now_ms: int) -> Iterator[Fi
         if _is_rebalance_unseen(facts.view):
             keeps = "has not left, unless a rebalance is under way, which the log does not show"
         yield Finding(
-            Kind.STUCK,
+            FindingKind.STUCK,
             f"{_named(worst)} has stood at the same committed offset for {stands} while records come, "
             f"{_behind(lag)}; its owner {named} {keeps}{_more(found.stuck)}",
             lag.stands_since_ms,
@@ -127,19 +124,19 @@ def _hurts(facts: GroupFacts, report: Report | None, now_ms: int) -> Iterator[Fi
             sentence = f"It has no members, and {thousands(records)} records wait for it"
         else:
             sentence = f"No member holds {_named(worst)}, {_behind(lag)}{_more(found.without_owner)}"
-        yield Finding(Kind.NO_OWNER, sentence, since_ms)
+        yield Finding(FindingKind.NO_OWNER, sentence, since_ms)
     if found.falling_behind:
         worst, lag = _worst(found.falling_behind)
         yield Finding(
-            Kind.FALLING_BEHIND,
+            FindingKind.FALLING_BEHIND,
             f"{_named(worst)} has fallen behind within {duration_text(WINDOW_MS)} although the group "
             f"commits, {_behind(lag)}{_more(found.falling_behind)}",
         )
 
 
 def _is_rebalance_unseen(view: object) -> bool:
-    """Whether a rebalance of a group begins without a record: that of a classic group of the cluster's own
-    coordinator, whose log has it when the assignment is there.
+    """Return True if a rebalance of a group begins without a record. That is so for a classic group
+    of the cluster's own coordinator, whose log has the rebalance when the assignment is there.
     """
     return isinstance(view, GroupSnapshot) and view.observed is True and isinstance(view.consumer, UnsetType)
 
@@ -160,13 +157,6 @@ def _behind(lag: PartitionLag) -> str:
 
 def _more(lags: Mapping[Partition, PartitionLag]) -> str:
     return f", and {count(len(lags) - 1, 'partition')} more" if len(lags) > 1 else ""
-
-
-def _often(rebalances: Sequence[Rebalance], report: Report) -> Iterator[Finding]:
-    if len(rebalances) >= OFTEN:
-        yield Finding(
-            Kind.OFTEN, f"{len(rebalances)} rebalances in the last hour{_main_cause(rebalances)}", None
-        )
 
 
 _SENTENCES = {

@@ -185,17 +185,17 @@ class Fleet:
                     del self._groups[group_id]
 
     def topics(self) -> set[str]:
-        """The topics with a committed offset."""
+        """Return the topics with a committed offset."""
         with self._lock:
             return self._lags.topics()
 
     def starts(self, now_ms: int) -> list[CoordinatorStarted]:
-        """The starts of coordinators of the last hour, MAX_STARTS at most."""
+        """Return the starts of coordinators of the last hour, MAX_STARTS at most."""
         with self._lock:
             return [one for one in self._starts.values() if one.at_ms >= now_ms - WINDOW_MS]
 
     def group_ids(self) -> list[str]:
-        """All groups, those that ended within the window too."""
+        """Return all groups, those that ended within the window too."""
         with self._lock:
             return list(self._groups)
 

@@ -11,7 +11,7 @@ from kafka_why.lag.definitions import Partition, PartitionLag
 from kafka_why.page.findings import Finding, awaited_members, findings
 from kafka_why.page.fleet import WINDOW_MS, GroupFacts
 from kafka_why.page.shares import lines_of
-from kafka_why.page.timeline import Timeline, end_ms, timeline
+from kafka_why.page.timeline import TimelinePicture, rebalance_end_ms, shown_ms, timeline
 from kafka_why.partition_text import holdings, number_list, progress
 from kafka_why.why.model import Rebalance, RebalanceOutcome
 from kafka_why.why.report import Course, Summary, report_of, summary
@@ -20,7 +20,7 @@ from kafka_why.why.text import cause_text, details
 from kafka_why.why.wording import Names, duration_text, shortened
 
 
-class MemberLine(Struct, frozen=True, kw_only=True):
+class CurrentMember(Struct, frozen=True, kw_only=True):
     """A member now. `holds` is what it has in words, `since_ms` when that began, None before the history."""
 
     name: str
@@ -80,9 +80,9 @@ class GroupPage(Struct, frozen=True, kw_only=True):
     findings: list[Finding]
     awaited: str
     member_count: int
-    members: list[MemberLine]
+    members: list[CurrentMember]
     partitions: list[PartitionLine]
-    picture: Timeline
+    picture: TimelinePicture
     rebalances: list[RebalanceLine]
     notes: list[str]
     summary: str
@@ -109,11 +109,16 @@ def group_page(
     found = report_of(facts.group_id, course, now_ms, min(limits_ms[0], hour_ms))
     names = course.names
     view = facts.view if isinstance(facts.view, GroupSnapshot) else None
-    within = [r for r in found.rebalances if limits_ms[0] <= end_ms(r, now_ms) and r.began_ms <= limits_ms[1]]
-    of_hour = replace(found, rebalances=[r for r in found.rebalances if end_ms(r, now_ms) >= hour_ms])
+    within = [
+        r
+        for r in found.rebalances
+        if limits_ms[0] <= rebalance_end_ms(r, now_ms) and r.began_ms <= limits_ms[1]
+    ]
+    of_hour = replace(
+        found, rebalances=[r for r in found.rebalances if rebalance_end_ms(r, now_ms) >= hour_ms]
+    )
     last = found.rebalances[-1] if found.rebalances else None
     awaited = awaited_members(last) if last is not None and last.outcome is RebalanceOutcome.UNDER_WAY else []
-    shown_ms = _shown_ms(limits_ms, found.from_ms)
     return GroupPage(
         group_id=facts.group_id,
         protocol=found.group_type,
@@ -133,7 +138,7 @@ def group_page(
             course.removals,
             names,
             course.clients,
-            shown_ms,
+            shown_ms(limits_ms, found.from_ms),
             now_ms,
             unfolded=unfolded,
         ),
@@ -145,7 +150,7 @@ def group_page(
 
 
 def _page_of_view(facts: GroupFacts, limits_ms: tuple[int, int], now_ms: int) -> GroupPage:
-    """The page of a group whose whole history is older than the topic's retention."""
+    """Return the page of a group whose whole history is older than the topic's retention."""
     view = facts.view
     assert isinstance(view, GroupSnapshot), "a group without a history has a view"
     names = Names([member.member_id for member in view.members])
@@ -168,12 +173,6 @@ def _page_of_view(facts: GroupFacts, limits_ms: tuple[int, int], now_ms: int) ->
         summary="",
         shares=lines_of(view, now_ms),
     )
-
-
-def _shown_ms(limits_ms: tuple[int, int], history_ms: int) -> tuple[int, int]:
-    """Return what the picture shows: the time before the history is left out, but for a margin."""
-    from_ms, to_ms = limits_ms
-    return max(from_ms, history_ms - (to_ms - history_ms) // 50) if history_ms < to_ms else from_ms, to_ms
 
 
 def rebalance_line(r: Rebalance, names: Names) -> RebalanceLine:
@@ -214,16 +213,16 @@ def _assignor(view: GroupSnapshot | None) -> str:
     return view.consumer.assignor_name if view.consumer else view.protocol_name or ""
 
 
-def _members(view: GroupSnapshot, lanes: Sequence[StateTimeline], names: Names) -> list[MemberLine]:
+def _members(view: GroupSnapshot, lanes: Sequence[StateTimeline], names: Names) -> list[CurrentMember]:
     by_id = {lane.member_id: lane for lane in lanes if lane.is_open}
     return [_member(member, view, by_id.get(member.member_id), names) for member in view.members]
 
 
 def _member(
     member: MemberSnapshot, view: GroupSnapshot, lane: StateTimeline | None, names: Names
-) -> MemberLine:
+) -> CurrentMember:
     holds = progress(member.consumer) if member.consumer else holdings(member.assignment, view.protocol_type)
-    return MemberLine(
+    return CurrentMember(
         name=names.of(member.member_id),
         member_id=member.member_id,
         client_id=member.client_id,
@@ -272,7 +271,7 @@ MAX_MEMBERS = 12
 LEAST_PERCENT = 0.3
 
 
-class Phase(Struct, frozen=True):
+class PhaseBar(Struct, frozen=True):
     """A phase, or a member's part of it: from `x`, `width` wide, in per cent of the whole."""
 
     name: str
@@ -282,8 +281,8 @@ class Phase(Struct, frozen=True):
     took: str
 
 
-class Move(Struct, frozen=True, kw_only=True):
-    """What one member got and lost, in words."""
+class MemberMoves(Struct, frozen=True, kw_only=True):
+    """The partitions that one member got and lost, in words."""
 
     name: str
     before: int
@@ -299,8 +298,8 @@ class RebalancePage(Struct, frozen=True, kw_only=True):
     line: RebalanceLine
     ended_ms: int | None
     lines: list[tuple[str, str]]
-    phases: list[Phase]
-    moves: list[Move]
+    phases: list[PhaseBar]
+    moves: list[MemberMoves]
     earlier_ms: int | None
     later_ms: int | None
     now_ms: int
@@ -330,7 +329,7 @@ def rebalance_page(group_id: str, course: Course, at_ms: int, now_ms: int) -> Re
 
 
 def _lines(r: Rebalance, now_ms: int, names: Names) -> list[tuple[str, str]]:
-    """The lines of `why`, without the moves, which have a table."""
+    """Return the lines of `why`, without the moves, which have a table."""
     found: list[tuple[str, str]] = []
     for label, text in details(r, now_ms, names):
         if label:
@@ -340,18 +339,18 @@ def _lines(r: Rebalance, now_ms: int, names: Names) -> list[tuple[str, str]]:
     return found
 
 
-def _phases(r: Rebalance, names: Names, now_ms: int) -> list[Phase]:
-    joins_ms, ends_ms = r.preparing_ms, end_ms(r, now_ms) - r.began_ms
+def _phases(r: Rebalance, names: Names, now_ms: int) -> list[PhaseBar]:
+    joins_ms, ends_ms = r.preparing_ms, rebalance_end_ms(r, now_ms) - r.began_ms
     if joins_ms is None and r.outcome is RebalanceOutcome.UNDER_WAY and not r.goes_by_epochs:
         joins_ms = ends_ms
     joined = sorted(r.joined, key=lambda one: -one.after_ms)[:MAX_MEMBERS]
     # Of a rebalance whose end is lost, the last that is known is its end.
     whole_ms = max(ends_ms, joins_ms or 0, *(one.after_ms for one in joined), 1)
 
-    def phase(name: str, kind: str, from_ms: int, to_ms: int) -> Phase:
+    def phase(name: str, kind: str, from_ms: int, to_ms: int) -> PhaseBar:
         width = max((to_ms - from_ms) * 100 / whole_ms, LEAST_PERCENT)
         x = min(from_ms * 100 / whole_ms, 100 - width)
-        return Phase(name, kind, round(x, 3), round(width, 3), duration_text(to_ms - from_ms))
+        return PhaseBar(name, kind, round(x, 3), round(width, 3), duration_text(to_ms - from_ms))
 
     found = []
     if joins_ms is not None:
@@ -368,11 +367,11 @@ def _phases(r: Rebalance, names: Names, now_ms: int) -> list[Phase]:
     return found
 
 
-def _moves(r: Rebalance, names: Names) -> list[Move]:
+def _moves(r: Rebalance, names: Names) -> list[MemberMoves]:
     if r.moves is None:
         return []
     return [
-        Move(
+        MemberMoves(
             name=names.of(member.member_id),
             before=member.before,
             after=member.after,

@@ -34,7 +34,7 @@ Reader: TypeAlias = Callable[[str, int], History]
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class KeptHistory:
     """A history that was read from the topic at `at_ms`, and continued until the fleet's `entries_version`.
     It has what a report since `since_ms` needs.
     """
@@ -49,7 +49,7 @@ class Read:
         return len(self.history.entries)
 
 
-K = TypeVar("K", "Read", "Made")
+K = TypeVar("K", "KeptHistory", "KeptCourse")
 
 
 def _remember(known: OrderedDict[str, K], group_id: str, made: K, max_entries: int) -> None:
@@ -74,9 +74,9 @@ class Histories:
         self._continues = continues
         self._fleet = fleet
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, Read] = OrderedDict()
+        self._known: OrderedDict[str, KeptHistory] = OrderedDict()
 
-    def read(self, group_id: str, since_ms: int, now_ms: int) -> Read:
+    def read(self, group_id: str, since_ms: int, now_ms: int) -> KeptHistory:
         """Return the entries that a report since a time needs. Some may be duplicates. There are none of a
         group whose whole history is older than the topic's retention.
 
@@ -84,14 +84,14 @@ class Histories:
         """
         if not self._continues:
             version = self._fleet.entries_version(group_id)
-            return Read(self._from_topic(group_id, since_ms), since_ms, now_ms, version)
+            return KeptHistory(self._from_topic(group_id, since_ms), since_ms, now_ms, version)
         with self._lock:
             known = self._known.get(group_id)
         if known is not None and known.since_ms <= since_ms and now_ms - known.at_ms <= _FRESH_MS:
             continued = self._continued(group_id, known)
             if continued is not None:
                 return self._keep(group_id, continued)
-        read = Read(self._from_topic(group_id, since_ms), since_ms, now_ms)
+        read = KeptHistory(self._from_topic(group_id, since_ms), since_ms, now_ms)
         return self._keep(group_id, self._continued(group_id, read) or read)
 
     def _from_topic(self, group_id: str, since_ms: int) -> History:
@@ -103,7 +103,7 @@ class Histories:
                 raise
             return History([], frozenset(), from_start=False, records_read=0)
 
-    def _continued(self, group_id: str, read: Read) -> Read | None:
+    def _continued(self, group_id: str, read: KeptHistory) -> KeptHistory | None:
         """Add what has come since; None if the fleet no longer has all of it."""
         facts = self._fleet.facts(group_id)
         if facts is None:
@@ -116,7 +116,7 @@ class Histories:
             read, history=replace(read.history, entries=entries), entries_version=facts.entries_version
         )
 
-    def _keep(self, group_id: str, read: Read) -> Read:
+    def _keep(self, group_id: str, read: KeptHistory) -> KeptHistory:
         with self._lock:
             _remember(self._known, group_id, read, MAX_KEPT_ENTRIES)
         return read
@@ -146,19 +146,19 @@ PATIENCE_S = 0.5
 WHOLE_AFTER_S = 1.0
 """How long after such a part the whole is begun: the browser gets the part and its files meanwhile."""
 MANY_ENTRIES = 2_000
-"""Nobody waits for the whole history if the fleet has so many entries of it."""
+"""From this number of entries in the fleet on, nobody waits for the whole history."""
 AGED_PATIENCE_S = 0.05
 """How long a reader waits for the newest entries, if there is a course without them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """What was made of a group's history from `since_ms` to `until_ms`.
+class KeptCourse:
+    """The course of a group's history from `since_ms` to `until_ms`.
 
     `course` is None for a group without an entry of Kafka's protocol. `rocketmq` has the entries if the last
-    one is of a RocketMQ group. `from_start`: the history begins with the first retained entry. `is_whole`: it
-    was read from the topic. `entries_version` is the version of the fleet's facts which it has. `entries`
-    counts the entries of the course.
+    one is of a RocketMQ group. `from_start` is True if the history begins with the first retained entry, and
+    `is_whole` if it was read from the topic. `entries_version` is that of the fleet's facts that it includes.
+    `entries` is the number of entries of the course.
     """
 
     course: Course | None
@@ -173,11 +173,13 @@ class Made:
     took_s: float = 0.0
 
     def has(self, limits_ms: tuple[int, int]) -> bool:
-        """Whether it has all that was between two times."""
+        """Return True if it has all that was between two times."""
         return self.is_whole and self.since_ms <= limits_ms[0] and limits_ms[1] <= self.until_ms
 
     def pause_s(self) -> float:
-        """How long not to make it again: that takes a third of the interpreter at most."""
+        """Return the seconds to wait before it is made again, so that this takes a third of the interpreter
+        at most.
+        """
         return self.ended_s + 2 * self.took_s - time.monotonic()
 
 
@@ -189,15 +191,15 @@ class Courses:
         self._fleet = fleet
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(MAX_MAKING, thread_name_prefix="page-courses")
-        self._known: OrderedDict[str, Made] = OrderedDict()
-        self._making: dict[tuple[str, int], Future[Made]] = {}
+        self._known: OrderedDict[str, KeptCourse] = OrderedDict()
+        self._making: dict[tuple[str, int], Future[KeptCourse]] = {}
         self._awaited: set[str] = set()
 
     def close(self) -> None:
         """Make no more courses."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def made(self, group_id: str, limits_ms: tuple[int, int], now_ms: int, *, is_patient: bool) -> Made:
+    def made(self, group_id: str, limits_ms: tuple[int, int], now_ms: int, *, is_patient: bool) -> KeptCourse:
         """Return what there is of a group between two times. When there is more, the fleet touches the group.
         `is_patient`: the reader waits until nothing of this time is missing but the newest entries.
 
@@ -213,8 +215,8 @@ class Courses:
         return self._whole_or_part(group_id, known, limits_ms[0], now_ms)
 
     def has_newest(self, group_id: str, now_ms: int) -> bool:
-        """Whether a page of the group would have its newest entries. If not, they are being followed, and the
-        fleet touches the group when that is done.
+        """Return True if a page of the group would have its newest entries. If not, they are being followed,
+        and the fleet touches the group when that is done.
         """
         known = self._look_up(group_id)
         if known is None or not known.is_whole:
@@ -227,7 +229,7 @@ class Courses:
             self._wait(group_id, self._start(group_id, known.since_ms, now_ms), 0)
         return False
 
-    def _newest(self, group_id: str, known: Made, now_ms: int) -> Made:
+    def _newest(self, group_id: str, known: KeptCourse, now_ms: int) -> KeptCourse:
         """Return one with the newest entries; the known one if that is too early, takes long or fails."""
         if known.entries_version == self._fleet.entries_version(group_id):
             return known
@@ -238,7 +240,9 @@ class Courses:
         self._wait(group_id, making, AGED_PATIENCE_S)
         return making.result() if making.done() and making.exception() is None else known
 
-    def _whole_or_part(self, group_id: str, known: Made | None, since_ms: int, now_ms: int) -> Made:
+    def _whole_or_part(
+        self, group_id: str, known: KeptCourse | None, since_ms: int, now_ms: int
+    ) -> KeptCourse:
         part = None
         if known is None and self._fleet.entry_count(group_id) >= MANY_ENTRIES:
             part = self._of_fleet(group_id, None)
@@ -265,7 +269,7 @@ class Courses:
             with suppress(RuntimeError):  # it was closed meanwhile
                 self._start(group_id, since_ms, now_ms)
 
-    def _wait(self, group_id: str, making: Future[Made], patience_s: float) -> None:
+    def _wait(self, group_id: str, making: Future[KeptCourse], patience_s: float) -> None:
         """Wait for a course. If it is not there then, the group is touched when it is."""
         wait([making], patience_s)
         if not making.done():
@@ -290,19 +294,19 @@ class Courses:
         if is_awaited:
             self._fleet.touch(group_id)
 
-    def _look_up(self, group_id: str) -> Made | None:
+    def _look_up(self, group_id: str) -> KeptCourse | None:
         with self._lock:
             known = self._known.get(group_id)
             if known is not None:
                 self._known.move_to_end(group_id)
             return known
 
-    def _keep(self, group_id: str, made: Made) -> Made:
+    def _keep(self, group_id: str, made: KeptCourse) -> KeptCourse:
         with self._lock:
             _remember(self._known, group_id, made, MAX_FOLLOWED_ENTRIES)
         return made
 
-    def _start(self, group_id: str, since_ms: int, now_ms: int) -> Future[Made]:
+    def _start(self, group_id: str, since_ms: int, now_ms: int) -> Future[KeptCourse]:
         """Make a course, unless one that begins as early is being made."""
         with self._lock:
             for (other_id, other_ms), making in self._making.items():
@@ -318,7 +322,7 @@ class Courses:
             del self._making[group_id, since_ms]
         self._touch_awaited(group_id)
 
-    def _make(self, group_id: str, since_ms: int, now_ms: int) -> Made:
+    def _make(self, group_id: str, since_ms: int, now_ms: int) -> KeptCourse:
         began_s = time.monotonic()
         read = self._histories.read(group_id, since_ms, now_ms)
         history = read.history
@@ -334,7 +338,7 @@ class Courses:
                 from_start=history.from_start,
                 telemetry=history.telemetry,
             )
-        made = Made(
+        made = KeptCourse(
             course,
             rocketmq,
             history.from_start,
@@ -347,8 +351,8 @@ class Courses:
         )
         return self._keep(group_id, made)
 
-    def _of_fleet(self, group_id: str, known: Made | None) -> Made | None:
-        """What the entries of the last hour say, None if there are none of Kafka's protocol."""
+    def _of_fleet(self, group_id: str, known: KeptCourse | None) -> KeptCourse | None:
+        """Return the course of the last hour's entries, or None if there are none of Kafka's protocol."""
         facts = self._fleet.facts(group_id)
         if facts is None or not facts.entries or not isinstance(facts.entries[-1], HistoryEntry):
             return None
@@ -357,7 +361,9 @@ class Courses:
         ours = [entry for entry in facts.entries[-PART_ENTRIES:] if isinstance(entry, HistoryEntry)]
         course = course_of(ours, from_start=False)
         first_ms, last_ms = ours[0].at_ms, ours[-1].at_ms
-        part = Made(course, [], False, first_ms, last_ms, facts.entries_version, len(ours), is_whole=False)
+        part = KeptCourse(
+            course, [], False, first_ms, last_ms, facts.entries_version, len(ours), is_whole=False
+        )
         with self._lock:
             if group_id not in self._known or not self._known[group_id].is_whole:
                 self._known[group_id] = part

@@ -4,17 +4,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 HOLD_S = 5.0
-"""So long at most a change is held back: then the reader gets what there is."""
+"""A change is held back for at most this time. Then the reader gets the present state."""
 
 
 @dataclass(eq=False)
-class LivePage:
+class LiveReader:
     """A page that is live, until another one takes its slot."""
 
     has_ended: bool = False
 
 
-class Held:
+class HeldVersion:
     """The version of one reader's page. A new one is held back until a page would show what is new: else the
     reader would ask for a page in vain, which keeps the interpreter from making what is awaited.
     """
@@ -24,7 +24,7 @@ class Held:
         self._held_from_s: float | None = None
 
     def version(self, newest: int | None, is_shown: Callable[[], bool], now_s: float) -> int | None:
-        """Return the version to tell. `is_shown` is asked only about a new one."""
+        """Return the version to report. `is_shown` is called only for a new one."""
         if self._told is not None and newest != self._told:
             if self._held_from_s is None:
                 self._held_from_s = now_s

@@ -24,8 +24,8 @@ GROUPS_KEPT = 5
 """Groups of a line that are named, those with most of its rebalances first. The others are counted."""
 
 
-class By(StrEnum):
-    """What the lines are of."""
+class MemberGrouping(StrEnum):
+    """The subject of the lines: client ids or hosts."""
 
     CLIENT = "client"
     HOST = "host"
@@ -53,18 +53,18 @@ class MemberLine(Struct, frozen=True, kw_only=True):
 
 
 class Members(Struct, frozen=True, kw_only=True):
-    """All lines, those that caused most first. `rebalances` are all of the last hour, `of_nobody` those that
-    no client caused, or whose cause is not known. `groups_without_members` have members that their views
-    leave out, because there are too many.
+    """The lines of all clients and hosts, those that caused most first. `rebalances` are all of the last
+    hour, `of_nobody` those that no client caused, or whose cause is not known. `groups_without_members` have
+    members that their views leave out, because there are too many.
     """
 
-    lines: dict[By, list[MemberLine]]
+    lines: dict[MemberGrouping, list[MemberLine]]
     rebalances: int = 0
     of_nobody: dict[str, int] = {}
     groups_without_members: int = 0
 
 
-EMPTY = Members(lines={by: [] for by in By})
+EMPTY = Members(lines={by: [] for by in MemberGrouping})
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class OfView:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the view leaves the members out, because there are too many."""
+        """True if the view leaves the members out, because there are too many."""
         view = self.view
         there = view.members if isinstance(view, GroupSnapshot) else view.consumers
         return view.truncated and not there
@@ -152,9 +152,9 @@ class MembersSum:
             self._add_cause(group_id, rebalance)
 
     def members(self) -> Members:
-        """All lines, those that caused most rebalances first, then those with most members."""
+        """Return all lines, those that caused most rebalances first, then those with most members."""
         return Members(
-            lines={By.CLIENT: _lines(self._clients), By.HOST: _lines(self._hosts)},
+            lines={MemberGrouping.CLIENT: _lines(self._clients), MemberGrouping.HOST: _lines(self._hosts)},
             rebalances=self._rebalances,
             of_nobody=dict(self._of_nobody.most_common()),
             groups_without_members=self._cut,
@@ -183,7 +183,7 @@ def _lines(sums: Mapping[str, _Sum]) -> list[MemberLine]:
     return sorted((one.line(name) for name, one in sums.items()), key=_ORDERS["rebalances"])
 
 
-def sentence(members: Members, by: By) -> str:
+def sentence(members: Members, by: MemberGrouping) -> str:
     """Return which client or host caused most rebalances of the last hour.
 
     `worker-3 caused 13 of the 14 rebalances of the last hour: 13 x session timeout.`
@@ -208,8 +208,8 @@ def sentence(members: Members, by: By) -> str:
     return f"{_named(first.name, by)} caused {part} of the last hour: {causes_text(first.causes)}."
 
 
-def _named(name: str, by: By) -> str:
-    return name if by is By.CLIENT else f"Host {name}"
+def _named(name: str, by: MemberGrouping) -> str:
+    return name if by is MemberGrouping.CLIENT else f"Host {name}"
 
 
 def causes_text(causes: Mapping[str, int]) -> str:
@@ -229,7 +229,7 @@ def columns_of(line: MemberLine) -> Iterator[int]:
 class MembersSelection(Struct, frozen=True, kw_only=True):
     """Which lines the reader wants: from the address, so that a view can be sent to somebody."""
 
-    by: By = By.CLIENT
+    by: MemberGrouping = MemberGrouping.CLIENT
     text: str = ""
     sort: str = "rebalances"
     page: int = 1

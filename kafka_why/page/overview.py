@@ -16,14 +16,14 @@ from kafka_why.now import now_ms
 from kafka_why.page.findings import Finding, findings
 from kafka_why.page.fleet import WINDOW_MS, Fleet, GroupFacts
 from kafka_why.page.members import EMPTY, Members, MembersSum, OfView, of_view
-from kafka_why.page.timeline import end_ms
+from kafka_why.page.timeline import rebalance_end_ms
 from kafka_why.rocketmq_group import group_state
 from kafka_why.why.model import RebalanceOutcome
 from kafka_why.why.report import Course, Report, course_of, report_of
 from kafka_why.why.state_timelines import Span
 
 INTERVALS = 30
-"""The last hour as so many intervals of equal length."""
+"""The number of equal intervals of the last hour."""
 PAGE_LINES = 100
 LINES_INTERVAL_S = 0.5
 MEMBERS_INTERVAL = 5
@@ -43,10 +43,10 @@ class Protocol(StrEnum):
 
 
 class GroupLine(Struct, frozen=True, kw_only=True):
-    """One group. `lag_records` is the sum of the partitions' lags, `lag_ms` the greatest lag in time; each is
-    None if it is not known of any partition. `not_stable` is the share of each interval of the last hour in
-    which the group was not Stable or Empty, from 0 to 1, [] if it was so all the time. `rebalances` are those
-    of the last hour.
+    """A group in the list. `lag_records` is the sum of the partitions' lags, `lag_ms` the greatest lag in
+    time; each is None if it is not known of any partition. `not_stable` is the share of each interval of the
+    last hour in which the group was not Stable or Empty, from 0 to 1, [] if it was so all the time.
+    `rebalances` are those of the last hour.
     """
 
     group_id: str
@@ -68,9 +68,9 @@ class GroupLine(Struct, frozen=True, kw_only=True):
 
 
 class _OfHour(NamedTuple):
-    """What the entries of a group say of the last hour. It is true until an entry comes, or until `until_ms`,
-    when the oldest of the rebalances is older than an hour. `reason` is the reason of the view's last
-    rebalance, and `change` the same with the names of members.
+    """The last hour of a group, by its entries. It is true until an entry comes, or until `until_ms`, when
+    the oldest of the rebalances is older than an hour. `reason` is the reason of the view's last rebalance,
+    and `change` the same with the names of members.
     """
 
     version: int
@@ -124,8 +124,8 @@ class Overview:
         """The clients and hosts of the groups of the last `lines` that made them."""
 
     def lines(self, now_ms: int, *, with_members: bool = True) -> list[GroupLine]:
-        """All groups that there are, the unwell ones first, then those that rebalanced most. `with_members`
-        makes the clients and hosts, too.
+        """Return a line for each existing group, the unwell ones first, then those that rebalanced most.
+        `with_members` makes the clients and hosts, too.
         """
         before, self._known = self._known, {}
         seen = self._seen
@@ -208,7 +208,9 @@ def _of_hour(facts: GroupFacts, view: GroupSnapshot, now_ms: int) -> _OfHour:
         return _OfHour(facts.entries_version, math.inf, None, [], "", "")
     course = course_of(ours, from_start=False)
     made = report_of(facts.group_id, course, now_ms, now_ms - WINDOW_MS)
-    ends_ms = (end_ms(r, now_ms) for r in made.rebalances if r.outcome is not RebalanceOutcome.UNDER_WAY)
+    ends_ms = (
+        rebalance_end_ms(r, now_ms) for r in made.rebalances if r.outcome is not RebalanceOutcome.UNDER_WAY
+    )
     until_ms = min(ends_ms, default=math.inf) + WINDOW_MS
     reason = view.last_rebalance_reason
     not_settled = [*_not_settled(_states(course))]
@@ -246,7 +248,7 @@ def shares(spans: Iterable[Span], now_ms: int) -> list[float]:
     return [round(min(share, 1.0), 3) if share else 0.0 for share in filled] if any(filled) else []
 
 
-class Selection(Struct, frozen=True, kw_only=True):
+class GroupSelection(Struct, frozen=True, kw_only=True):
     """Which lines the reader wants: from the address, so that a view can be sent to somebody."""
 
     text: str = ""

@@ -1,10 +1,12 @@
-"""One group of RocketMQ's: its clients over time, as lanes, and its changes in words.
+"""The page of a group of RocketMQ's: its clients over time, as lanes, and its changes in words.
 
 The clients rebalance by themselves. The history has when each came and went, and whom the coordinator told
 of a change. It has no queues: a client that is there holds those of its own view.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,16 +19,20 @@ from kafka_why.page.timeline import (
     HOLDS,
     LANE_PX,
     LEAST_PERCENT,
-    MAX_LANES,
     Band,
     LaneRow,
     Mark,
-    Timeline,
+    TimelinePicture,
+    TimeScale,
+    end_ms,
+    most_notable,
+    shown_ms,
     timeline,
 )
 from kafka_why.why.rocketmq.changes import report
-from kafka_why.why.rocketmq.model import Change, Report, Trap
+from kafka_why.why.rocketmq.model import Change, Report
 from kafka_why.why.rocketmq.text import report_text
+from kafka_why.why.state_timelines import StateTimeline
 from kafka_why.why.wording import Clock, Names, count, duration_text, shortened
 
 MAX_CHANGES = 100
@@ -61,7 +67,7 @@ class RocketMqPage(Struct, frozen=True, kw_only=True):
     clients: int | None
     since_ms: int
     topics: list[str] | None
-    picture: Timeline
+    picture: TimelinePicture
     changes: list[ChangeLine]
     changes_number: int
     text: str
@@ -84,7 +90,12 @@ def rocketmq_page(
         group_id=group_id,
         now_ms=now_ms,
         sentence=_sentence(within, whole, clients),
-        findings=[_trap_text(trap.client_id, trap.connections) for trap in _hurting(whole)],
+        findings=[
+            f"The client id {trap.client_id} is on {shortened(trap.connections) or 'several connections'}, "
+            "so queues may have no consumer: stop one of them, or give it a client id of its own"
+            for trap in whole.traps
+            if trap.to_ms is None and not trap.harmless
+        ],
         clients=clients if whole.complete else None,
         since_ms=whole.consumers_since_ms,
         topics=whole.topics,
@@ -95,30 +106,15 @@ def rocketmq_page(
     )
 
 
-def _hurting(found: Report) -> list[Trap]:
-    return [trap for trap in found.traps if trap.to_ms is None and not trap.harmless]
-
-
-def _trap_text(client_id: str, connections: Sequence[str]) -> str:
-    where = shortened(connections) or "several connections"
-    return (
-        f"The client id {client_id} is on {where}, so queues may have no consumer: "
-        "stop one of them, or give it a client id of its own"
-    )
-
-
 def _sentence(within: Sequence[Change], whole: Report, clients: int) -> str:
     """`It has 3 clients. They changed 4 times in this time: 2 x client connected, 1 x client left.`"""
     least = "" if whole.complete else "at least "
     there = f"It has {least}{count(clients, 'client')}" if clients or least else "It has no clients"
     if not within:
         return f"{there}. Nothing changed in this time."
-    kinds: dict[str, int] = {}
-    for change in within:
-        kinds[change.kind] = kinds.get(change.kind, 0) + 1
     told = sum(change.notification is not None for change in within)
-    most = sorted(kinds.items(), key=lambda item: -item[1])
-    causes = ", ".join(f"{number} x {kind}" for kind, number in most[:4])
+    most = Counter(change.kind for change in within).most_common(4)
+    causes = ", ".join(f"{number} x {kind}" for kind, number in most)
     notified = f"; all connections were told {count(told, 'time')}"
     return f"{there}. It changed {count(len(within), 'time')} in this time: {causes}{notified}."
 
@@ -141,49 +137,30 @@ def _what(change: Change) -> str:
     return f"{change.kind}: {shortened(list(dict.fromkeys(names)))}" if names else str(change.kind)
 
 
-class _Span(Struct, frozen=True):
-    """A client is there, on one connection, or on several at once."""
+@dataclass(slots=True)
+class _ClientLane(StateTimeline):
+    """A client over time. The number of partitions of a span is the number of its connections."""
 
-    from_ms: int
-    to_ms: int | None
-    connections: int
-
-
-class _Lane(Struct):
-    """A client over time. `since_ms` is None while it is not there."""
-
-    client_id: str
-    spans: list[_Span] = []
-    gone: list[tuple[int, str]] = []
-    told: list[int] = []
+    gone: list[tuple[int, str]] = field(default_factory=list)
+    told: list[int] = field(default_factory=list)
     changes: int = 0
-    since_ms: int | None = None
-    connections: int = 0
 
-    def become(self, connections: int, at_ms: int) -> None:
-        """It is on so many connections from now on."""
-        if connections == self.connections:
-            return
-        self.close(at_ms)
-        self.connections, self.since_ms = connections, at_ms if connections else None
-
-    def close(self, to_ms: int | None) -> None:
-        if self.since_ms is not None and (to_ms is None or to_ms > self.since_ms):
-            self.spans.append(_Span(self.since_ms, to_ms, self.connections))
+    @property
+    def connections(self) -> int:
+        """The number of connections at the end of the history, 0 if the client has left."""
+        return (self.partitions or 0) if self.is_open else 0
 
 
-def _lanes(changes: Iterable[Change]) -> list[_Lane]:
-    """The lanes of all clients, in the order in which they came."""
-    lanes: dict[str, _Lane] = {}
+def _lanes(changes: Iterable[Change]) -> list[_ClientLane]:
+    """Return the lanes of all clients, in the order in which they came."""
+    lanes: dict[str, _ClientLane] = {}
     incarnation = ""
     for change in changes:
         if change.incarnation != incarnation:
             # Another life of the group: no connection outlives it, and its end is not in the history.
             _set(lanes, {}, change.at_ms)
             incarnation = change.incarnation
-        there: dict[str, int] = {}
-        for consumer in change.consumers:
-            there[consumer.client_id] = there.get(consumer.client_id, 0) + 1
+        there = Counter(consumer.client_id for consumer in change.consumers)
         before = {client_id for client_id, lane in lanes.items() if lane.connections}
         _set(lanes, there, change.at_ms)
         for concerned in change.concerned:
@@ -194,17 +171,18 @@ def _lanes(changes: Iterable[Change]) -> list[_Lane]:
         if change.notification is not None:
             for client_id in there:
                 lanes[client_id].told.append(change.at_ms)
-    for lane in lanes.values():
-        lane.close(None)
     return list(lanes.values())
 
 
-def _set(lanes: dict[str, _Lane], there: Mapping[str, int], at_ms: int) -> None:
+def _set(lanes: dict[str, _ClientLane], there: Mapping[str, int], at_ms: int) -> None:
+    """Note how many connections each client has from this time on."""
     for client_id in there:
-        if client_id not in lanes:
-            lanes[client_id] = _Lane(client_id)
+        lanes.setdefault(client_id, _ClientLane(client_id))
     for client_id, lane in lanes.items():
-        lane.become(there.get(client_id, 0), at_ms)
+        connections = there.get(client_id, 0)
+        if connections != lane.connections:
+            kind = HOLDS if connections == 1 else GIVES
+            lane.become(kind if connections else None, at_ms, connections)
 
 
 def _reason(change: Change, client_id: str) -> str:
@@ -214,20 +192,16 @@ def _reason(change: Change, client_id: str) -> str:
 
 def _picture(
     whole: Report, within: Sequence[Change], limits_ms: tuple[int, int], now_ms: int, *, unfolded: bool
-) -> Timeline:
-    from_ms, to_ms = limits_ms
-    shown_ms = (
-        max(from_ms, whole.from_ms - (to_ms - whole.from_ms) // 50) if whole.from_ms < to_ms else from_ms
-    )
-    scale = _Scale(shown_ms, max(to_ms, shown_ms + 1))
-    seen = [lane for lane in _lanes(whole.changes) if scale.shows(lane, now_ms)]
-    chosen = seen if unfolded or len(seen) <= MAX_LANES else _chosen(seen)
+) -> TimelinePicture:
+    scale = TimeScale(*shown_ms(limits_ms, whole.from_ms))
+    seen = [lane for lane in _lanes(whole.changes) if scale.shows(lane.spans, now_ms)]
+    chosen = seen if unfolded else most_notable(seen, lambda lane: lane.changes)
     empty = timeline((), (), (), Names([]), {}, (scale.from_ms, scale.to_ms), now_ms)
     return replace(
         empty,
         lanes=[_row(lane, BANDS_PX + place * LANE_PX, scale, now_ms) for place, lane in enumerate(chosen)],
         bands=[
-            Band(scale.x(change.at_ms), LEAST_PERCENT, change.number, change.at_ms, _band_text(change))
+            Band(_point(scale, change.at_ms), LEAST_PERCENT, change.number, change.at_ms, _band_text(change))
             for change in within
         ],
         folded=len(seen) - len(chosen),
@@ -235,58 +209,31 @@ def _picture(
     )
 
 
-def _chosen(lanes: Sequence[_Lane]) -> list[_Lane]:
-    """MAX_LANES of them in their order, those that changed most."""
-    ranked = sorted(range(len(lanes)), key=lambda i: (-lanes[i].changes, i))
-    return [lanes[i] for i in sorted(ranked[:MAX_LANES])]
-
-
 def _band_text(change: Change) -> str:
     told = f"; told: {change.notification}" if change.notification else "; nobody was told"
     return f"#{change.number} {_what(change)}{told}"
 
 
-class _Scale(Struct, frozen=True):
-    """Times as per cent of the width."""
-
-    from_ms: int
-    to_ms: int
-
-    def x(self, at_ms: int) -> float:
-        return min(round((at_ms - self.from_ms) * 100 / (self.to_ms - self.from_ms), 3), 100 - LEAST_PERCENT)
-
-    def has(self, at_ms: int) -> bool:
-        return self.from_ms <= at_ms <= self.to_ms
-
-    def place(self, span: _Span, now_ms: int) -> tuple[float, float] | None:
-        """The place and the width of what is within the limits, None if nothing is."""
-        from_ms = max(span.from_ms, self.from_ms)
-        to_ms = min(now_ms if span.to_ms is None else span.to_ms, self.to_ms)
-        if from_ms >= to_ms:
-            return None
-        x = self.x(from_ms)
-        end = (to_ms - self.from_ms) * 100 / (self.to_ms - self.from_ms)
-        return x, max(round(end - x, 3), LEAST_PERCENT)
-
-    def shows(self, lane: _Lane, now_ms: int) -> bool:
-        return any(self.place(span, now_ms) for span in lane.spans)
+def _point(scale: TimeScale, at_ms: int) -> float:
+    """Return the place of a moment, so that a mark at the end of the picture is within it."""
+    return min(scale.x(at_ms), 100 - LEAST_PERCENT)
 
 
-def _row(lane: _Lane, y: int, scale: _Scale, now_ms: int) -> LaneRow:
+def _row(lane: _ClientLane, y: int, scale: TimeScale, now_ms: int) -> LaneRow:
     return LaneRow(
-        name=lane.client_id,
-        member_ids=[lane.client_id],
+        name=lane.member_id,
+        member_ids=[lane.member_id],
         y=y,
         marks=list(_marks(lane, scale, now_ms)),
-        gone=[(scale.x(at_ms), text) for at_ms, text in lane.gone if scale.has(at_ms)],
+        gone=[(_point(scale, at_ms), text) for at_ms, text in lane.gone if scale.has(at_ms)],
         told=list(_told(lane, scale)),
     )
 
 
-def _marks(lane: _Lane, scale: _Scale, now_ms: int) -> Iterator[Mark]:
+def _marks(lane: _ClientLane, scale: TimeScale, now_ms: int) -> Iterator[Mark]:
     end = 0.0
     for span in lane.spans:
-        place = scale.place(span, now_ms)
+        place = scale.place(span.from_ms, end_ms(span, now_ms))
         if place is None:
             continue
         x = max(place[0], end)
@@ -294,19 +241,17 @@ def _marks(lane: _Lane, scale: _Scale, now_ms: int) -> Iterator[Mark]:
         if width <= 0 or x >= 100:
             continue  # the one before it has its place
         end = round(x + width, 3)
-        lasted = duration_text((now_ms if span.to_ms is None else span.to_ms) - span.from_ms)
-        if span.connections == 1:
-            yield Mark(x, width, HOLDS, f"{lane.client_id} is there, holds queues by its own view, {lasted}")
+        lasted = duration_text(end_ms(span, now_ms) - span.from_ms)
+        if span.what == HOLDS:
+            yield Mark(x, width, HOLDS, f"{lane.member_id} is there, holds queues by its own view, {lasted}")
         else:
-            on = f"{span.connections} connections at once"
-            label = f"x {span.connections}" if width > LABEL_PERCENT else ""
-            yield Mark(x, width, GIVES, f"{lane.client_id} is on {on}, {lasted}", label)
+            on = f"{span.partitions} connections at once"
+            label = f"x {span.partitions}" if width > LABEL_PERCENT else ""
+            yield Mark(x, width, GIVES, f"{lane.member_id} is on {on}, {lasted}", label)
 
 
-def _told(lane: _Lane, scale: _Scale) -> Iterator[tuple[float, str]]:
-    seen: set[float] = set()
-    for at_ms in [at_ms for at_ms in lane.told if scale.has(at_ms)][-MAX_TOLD:]:
-        x = scale.x(at_ms)
-        if x not in seen:
-            seen.add(x)
-            yield x, f"{lane.client_id} was told that the clients have changed"
+def _told(lane: _ClientLane, scale: TimeScale) -> Iterator[tuple[float, str]]:
+    """Yield the moments at which a client was notified, those of one place once."""
+    within = [at_ms for at_ms in lane.told if scale.has(at_ms)][-MAX_TOLD:]
+    for x in dict.fromkeys(_point(scale, at_ms) for at_ms in within):
+        yield x, f"{lane.member_id} was told that the clients have changed"

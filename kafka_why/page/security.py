@@ -1,4 +1,4 @@
-"""Who may read the page, and what a browser may do with it.
+"""The access to the page, and the limits for a browser that shows it.
 
 The page shows strangers' strings to people who have rights. So nothing runs in it but its own module, and no
 other site can read it.
@@ -35,7 +35,7 @@ _Message = MutableMapping[str, Any]
 
 
 class Access:
-    """Who may read. `has_password` checks a user's name and password, `token` is a bearer token.
+    """The access of readers. `has_password` checks a user's name and password, `token` is a bearer token.
 
     If both are None, everybody may who reaches the address by one of the names in `hosts`.
     """
@@ -52,7 +52,7 @@ class Access:
 
     @property
     def asks(self) -> bool:
-        """Whether a reader has to say who it is."""
+        """True if a reader has to authenticate."""
         return self._has_password is not None or self._token is not None
 
     def refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
@@ -114,7 +114,7 @@ def _with_headers(send: Send) -> Send:
 
 
 def _is_of_other_site(headers: Headers) -> bool:
-    """Whether a browser says that another site reads, and does not merely link to the page."""
+    """Return True if a browser reports that another site reads the page, and does not merely link to it."""
     site, mode = headers.get("sec-fetch-site", "none"), headers.get("sec-fetch-mode", "navigate")
     return site not in ("none", "same-origin") and mode != "navigate"
 

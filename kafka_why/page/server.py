@@ -12,17 +12,17 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import BackgroundThread, Startable
 from kafka_why.page.app import app
 from kafka_why.page.cluster_followers import OffsetsFollower, PollingFollower
-from kafka_why.page.commands import Source
+from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.deliveries import NO_DELIVERIES, KeptDeliveries
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.histories import Courses, Histories
 from kafka_why.page.overview import OverviewThread
 from kafka_why.page.security import Access
 from kafka_why.page.sources import Sources
-from kafka_why.page.topics_followers import Follower, ServiceFollower, ServiceTopics
+from kafka_why.page.topics_followers import GroupsFollower, ServiceFollower, ServiceTopics
 from kafka_why.service_state import StateReader
 from kafka_why.topic_reader import BrokersOwn
-from kafka_why.web import Tls, Web, names_of
+from kafka_why.web import TlsFiles, WebServer, names_of
 from kafka_why.why.deliveries.reading import read_deliveries
 from kafka_why.why.history import History, read_history
 from kafka_why.why.offsets_topic import read_offsets_topic
@@ -42,7 +42,7 @@ class _Read(NamedTuple):
 
 def _of_our_topics(client_config: ClientConfig, layout: TopicLayout) -> _Read:
     fleet, topics = Fleet(layout), ServiceTopics(is_observed=layout.is_observed)
-    follower = Follower(client_config, layout, fleet)
+    follower = GroupsFollower(client_config, layout, fleet)
     return _Read(
         fleet,
         Histories(partial(read_history, client_config, layout), fleet),
@@ -92,8 +92,8 @@ class Page(Startable):
         *,
         connect_to: str,
         access: Access | None = None,
-        tls: Tls | None = None,
-        log: Source | None = None,
+        tls: TlsFiles | None = None,
+        log: CoordinatorLog | None = None,
         metrics_url: str | None = None,
         watches_broker: bool = False,
     ) -> None:
@@ -122,7 +122,7 @@ class Page(Startable):
             remarks=read.remarks,
             broker_groups=lambda: [] if self._broker_groups is None else self._broker_groups.groups,
         )
-        self._web = Web(app(sources, access or Access(names_of(listening))), listening, tls)
+        self._web = WebServer(app(sources, access or Access(names_of(listening))), listening, tls)
 
     def start(self) -> None:
         """Read the topics, and serve. Raises WebUnavailable."""
@@ -143,7 +143,7 @@ class Page(Startable):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Return True if only this machine reaches an address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

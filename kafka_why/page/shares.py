@@ -1,4 +1,4 @@
-"""How far the partitions of a share group are at the share coordinator, from its view."""
+"""The progress of a share group's partitions at the share coordinator, from the group's view."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from kafka_why.why.share_state import asked_of, asked_text, error_text
 from kafka_why.why.wording import count, duration_text, partitions_text
 
 LONG_MS = 60_000
-"""So long an open task is usual: a share coordinator that moves."""
+"""Tasks normally stay open this long while a share coordinator moves."""
 
 
 def share_of(view: GroupSnapshot) -> ShareSnapshot | None:

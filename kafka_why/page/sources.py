@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 from kafka_why.broker_groups import BrokerGroup
 from kafka_why.now import now_ms
-from kafka_why.page.commands import Source
+from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.deliveries import NO_DELIVERIES, KeptDeliveries
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.histories import Courses, Histories
@@ -16,7 +16,7 @@ from kafka_why.service_state import StateReader
 
 
 class Sources(NamedTuple):
-    """What the page reads. `lines` are all groups, `members` their clients and hosts, both of the fleet's
+    """The sources of the page. `lines` are all groups, `members` their clients and hosts, both of the fleet's
     `lines_version` at least. `read_age_s` is how long ago the topics were read. `service_topics` is None for
     the brokers' own topic, and `remarks` say what was read of that. `service_state` and `log` are None if it
     is not known where the coordinator's are. `broker_groups` are those of the embedded broker's coordinator.
@@ -33,7 +33,7 @@ class Sources(NamedTuple):
     service_state: StateReader | None
     connect_to: str
     deliveries: KeptDeliveries = NO_DELIVERIES
-    log: Source | None = None
+    log: CoordinatorLog | None = None
     broker_groups: Callable[[], list[BrokerGroup]] = list
     remarks: Callable[[], list[str]] = list
     now_ms: Callable[[], int] = now_ms

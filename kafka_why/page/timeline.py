@@ -6,9 +6,10 @@ The server draws it as SVG. Positions in per cent fit any width, and need no scr
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -20,10 +21,12 @@ from kafka_why.why.state_timelines import MemberState, Span, StateTimeline
 from kafka_why.why.text import cause_text
 from kafka_why.why.wording import Names, count, duration_text, lasting_name
 
+T = TypeVar("T")
+
 MAX_LANES = 40
 LANE_PX, BANDS_PX, AXIS_PX = 36, 34, 22
 LEAST_PERCENT = 0.05
-"""A mark is at least so wide, as far as the next one leaves room: half a point of a picture 1,000 wide."""
+"""The minimum width of a mark, unless the next mark is closer: half a point of a picture 1,000 wide."""
 PIXEL_PERCENT = 0.1
 """Of such a picture. Marks that are narrower are drawn as one, if they follow each other."""
 MAX_MARKS = 2_000
@@ -92,7 +95,7 @@ class Tick(Struct, frozen=True):
     text: str
 
 
-class Timeline(Struct, frozen=True, kw_only=True):
+class TimelinePicture(Struct, frozen=True, kw_only=True):
     """The picture. `folded` is the number of lanes that are not shown."""
 
     from_ms: int
@@ -114,19 +117,24 @@ def timeline(
     now_ms: int,
     *,
     unfolded: bool = False,
-) -> Timeline:
+) -> TimelinePicture:
     """Return the picture between two times. `removals` and `clients` are as in `kafka_why.why.report`."""
-    scale = _Scale(*limits_ms)
+    scale = TimeScale(*limits_ms)
     removed: _Removals = {(entry.member_id, entry.at_ms): entry for entry in removals}
     seen = [lane for lane in lanes if scale.shows(lane.spans, now_ms)]
     rows_of = _by_client(seen, clients)
-    shown = rows_of if unfolded or len(rows_of) <= MAX_LANES else _chosen(rows_of, rebalances)
+    notable: Counter[str] = Counter()
+    for r in rebalances:
+        notable.update([*r.cause.member_ids, *([r.last] if r.last else [])])
+    shown = (
+        rows_of if unfolded else most_notable(rows_of, lambda row: sum(notable[m.member_id] for m in row[1]))
+    )
     most = max(MAX_MARKS // max(len(shown), 1), LEAST_MARKS)
     rows = [
         _row(name, members, BANDS_PX + place * LANE_PX, removed, names, scale, now_ms, most)
         for place, (name, members) in enumerate(shown)
     ]
-    return Timeline(
+    return TimelinePicture(
         from_ms=limits_ms[0],
         to_ms=limits_ms[1],
         lanes=rows,
@@ -137,8 +145,8 @@ def timeline(
     )
 
 
-class _Scale:
-    """Times as per cent of the width."""
+class TimeScale:
+    """A scale of times as per cent of the width."""
 
     def __init__(self, from_ms: int, to_ms: int) -> None:
         self.from_ms, self.to_ms = from_ms, max(to_ms, from_ms + 1)
@@ -150,7 +158,7 @@ class _Scale:
         return percent * (self.to_ms - self.from_ms) / 100
 
     def place(self, from_ms: int, to_ms: int) -> tuple[float, float] | None:
-        """The place and the width of what is within the limits, None if nothing is."""
+        """Return the place and the width of the part within the limits, or None if no part is."""
         from_ms, to_ms = max(from_ms, self.from_ms), min(to_ms, self.to_ms)
         if from_ms >= to_ms:
             return None
@@ -158,17 +166,17 @@ class _Scale:
         return x, max(round(self.x(to_ms) - x, 3), LEAST_PERCENT)
 
     def shows(self, spans: Sequence[Span], now_ms: int) -> bool:
-        """Whether a part of these spans, which are one after the other, is within the limits."""
+        """Return True if a part of these spans, which follow each other, is within the limits."""
         within = self._within(spans, now_ms)
-        return any(self.place(spans[i].from_ms, _end_ms(spans[i], now_ms)) for i in within)
+        return any(self.place(spans[i].from_ms, end_ms(spans[i], now_ms)) for i in within)
 
     def within(self, spans: Sequence[Span], now_ms: int) -> Sequence[Span]:
-        """The spans of which a part is within the limits, and perhaps one that begins now."""
+        """Return the spans that overlap the limits, and perhaps one more that begins now."""
         within = self._within(spans, now_ms)
         return spans[within.start : within.stop]
 
     def _within(self, spans: Sequence[Span], now_ms: int) -> range:
-        first = bisect_right(spans, self.from_ms, key=partial(_end_ms, now_ms=now_ms))
+        first = bisect_right(spans, self.from_ms, key=partial(end_ms, now_ms=now_ms))
         return range(first, bisect_left(spans, self.to_ms, first, key=lambda span: span.from_ms))
 
     def has(self, at_ms: int) -> bool:
@@ -201,13 +209,16 @@ def _is_over(lane: StateTimeline, at_ms: int) -> bool:
     return end_ms is not None and end_ms <= at_ms
 
 
-def _chosen(rows: Sequence[_Client], rebalances: Sequence[Rebalance]) -> list[_Client]:
-    """Return MAX_LANES rows in their order: above all those of members that caused or delayed a rebalance."""
-    notable: Counter[str] = Counter()
-    for r in rebalances:
-        notable.update([*r.cause.member_ids, *([r.last] if r.last else [])])
-    ranked = sorted(range(len(rows)), key=lambda i: (-sum(notable[m.member_id] for m in rows[i][1]), i))
+def most_notable(rows: Sequence[T], weight: Callable[[T], int]) -> Sequence[T]:
+    """Return MAX_LANES of the rows in their order, those with the greatest weight."""
+    ranked = sorted(range(len(rows)), key=lambda i: (-weight(rows[i]), i))
     return [rows[i] for i in sorted(ranked[:MAX_LANES])]
+
+
+def shown_ms(limits_ms: tuple[int, int], history_ms: int) -> tuple[int, int]:
+    """Return the times that a picture shows: the time before the history is left out, but for a margin."""
+    from_ms, to_ms = limits_ms
+    return max(from_ms, history_ms - (to_ms - history_ms) // 50) if history_ms < to_ms else from_ms, to_ms
 
 
 def _row(
@@ -216,7 +227,7 @@ def _row(
     y: int,
     removals: _Removals,
     names: Names,
-    scale: _Scale,
+    scale: TimeScale,
     now_ms: int,
     most: int,
 ) -> LaneRow:
@@ -247,13 +258,13 @@ def _with_silence(spans: Sequence[Span], removal: HistoryEntry) -> Iterator[Span
     yield Span(SILENT, from_ms, removal.at_ms)
 
 
-def _marks(name: str, spans: Sequence[Span], scale: _Scale, now_ms: int, most: int) -> Iterator[Mark]:
+def _marks(name: str, spans: Sequence[Span], scale: TimeScale, now_ms: int, most: int) -> Iterator[Mark]:
     within = scale.within(spans, now_ms)
     least = PIXEL_PERCENT if len(within) <= most else max(100 / most, PIXEL_PERCENT)
     places = [
         (run, place)
         for run in _runs(within, scale.ms(least), now_ms)
-        if (place := scale.place(run[0].from_ms, _end_ms(run[-1], now_ms))) is not None
+        if (place := scale.place(run[0].from_ms, end_ms(run[-1], now_ms))) is not None
     ]
     later_x = [x for _, (x, _) in places[1:]]
     for (run, (x, width)), later in zip_longest(places, later_x):
@@ -267,7 +278,7 @@ def _runs(spans: Iterable[Span], least_ms: float, now_ms: int) -> Iterator[list[
     run: list[Span] = []
     began_ms = ended_ms = 0
     for span in spans:
-        to_ms = _end_ms(span, now_ms)
+        to_ms = end_ms(span, now_ms)
         is_long = to_ms - span.from_ms >= least_ms or span.from_ms - began_ms >= least_ms
         if run and (is_long or span.from_ms > ended_ms):
             yield run
@@ -285,8 +296,7 @@ def _mark(name: str, run: Sequence[Span], x: float, width: float, now_ms: int) -
     lasted: dict[tuple[str, int | None], int] = {}
     for span in run:
         state = span.what, span.partitions
-        to_ms = now_ms if span.to_ms is None else span.to_ms
-        lasted[state] = lasted.get(state, 0) + to_ms - span.from_ms
+        lasted[state] = lasted.get(state, 0) + end_ms(span, now_ms) - span.from_ms
     longest = sorted(lasted, key=lambda state: -lasted[state])
     kinds: Counter[str] = Counter()
     for what, partitions in longest:
@@ -305,11 +315,11 @@ def _words(what: str, partitions: int | None) -> str:
     return what
 
 
-def _bands(rebalances: Iterable[Rebalance], names: Names, scale: _Scale, now_ms: int) -> Iterator[Band]:
+def _bands(rebalances: Iterable[Rebalance], names: Names, scale: TimeScale, now_ms: int) -> Iterator[Band]:
     """Yield the bands. One that begins less than a pixel after another, with an end as near, is not drawn."""
     last: Band | None = None
     for r in rebalances:
-        place = scale.place(r.began_ms, max(end_ms(r, now_ms), r.began_ms + 1))
+        place = scale.place(r.began_ms, max(rebalance_end_ms(r, now_ms), r.began_ms + 1))
         if place is None or (last is not None and _is_covered(place, last)):
             continue
         took = (
@@ -324,18 +334,19 @@ def _is_covered(place: tuple[float, float], band: Band) -> bool:
     return x < band.x + PIXEL_PERCENT and x + width < band.x + band.width + PIXEL_PERCENT
 
 
-def _end_ms(span: Span, now_ms: int) -> int:
+def end_ms(span: Span, now_ms: int) -> int:
+    """Return when a span ended: now if it lasts."""
     return now_ms if span.to_ms is None else span.to_ms
 
 
-def end_ms(r: Rebalance, now_ms: int) -> int:
+def rebalance_end_ms(r: Rebalance, now_ms: int) -> int:
     """Return when a rebalance ended: now if it is under way, its beginning if its end is lost."""
     if r.ended_ms is not None:
         return r.ended_ms
     return max(now_ms, r.began_ms) if r.outcome is RebalanceOutcome.UNDER_WAY else r.began_ms
 
 
-def _ticks(limits_ms: tuple[int, int], scale: _Scale) -> Iterator[Tick]:
+def _ticks(limits_ms: tuple[int, int], scale: TimeScale) -> Iterator[Tick]:
     from_ms, to_ms = limits_ms
     weeks = -(-(to_ms - from_ms) // (MAX_TICKS * _STEPS_S[-1] * 1000)) * _STEPS_S[-1]
     step_ms = next((s for s in _STEPS_S if to_ms - from_ms <= s * 1000 * MAX_TICKS), weeks) * 1000

@@ -1,6 +1,6 @@
 """The threads that follow the topics of a coordinator or an observer for the page.
 
-`Follower` reads views and offsets from their beginning, entries of the last hour, and the bounds of the
+`GroupsFollower` reads views and offsets from their beginning, entries of the last hour, and the bounds of the
 logs of topics that have offsets. `ServiceFollower` reads the topics about the coordinator itself: who
 owns them, whether time goes on, dead letters, open transactions.
 """
@@ -26,7 +26,7 @@ from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.topic_reader import FollowerThread, Record, TopicReader
 
 MAX_DEAD_LETTERS = 1_000
-"""Those of the last hour that are read and kept, the newest."""
+"""The largest number of dead letters of the last hour that are kept, the newest ones."""
 MAX_MESSAGE_CHARS = 400
 MAX_KEY_CHARS = 200
 MAX_PENDING = 20
@@ -34,7 +34,7 @@ MAX_PENDING = 20
 LOOK_INTERVAL_S = 5.0
 """The pause after a look for a clock record."""
 LOOK_S = 5.0
-"""So long a look waits. Without a replica and without members a coordinator appends one each 2 s."""
+"""The time to wait for a clock record. A coordinator without a replica and members appends one each 2 s."""
 _BROKER_TIMEOUT_MS = 5_000
 _POLL_MS = 250
 _GROUPS_POLL_MS = 200
@@ -44,7 +44,7 @@ log = structlog.get_logger()
 
 
 class _DeadLetter(Struct, frozen=True):
-    """The fields of `kafka_why.contract.codec.DeadLetter` that are shown, with reasons of other versions."""
+    """The shown fields of `kafka_why.contract.codec.DeadLetter`. The reason may be one of another version."""
 
     reason: str
     message: str
@@ -64,7 +64,7 @@ class DeadLetterLine(Struct, frozen=True):
     answered: bool
 
 
-class Pending(Struct, frozen=True):
+class PendingOffsets(Struct, frozen=True):
     """Offsets of a group that are pending in a transaction since a time."""
 
     at_ms: int
@@ -74,8 +74,9 @@ class Pending(Struct, frozen=True):
 
 
 class ServiceFacts(Struct, frozen=True, kw_only=True):
-    """What the topics say. `is_complete`: they were read to their ends, so that what is not there is none.
-    `is_observed`: they are an observer's, which has dead letters, and neither claims nor clock records.
+    """The state of the coordinator's own topics. `is_complete`: they were read to their ends, so nothing is
+    missing. `is_observed`: they are an observer's, which has dead letters, and neither claims nor clock
+    records.
 
     `clock_ms` is the append time of the last clock record that was seen, `is_silent` whether the last look
     found none, None before the first one. `dead_letters` are those of the last hour, the newest first, and
@@ -88,7 +89,7 @@ class ServiceFacts(Struct, frozen=True, kw_only=True):
     is_silent: bool | None
     dead_letters: list[DeadLetterLine]
     has_more: bool
-    pending: list[Pending]
+    pending: list[PendingOffsets]
     pending_number: int
     is_observed: bool = False
 
@@ -102,13 +103,13 @@ class ServiceTopics:
         self._claims = Claims()
         self._dead_letters: deque[DeadLetterLine] = deque()
         self._dropped_ms: int | None = None
-        self._pending: dict[bytes, Pending] = {}
+        self._pending: dict[bytes, PendingOffsets] = {}
         self._is_complete = False
         self._clock_ms: int | None = None
         self._is_silent: bool | None = None
 
     def restart(self) -> None:
-        """The topics are read again from where they were read before."""
+        """Forget what is read again after a reconnection."""
         with self._lock:
             self._dead_letters.clear()
             self._pending.clear()
@@ -119,7 +120,7 @@ class ServiceTopics:
             self._claims.apply(offset, key, value)
 
     def apply_dead_letter(self, at_ms: int, value: bytes | None) -> None:
-        """Raises one of UNREADABLE."""
+        """Take a record. Raises one of UNREADABLE."""
         read = _dead_letter.decode(value or b"")
         line = DeadLetterLine(
             at_ms=at_ms,
@@ -135,23 +136,23 @@ class ServiceTopics:
                 self._drop_before(self._dead_letters.popleft().at_ms)
 
     def leave_out_dead_letters(self, at_ms: int) -> None:
-        """Those before this time are not read, because there are too many."""
+        """Note that dead letters before this time are not read, because there are too many."""
         with self._lock:
             self._drop_before(at_ms)
 
     def apply_pending(self, key: bytes | None, value: bytes | None) -> None:
-        """Raises one of UNREADABLE."""
+        """Take a record. Raises one of UNREADABLE."""
         read = None if value is None else _pending.decode(value)
         with self._lock:
             if read is None:
                 self._pending.pop(key or b"", None)
             else:
-                self._pending[key or b""] = Pending(
+                self._pending[key or b""] = PendingOffsets(
                     read.at_ms, read.group_id, read.transactional_id, read.partitions
                 )
 
     def apply_clock(self, at_ms: int | None) -> None:
-        """A look for a clock record found one of this time, or none."""
+        """Take the result of a look for a clock record: its time, or None if none came."""
         with self._lock:
             self._is_silent = at_ms is None
             self._clock_ms = self._clock_ms if at_ms is None else at_ms
@@ -161,7 +162,7 @@ class ServiceTopics:
             self._is_complete = True
 
     def facts(self, now_ms: int) -> ServiceFacts:
-        """What is known at this time."""
+        """Return what is known at this time."""
         with self._lock:
             since_ms = now_ms - WINDOW_MS
             while self._dead_letters and self._dead_letters[0].at_ms < since_ms:
@@ -188,8 +189,8 @@ _pending = msgspec.json.Decoder(PendingTransaction)
 
 
 class ServiceFollower(FollowerThread):
-    """Feeds a ServiceTopics until stopped. It survives that no broker is there. `reader` is whom it reads
-    for, in its warnings.
+    """Feeds a ServiceTopics until stopped. It survives an outage of the brokers. `reader` names its
+    user in warnings.
     """
 
     def __init__(
@@ -275,10 +276,10 @@ class ServiceFollower(FollowerThread):
 # Groups, their offsets and their history.
 
 
-class Follower(FollowerThread):
+class GroupsFollower(FollowerThread):
     """Feeds a fleet until stopped, which takes as long as a poll of the brokers at most.
 
-    It survives that no broker is there, and reads later what it missed. `reader` is whom it reads for, in its
+    It survives an outage of the brokers, and reads the missed records later. `reader` names its user in
     warnings.
     """
 

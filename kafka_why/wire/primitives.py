@@ -94,7 +94,7 @@ def field_runs(schema: Schema, version: int) -> list[list[Schema]]:
 
 
 def in_versions(versions: str, version: int) -> bool:
-    """Whether a version is in a range of Kafka's notation (`2+`, `0-3`, `1`, `none`)."""
+    """Return True if a version is in a range of Kafka's notation (`2+`, `0-3`, `1`, `none`)."""
     if versions == "none":
         return False
     first, _, last = versions.partition("-")
@@ -104,7 +104,7 @@ def in_versions(versions: str, version: int) -> bool:
 
 
 def attribute_of(field: Schema) -> str:
-    """The name of a field in snake_case, as decoded messages have it."""
+    """Return the name of a field in snake_case, as decoded messages have it."""
     return _WORD.sub("_", field["name"]).lower()
 
 

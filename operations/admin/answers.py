@@ -24,7 +24,7 @@ from kafka_why.contract.kafka.snapshot import (
 )
 from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, TopicPartition
 from kafka_why.groups.gather import snapshot_without_times
-from kafka_why.groups.list_groups import Committed, GroupOffsets
+from kafka_why.groups.list_groups import GroupOffsets, OffsetWithEpoch
 
 AnyDescription = DescribeGroupResponse | ConsumerGroupDescribeResponse | ShareGroupDescribeResponse
 _CLASSIC_MEMBER = 0
@@ -118,7 +118,9 @@ def _by_name(assignment: Iterable[AssignedTopicPartitions]) -> NamedPartitions:
 def offsets_of(answer: OffsetFetchResponse, description: AnyDescription | None) -> GroupOffsets:
     """Return the offsets of a group. The description has those that are pending."""
     committed = {
-        TopicPartition(topic.name, p.partition_index): Committed(p.committed_offset, p.committed_leader_epoch)
+        TopicPartition(topic.name, p.partition_index): OffsetWithEpoch(
+            p.committed_offset, p.committed_leader_epoch
+        )
         for topic in answer.topics
         for p in topic.partitions
     }

@@ -7,7 +7,7 @@ from checkpoints.checkpoint import Checkpoint
 from kafka_why.contract.service import ServicePhase
 from kafka_why.lifetimes import Startable
 from kafka_why.metrics.batch_progress import BatchProgress
-from kafka_why.service_folder import Folder
+from kafka_why.service_folder import ServiceFolder
 from streaming.observing import output_folder
 from streaming.observing.one_observer import check_topics_are_ours
 from streaming.observing.query import ObserverOptions, ObserversQuery
@@ -71,7 +71,7 @@ class Observer(Startable):
         self.failure: str | None = None
         self.status = StatusBoard(options.folder / "status.json")
         self._on_failure = on_failure
-        self._folder = Folder(options.folder, "observer")
+        self._folder = ServiceFolder(options.folder, "observer")
         self._running = ExitStack()
         self._session: Session | None = None
 

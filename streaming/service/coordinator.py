@@ -24,7 +24,7 @@ from kafka_why.contract.service import (
 )
 from kafka_why.lifetimes import Startable
 from kafka_why.metrics.batch_progress import BatchProgress
-from kafka_why.service_folder import Folder
+from kafka_why.service_folder import ServiceFolder
 from state.config import CoordinatorConfig
 from streaming.query.operator import Operator
 from streaming.query.session import Session
@@ -73,7 +73,7 @@ class Coordinator(Startable):
         on_failure: Callable[[], None] = lambda: None,
         on_batch: Callable[[BatchProgress], None] = lambda _: None,
         *,
-        folder: Folder | None = None,
+        folder: ServiceFolder | None = None,
         gateway: Callable[[], AbstractContextManager[str]] | None = None,
     ) -> None:
         self.options = options
@@ -84,7 +84,7 @@ class Coordinator(Startable):
         self._on_failure = on_failure
         self._gateway = gateway
         self._config = CoordinatorConfig().with_settings(options.settings)
-        self._folder = folder or Folder(options.folder)
+        self._folder = folder or ServiceFolder(options.folder)
         self._storage = storage_at(options.checkpoint or str(options.folder))
         self.status = StatusBoard(options.folder / "status.json")
         self._session: Session | None = None

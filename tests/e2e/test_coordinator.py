@@ -12,7 +12,7 @@ from embedded.broker import EmbeddedBroker
 from kafka_why.connections import kafka_clients
 from kafka_why.contract.service import ServicePhase
 from kafka_why.local_files import FolderError
-from kafka_why.service_folder import Folder
+from kafka_why.service_folder import ServiceFolder
 from streaming.service.coordinator import Coordinator
 from streaming.service.options import Options
 from streaming.service.status import read_status
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 def test_folder_in_use_is_refused_and_its_status_left_alone(broker: EmbeddedBroker, tmp_path: Path) -> None:
     status = tmp_path / "status.json"
     status.write_bytes(b"of the coordinator that runs")
-    in_use = Folder(tmp_path)
+    in_use = ServiceFolder(tmp_path)
     in_use.lock()
     with pytest.raises(
         FolderError, match=f"in use by the coordinator with process id {os.getpid()} on host "

@@ -30,10 +30,10 @@ from kafka_why.contract.service import (
     TransactionsSummary,
 )
 from kafka_why.lag.definitions import LogBounds, Partition
-from kafka_why.metrics.batch_progress import BatchProgress, Source, StateOperator
+from kafka_why.metrics.batch_progress import BatchProgress, SourceProgress, StateOperatorProgress
 from kafka_why.metrics.collector import MetricsStateCollector
 from kafka_why.metrics.metrics_state import MetricsState
-from kafka_why.metrics.process import ProcessCollector, Readings, process_metrics
+from kafka_why.metrics.process import ProcessCollector, ServiceReadings, process_metrics
 from kafka_why.metrics.series import SeriesBounds
 from kafka_why.metrics.service import BatchMetrics, RebalanceMetrics, service_state
 from kafka_why.service_state import ServiceState
@@ -82,7 +82,7 @@ class Scraped:
             seedings=2,
             groups=40,
         )
-        self.readings = Readings(
+        self.readings = ServiceReadings(
             status=lambda: self.status,
             ticker_age_s=lambda: 0.25,
             spark_restarts=lambda: 2,
@@ -239,8 +239,8 @@ def batch(
         num_input_rows=10,
         duration_ms={"addBatch": total_ms - 20, "triggerExecution": total_ms},
         event_time={"watermark": watermark},
-        state_operators=[StateOperator(dropped)],
-        sources=[Source({LAYOUT.requests_topic: ends})],
+        state_operators=[StateOperatorProgress(dropped)],
+        sources=[SourceProgress({LAYOUT.requests_topic: ends})],
     )
 
 

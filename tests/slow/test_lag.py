@@ -18,7 +18,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.lag import definitions
 from kafka_why.lag.definitions import LogBounds, Partition, PartitionLag
 from kafka_why.lag.record_times import PRECISION_MS
-from kafka_why.metrics.follower import Follower
+from kafka_why.metrics.follower import MetricsFollower
 from kafka_why.metrics.lags import GroupLags
 from kafka_why.metrics.metrics_state import MetricsState
 from tests.e2e.gateway_clients import new_group
@@ -146,7 +146,7 @@ def turning(stories: list[Story], producer: KafkaProducer) -> Iterator[None]:
 @contextmanager
 def following(broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[Watched]:
     state = Watched(layout)
-    follower = Follower(broker.client_config, layout, state, lambda _: None)
+    follower = MetricsFollower(broker.client_config, layout, state, lambda _: None)
     follower.start()
     try:
         yield state

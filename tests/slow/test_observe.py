@@ -24,7 +24,7 @@ from kafka_why.cli.why import why
 from kafka_why.contract.kafka.history import EntryType, HistoryEntry
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.protocols.subscriptions import decode_assignment
-from kafka_why.service_folder import Folder
+from kafka_why.service_folder import ServiceFolder
 from kafka_why.why.model import CauseKind
 from kafka_why.why.report import course_of
 from streaming.observing.query import ObserverOptions
@@ -289,6 +289,6 @@ def test_the_topics_of_a_coordinator_are_not_an_observers(broker: EmbeddedBroker
     observer = Observer(ObserverOptions(broker.client_config, tmp_path, layout))
     with pytest.raises(TopicsError, match=f"{layout.requests_topic} exists.* --prefix"):
         observer.start()
-    folder = Folder(tmp_path)
+    folder = ServiceFolder(tmp_path)
     folder.lock()  # it is free again
     folder.unlock()

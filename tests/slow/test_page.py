@@ -28,7 +28,7 @@ from kafka_why.contract.rocketmq.requests import (
     SubscriptionData,
     SubscriptionGroupConfig,
 )
-from kafka_why.page.commands import Source
+from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.server import Page
 from kafka_why.web import listening_at, url_of
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, produce, share
@@ -61,7 +61,7 @@ while True:
 def page(broker: EmbeddedBroker, layout: TopicLayout, coordinated: Coordinated) -> Iterator[str]:
     """The address of a page beside the coordinator, which knows its metrics and its log."""
     metrics_url = coordinated.ready["metrics"]
-    log = Source.of(broker.client_config, f"{coordinated.ready['data_dir']}/coordinator")
+    log = CoordinatorLog.of(broker.client_config, f"{coordinated.ready['data_dir']}/coordinator")
     with serving(broker, layout, connect_to=coordinated.gateway, metrics_url=metrics_url, log=log) as url:
         yield url
 
@@ -79,7 +79,7 @@ def serving(
     *,
     connect_to: str,
     metrics_url: str | None,
-    log: Source | None = None,
+    log: CoordinatorLog | None = None,
 ) -> Iterator[str]:
     with (
         listening_at("127.0.0.1", 0) as listening,

@@ -20,7 +20,7 @@ from bench.page_cost import BEGIN_MS, bench_of
 from bench.page_history import GROUP_ID
 from bench.page_records import small_group
 from kafka_why.page.security import Access
-from kafka_why.web import Web, listening_at, names_of, url_of
+from kafka_why.web import WebServer, listening_at, names_of, url_of
 from tests.e2e.harness import wait_until
 from tests.harness.accessibility import serious_faults
 
@@ -61,7 +61,7 @@ def served() -> Iterator[tuple[Held, str]]:
     bench.get("/api/group", id=GROUP_ID)  # its whole history is read
     with listening_at("127.0.0.1", 0) as listening:
         held = Held(bench.serve(Access(names_of(listening))))
-        web = Web(held, listening)
+        web = WebServer(held, listening)
         web.start()
         yield held, f"{url_of(listening)}group?{urlencode({'id': GROUP_ID})}"
         web.stop()

@@ -17,11 +17,11 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import DEFAULT_PREFIX, KAFKAS_OFFSETS_TOPIC, TopicLayout
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.groups.gather import Answers, Describing, KnownTypes, LogOffsets, TopicsGroups, dead
+from kafka_why.groups.gather import Answers, GroupDescriber, KnownTypes, LogOffsets, TopicsGroups, dead
 from kafka_why.groups.list_groups import (
-    Committed,
     GroupOffsets,
     ListedGroup,
+    OffsetWithEpoch,
     consumer_groups,
     list_broker_groups,
     list_groups,
@@ -37,7 +37,7 @@ from kafka_why.why.offsets_topic import OffsetsTopic
 # Descriptions of groups from the brokers' own `__consumer_offsets`.
 
 
-class BrokersGroups(Describing):
+class BrokersGroups(GroupDescriber):
     """Describes groups of the cluster's own coordinator from its `__consumer_offsets`, where nothing was set
     up before.
     """
@@ -59,7 +59,7 @@ class BrokersGroups(Describing):
         return answers, {
             group_id: GroupOffsets(
                 {
-                    TopicPartition(topic, number): Committed(offset.offset, offset.leader_epoch)
+                    TopicPartition(topic, number): OffsetWithEpoch(offset.offset, offset.leader_epoch)
                     for topic, partitions in ({} if group is None else group.offsets).items()
                     for number, offset in partitions.items()
                 }
@@ -91,7 +91,7 @@ class Cluster:
     def is_set_up(self) -> bool:
         """True if a coordinator of this project or an observer has topics with the prefix.
 
-        Raises TopicsMissing for a prefix that was given: who gives one has topics with it.
+        Raises TopicsMissing if a prefix was given and has no topics.
         """
         try:
             return bool(self.layout)
@@ -101,7 +101,7 @@ class Cluster:
             return False
 
     @property
-    def described_by(self) -> Describing:
+    def described_by(self) -> GroupDescriber:
         """The source of descriptions: the groups topic, or the brokers' own `__consumer_offsets`."""
         if self.is_set_up:
             return TopicsGroups(self._client_config, self.layout, self._timeout_ms)
@@ -134,7 +134,9 @@ class Cluster:
         return list_groups(self._client_config, self.layout, self._timeout_ms)
 
     def answered_groups(self) -> list[AnyView]:
-        """As `groups`; of a coordinator that is asked, with every change that a client was answered."""
+        """Return all groups, as `groups` does. A coordinator that is asked includes every change that a
+        client was answered.
+        """
         return self.groups()
 
     def chosen_groups(self, named: Sequence[str], all_groups: bool, *, rocketmq: bool = False) -> KnownTypes:

@@ -12,15 +12,15 @@ import msgspec
 import pytest
 
 from kafka_why.local_files import FolderError
-from kafka_why.service_folder import Folder, Owner
+from kafka_why.service_folder import FolderOwner, ServiceFolder
 
 # Takes the lock and prints so. With a child, passes the lock on to one that ends when its standard input
 # does.
 HOLDER = """
 import subprocess, sys
 from pathlib import Path
-from kafka_why.service_folder import Folder
-fd = Folder(Path(sys.argv[1])).lock()
+from kafka_why.service_folder import ServiceFolder
+fd = ServiceFolder(Path(sys.argv[1])).lock()
 if sys.argv[2] == "child":
     subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], pass_fds=[fd])
 print("locked", flush=True)
@@ -28,19 +28,19 @@ sys.stdin.read()
 """
 
 
-def owner_of(folder: Folder) -> Owner:
-    return msgspec.json.decode((folder.path / "lock").read_bytes(), type=Owner)
+def owner_of(folder: ServiceFolder) -> FolderOwner:
+    return msgspec.json.decode((folder.path / "lock").read_bytes(), type=FolderOwner)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Folder:
-    return Folder(tmp_path / "coordinator")
+def folder(tmp_path: Path) -> ServiceFolder:
+    return ServiceFolder(tmp_path / "coordinator")
 
 
 class Holder(AbstractContextManager["Holder"]):
     """Another process that holds the lock, or whose child holds it."""
 
-    def __init__(self, folder: Folder, who: str = "itself") -> None:
+    def __init__(self, folder: ServiceFolder, who: str = "itself") -> None:
         command = [sys.executable, "-c", HOLDER, str(folder.path), who]
         # The child shares the standard input. It ends when that is closed, whether or not its parent lives.
         self._process = subprocess.Popen(
@@ -58,10 +58,10 @@ class Holder(AbstractContextManager["Holder"]):
         self._process.communicate()
 
 
-def test_the_lock_is_the_one_coordinators(folder: Folder) -> None:
+def test_the_lock_is_the_one_coordinators(folder: ServiceFolder) -> None:
     folder.lock()
     assert owner_of(folder).pid == os.getpid()
-    other = Folder(folder.path)
+    other = ServiceFolder(folder.path)
     with pytest.raises(FolderError, match=f"is in use by the coordinator with process id {os.getpid()}"):
         other.lock()
     other.unlock()
@@ -71,7 +71,7 @@ def test_the_lock_is_the_one_coordinators(folder: Folder) -> None:
     other.unlock()
 
 
-def test_a_live_coordinator_of_another_process_is_named_at_once(folder: Folder) -> None:
+def test_a_live_coordinator_of_another_process_is_named_at_once(folder: ServiceFolder) -> None:
     """Even if it has not named itself yet. The lock of a killed one is free."""
     with Holder(folder) as holder:
         owner = f"process id {holder.pid} on host {socket.gethostname()} since "
@@ -86,7 +86,7 @@ def test_a_live_coordinator_of_another_process_is_named_at_once(folder: Folder) 
         folder.unlock()
 
 
-def test_the_lock_of_a_killed_coordinator_is_waited_for_while_its_jvm_lives(folder: Folder) -> None:
+def test_the_lock_of_a_killed_coordinator_is_waited_for_while_its_jvm_lives(folder: ServiceFolder) -> None:
     locked = threading.Event()
 
     def lock() -> None:
@@ -104,7 +104,7 @@ def test_the_lock_of_a_killed_coordinator_is_waited_for_while_its_jvm_lives(fold
 
 
 def test_the_wait_for_a_jvm_that_does_not_end_has_a_bound(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: ServiceFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafka_why.service_folder.LINGERING_JVM_TIMEOUT_S", 0.1)
     with Holder(folder, "child") as holder:
@@ -116,4 +116,4 @@ def test_the_wait_for_a_jvm_that_does_not_end_has_a_bound(
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FolderError, match="file/coordinator cannot be used: "):
-        Folder(tmp_path / "file" / "coordinator").lock()
+        ServiceFolder(tmp_path / "file" / "coordinator").lock()

@@ -6,7 +6,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from kafka_why.local_files import make_private_folder
-from kafka_why.service_folder import Folder
+from kafka_why.service_folder import ServiceFolder
 
 
 def mode(path: Path) -> int:
@@ -28,8 +28,8 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_others_can_enter_keeps_its_mode_and_is_reported(tmp_path: Path) -> None:
-    made = Folder(tmp_path / "made")
-    there = Folder(tmp_path / "there")
+    made = ServiceFolder(tmp_path / "made")
+    there = ServiceFolder(tmp_path / "there")
     there.path.mkdir(mode=0o755)
     with capture_logs() as lines, made.locked(), there.locked():
         assert (mode(made.path), mode(there.path)) == (0o700, 0o755)

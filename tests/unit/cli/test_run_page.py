@@ -8,7 +8,7 @@ import urllib.request
 from cli.run_page import RunPage
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.page.commands import Source
+from kafka_why.page.commands import CoordinatorLog
 from tests.e2e.harness import child_pids, command_of, wait_until
 
 NOBODY = ClientConfig("127.0.0.1:1")  # the page says that no broker answers, and serves
@@ -29,7 +29,7 @@ def is_served(url: str) -> bool:
 def test_a_page_that_dies_is_started_again_at_its_address() -> None:
     """It ends with the service, and nothing of it is left."""
     with RunPage(0) as page:
-        log = Source.of(NOBODY, "/nowhere/coordinator")
+        log = CoordinatorLog.of(NOBODY, "/nowhere/coordinator")
         layout, nowhere = TopicLayout.named("page"), "http://127.0.0.1:1"
         page.start(NOBODY, layout, "127.0.0.1:9092", nowhere, log)
         wait_until(lambda: is_served(page.url), "the page")

@@ -11,7 +11,7 @@ from kafka_why.contract.service import (
     ServicePhase,
     ServiceStatus,
 )
-from kafka_why.metrics.http import Note
+from kafka_why.metrics.http import CheckNote
 
 NOT_READY = [phase for phase in ServicePhase if phase not in (ServicePhase.READY, ServicePhase.STANDBY)]
 
@@ -24,7 +24,7 @@ def status(phase: ServicePhase) -> ServiceStatus:
 @pytest.mark.parametrize("replica", PHASES)
 def test_it_is_ready_without_a_replica_and_says_so(phase: ServicePhase, replica: str) -> None:
     state = ReplicaState(phase=replica, reason="" if replica in ("off", "answering") else "why")
-    assert coordinator_checks(status(phase), state) == {COORDINATOR: None, REPLICA: Note(state.phrase)}
+    assert coordinator_checks(status(phase), state) == {COORDINATOR: None, REPLICA: CheckNote(state.phrase)}
 
 
 @pytest.mark.parametrize("phase", NOT_READY)
@@ -37,7 +37,7 @@ def test_without_batches_and_early_answers_it_is_not_ready(phase: ServicePhase, 
 @pytest.mark.parametrize("phase", [phase for phase in NOT_READY if phase is not ServicePhase.STOPPED])
 def test_a_replica_that_answers_keeps_it_ready_and_the_reason_is_told(phase: ServicePhase) -> None:
     found = coordinator_checks(status(phase), ReplicaState(phase="answering"))
-    assert found[COORDINATOR] == Note(f"{phase}: for a reason. The replica answers")
+    assert found[COORDINATOR] == CheckNote(f"{phase}: for a reason. The replica answers")
 
 
 def test_a_stopped_coordinator_is_not_ready_whatever_its_replica_says() -> None:
@@ -50,4 +50,4 @@ def test_an_alarm_is_told_and_does_not_fail() -> None:
     found = coordinator_checks(
         ServiceStatus(ServicePhase.READY, "", 0, alarm="the disk is full"), NO_REPLICA_STATE
     )
-    assert found == {COORDINATOR: None, REPLICA: Note("off"), ALARM: Note("the disk is full")}
+    assert found == {COORDINATOR: None, REPLICA: CheckNote("off"), ALARM: CheckNote("the disk is full")}

@@ -12,7 +12,7 @@ from checkpoints.export_file import ExportedGroup, Header, write_export
 from checkpoints.metadata import Identity
 from checkpoints.spark_logs import PlannedBatch
 from cli.state import state
-from kafka_why.service_folder import Folder
+from kafka_why.service_folder import ServiceFolder
 from state.kafka.classic_group import ClassicGroup
 
 HEADER = Header(
@@ -41,7 +41,7 @@ def export_in(folder: Path, **changes: object) -> Path:
 def test_a_running_coordinator_is_neither_exported_nor_rolled_back(
     tmp_path: Path, command: list[str]
 ) -> None:
-    folder = Folder(tmp_path / "coordinator")
+    folder = ServiceFolder(tmp_path / "coordinator")
     folder.lock()
     result = run(*command, "--data-dir", tmp_path)
     folder.unlock()

@@ -22,7 +22,7 @@ from kafka_why.groups.describe import (
     remark,
     state_row,
 )
-from kafka_why.groups.list_groups import Committed, GroupOffsets, listed, select_groups
+from kafka_why.groups.list_groups import GroupOffsets, OffsetWithEpoch, listed, select_groups
 from kafka_why.groups.render import member_table, partition_table, state_table
 from kafka_why.groups.selection import parse_states, parse_types
 from kafka_why.lag.definitions import LogBounds
@@ -121,7 +121,10 @@ classic protocol, if group.consumer.migration.policy allows it.
 
 def test_partitions_are_those_that_members_answer_for() -> None:
     committed = GroupOffsets(
-        {TopicPartition("orders", 0): Committed(5, 3), TopicPartition("gone", 0): Committed(1, -1)}
+        {
+            TopicPartition("orders", 0): OffsetWithEpoch(5, 3),
+            TopicPartition("gone", 0): OffsetWithEpoch(1, -1),
+        }
     )
     assert mentioned_partitions(MOVING, committed) == {
         *(TopicPartition("orders", n) for n in range(3)),

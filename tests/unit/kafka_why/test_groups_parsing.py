@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.selection import (
-    Chosen,
+    ChosenPartitions,
     choose_partitions,
     parse_datetime_ms,
     parse_duration_ms,
@@ -109,7 +109,7 @@ def test_times_are_utc_unless_they_say_otherwise(text: str, at_ms: int) -> None:
 def test_partitions_are_chosen_once_and_those_not_there_are_told() -> None:
     choices = [parse_topic(text) for text in ("b:1,7", "a", "a:0", "c", "d:0")]
     chosen = choose_partitions(choices, {"a": frozenset({0, 1}), "b": frozenset({0, 1})})
-    assert chosen == Chosen(
+    assert chosen == ChosenPartitions(
         partitions=[TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 1)],
         missing=[TopicPartition("b", 7), TopicPartition("c", -1), TopicPartition("d", 0)],
     )

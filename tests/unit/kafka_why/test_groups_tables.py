@@ -19,7 +19,7 @@ from kafka_why.groups.describe import (
     state_row,
     with_lags,
 )
-from kafka_why.groups.list_groups import Committed, GroupOffsets, consumer_groups, listed, select_groups
+from kafka_why.groups.list_groups import GroupOffsets, OffsetWithEpoch, consumer_groups, listed, select_groups
 from kafka_why.groups.render import (
     OffsetDeletion,
     Removal,
@@ -66,9 +66,9 @@ TWO = group(
 )
 COMMITTED = GroupOffsets(
     {
-        TopicPartition("orders", 0): Committed(5, 3),
-        TopicPartition("orders", 2): Committed(9, -1),
-        TopicPartition("gone", 4): Committed(1, 0),
+        TopicPartition("orders", 0): OffsetWithEpoch(5, 3),
+        TopicPartition("orders", 2): OffsetWithEpoch(9, -1),
+        TopicPartition("gone", 4): OffsetWithEpoch(1, 0),
     }
 )
 BOUNDS = {
@@ -101,7 +101,7 @@ billing         orders          2          -               9               9    
 
 def test_a_pending_offset_has_a_column_also_where_nothing_is_committed() -> None:
     zero, one = TopicPartition("orders", 0), TopicPartition("orders", 1)
-    offsets = GroupOffsets({zero: Committed(5, 3)}, {zero: 7, one: 8})
+    offsets = GroupOffsets({zero: OffsetWithEpoch(5, 3)}, {zero: 7, one: 8})
     assert mentioned_partitions(group(), offsets) == {zero, one}
     rows = partition_rows(group(), offsets, BOUNDS)
     assert partition_table(rows, verbose=False) == looks("""

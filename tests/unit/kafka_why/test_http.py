@@ -16,12 +16,12 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kafka_why.metrics import http
-from kafka_why.metrics.http import Checks, HttpPort, Note
+from kafka_why.metrics.http import CheckNote, CheckResults, HttpPort
 
-REASONS: dict[str, str | Note | None] = {}
+REASONS: dict[str, str | CheckNote | None] = {}
 
 
-def ready(exclude: Collection[str]) -> Checks:
+def ready(exclude: Collection[str]) -> CheckResults:
     if "broken" in REASONS:
         raise TimeoutError("the loop is stuck")
     return {name: reason for name, reason in REASONS.items() if name not in exclude}
@@ -61,7 +61,7 @@ def test_a_failing_check_is_named_with_its_reason_and_can_be_left_out(url: str) 
 
 
 def test_a_note_is_told_and_does_not_fail(url: str) -> None:
-    REASONS.update(coordinator=None, replica=Note("following: it is more than 5000 ms behind"))
+    REASONS.update(coordinator=None, replica=CheckNote("following: it is more than 5000 ms behind"))
     status, text = get(f"{url}/readyz")
     assert (status, json.loads(text)) == (
         200,

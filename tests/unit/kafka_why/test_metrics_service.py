@@ -13,7 +13,7 @@ from kafka_why.contract.service import (
     ServiceStatus,
     TransactionsSummary,
 )
-from kafka_why.metrics.process import Readings
+from kafka_why.metrics.process import ServiceReadings
 from kafka_why.metrics.service import Metrics
 from tests.harness.ports import free_port
 from tests.harness.scraped import LAYOUT
@@ -27,7 +27,7 @@ def metrics(client_config: ClientConfig, port: int) -> Metrics:
         LAYOUT,
         LOOPBACK,
         port,
-        Readings(
+        ServiceReadings(
             status=lambda: ServiceStatus(ServicePhase.STARTING, "", 0),
             ticker_age_s=lambda: 0.0,
             spark_restarts=lambda: 0,
@@ -40,7 +40,9 @@ def metrics(client_config: ClientConfig, port: int) -> Metrics:
 
 def test_an_observer_serves_no_figures_of_what_only_a_coordinator_has() -> None:
     observed = TopicLayout.observed("group-observer", 1)
-    readings = Readings(lambda: ServiceStatus(ServicePhase.READY, "", 0), lambda: float("nan"), lambda: 0)
+    readings = ServiceReadings(
+        lambda: ServiceStatus(ServicePhase.READY, "", 0), lambda: float("nan"), lambda: 0
+    )
     client_config = ClientConfig(f"{LOOPBACK}:{free_port()}")
     with (
         Metrics(client_config, observed, LOOPBACK, 0, readings, log_rebalances=False) as served,

@@ -20,7 +20,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.credentials import Users
 from kafka_why.page import app as page_app
 from kafka_why.page.app import app
-from kafka_why.page.commands import Source
+from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.histories import Courses, Histories
 from kafka_why.page.members import EMPTY
@@ -28,7 +28,7 @@ from kafka_why.page.security import HEADERS, MAX_CREDENTIAL_CHARS, Access
 from kafka_why.page.server import is_loopback
 from kafka_why.page.sources import Sources
 from kafka_why.page.topics_followers import ServiceTopics
-from kafka_why.web import MAX_CONNECTIONS, Web, listening_at, names_of
+from kafka_why.web import MAX_CONNECTIONS, WebServer, listening_at, names_of
 from kafka_why.why.history import History, read_history
 
 LAYOUT = TopicLayout.named("page")
@@ -64,7 +64,7 @@ def serving(
     )._replace(**others)
     with listening_at("127.0.0.1", 0) as listening:
         served = app(sources, access or Access(names_of(listening)))
-        web = Web(served, listening, max_connections=max_connections)
+        web = WebServer(served, listening, max_connections=max_connections)
         web.start()
         try:
             yield listening
@@ -287,7 +287,9 @@ def read_to(connection: socket.socket, end: bytes) -> bytes:
     return received
 
 
-NO_CHECKPOINT = Source(checkpoint="/nowhere/coordinator", properties="bootstrap.servers=127.0.0.1:1\n")
+NO_CHECKPOINT = CoordinatorLog(
+    checkpoint="/nowhere/coordinator", properties="bootstrap.servers=127.0.0.1:1\n"
+)
 
 
 def replay(group_id: str = "orders", **parameters: str) -> str:

@@ -16,9 +16,9 @@ from kafka_why.page import app, commands
 from kafka_why.page.commands import (
     MAX_OUTPUT_BYTES,
     Command,
-    Ended,
-    Runner,
-    Source,
+    CommandResult,
+    CommandRunner,
+    CoordinatorLog,
     assign_command,
     replay_command,
     whatif_command,
@@ -31,7 +31,9 @@ from tests.unit.kafka_why.test_assign_groups import TWO_WORKERS
 from tests.unit.kafka_why.test_page_access import answer, serving
 from tests.unit.kafka_why.why_story import END_MS, STORY
 
-SOURCE = Source(checkpoint="/data/coordinator", properties="bootstrap.servers=b:9092\nsasl.password=secret\n")
+SOURCE = CoordinatorLog(
+    checkpoint="/data/coordinator", properties="bootstrap.servers=b:9092\nsasl.password=secret\n"
+)
 PYTHON = (sys.executable, "-c")
 WAITS = "import signal, sys, time; print('here', flush=True); time.sleep(600)"
 
@@ -48,10 +50,12 @@ async def stays() -> bool:
     return False
 
 
-async def ended(runner: Runner, command: Command, has_left: Callable[[], Awaitable[bool]] = stays) -> Ended:
+async def ended(
+    runner: CommandRunner, command: Command, has_left: Callable[[], Awaitable[bool]] = stays
+) -> CommandResult:
     seen = [one async for one in runner.run(command, has_left)]
     last = seen[-1]
-    assert isinstance(last, Ended) and all(isinstance(one, float) for one in seen[:-1])
+    assert isinstance(last, CommandResult) and all(isinstance(one, float) for one in seen[:-1])
     return last
 
 
@@ -60,20 +64,20 @@ async def ended(runner: Runner, command: Command, has_left: Callable[[], Awaitab
     [
         (
             "import sys; print(sys.stdin.read()[::-1]); print('no', file=sys.stderr); sys.exit(3)",
-            Ended(3, "cba\n", "no\n"),
+            CommandResult(3, "cba\n", "no\n"),
         ),
         # `assign --input` and `--client-config` take a path.
-        ("print(open('/dev/stdin').read())", Ended(0, "abc\n", "")),
-        (f"print('x' * {3 * MAX_OUTPUT_BYTES})", Ended(0, "x" * MAX_OUTPUT_BYTES, "")),
+        ("print(open('/dev/stdin').read())", CommandResult(0, "abc\n", "")),
+        (f"print('x' * {3 * MAX_OUTPUT_BYTES})", CommandResult(0, "x" * MAX_OUTPUT_BYTES, "")),
         # It takes too long, and is ended.
-        (WAITS, Ended(None, "", "")),
+        (WAITS, CommandResult(None, "", "")),
     ],
     ids=["output", "input by a path", "too much", "too long"],
 )
 @run_async
-async def test_what_a_command_says_is_its_answer_within_bounds(program: str, answer: Ended) -> None:
+async def test_what_a_command_says_is_its_answer_within_bounds(program: str, answer: CommandResult) -> None:
     limit_s = 0.5 if program == WAITS else 60
-    assert await ended(Runner(PYTHON, limit_s=limit_s), Command([program], b"abc")) == answer
+    assert await ended(CommandRunner(PYTHON, limit_s=limit_s), Command([program], b"abc")) == answer
 
 
 @run_async
@@ -88,7 +92,7 @@ async def test_it_ends_when_its_reader_leaves_and_deletes_what_it_made(tmp_path:
     async def leaves() -> bool:
         return any(tmp_path.iterdir())
 
-    assert [one async for one in Runner(PYTHON).run(Command([program]), leaves)] == []
+    assert [one async for one in CommandRunner(PYTHON).run(Command([program]), leaves)] == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -96,7 +100,7 @@ async def test_it_ends_when_its_reader_leaves_and_deletes_what_it_made(tmp_path:
 async def test_a_reader_that_is_cancelled_leaves_no_process(tmp_path: Path) -> None:
     at = tmp_path / "pid"
     program = f"import os, time; open({str(at)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
-    runner = Runner(PYTHON)
+    runner = CommandRunner(PYTHON)
     reading = asyncio.create_task(ended(runner, Command([program])))
     await asyncio.to_thread(wait_until, lambda: at.exists() and bool(at.read_text()), "the process")
     reading.cancel()
@@ -107,7 +111,7 @@ async def test_a_reader_that_is_cancelled_leaves_no_process(tmp_path: Path) -> N
 
 @run_async
 async def test_so_many_run_at_the_same_time() -> None:
-    runner = Runner(PYTHON, limit_s=1.5)
+    runner = CommandRunner(PYTHON, limit_s=1.5)
     assert not runner.is_full
     running = [asyncio.create_task(ended(runner, Command([WAITS]))) for _ in range(commands.MAX_RUNNING)]
     await asyncio.sleep(0)

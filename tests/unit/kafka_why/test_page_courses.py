@@ -12,8 +12,8 @@ from kafka_why.page import fleet as fleet_module
 from kafka_why.page import histories as courses_module
 from kafka_why.page import histories as histories_module
 from kafka_why.page.fleet import WINDOW_MS, Fleet
-from kafka_why.page.histories import Courses, Histories, Made
-from kafka_why.page.live import Held
+from kafka_why.page.histories import Courses, Histories, KeptCourse
+from kafka_why.page.live import HeldVersion
 from kafka_why.why.client_telemetry import Telemetry
 from kafka_why.why.history import History, HistoryUnavailable
 from kafka_why.why.report import Course, course_of
@@ -58,7 +58,7 @@ class Room:
 
     def made(
         self, limits_ms: tuple[int, int] = LIMITS_MS, now_ms: int = END_MS, *, is_patient: bool = True
-    ) -> Made:
+    ) -> KeptCourse:
         return self.courses.made("g", limits_ms, now_ms, is_patient=is_patient)
 
     def version(self) -> int:
@@ -95,7 +95,7 @@ def followed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return seen
 
 
-def numbers(made: Made) -> int:
+def numbers(made: KeptCourse) -> int:
     assert made.course is not None
     return len(made.course.rebalances)
 
@@ -125,7 +125,7 @@ def test_a_reader_hears_of_an_entry_when_a_page_would_show_it(room: Room) -> Non
     """Nobody has to ask for a page before the entry is followed."""
     take_entries(room.fleet, room.entries, END_MS)
     first = room.made()
-    held = Held()
+    held = HeldVersion()
 
     def told(now_s: float) -> int | None:
         return held.version(room.version(), lambda: room.courses.has_newest("g", END_MS), now_s)

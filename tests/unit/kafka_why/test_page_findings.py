@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot, ConsumerMemberSnapshot
 from kafka_why.lag.definitions import BEHIND_MS, STUCK_MS
-from kafka_why.page.findings import LONG_MS, OFTEN, Finding, Kind, findings
+from kafka_why.page.findings import LONG_MS, OFTEN, Finding, FindingKind, findings
 from kafka_why.page.fleet import GroupFacts
 from kafka_why.why.model import Cause, CauseKind
 from kafka_why.why.report import Report
@@ -43,7 +43,7 @@ def _cause(kind: CauseKind, client: str | None) -> Cause:
 
 def often(*causes: tuple[CauseKind, str | None]) -> str:
     (finding,) = found(facts(view()), repeated(*causes))
-    assert (finding.kind, finding.since_ms) == (Kind.OFTEN, None)
+    assert (finding.kind, finding.since_ms) == (FindingKind.OFTEN, None)
     return finding.sentence
 
 
@@ -69,12 +69,12 @@ EMPTY = view(state="Empty", state_timestamp_ms=OLD_MS)
         pytest.param(facts(None, {P: lag(5, 0, grew_ms=0)}), None, id="ended"),
         pytest.param(
             facts(view(quarantined="KeyError in T5")),
-            Finding(Kind.QUARANTINED, "It is quarantined, its deadlines do not fire: KeyError in T5"),
+            Finding(FindingKind.QUARANTINED, "It is quarantined, its deadlines do not fire: KeyError in T5"),
             id="quarantined",
         ),
         pytest.param(
             facts(view(state="Reconciling", state_timestamp_ms=LONG_AGO_MS)),
-            Finding(Kind.REBALANCING, "It has been rebalancing for 30.0 s", LONG_AGO_MS),
+            Finding(FindingKind.REBALANCING, "It has been rebalancing for 30.0 s", LONG_AGO_MS),
             id="rebalancing, by the view alone",
         ),
         pytest.param(
@@ -83,7 +83,7 @@ EMPTY = view(state="Empty", state_timestamp_ms=OLD_MS)
         pytest.param(
             facts(view(state="NotReady", state_timestamp_ms=LONG_AGO_MS)),
             Finding(
-                Kind.REBALANCING,
+                FindingKind.REBALANCING,
                 "Topics of its topology are missing or have wrong numbers of partitions, for 30.0 s",
                 LONG_AGO_MS,
             ),
@@ -92,7 +92,7 @@ EMPTY = view(state="Empty", state_timestamp_ms=OLD_MS)
         pytest.param(
             facts(OWNED, {P: STUCK}),
             Finding(
-                Kind.STUCK,
+                FindingKind.STUCK,
                 "orders-4 has stood at the same committed offset for 3 min 0 s while records come, "
                 "48\N{NARROW NO-BREAK SPACE}210 records (12 min 5 s) behind; its owner m keeps its session",
                 STANDS_MS,
@@ -106,7 +106,7 @@ EMPTY = view(state="Empty", state_timestamp_ms=OLD_MS)
             # Its log has a rebalance when it is over, so it is not claimed that nothing rebalances.
             facts(OBSERVED, {P: SEVEN}),
             Finding(
-                Kind.STUCK,
+                FindingKind.STUCK,
                 "orders-4 has stood at the same committed offset for 3 min 0 s while records come, "
                 "7 records behind; its owner m has not left, unless a rebalance is under way, "
                 "which the log does not show",
@@ -118,7 +118,7 @@ EMPTY = view(state="Empty", state_timestamp_ms=OLD_MS)
             # Of the consumer protocol the log has each epoch.
             facts(OBSERVED_EPOCHS, {P: SEVEN}),
             Finding(
-                Kind.STUCK,
+                FindingKind.STUCK,
                 "orders-4 has stood at the same committed offset for 3 min 0 s while records come, "
                 "7 records behind; its owner m keeps its session",
                 STANDS_MS,
@@ -128,7 +128,7 @@ EMPTY = view(state="Empty", state_timestamp_ms=OLD_MS)
         pytest.param(
             facts(OWNED, {P: lag(7, 0, grew_ms=0), Q: lag(9, 0, grew_ms=0), ("orders", 6): lag(99, NOW_MS)}),
             Finding(
-                Kind.STUCK,
+                FindingKind.STUCK,
                 "orders-5 has stood at the same committed offset for 2 h 46 min while records come, "
                 "9 records behind; its owner m keeps its session, and 1 partition more",
                 0,
@@ -138,7 +138,7 @@ EMPTY = view(state="Empty", state_timestamp_ms=OLD_MS)
         pytest.param(
             facts(EMPTY, {P: lag(1_000, OLD_MS, 5_000), Q: lag(234, 0, 4_000)}),
             Finding(
-                Kind.NO_OWNER,
+                FindingKind.NO_OWNER,
                 "It has no members, and 1\N{NARROW NO-BREAK SPACE}234 records wait for it",
                 OLD_MS,
             ),
@@ -152,13 +152,13 @@ EMPTY = view(state="Empty", state_timestamp_ms=OLD_MS)
         pytest.param(facts(EMPTY, {P: lag(0, 0)}), None, id="no members, and no records"),
         pytest.param(
             facts(OWNED, {("orders", 6): lag(3, 0), P: lag(9, NOW_MS)}),
-            Finding(Kind.NO_OWNER, "No member holds orders-6, 3 records behind", 0),
+            Finding(FindingKind.NO_OWNER, "No member holds orders-6, 3 records behind", 0),
             id="a partition without an owner",
         ),
         pytest.param(
             facts(OWNED, {P: lag(900, NOW_MS, BEHIND_MS + 1_000, rises=True)}),
             Finding(
-                Kind.FALLING_BEHIND,
+                FindingKind.FALLING_BEHIND,
                 "orders-4 has fallen behind within 10 min 0 s although the group commits, "
                 "900 records (61.0 s) behind",
             ),
@@ -176,7 +176,7 @@ def waiting(entries: list[HistoryEntry], state: str, now_ms: int) -> list[Findin
 
 def test_a_rebalance_is_long_after_its_threshold_and_names_who_is_awaited() -> None:
     assert waiting(played(*TWO), "PreparingRebalance", LONG_MS - 1) == []
-    expected = [Finding(Kind.REBALANCING, "It has been rebalancing for 30.0 s and waits for a", 0)]
+    expected = [Finding(FindingKind.REBALANCING, "It has been rebalancing for 30.0 s and waits for a", 0)]
     assert waiting(played(*TWO), "PreparingRebalance", LONG_MS) == expected
     assert waiting(played(*TWO, "join a id=@a"), "CompletingRebalance", LONG_MS) == expected, "the leader"
 

@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.page.findings import Kind
+from kafka_why.page.findings import FindingKind
 from kafka_why.page.fleet import WINDOW_MS
 from kafka_why.page.group import GroupPage, RebalancePage, group_page, rebalance_page
 from kafka_why.why.report import course_of
@@ -60,7 +60,7 @@ def test_what_is_often_goes_by_the_last_hour_whatever_is_shown() -> None:
         recorder.play(f"at {number}m", f"join m{number} api=3 session=60s", f"leave m{number}")
     entries, minute_ms = recorder.history, 60_000
     shown = page(entries, (4 * minute_ms - 1, 5 * minute_ms), 5 * minute_ms)
-    assert [one.kind for one in shown.findings] == [Kind.OFTEN]
+    assert [one.kind for one in shown.findings] == [FindingKind.OFTEN]
     assert len(shown.rebalances) < 5 <= int(shown.findings[0].sentence.split()[0])
     later_ms = WINDOW_MS + 10 * minute_ms
     assert page(entries, (0, later_ms), later_ms).findings == []

@@ -9,7 +9,7 @@ from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.members import (
     GROUPS_KEPT,
-    By,
+    MemberGrouping,
     MemberLine,
     Members,
     MembersSelection,
@@ -28,7 +28,7 @@ def members_of(fleet: Fleet, now_ms: int = END_MS) -> Members:
     return overview.members
 
 
-def line_of(members: Members, name: str, by: By = By.CLIENT) -> MemberLine:
+def line_of(members: Members, name: str, by: MemberGrouping = MemberGrouping.CLIENT) -> MemberLine:
     (found,) = [line for line in members.lines[by] if line.name == name]
     return found
 
@@ -49,7 +49,7 @@ def test_a_client_has_the_rebalances_that_it_caused_in_all_groups_with_their_kin
     assert [(group.group_id, group.rebalances) for group in worker.groups] == [("a", 2), ("b", 2)]
     assert [*columns_of(line_of(members, "worker-3"))] == [2, 0, 0, 0]
     assert members.rebalances == 8
-    assert sentence(members, By.CLIENT) == (
+    assert sentence(members, MemberGrouping.CLIENT) == (
         "worker-4 caused 4 of the 8 rebalances of the last hour: 2 x member joined, 2 x member left."
     )
 
@@ -59,8 +59,8 @@ def test_clients_that_caused_as_many_are_not_told_as_one_and_those_that_timed_ou
     story = [entry for entry in played(*STORY) if entry.at_ms < END_MS - 40_000]
     take_entries(fleet, story, END_MS)
     members = members_of(fleet)
-    assert [line.name for line in members.lines[By.CLIENT][:2]] == ["worker-3", "worker-1"]
-    assert sentence(members, By.CLIENT) == (
+    assert [line.name for line in members.lines[MemberGrouping.CLIENT][:2]] == ["worker-3", "worker-1"]
+    assert sentence(members, MemberGrouping.CLIENT) == (
         "worker-3 and 1 other client each caused 1 of the 2 rebalances of the last hour."
     )
 
@@ -71,8 +71,8 @@ def test_rebalances_without_a_known_client_are_counted_apart() -> None:
     take_entries(fleet, nameless, END_MS)
     members = members_of(fleet)
     assert members.of_nobody == {"member joined": 2, "session timeout": 1, "member left": 1}
-    assert members.lines == {By.CLIENT: [], By.HOST: []}
-    assert sentence(members, By.HOST) == (
+    assert members.lines == {MemberGrouping.CLIENT: [], MemberGrouping.HOST: []}
+    assert sentence(members, MemberGrouping.HOST) == (
         "No host is known to have caused one of the 4 rebalances of the last hour."
     )
 
@@ -81,7 +81,7 @@ def test_members_and_their_partitions_are_added_over_groups() -> None:
     two = member("m", ("t", 0), ("t", 1))
     other = replace(two, member_id="o", client_id="other")
     members = members_of(fleet_of(view("a", members=[two, member("n")]), view("b", members=[other])))
-    worker, host = line_of(members, "worker"), line_of(members, "/10.0.0.7", By.HOST)
+    worker, host = line_of(members, "worker"), line_of(members, "/10.0.0.7", MemberGrouping.HOST)
     assert (worker.members, worker.partitions, worker.groups_number) == (2, 2, 1)
     assert (host.members, host.partitions, host.groups_number) == (3, 4, 2)
 
@@ -120,7 +120,7 @@ def test_clients_of_rocketmq_have_no_known_host_and_no_known_partitions() -> Non
     fleet.apply(LAYOUT.groups_topic, b"rocket", encode(replace(rocketmq(), consumers=there)), 0)
     members = members_of(fleet)
     assert (line_of(members, "A").members, line_of(members, "A").partitions) == (1, None)
-    assert members.lines[By.HOST] == []
+    assert members.lines[MemberGrouping.HOST] == []
 
 
 def test_of_many_groups_those_with_most_rebalances_are_named_and_the_others_counted() -> None:
@@ -153,7 +153,7 @@ ALL = [line("Web-1", session_timeout=2), line("batch", member_left=1), line("web
     [
         (MembersSelection(), ["Web-1", "web-22", "batch"]),
         (MembersSelection(text="wEB"), ["Web-1", "web-22"]),
-        (MembersSelection(by=By.HOST), []),
+        (MembersSelection(by=MemberGrouping.HOST), []),
         (MembersSelection(sort="name"), ["Web-1", "batch", "web-22"]),
         (MembersSelection(sort="members"), ["web-22", "Web-1", "batch"]),
         (MembersSelection(sort="timeouts"), ["Web-1", "batch", "web-22"]),
@@ -163,5 +163,5 @@ ALL = [line("Web-1", session_timeout=2), line("batch", member_left=1), line("web
     ],
 )
 def test_a_reader_selects_lines_and_their_order(selection: MembersSelection, expected: list[str]) -> None:
-    members = Members(lines={By.CLIENT: ALL, By.HOST: []})
+    members = Members(lines={MemberGrouping.CLIENT: ALL, MemberGrouping.HOST: []})
     assert [one.name for one in selection.of(members)] == expected

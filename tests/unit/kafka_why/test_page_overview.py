@@ -8,15 +8,15 @@ from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from kafka_why.lag.definitions import LogBounds
-from kafka_why.page.findings import Finding, Kind
+from kafka_why.page.findings import Finding, FindingKind
 from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.page.overview import (
     INTERVALS,
     GroupLine,
+    GroupSelection,
     Overview,
     OverviewThread,
     Protocol,
-    Selection,
     shares,
 )
 from kafka_why.why.state_timelines import Span
@@ -114,7 +114,7 @@ def test_the_protocols_are_told_apart_and_a_group_of_rocketmq_has_its_own_line()
     }
     rocket = found["rocket"]
     assert (rocket.lag_records, rocket.rebalances, rocket.members, rocket.since_ms) == (None, 0, 0, 9)
-    assert [one.kind for one in rocket.findings] == [Kind.QUARANTINED]
+    assert [one.kind for one in rocket.findings] == [FindingKind.QUARANTINED]
 
 
 def rocketmq() -> RocketMqSnapshot:
@@ -155,29 +155,35 @@ def test_shares_are_the_time_within_the_window(times: list[int], is_open: bool) 
 ALL = (
     line("Orders", members=3, lag_records=5, rebalances=1, changed_ms=9),
     line("billing", state="Empty", members=0, lag_records=70, changed_ms=3),
-    line("audit", protocol=Protocol.CONSUMER, members=9, findings=[Finding(Kind.STUCK, "s")], rebalances=4),
+    line(
+        "audit",
+        protocol=Protocol.CONSUMER,
+        members=9,
+        findings=[Finding(FindingKind.STUCK, "s")],
+        rebalances=4,
+    ),
 )
 
 
 @pytest.mark.parametrize(
     ("selection", "expected"),
     [
-        (Selection(), ["Orders", "billing", "audit"]),
-        (Selection(text="oRD"), ["Orders"]),
-        (Selection(state="Empty"), ["billing"]),
-        (Selection(state="unwell"), ["audit"]),
-        (Selection(protocol="consumer"), ["audit"]),
-        (Selection(protocol="consumer", state="Empty"), []),
-        (Selection(sort="name"), ["Orders", "audit", "billing"]),
-        (Selection(sort="state"), ["billing", "Orders", "audit"]),
-        (Selection(sort="members"), ["audit", "Orders", "billing"]),
-        (Selection(sort="lag"), ["billing", "Orders", "audit"]),
-        (Selection(sort="rebalances"), ["audit", "Orders", "billing"]),
-        (Selection(sort="changed"), ["Orders", "billing", "audit"]),
-        (Selection(sort="there is no such"), ["Orders", "billing", "audit"]),
+        (GroupSelection(), ["Orders", "billing", "audit"]),
+        (GroupSelection(text="oRD"), ["Orders"]),
+        (GroupSelection(state="Empty"), ["billing"]),
+        (GroupSelection(state="unwell"), ["audit"]),
+        (GroupSelection(protocol="consumer"), ["audit"]),
+        (GroupSelection(protocol="consumer", state="Empty"), []),
+        (GroupSelection(sort="name"), ["Orders", "audit", "billing"]),
+        (GroupSelection(sort="state"), ["billing", "Orders", "audit"]),
+        (GroupSelection(sort="members"), ["audit", "Orders", "billing"]),
+        (GroupSelection(sort="lag"), ["billing", "Orders", "audit"]),
+        (GroupSelection(sort="rebalances"), ["audit", "Orders", "billing"]),
+        (GroupSelection(sort="changed"), ["Orders", "billing", "audit"]),
+        (GroupSelection(sort="there is no such"), ["Orders", "billing", "audit"]),
     ],
 )
-def test_a_reader_selects_lines_and_their_order(selection: Selection, expected: list[str]) -> None:
+def test_a_reader_selects_lines_and_their_order(selection: GroupSelection, expected: list[str]) -> None:
     assert [one.group_id for one in selection.of(ALL)] == expected
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.observed.view import view_of as observed_view_of
-from kafka_why.page.findings import Kind
+from kafka_why.page.findings import FindingKind
 from kafka_why.page.group import GroupPage, group_page, rebalance_page
 from kafka_why.page.members import of_view
 from kafka_why.page.overview import Overview
@@ -82,7 +82,7 @@ def test_it_says_how_far_the_partitions_are(with_history: bool) -> None:
 def test_a_task_that_is_open_for_long_is_a_finding() -> None:
     assert page(69_999).findings == []
     (found,) = page(70_000).findings
-    assert (found.kind, found.since_ms) == (Kind.NOT_INITIALIZED, 10_000)
+    assert (found.kind, found.since_ms) == (FindingKind.NOT_INITIALIZED, 10_000)
     assert found.sentence == "The share coordinator has not initialized 2 partitions for 60.0 s: orders 1-2"
     (found,) = page(70_000, "init watcher error=16").findings
     assert ", with error 16 NOT_COORDINATOR: " in found.sentence

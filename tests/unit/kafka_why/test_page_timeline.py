@@ -15,7 +15,7 @@ from kafka_why.page.timeline import (
     PIXEL_PERCENT,
     SILENT,
     LaneRow,
-    Timeline,
+    TimelinePicture,
     timeline,
 )
 from kafka_why.why.report import course_of, report
@@ -33,7 +33,7 @@ UUIDS = [f"{number:08x}-0000-4000-8000-000000000000" for number in range(100)]
 
 def drawn(
     entries: list[HistoryEntry], limits_ms: tuple[int, int], now_ms: int, *, unfolded: bool = False
-) -> Timeline:
+) -> TimelinePicture:
     course = course_of(entries)
     found, removals = course.rebalances, course.removals
     return timeline(
@@ -41,7 +41,7 @@ def drawn(
     )
 
 
-def of_lanes(*lanes: StateTimeline, to_ms: int = 1_000) -> Timeline:
+def of_lanes(*lanes: StateTimeline, to_ms: int = 1_000) -> TimelinePicture:
     names = Names([lane.member_id for lane in lanes])
     return timeline(lanes, [], [], names, {}, (0, to_ms), to_ms)
 
@@ -74,7 +74,7 @@ def test_all_is_within_the_picture_and_lanes_do_not_overlap(
         assert all(row.y < it.height for row in it.lanes)
 
 
-def row_of(it: Timeline, name: str) -> LaneRow:
+def row_of(it: TimelinePicture, name: str) -> LaneRow:
     (found,) = [row for row in it.lanes if row.name == name]
     return found
 
