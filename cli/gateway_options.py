@@ -8,7 +8,7 @@ import click
 
 from cli.coordinator_parameters import LISTENERS
 from cli.settings import checked_pairs
-from gateway.authorization.acl_file import read_acl_file
+from gateway.authorization.acls import read_acl_file
 from gateway.authorization.sources import INTERVAL_S, AclOptions
 from gateway.limits import SETTINGS, Limits
 from gateway.net.advertised import Template

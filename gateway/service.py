@@ -16,7 +16,7 @@ import structlog
 import uvloop
 
 from clients.coordinator_client import CoordinatorClient
-from gateway.authorization.acl_file import AclsUnreadable
+from gateway.authorization.acls import AclsUnreadable
 from gateway.authorization.sources import CurrentAcls
 from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.groups import GroupsReader

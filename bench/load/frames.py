@@ -35,7 +35,7 @@ from kafka.protocol.producer.transaction import (
 )
 
 from bench.load.requests import TOPIC, Membership
-from gateway.wire.newer_messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from gateway.wire import codec
 
 CLIENT_ID = "bench"
 Api = tuple[int, int]
@@ -63,7 +63,7 @@ EPOCH_FETCH = (ApiKey.OffsetFetch, 9)
 SIZE = struct.Struct(">i")
 
 _MESSAGES = (
-    (ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse),
+    (codec.REQUESTS[68], codec.RESPONSES[68]),
     (HeartbeatRequest, HeartbeatResponse),
     (JoinGroupRequest, JoinGroupResponse),
     (LeaveGroupRequest, LeaveGroupResponse),

@@ -16,8 +16,7 @@ from kafka import KafkaConsumer, TopicPartition
 from clients.coordinator_client import CoordinatorClient
 from clients.rocketmq.api import ConsumerConfig
 from clients.rocketmq.broker import BROKER_NAME, CoordinatorBroker
-from clients.rocketmq.instance import ClientInstance, Intervals
-from clients.rocketmq.rebalance import ProcessQueue
+from clients.rocketmq.instance import ClientInstance, Intervals, ProcessQueue
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.responses import AnyToConnection, CloseConnection
 from kafka_why.partition_text import number_list
@@ -118,7 +117,7 @@ class PushConsumer:
         elif isinstance(message, CloseConnection):
             self._tell(f"the connection was closed: {message.reason}")
             self._broker.reconnect()
-            self._instance.reconnected(self._now_ms())
+            self._instance.start(self._now_ms())
         else:
             self._tell("the group's consumer ids changed")
             self._instance.notified(self._now_ms())

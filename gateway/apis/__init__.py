@@ -4,34 +4,29 @@ The tables are made of the rows that the modules here have: see `gateway.apis.ap
 none of these tables passes undecoded. Where the gateway checks ACLs, it has to be a super user's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis import (
-    consumer_group_heartbeat,
-    delete_groups,
-    describe_groups,
-    find_coordinator,
+    addresses,
+    admin_groups,
+    classic_members,
     handshake,
-    heartbeat,
-    join_group,
-    leave_group,
-    list_groups,
     modern_groups,
     offset_commit,
-    offset_delete,
     offset_fetch,
     passed_on,
     share_groups,
-    sync_group,
     telemetry,
     transactions,
 )
-from gateway.apis.api import Api, Passed, Rewrite
+from gateway.apis.api import Api, Passed, Rewrite, Screen
 from gateway.apis.context import RequestContext, Services
+from gateway.apis.screened import Screened, both
 from gateway.upstream.share_groups import FIRST_WITH_FEATURES, SHARE_VERSION, level_in
 from gateway.wire.newer_messages import NewerApiKey
 
@@ -46,20 +41,20 @@ def _by_key(*rows: Row) -> Mapping[int, Row]:
 
 
 SERVED = _by_key(
-    offset_commit.API,
+    offset_commit.OFFSET_COMMIT,
     offset_fetch.API,
-    find_coordinator.API,
-    join_group.API,
-    heartbeat.API,
-    leave_group.API,
-    sync_group.API,
-    describe_groups.API,
-    list_groups.API,
+    addresses.FIND_COORDINATOR,
+    classic_members.JOIN_GROUP,
+    classic_members.HEARTBEAT,
+    classic_members.LEAVE_GROUP,
+    classic_members.SYNC_GROUP,
+    admin_groups.DESCRIBE_GROUPS,
+    admin_groups.LIST_GROUPS,
     transactions.ADD_OFFSETS_API,
     transactions.COMMIT_API,
-    delete_groups.API,
-    offset_delete.API,
-    consumer_group_heartbeat.API,
+    admin_groups.DELETE_GROUPS,
+    offset_commit.OFFSET_DELETE,
+    modern_groups.CONSUMER_GROUP_HEARTBEAT,
     modern_groups.CONSUMER_GROUP_DESCRIBE,
     *share_groups.APIS,
     telemetry.GET_API,
@@ -100,8 +95,8 @@ async def _restrict(context: RequestContext, response: Any) -> None:
 PASSED = _by_key(
     *passed_on.ROWS,
     *share_groups.ROWS,
-    list_groups.ROW,
-    delete_groups.ROW,
+    admin_groups.LIST_GROUPS_AT_BROKERS,
+    admin_groups.DELETE_GROUPS_AT_BROKERS,
     Passed(
         key=ApiKey.ApiVersions,
         is_free=True,
@@ -140,3 +135,36 @@ def rewrite_of(api_key: int, api_version: int, response: bytes) -> Rewrite | Non
     if api is None or api.rewrite is None or not api.is_rewritten(api_version, response):
         return None
     return api.rewrite
+
+
+def is_screening_needed(context: RequestContext) -> bool:
+    """Return True if `screen` has to look at such a request."""
+    return next(_screens(context), None) is not None
+
+
+async def screen(context: RequestContext, message: bytes) -> Screened | None:
+    """Screen a request that passes to a broker. Returns None if it may pass unchanged. Raises ProtocolError,
+    UpstreamLost.
+    """
+    screened: Screened | None = None
+    for one in _screens(context):
+        remaining = message if screened is None else screened.remaining
+        if remaining is None:
+            break
+        found = await one(context, remaining)
+        screened = found if screened is None else screened if found is None else both(screened, found)
+    return screened
+
+
+def _screens(context: RequestContext) -> Iterator[Screen]:
+    """Yield what screens such a request, in this order: what the ACLs forbid is taken out of it, what the
+    coordinator answers, what is its own among the settings of brokers, and what would change its own topics.
+    """
+    api, services = PASSED.get(context.header.api_key), context.services
+    if services.checks_passed_on:
+        yield partial(passed_on.guard, api)
+    if api is None:
+        return
+    if api.groups is not None and (services.consumer_protocol or services.share_groups.are_ours):
+        yield api.groups
+    yield from filter(None, (api.brokers, api.internal, api.screen))

@@ -28,14 +28,6 @@ Screen = Callable[[RequestContext, bytes], Awaitable[Screened | None]]
 Rewrite = Callable[[RequestContext, Any], Awaitable[None]]
 
 
-def _error_code(answer: Any) -> int:
-    return getattr(answer, "error_code", 0)
-
-
-def _always(version: int, response: bytes) -> bool:
-    return True
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
     """An API that the gateway answers.
@@ -60,7 +52,7 @@ class Api:
     is_metered: bool = True
     is_alone: bool = False
     of_consumer_protocol: bool = False
-    error_code: Callable[[Any], int] = _error_code
+    error_code: Callable[[Any], int] = lambda answer: getattr(answer, "error_code", 0)
     is_upstreams: Callable[[Any], bool] | None = None
     is_passed: Callable[[Services], bool] | None = None
     versions: range = range(0)
@@ -118,7 +110,7 @@ class Passed:
     is_screened: bool = False
     is_hidden: bool = False
     rewrite: Rewrite | None = None
-    is_rewritten: Callable[[int, bytes], bool] = _always
+    is_rewritten: Callable[[int, bytes], bool] = lambda version, response: True
     versions: range | None = None
     """Those of the codec, if none are given. None: all, because the gateway has no schema of the API."""
 

@@ -6,7 +6,6 @@ part of the client's quota. So one frame gets no more than as many requests woul
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -118,8 +117,8 @@ def together(
     requests behind it. Of those about several groups, a connection has one under way.
     """
     if len(group_ids) == 1:
-        return Deferred(asyncio.ensure_future(_all_of([start(group_ids[0])])), fields)
-    answers = each(context, partial(_started, start), group_ids, _beyond)
+        return Deferred(asyncio.ensure_future(_only(start(group_ids[0]))), fields)
+    answers = each(context, lambda group_id: _of_group(start(group_id)), group_ids, _beyond)
     return Deferred(asyncio.ensure_future(answers), fields, holds_back=True)
 
 
@@ -127,12 +126,8 @@ def _beyond(group_id: str) -> Fields:
     return {"group_id": group_id, "error_code": ErrorCode.INVALID_REQUEST}
 
 
-async def _started(start: Start, group_id: str) -> Fields:
-    return await _of_group(start(group_id))
-
-
-async def _all_of(started: Sequence[Fields | Deferred]) -> list[Fields]:
-    return [await _of_group(one) for one in started]
+async def _only(started: Fields | Deferred) -> list[Fields]:
+    return [await _of_group(started)]
 
 
 async def _of_group(started: Fields | Deferred) -> Fields:

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from gateway.apis import share_settings
 from gateway.apis.context import RequestContext
+from gateway.apis.group_configs import is_coordinators
 from gateway.apis.screened import Screened
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire import beside, codec
@@ -31,7 +31,7 @@ _ANY_GROUP = "settings"
 
 def _is_coordinators(context: RequestContext, name: str) -> bool:
     if name.startswith(_SHARE_PREFIX):
-        return share_settings.is_coordinators(context.services.share_groups.coordinators, name)
+        return is_coordinators(context.services.share_groups.coordinators, name)
     return name.startswith(_PREFIXES)
 
 

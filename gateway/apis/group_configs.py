@@ -2,12 +2,16 @@
 ListConfigResources (74) for the resource type GROUP.
 
 Groups are the coordinator's, and so are their settings (rows CF19 to CF26). A request's other resources go on
-to the broker, whose response is joined with the coordinator's. Where share groups are the brokers', so are
-their settings (`BROKERS_PREFIXES`), which the leaders of partitions read: then a group's settings have two
-parts. Errors and their texts are those of ConfigHelper, ConfigAdminManager and
-ControllerConfigurationValidator of Kafka.
+to the broker, whose response is joined with the coordinator's. Errors and their texts are those of
+ConfigHelper, ConfigAdminManager and ControllerConfigurationValidator of Kafka.
+
+The settings of share groups (rows SN1 to SN24) belong to who coordinates the groups. The leaders of
+partitions read most of them, so they are the brokers' in every mode, and a group's settings have two parts.
+Where this coordinator has share groups, it has those that it reads itself. They reach the brokers, too, which
+check them by their own bounds, so that they stay if the groups are given to the brokers' coordinators.
 """
 
+import copy
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +23,6 @@ from gateway.apis.batch import each
 from gateway.apis.context import RequestContext
 from gateway.apis.group_setting_docs import DOCUMENTATION
 from gateway.apis.screened import Change, Screened, in_turn
-from gateway.apis.share_settings import Parts, brokers_show, split_changes, split_keys
 from gateway.apis.slices import batches
 from gateway.apis.topics import Codes
 from gateway.authorization.acls import Operation, ResourceType
@@ -34,6 +37,63 @@ from kafka_why.contract.kafka.responses import GroupConfigValue
 from state.config import CoordinatorConfig
 from state.kafka.protocols import GROUP_CONFIG_NAMES, bounds_of
 from state.kafka.settings import KEPT_SETTINGS
+from state.kafka.share.heartbeat import SETTINGS
+
+_SHARE_PREFIXES = "share.", "errors.deadletterqueue."
+_BROKERS_SHARE_PREFIX = "group.share."
+_READ_BY_COORDINATOR = frozenset(setting.name for setting in SETTINGS.settings)  # row SN14
+_COORDINATORS = frozenset(
+    name for name in CoordinatorConfig().settings() if name.startswith(_BROKERS_SHARE_PREFIX)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What of a resource GROUP is for the coordinator, and what is for the brokers. With `brokers_first` the
+    coordinator only checks its part before the brokers have taken theirs.
+    """
+
+    own: Any | None
+    brokers: Any | None = None
+    brokers_first: bool = False
+
+
+def brokers_show(coordinators: Coordinators, name: str) -> bool:
+    """Whether the value of this setting of a group is the brokers'."""
+    is_ours = coordinators is Coordinators.OURS and name in _READ_BY_COORDINATOR
+    return coordinators is not Coordinators.OFF and name.startswith(_SHARE_PREFIXES) and not is_ours
+
+
+def is_coordinators(coordinators: Coordinators, name: str) -> bool:
+    """Whether this setting of a broker, which begins with `group.share.`, is the coordinator's (rows SN1 to
+    SN5).
+    """
+    return coordinators is Coordinators.OURS and name in _COORDINATORS
+
+
+def split_changes(coordinators: Coordinators, resource: Any, *, is_whole: bool) -> Parts:
+    """Split changes of a group's settings. `is_whole`: what is not named is taken away."""
+    brokers = copy.copy(resource)
+    brokers.configs = [config for config in resource.configs if config.name.startswith(_SHARE_PREFIXES)]
+    is_ours = coordinators is Coordinators.OURS
+    has_both = is_ours and is_whole
+    if coordinators is Coordinators.OFF or not (brokers.configs or has_both):
+        return Parts(resource)
+    resource.configs = [c for c in resource.configs if not brokers_show(coordinators, c.name)]
+    return Parts(resource if resource.configs or has_both else None, brokers, brokers_first=is_ours)
+
+
+def split_keys(coordinators: Coordinators, resource: Any) -> Parts:
+    """Split what is asked of a group's settings, all of them if none is named."""
+    brokers = copy.copy(resource)
+    if resource.configuration_keys:
+        keys = [key for key in resource.configuration_keys if brokers_show(coordinators, key)]
+        brokers.configuration_keys = keys
+    has_brokers = coordinators is not Coordinators.OFF and (
+        brokers.configuration_keys or not resource.configuration_keys
+    )
+    return Parts(resource, brokers if has_brokers else None)
+
 
 _GROUP = 32  # ConfigResource.Type.GROUP
 _KEPT_TYPES: Mapping[str, int] = {setting.name: setting.config_type for setting in KEPT_SETTINGS}
@@ -192,6 +252,7 @@ async def _describe(context: RequestContext, asked: _Asked, resource: Any) -> Fi
 
 def _described(request: Any, config: GroupConfigValue) -> Fields:
     synonyms = _synonyms(config)
+    documentation = DOCUMENTATION[config.name] + (f" {_NO_EFFECT}" if config.name in _KEPT_TYPES else "")
     return {
         "name": config.name,
         "value": config.value,
@@ -200,7 +261,7 @@ def _described(request: Any, config: GroupConfigValue) -> Fields:
         "is_sensitive": False,
         "synonyms": synonyms if request.include_synonyms else [],
         "config_type": _KEPT_TYPES.get(config.name, _INT),
-        "documentation": _documentation(config.name) if request.include_documentation else None,
+        "documentation": documentation if request.include_documentation else None,
     }
 
 
@@ -216,10 +277,6 @@ def _synonyms(config: GroupConfigValue) -> list[Fields]:
     if not config.is_default:
         synonyms.insert(0, {"name": config.name, "value": config.value, "source": _GROUP_CONFIG})
     return synonyms
-
-
-def _documentation(name: str) -> str:
-    return f"{DOCUMENTATION[name]} {_NO_EFFECT}" if name in _KEPT_TYPES else DOCUMENTATION[name]
 
 
 async def _alter(context: RequestContext, asked: _Asked, resource: Any) -> Fields:
@@ -299,10 +356,12 @@ async def screen_list(context: RequestContext, message: bytes) -> Screened | Non
         if configured is None:
             return {**throttled, "error_code": GatewayError.COORDINATOR_LOAD_IN_PROGRESS}
         encoder, slices = codec.entries_encoder(context.header, "config_resources"), context.slices()
-        brokers = _resources(context, response)
+        are_off = context.services.share_groups.are_off  # then a broker has no groups for clients
+        named = [(one.resource_name, one.resource_type) for one in response.config_resources]
+        brokers = [(name, kind) for name, kind in named if not are_off or kind != _GROUP]
         found = {name for name, kind in brokers if kind == _GROUP}
-        for named in batches(brokers):
-            encoder.add({"resource_name": name, "resource_type": kind} for name, kind in named)
+        for some in batches(brokers):
+            encoder.add({"resource_name": name, "resource_type": kind} for name, kind in some)
             await slices.rest()
         for ids in batches(configured):
             encoder.add({"resource_name": id_, "resource_type": _GROUP} for id_ in ids if id_ not in found)
@@ -310,10 +369,3 @@ async def screen_list(context: RequestContext, message: bytes) -> Screened | Non
         return {**throttled, "error_code": ErrorCode.NONE, "config_resources": encoder.encoded()}
 
     return Screened(message, {}, answer=answer)
-
-
-def _resources(context: RequestContext, response: Any) -> list[tuple[str, int]]:
-    """The broker's names and types, without groups where it has none for clients."""
-    named = [(one.resource_name, one.resource_type) for one in response.config_resources]
-    are_off = context.services.share_groups.are_off
-    return [(name, kind) for name, kind in named if not are_off or kind != _GROUP]

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from gateway.apis.context import RequestContext
-from gateway.apis.screened import Screened
+from gateway.apis.screened import Change, Screened
 from gateway.authorization.acls import CLUSTER_NAME, SUPPORTED, Operation, ResourceType
 from gateway.upstream.cluster import TOPIC_AGE_MAX_S
 from gateway.wire import beside
@@ -93,18 +93,20 @@ class Entries:
     error: Callable[[RequestContext, Any], GatewayError | None]
     refused: Callable[[Any, GatewayError], Fields]
 
-    async def guard(self, context: RequestContext, message: bytes) -> Screened | None:
-        """See `gateway.apis.passed_on.guard`."""
+    async def guard(
+        self, context: RequestContext, message: bytes, change: Change | None = None
+    ) -> Screened | None:
+        """Check a request, as `gateway.apis.passed_on.guard` does. `change` is that of the response."""
         request = await beside.decode_passed(context.header, message)
         entries: list[Any] = getattr(request, self.request_field) or []
         errors = await context.slices().each(partial(self.error, context), entries)
         if not any(errors):
-            return None
+            return None if change is None else Screened(message, {}, change)
         kept = [entry for entry, error in zip(entries, errors, strict=True) if error is None]
         setattr(request, self.request_field, kept)
         remaining = await beside.with_body(context.header, message, request) if kept else None
         refused = await beside.made(message, self._refused, entries, errors)
-        return Screened(remaining, {self.response_field: refused})
+        return Screened(remaining, {self.response_field: refused}, change)
 
     def _refused(self, entries: Iterable[Any], errors: Iterable[GatewayError | None]) -> list[Fields]:
         return [

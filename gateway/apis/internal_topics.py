@@ -8,6 +8,7 @@ other partitions (KafkaApis.handleAddPartitionsToTxnRequest). Clients retry none
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 from uuid import UUID
@@ -23,6 +24,7 @@ from gateway.wire.errors import GatewayError
 from gateway.wire.framing import ProtocolError
 
 _DELETE_FIRST_BY_ID = 6
+_NAME = attrgetter("name")
 _TOPIC_RESOURCE = 2  # ConfigResource.Type.TOPIC
 
 _ERROR: Fields = MappingProxyType(
@@ -102,10 +104,6 @@ def _by_name_or_id(entry: Any) -> str | UUID | None:
     return named
 
 
-def _named(entry: Any) -> str:
-    return str(entry.name)
-
-
 def _config_of(resource: Any) -> str | None:
     return resource.resource_name if resource.resource_type == _TOPIC_RESOURCE else None
 
@@ -132,8 +130,11 @@ def _refused_reassignment(topic: Any) -> Fields:
 
 
 def _refused_config(resource: Any) -> Fields:
-    key = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
-    return {**key, **_ERROR}
+    return {
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        **_ERROR,
+    }
 
 
 def _refused_topic(topic: Any) -> Fields:
@@ -141,11 +142,11 @@ def _refused_topic(topic: Any) -> Fields:
 
 
 screen_produce = _Named("topic_data", "responses", _by_name_or_id, _refused_produce).screen
-screen_creation = _Named("topics", "topics", _named, _refused_topic).screen
-screen_records = _Named("topics", "topics", _named, _refused_records).screen
+screen_creation = _Named("topics", "topics", _NAME, _refused_topic).screen
+screen_records = _Named("topics", "topics", _NAME, _refused_records).screen
 screen_configs = _Named("resources", "responses", _config_of, _refused_config).screen
-screen_partitions = _Named("topics", "results", _named, _refused_topic).screen
-screen_reassignments = _Named("topics", "responses", _named, _refused_reassignment).screen
+screen_partitions = _Named("topics", "results", _NAME, _refused_topic).screen
+screen_reassignments = _Named("topics", "responses", _NAME, _refused_reassignment).screen
 
 _DELETED_NAMES = _Named("topic_names", "responses", str, lambda name: {"name": name, **_ERROR})
 _DELETED = _Named("topics", "responses", _by_name_or_id, lambda topic: {**_own_key(topic), **_ERROR})

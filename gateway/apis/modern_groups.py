@@ -1,5 +1,6 @@
-"""What the consumer protocol (KIP-848) and share groups (KIP-932) have in common: a heartbeat is the one
-request of a member, and a description has epochs, members and assignments.
+"""Groups of the consumer protocol (KIP-848) and share groups (KIP-932): ConsumerGroupHeartbeat (key 68) and
+ShareGroupHeartbeat (76), which are the one request of a member, ConsumerGroupDescribe (69) and
+ShareGroupDescribe (77).
 """
 
 import asyncio
@@ -9,42 +10,234 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
+import structlog
 from kafka.protocol.api_key import ApiKey
+from msgspec import UNSET, Struct, UnsetType
+from msgspec.structs import asdict
 
 from gateway.apis.api import Api
 from gateway.apis.batch import together
-from gateway.apis.context import Deferred, RequestContext, Services
-from gateway.apis.guards import group_operations, may_describe_group, may_describe_topic
+from gateway.apis.context import Deferred, PatternLooks, RequestContext, Services
+from gateway.apis.guards import (
+    GROUP_REFUSED,
+    group_operations,
+    may_describe_group,
+    may_describe_topic,
+    may_read_group,
+)
+from gateway.apis.shares_at_brokers import HIDDEN, are_at_brokers
+from gateway.apis.topics import images_of, is_too_much, resolution_of
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
+from gateway.wire.heartbeats import decode_consumer_heartbeat, decode_share_heartbeat
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.kafka.requests import ConsumerGroupDescribe
+from kafka_why.contract.kafka.requests import (
+    ConsumerGroupDescribe,
+    ConsumerGroupHeartbeat,
+    RegexResolution,
+    TopicIdPartitions,
+)
 from kafka_why.contract.kafka.responses import (
     AssignedTopicPartitions,
     ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatResponse,
-    ConsumerGroupMemberDescription,
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatResponse,
 )
+from kafka_why.contract.kafka.share_requests import ShareGroupDescribe, ShareGroupHeartbeat, TopicImages
 from kafka_why.contract.messages import Request
+from state.kafka.share.heartbeat import MEMBER_ID_MAX_CHARS
+
+OFF = {"error_code": ErrorCode.UNSUPPORTED_VERSION}
+"""The response to a heartbeat while its protocol is switched off (rows HB1, SH1)."""
+
+log = structlog.get_logger()
+
+
+class _Facts(Struct, frozen=True):
+    """What the gateway adds to a heartbeat: fields of `ConsumerGroupHeartbeat`."""
+
+    topics: TopicImages | None = None
+    regex: RegexResolution | None = None
+    looked: dict[str, RegexResolution] | UnsetType = UNSET
+
+
+_NO_FACTS = _Facts()
+
+
+async def serve_consumer_heartbeat(context: RequestContext, request: Any) -> Fields | Deferred:
+    """Send a member's heartbeat to the coordinator, with what the brokers say of its topics."""
+    refused = _consumer_refused(context, request)
+    if refused is not None:
+        return refused
+    if is_too_much(request.subscribed_topic_names):
+        return _TOO_MUCH
+    topics, regex = None, None
+    looked: dict[str, RegexResolution] | UnsetType = UNSET
+    if request.member_epoch >= 0 and request.subscribed_topic_names is not None:
+        topics = await images_of(context, request.subscribed_topic_names)
+    if request.member_epoch >= 0 and request.subscribed_topic_regex:
+        regex = await resolution_of(context, request.subscribed_topic_regex)
+    pattern = context.remembered.looks.pop(request.group_id, request.member_id)
+    if request.member_epoch > 0 and request.subscribed_topic_regex is None and pattern is not None:
+        looked = await _look(context, pattern, topics)
+    if is_too_much(topics, None if regex is None else regex.topics):
+        return _TOO_MUCH
+    return _send_consumer(context, request, _Facts(topics, regex, looked))
+
+
+async def _look(
+    context: RequestContext, pattern: str, topics: TopicImages | None
+) -> dict[str, RegexResolution] | UnsetType:
+    """What the pattern matches now, by the pattern, where the request can carry it beside `topics`. A
+    heartbeat without it is asked for it again.
+    """
+    found = await resolution_of(context, pattern, is_look=True)
+    if found is None:
+        return UNSET
+    if is_too_much(topics, found.topics):
+        log.warning("a pattern matches more topics than a request can carry", topics=len(found.topics))
+        return UNSET
+    return {pattern: found}
+
+
+def consumer_heartbeat_at_once(context: RequestContext, request: Any) -> Fields | Deferred | None:
+    """As `serve_consumer_heartbeat`, None if the request is about topics: most heartbeats are not."""
+    if request.subscribed_topic_names is not None or request.subscribed_topic_regex:
+        return None
+    if context.remembered.looks and context.remembered.looks.is_asked(request.group_id, request.member_id):
+        return None
+    return _consumer_refused(context, request) or _send_consumer(context, request, _NO_FACTS)
+
+
+def _consumer_refused(context: RequestContext, request: Any) -> Fields | None:
+    """Rows HB1 to HB3."""
+    if not context.services.consumer_protocol:
+        return OFF
+    if not may_read_group(context, request.group_id):
+        return GROUP_REFUSED
+    return None if _may_describe_all(context, request.subscribed_topic_names) else _TOPIC_REFUSED
+
+
+def _send_consumer(context: RequestContext, request: Any, facts: _Facts) -> Deferred:
+    owned = request.topic_partitions
+    response = context.send(
+        ConsumerGroupHeartbeat(
+            **context.to_group(request.group_id),
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+            instance_id=request.instance_id,
+            rack_id=request.rack_id,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            subscribed_topic_names=request.subscribed_topic_names,
+            subscribed_topic_regex=request.subscribed_topic_regex,
+            server_assignor=request.server_assignor,
+            topic_partitions=None if owned is None else [_owned(topic) for topic in owned],
+            topics=facts.topics,
+            regex=facts.regex,
+            checks_topics=UNSET if context.services.authorizer is None else True,
+            looked=facts.looked,
+        )
+    )
+    return Deferred(response, partial(_consumer_fields, context.remembered.looks))
+
+
+def _owned(topic: Any) -> TopicIdPartitions:
+    return TopicIdPartitions(topic.topic_id, topic.partitions)
+
+
+def _consumer_fields(looks: PatternLooks, answer: ConsumerGroupHeartbeatResponse) -> Fields:
+    if answer.look is not UNSET and answer.member_id is not None:
+        looks.add(answer.group_id, answer.member_id, answer.look)
+    return _heartbeat_fields(answer)
+
+
+CONSUMER_GROUP_HEARTBEAT = Api(
+    key=ApiKey.ConsumerGroupHeartbeat,
+    serve=serve_consumer_heartbeat,
+    serve_at_once=consumer_heartbeat_at_once,
+    decode=decode_consumer_heartbeat,
+    of_consumer_protocol=True,
+)
+
+
+_INVALID = {"error_code": ErrorCode.INVALID_REQUEST}
+
+
+async def serve_share_heartbeat(context: RequestContext, request: Any) -> Fields | Deferred:
+    """Send a member's heartbeat to the coordinator, with what the brokers say of its topics."""
+    refused = _share_refused(context, request)
+    if refused is not None:
+        return refused
+    names = request.subscribed_topic_names
+    if is_too_much(names):
+        return _TOO_MUCH
+    topics = None
+    if request.member_epoch >= 0 and names is not None:
+        topics = await images_of(context, names)
+    return _TOO_MUCH if is_too_much(topics) else _send_share(context, request, topics)
+
+
+def share_heartbeat_at_once(context: RequestContext, request: Any) -> Fields | Deferred | None:
+    """As `serve_share_heartbeat`, None if the request is about topics: most heartbeats are not."""
+    if request.subscribed_topic_names is not None:
+        return None
+    return _share_refused(context, request) or _send_share(context, request, None)
+
+
+def _share_refused(context: RequestContext, request: Any) -> Fields | None:
+    """Rows SH1 to SH4, and SF24: the coordinator's own topics are no queues."""
+    if not context.services.share_groups.are_ours:
+        return OFF
+    if not may_read_group(context, request.group_id):
+        return GROUP_REFUSED
+    if not 0 < len(request.member_id) <= MEMBER_ID_MAX_CHARS:
+        return _INVALID
+    names = request.subscribed_topic_names or ()
+    if not context.services.internal_topics.names.isdisjoint(names):
+        return _TOPIC_REFUSED
+    return None if _may_describe_all(context, names) else _TOPIC_REFUSED
+
+
+def _send_share(context: RequestContext, request: Any, topics: TopicImages | None) -> Deferred:
+    response = context.send(
+        ShareGroupHeartbeat(
+            **context.to_group(request.group_id),
+            member_id=request.member_id,
+            member_epoch=request.member_epoch,
+            rack_id=request.rack_id,
+            subscribed_topic_names=request.subscribed_topic_names,
+            topics=topics,
+        )
+    )
+    return Deferred(response, _heartbeat_fields)
+
+
+SHARE_GROUP_HEARTBEAT = Api(
+    key=ApiKey.ShareGroupHeartbeat,
+    serve=serve_share_heartbeat,
+    serve_at_once=share_heartbeat_at_once,
+    decode=decode_share_heartbeat,
+    is_passed=are_at_brokers,
+)
+
 
 _Described = ConsumerGroupDescribeResponse | ShareGroupDescribeResponse
 
-TOPIC_REFUSED = {"error_code": GatewayError.TOPIC_AUTHORIZATION_FAILED}
-TOO_MUCH = {
+_TOPIC_REFUSED = {"error_code": GatewayError.TOPIC_AUTHORIZATION_FAILED}
+_TOO_MUCH = {
     "error_code": ErrorCode.INVALID_REQUEST,
     "error_message": "The member subscribes to more topics than one request to the coordinator can describe.",
 }
 
 
-def may_describe_all(context: RequestContext, names: Iterable[str] | None) -> bool:
+def _may_describe_all(context: RequestContext, names: Iterable[str] | None) -> bool:
     """Whether the client may describe each topic that a member subscribes to (rows HB3, SH4)."""
     return all(may_describe_topic(context, name) for name in names or ())
 
 
-def heartbeat_fields(answer: ConsumerGroupHeartbeatResponse | ShareGroupHeartbeatResponse) -> Fields:
+def _heartbeat_fields(answer: ConsumerGroupHeartbeatResponse | ShareGroupHeartbeatResponse) -> Fields:
     """The response to a heartbeat."""
     return {
         "error_code": answer.error_code,
@@ -52,26 +245,20 @@ def heartbeat_fields(answer: ConsumerGroupHeartbeatResponse | ShareGroupHeartbea
         "member_id": answer.member_id,
         "member_epoch": answer.member_epoch,
         "heartbeat_interval_ms": answer.heartbeat_interval_ms,
-        "assignment": None if answer.assignment is None else {"topic_partitions": _topics(answer.assignment)},
+        "assignment": None if answer.assignment is None else _assignment_fields(answer.assignment),
     }
 
 
-def _topics(assigned: Sequence[AssignedTopicPartitions]) -> list[Fields]:
-    return [{"topic_id": topic.topic_id, "partitions": topic.partitions} for topic in assigned]
-
-
 @dataclass(frozen=True, slots=True)
-class Description:
-    """How groups of a type are described. The coordinator gets one `request` for each group.
+class _Description:
+    """The API that describes groups of one type. The coordinator gets one `request` for each group.
 
-    `is_on`: whether the coordinator has groups of this type. `assignments` returns what a member has,
-    `member` its part of the response. `hidden` says that the client may not describe one of the topics.
+    `is_on` returns True if the coordinator has groups of this type. `hidden` is the text of the error if the
+    client may not describe one of the topics.
     """
 
     request: Callable[..., Request[Any]]
     is_on: Callable[[Services], bool]
-    assignments: Callable[[Any], Iterable[Sequence[AssignedTopicPartitions]]]
-    member: Callable[[Any], Fields]
     hidden: str
 
     async def serve(self, context: RequestContext, request: Any) -> Deferred:
@@ -94,7 +281,7 @@ class Description:
         """The part of the response about a group, made in slices, because a group may have many members."""
         answer, slices = await response, context.slices()
         group_id = answer.group_id
-        named = await slices.each(self._topics, answer.members)
+        named = await slices.each(_topic_names, answer.members)
         topics = sorted(set(chain.from_iterable(named)))
         if not all(await slices.each(partial(may_describe_topic, context), topics)):
             error = GatewayError.TOPIC_AUTHORIZATION_FAILED
@@ -109,50 +296,46 @@ class Description:
             "group_epoch": answer.group_epoch,
             "assignment_epoch": answer.assignment_epoch,
             "assignor_name": answer.assignor_name,
-            "members": await slices.each(self.member, answer.members),
+            "members": await slices.each(_member_fields, answer.members),
         }
         if with_operations and answer.error_code is ErrorCode.NONE:
             described["authorized_operations"] = group_operations(context, group_id)
         return described
 
-    def _topics(self, member: Any) -> set[str]:
-        return {topic.topic_name for assigned in self.assignments(member) for topic in assigned}
+
+def _topic_names(member: Any) -> set[str]:
+    return {topic.topic_name for assigned in _assignments(member).values() for topic in assigned}
 
 
-def assignment_fields(assigned: Sequence[AssignedTopicPartitions]) -> Fields:
-    """The assignment of a member in a description."""
+def _assignments(member: Any) -> dict[str, Sequence[AssignedTopicPartitions]]:
+    """Return the assignments of a member by field. A member of a consumer group has two (row AD6)."""
     return {
-        "topic_partitions": [
-            {"topic_id": topic.topic_id, "topic_name": topic.topic_name, "partitions": topic.partitions}
-            for topic in assigned
-        ]
+        name: getattr(member, name) for name in ("assignment", "target_assignment") if hasattr(member, name)
     }
 
 
-def _member(member: ConsumerGroupMemberDescription) -> Fields:
-    return {
-        "member_id": member.member_id,
-        "instance_id": member.instance_id,
-        "rack_id": member.rack_id,
-        "member_epoch": member.member_epoch,
-        "client_id": member.client_id,
-        "client_host": member.client_host,
-        "subscribed_topic_names": member.subscribed_topic_names,
-        "subscribed_topic_regex": member.subscribed_topic_regex,
-        "assignment": assignment_fields(member.assignment),
-        "target_assignment": assignment_fields(member.target_assignment),
-        "member_type": member.member_type,
-    }
+def _member_fields(member: Any) -> Fields:
+    assignments = {name: _assignment_fields(assigned) for name, assigned in _assignments(member).items()}
+    return {**asdict(member), **assignments}
 
 
-_DESCRIPTION = Description(
-    ConsumerGroupDescribe,
-    is_on=lambda services: services.consumer_protocol,
-    assignments=lambda member: (member.assignment, member.target_assignment),  # row AD6
-    member=_member,
-    hidden="The group has topics that the client is not authorized to describe.",
-)
+def _assignment_fields(assigned: Sequence[AssignedTopicPartitions]) -> Fields:
+    return {"topic_partitions": [asdict(topic) for topic in assigned]}
+
 
 CONSUMER_GROUP_DESCRIBE = Api(
-    key=ApiKey.ConsumerGroupDescribe, serve=_DESCRIPTION.serve, of_consumer_protocol=True
+    key=ApiKey.ConsumerGroupDescribe,
+    serve=_Description(
+        ConsumerGroupDescribe,
+        is_on=lambda services: services.consumer_protocol,
+        hidden="The group has topics that the client is not authorized to describe.",
+    ).serve,
+    of_consumer_protocol=True,
+)
+SHARE_GROUP_DESCRIBE = Api(
+    key=ApiKey.ShareGroupDescribe,
+    serve=_Description(
+        ShareGroupDescribe, is_on=lambda services: services.share_groups.are_ours, hidden=HIDDEN
+    ).serve,
+    is_passed=are_at_brokers,
 )

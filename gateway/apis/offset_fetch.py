@@ -5,7 +5,7 @@ has UNSTABLE_OFFSET_COMMIT. Only groups of KIP-848 use the member id and epoch o
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from kafka.protocol.api_key import ApiKey
+from msgspec.structs import asdict
 
 from gateway.apis.api import Api
 from gateway.apis.batch import each
@@ -26,7 +27,7 @@ from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import OffsetFetch, TopicPartitions
-from kafka_why.contract.kafka.responses import FetchedPartition, FetchedTopic, OffsetFetchResponse
+from kafka_why.contract.kafka.responses import FetchedTopic, OffsetFetchResponse
 
 _FIRST_VERSION_WITH_ERROR = 2
 _FIRST_VERSION_WITH_GROUPS = 8
@@ -58,10 +59,10 @@ async def serve(context: RequestContext, request: Any) -> Deferred:
     if len(request.groups) == 1:
         (wanted,) = request.groups
         started = await _start(context, request.require_stable, wanted)
-        return Deferred(started, lambda fetched: _of_groups([_named(wanted, fetched)]))
+        return Deferred(started, lambda fetched: {"groups": [_named(wanted, fetched)]})
     fetch = partial(_fetch, context, request.require_stable)
     fetched = asyncio.create_task(each(context, fetch, request.groups, _beyond))
-    return Deferred(fetched, _of_groups, holds_back=True)
+    return Deferred(fetched, lambda fetched: {"groups": fetched}, holds_back=True)
 
 
 def _beyond(wanted: Any) -> Fields:
@@ -73,10 +74,6 @@ def _of_group(version: int, request: Any, fetched: Fields) -> Fields:
     if version < _FIRST_VERSION_WITH_ERROR and fetched["error_code"] is not ErrorCode.NONE:
         return {"topics": _refused(request.topics, fetched["error_code"])}
     return fetched
-
-
-def _of_groups(fetched: Sequence[Fields]) -> Fields:
-    return {"groups": fetched}
 
 
 def _named(wanted: Any, fetched: Fields) -> Fields:
@@ -172,7 +169,8 @@ async def _all(
         ids = {}
     present = [_of_id(topic, ids.get(topic.name)) for topic in topics]
     if by_id:
-        fetched = await _with_ids(slices, present, ids)
+        there = [topic for topic in present if topic.name in ids]  # a deleted topic has no id
+        fetched = [{**await _topic(slices, topic), "topic_id": ids[topic.name]} for topic in there]
     else:
         fetched = [await _topic(slices, topic) for topic in present]
     return {"error_code": ErrorCode.NONE, "topics": [topic for topic in fetched if topic["partitions"]]}
@@ -213,31 +211,13 @@ async def _by_request(
         if known.topic is None:
             partitions = await slices.each(partial(_nothing, known.missing), topic.partition_indexes)
         else:
-            partitions = await slices.each(_partition, next(answers).partitions)
+            partitions = await slices.each(asdict, next(answers).partitions)
         topics.append({"topic_id": known.topic_id, "partitions": partitions})
     return topics
 
 
-async def _with_ids(
-    slices: Slices, fetched: Sequence[FetchedTopic], ids: Mapping[str, UUID]
-) -> list[dict[str, Any]]:
-    """All topics by id. A deleted topic has no id, so it is not in the response."""
-    there = [topic for topic in fetched if topic.name in ids]
-    return [{**await _topic(slices, topic), "topic_id": ids[topic.name]} for topic in there]
-
-
 async def _topic(slices: Slices, topic: FetchedTopic) -> dict[str, Any]:
-    return {"name": topic.name, "partitions": await slices.each(_partition, topic.partitions)}
-
-
-def _partition(partition: FetchedPartition) -> dict[str, Any]:
-    return {
-        "partition_index": partition.partition_index,
-        "committed_offset": partition.committed_offset,
-        "committed_leader_epoch": partition.committed_leader_epoch,
-        "metadata": partition.metadata,
-        "error_code": partition.error_code,
-    }
+    return {"name": topic.name, "partitions": await slices.each(asdict, topic.partitions)}
 
 
 def _nothing(error: Codes, partition: int) -> dict[str, Any]:

@@ -6,23 +6,25 @@ Entries that are denied are taken out of the request, and get their error in the
 which a row has no check is for super users.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
-from gateway.apis import broker_configs, find_coordinator, group_configs, internal_topics, nodes
+from gateway.apis import addresses, broker_configs, group_configs, internal_topics
 from gateway.apis.api import Passed, Screen
 from gateway.apis.context import RequestContext
 from gateway.apis.guards import ERRORS, Entries, may_on_cluster
-from gateway.apis.passed_metadata import guard_cluster, guard_metadata
-from gateway.apis.passed_records import guard_fetch, guard_produce
-from gateway.apis.passed_transactions import (
+from gateway.apis.passed_guards import (
     guard_addition,
+    guard_cluster,
     guard_description,
     guard_end,
+    guard_fetch,
     guard_find,
+    guard_metadata,
+    guard_produce,
     guard_producer_id,
     guard_transactions,
 )
@@ -90,40 +92,32 @@ def _named(entry: Any, error: GatewayError) -> Fields:
 
 
 def _configured(resource: Any, error: GatewayError) -> Fields:
-    key = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
-    return {**key, "error_code": error}
-
-
-def _listed_offsets(topic: Any, error: GatewayError) -> Fields:
-    failed = {"error_code": error, "timestamp": -1, "offset": -1}
     return {
-        "name": topic.name,
-        "partitions": [{"partition_index": p.partition_index, **failed} for p in topic.partitions],
+        "resource_type": resource.resource_type,
+        "resource_name": resource.resource_name,
+        "error_code": error,
     }
 
 
-def _deleted_records(topic: Any, error: GatewayError) -> Fields:
-    failed = {"error_code": error, "low_watermark": -1}
-    return {
-        "name": topic.name,
-        "partitions": [{"partition_index": p.partition_index, **failed} for p in topic.partitions],
-    }
+def _partitions(
+    topic_field: str = "name", partition_field: str = "partition_index", **nothing: int
+) -> Callable[[Any, GatewayError], Fields]:
+    """Return what makes a topic's part of a response, with the same error for each partition."""
 
+    def refused(topic: Any, error: GatewayError) -> Fields:
+        failed = {"error_code": error, **nothing}
+        indexes = (getattr(partition, partition_field) for partition in topic.partitions)
+        return {
+            topic_field: getattr(topic, topic_field),
+            "partitions": [{partition_field: index, **failed} for index in indexes],
+        }
 
-def _epochs(topic: Any, error: GatewayError) -> Fields:
-    failed = {"error_code": error, "leader_epoch": -1, "end_offset": -1}
-    return {
-        "topic": topic.topic,
-        "partitions": [{"partition": p.partition, **failed} for p in topic.partitions],
-    }
+    return refused
 
 
 def _producers(topic: Any, error: GatewayError) -> Fields:
-    indexes: Sequence[int] = topic.partition_indexes
-    return {
-        "name": topic.name,
-        "partitions": [{"partition_index": index, "error_code": error} for index in indexes],
-    }
+    partitions = [{"partition_index": index, "error_code": error} for index in topic.partition_indexes]
+    return {"name": topic.name, "partitions": partitions}
 
 
 _CREATED = Entries("topics", "topics", _creation, _named)
@@ -138,10 +132,7 @@ async def _guard_creation(context: RequestContext, message: bytes) -> Screened |
                 topic.topic_config_error_code = ERRORS[_TOPIC]
                 topic.num_partitions, topic.replication_factor, topic.configs = -1, -1, []
 
-    screened = await _CREATED.guard(context, message)
-    if screened is None:
-        return Screened(message, {}, change)
-    return Screened(screened.remaining, screened.refused, change)
+    return await _CREATED.guard(context, message, change)
 
 
 _FIRST_DELETE_BY_ID = 6
@@ -195,34 +186,41 @@ ROWS = (
         key=ApiKey.Produce,
         guard=guard_produce,
         internal=internal_topics.screen_produce,
-        rewrite=nodes.rewrite_endpoints,
-        is_rewritten=nodes.carries_endpoints(ApiKey.Produce, 10),
+        rewrite=addresses.rewrite_endpoints,
+        is_rewritten=addresses.carries_endpoints(ApiKey.Produce, 10),
         # Brokers name versions that they no longer accept, because librdkafka detects features by them.
         versions=range(codec.versions(ApiKey.Produce).stop),
     ),
     Passed(
         key=ApiKey.Fetch,
         guard=guard_fetch,
-        rewrite=nodes.rewrite_endpoints,
-        is_rewritten=nodes.carries_endpoints(ApiKey.Fetch, 16),
+        rewrite=addresses.rewrite_endpoints,
+        is_rewritten=addresses.carries_endpoints(ApiKey.Fetch, 16),
     ),
     Passed(
         key=ApiKey.ListOffsets,
-        guard=Entries("topics", "topics", _on_topic(Operation.DESCRIBE), _listed_offsets).guard,
+        guard=Entries(
+            "topics", "topics", _on_topic(Operation.DESCRIBE), _partitions(timestamp=-1, offset=-1)
+        ).guard,
     ),
-    Passed(key=ApiKey.Metadata, guard=guard_metadata, rewrite=nodes.rewrite_metadata),
-    Passed(key=ApiKey.FindCoordinator, guard=guard_find, rewrite=find_coordinator.rewrite),
+    Passed(key=ApiKey.Metadata, guard=guard_metadata, rewrite=addresses.rewrite_metadata),
+    Passed(key=ApiKey.FindCoordinator, guard=guard_find, rewrite=addresses.rewrite_coordinators),
     Passed(key=ApiKey.CreateTopics, guard=_guard_creation, internal=internal_topics.screen_creation),
     Passed(key=ApiKey.DeleteTopics, guard=_guard_deletion, internal=internal_topics.screen_deletion),
     Passed(
         key=ApiKey.DeleteRecords,
-        guard=Entries("topics", "topics", _on_topic(Operation.DELETE), _deleted_records).guard,
+        guard=Entries("topics", "topics", _on_topic(Operation.DELETE), _partitions(low_watermark=-1)).guard,
         internal=internal_topics.screen_records,
     ),
     Passed(key=ApiKey.InitProducerId, guard=guard_producer_id),
     Passed(
         key=ApiKey.OffsetForLeaderEpoch,
-        guard=Entries("topics", "topics", _on_topic(Operation.DESCRIBE, "topic"), _epochs).guard,
+        guard=Entries(
+            "topics",
+            "topics",
+            _on_topic(Operation.DESCRIBE, "topic"),
+            _partitions("topic", "partition", leader_epoch=-1, end_offset=-1),
+        ).guard,
     ),
     Passed(key=ApiKey.AddPartitionsToTxn, guard=guard_addition, internal=internal_topics.screen_addition),
     Passed(key=ApiKey.EndTxn, guard=guard_end),
@@ -281,11 +279,11 @@ ROWS = (
     Passed(
         key=ApiKey.DescribeQuorum,
         needs=Operation.DESCRIBE,
-        rewrite=nodes.rewrite_quorum,
-        is_rewritten=nodes.names_controllers,
+        rewrite=addresses.rewrite_quorum,
+        is_rewritten=addresses.names_controllers,
     ),
     Passed(key=ApiKey.UpdateFeatures, needs=Operation.ALTER),
-    Passed(key=ApiKey.DescribeCluster, guard=guard_cluster, rewrite=nodes.rewrite_cluster),
+    Passed(key=ApiKey.DescribeCluster, guard=guard_cluster, rewrite=addresses.rewrite_cluster),
     Passed(
         key=ApiKey.DescribeProducers,
         guard=Entries("topics", "topics", _on_topic(Operation.READ), _producers).guard,

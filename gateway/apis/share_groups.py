@@ -16,11 +16,14 @@ cluster's brokers is 0 every mode is `off`.
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from itertools import compress
+from typing import Any
 
 from kafka.protocol.api_key import ApiKey
+from msgspec.structs import asdict
 
-from gateway.apis import nodes, share_group_heartbeat, shares_at_brokers
+from clients.coordinator_client import Header
+from gateway.apis import addresses, modern_groups, shares_at_brokers
 from gateway.apis.api import Api, Passed
 from gateway.apis.batch import each
 from gateway.apis.context import Deferred, RequestContext, Services
@@ -32,18 +35,29 @@ from gateway.apis.guards import (
     may_read_group,
     may_read_topic,
 )
+from gateway.apis.modern_groups import OFF
 from gateway.apis.screened import Screened
-from gateway.apis.share_group_heartbeat import OFF
-from gateway.apis.share_records import is_fetch_rewritten, rewrite_fetch, screen_session
-from gateway.apis.shares_at_brokers import CHANGE_REFUSED, are_at_brokers, denied_partitions, denied_topic
-from gateway.apis.topic_facts import images_of, is_too_much
+from gateway.apis.shares_at_brokers import (
+    CHANGE_REFUSED,
+    are_at_brokers,
+    denied_partitions,
+    denied_topic,
+    is_fetch_rewritten,
+    rewrite_fetch,
+    screen_session,
+)
+from gateway.apis.topics import images_of, is_too_much
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, SHARE_STATE_TIMEOUT_MS
 from gateway.wire import beside, codec
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.kafka.responses import AlterShareGroupOffsetsResponse, DeleteShareGroupOffsetsResponse
+from kafka_why.contract.kafka.responses import (
+    AlteredShareTopic,
+    AlterShareGroupOffsetsResponse,
+    DeleteShareGroupOffsetsResponse,
+)
 from kafka_why.contract.kafka.share_requests import (
     AlterShareGroupOffsets,
     AlterSharePartition,
@@ -52,6 +66,7 @@ from kafka_why.contract.kafka.share_requests import (
     DescribeShareGroupOffsets,
     TopicImages,
 )
+from kafka_why.contract.messages import Request
 
 # Where share groups (KIP-932) of this project's coordinator stand in their partitions.
 #
@@ -75,26 +90,19 @@ _BEYOND = {
     "error_message": "The groups of the request have more partitions than one response can have.",
 }
 
-T = TypeVar("T")
-
-
-async def alter(context: RequestContext, request: Any) -> Fields | Deferred:
-    """Let an Empty group begin elsewhere in some partitions (row SO9)."""
-    return await _change(context, request, may_read_group, _send_altered, denied_partitions)
-
-
-async def delete(context: RequestContext, request: Any) -> Fields | Deferred:
-    """Let an Empty group forget where it stands in some topics (row SO14)."""
-    return await _change(context, request, may_delete_group, _send_deleted, denied_topic)
-
 
 async def _change(
+    may: Callable[[RequestContext, str], bool],
+    denied: Callable[[Any], Fields],
+    build: Callable[[Header, Sequence[Any], TopicImages | None], Request[Any]],
+    changed: Callable[[Any], Fields],
     context: RequestContext,
     request: Any,
-    may: Callable[[RequestContext, str], bool],
-    send: Callable[[RequestContext, Any, TopicImages | None, list[Fields]], Deferred],
-    denied: Callable[[Any], Fields],
 ) -> Fields | Deferred:
+    """Change where an Empty group stands in some topics, if the client `may` do that to the group (rows SO9,
+    SO14). `denied` returns the part of the response for a topic that the client may not read, `changed` that
+    for one of the coordinator's answer. `build` returns the coordinator's request.
+    """
     if not context.services.share_groups.are_ours:
         return OFF
     if not may(context, request.group_id):
@@ -102,83 +110,46 @@ async def _change(
     may_read = await context.slices().each(
         lambda topic: may_read_topic(context, topic.topic_name), request.topics
     )
-    refused = [denied(topic) for topic in _where(request.topics, may_read, is_true=False)]
-    request.topics = _where(request.topics, may_read, is_true=True)
-    names = list(dict.fromkeys(topic.topic_name for topic in request.topics))
-    if is_too_much(names):
+    refused = [denied(topic) for topic, is_read in zip(request.topics, may_read, strict=True) if not is_read]
+    topics = list(compress(request.topics, may_read))
+    names = list(dict.fromkeys(topic.topic_name for topic in topics))
+    images = None if is_too_much(names) else await images_of(context, names)
+    if is_too_much(names) or is_too_much(images):
         return _TOO_MUCH
-    images = await images_of(context, names)
-    return _TOO_MUCH if is_too_much(images) else send(context, request, images, refused)
+    response = context.send(build(context.to_group(request.group_id), topics, images), SHARE_STATE_TIMEOUT_MS)
+    return Deferred(response, partial(_changed, changed, refused), holds_back=True)
 
 
-def _where(items: Iterable[T], holds: Iterable[bool], *, is_true: bool) -> list[T]:
-    return [item for item, one in zip(items, holds, strict=True) if one is is_true]
+def _changed(changed: Callable[[Any], Fields], refused: list[Fields], answer: Any) -> Fields:
+    return {
+        "error_code": answer.error_code,
+        "error_message": answer.error_message,
+        "responses": [*map(changed, answer.responses), *refused],
+    }
 
 
-def _send_altered(
-    context: RequestContext, request: Any, images: TopicImages | None, refused: list[Fields]
-) -> Deferred:
-    topics = [
+def _alteration(header: Header, topics: Sequence[Any], images: TopicImages | None) -> AlterShareGroupOffsets:
+    altered = [
         AlterShareTopic(
             topic.topic_name,
             [AlterSharePartition(p.partition_index, p.start_offset) for p in topic.partitions],
         )
-        for topic in request.topics
+        for topic in topics
     ]
-    altered = AlterShareGroupOffsets(**context.to_group(request.group_id), topics=topics, images=images)
-    response = context.send(altered, SHARE_STATE_TIMEOUT_MS)
-    return Deferred(response, partial(_altered, refused), holds_back=True)
+    return AlterShareGroupOffsets(**header, topics=altered, images=images)
 
 
-def _altered(refused: list[Fields], answer: AlterShareGroupOffsetsResponse) -> Fields:
-    responses = [
-        {
-            "topic_name": topic.topic_name,
-            "topic_id": topic.topic_id,
-            "partitions": [
-                {
-                    "partition_index": partition.partition,
-                    "error_code": partition.error_code,
-                    "error_message": partition.error_message,
-                }
-                for partition in topic.partitions
-            ],
-        }
-        for topic in answer.responses
+def _altered(topic: AlteredShareTopic) -> Fields:
+    partitions = [
+        {"partition_index": p.partition, "error_code": p.error_code, "error_message": p.error_message}
+        for p in topic.partitions
     ]
-    return _changed(answer, responses + refused)
+    return {**asdict(topic), "partitions": partitions}
 
 
-def _send_deleted(
-    context: RequestContext, request: Any, images: TopicImages | None, refused: list[Fields]
-) -> Deferred:
-    names = [topic.topic_name for topic in request.topics]
-    deleted = DeleteShareGroupOffsets(**context.to_group(request.group_id), topics=names, images=images)
-    response = context.send(deleted, SHARE_STATE_TIMEOUT_MS)
-    return Deferred(response, partial(_deleted, refused), holds_back=True)
-
-
-def _deleted(refused: list[Fields], answer: DeleteShareGroupOffsetsResponse) -> Fields:
-    responses = [
-        {
-            "topic_name": topic.topic_name,
-            "topic_id": topic.topic_id,
-            "error_code": topic.error_code,
-            "error_message": topic.error_message,
-        }
-        for topic in answer.responses
-    ]
-    return _changed(answer, responses + refused)
-
-
-def _changed(
-    answer: AlterShareGroupOffsetsResponse | DeleteShareGroupOffsetsResponse, responses: list[Fields]
-) -> Fields:
-    return {
-        "error_code": answer.error_code,
-        "error_message": answer.error_message,
-        "responses": responses,
-    }
+def _deletion(header: Header, topics: Sequence[Any], images: TopicImages | None) -> DeleteShareGroupOffsets:
+    names = [topic.topic_name for topic in topics]
+    return DeleteShareGroupOffsets(**header, topics=names, images=images)
 
 
 async def fill_in(context: RequestContext, message: bytes) -> Screened | None:
@@ -225,10 +196,9 @@ def _known(context: RequestContext) -> Callable[[Any], Awaitable[Fields]]:
         answer = await context.send(asked, ANSWER_TIMEOUT_MS)
         if answer.error_code:
             return _error(group, {"error_code": answer.error_code, "error_message": answer.error_message})
-        may = await context.slices().each(
+        topics = await context.slices().kept(
             lambda topic: may_describe_topic(context, topic.topic_name), answer.topics
         )
-        topics = _where(answer.topics, may, is_true=True)
         left -= sum(len(topic.partitions) for topic in topics)
         if left < 0:
             return _error(group, _BEYOND)
@@ -248,22 +218,22 @@ async def _leave_out_denied(filled: Iterable[str], response: Any) -> None:
     """Topics that the client did not name, and that the broker does not let it describe, are no errors."""
     for group in response.groups:
         if group.group_id in filled:
-            group.topics = [topic for topic in group.topics if not _is_denied(topic.partitions)]
-
-
-def _is_denied(partitions: Sequence[Any]) -> bool:
-    return any(p.error_code == GatewayError.TOPIC_AUTHORIZATION_FAILED for p in partitions)
+            group.topics = [
+                topic
+                for topic in group.topics
+                if all(p.error_code != GatewayError.TOPIC_AUTHORIZATION_FAILED for p in topic.partitions)
+            ]
 
 
 ALTER_API = Api(
     key=ApiKey.AlterShareGroupOffsets,
-    serve=alter,
+    serve=partial(_change, may_read_group, denied_partitions, _alteration, _altered),
     parks=AlterShareGroupOffsetsResponse,
     is_passed=are_at_brokers,
 )
 DELETE_API = Api(
     key=ApiKey.DeleteShareGroupOffsets,
-    serve=delete,
+    serve=partial(_change, may_delete_group, denied_topic, _deletion, asdict),
     parks=DeleteShareGroupOffsetsResponse,
     is_passed=are_at_brokers,
 )
@@ -288,8 +258,8 @@ async def _refuse_offsets(context: RequestContext, request: Any) -> Fields:
 
 
 APIS = (
-    share_group_heartbeat.API,
-    share_group_heartbeat.DESCRIBE,
+    modern_groups.SHARE_GROUP_HEARTBEAT,
+    modern_groups.SHARE_GROUP_DESCRIBE,
     Api(key=ApiKey.ShareFetch, serve=_refuse, asks_coordinator=False, is_passed=are_offered),
     Api(key=ApiKey.ShareAcknowledge, serve=_refuse, asks_coordinator=False, is_passed=are_offered),
     Api(
@@ -315,8 +285,8 @@ ROWS = (
         key=ApiKey.ShareAcknowledge,
         screen=screen_session,
         is_screened=True,
-        rewrite=nodes.rewrite_endpoints,
-        is_rewritten=nodes.carries_endpoints(ApiKey.ShareAcknowledge, 0),
+        rewrite=addresses.rewrite_endpoints,
+        is_rewritten=addresses.carries_endpoints(ApiKey.ShareAcknowledge, 0),
     ),
     Passed(
         key=ApiKey.DescribeShareGroupOffsets,

@@ -1,20 +1,30 @@
-"""Requests of share groups (KIP-932) that pass to the brokers' own coordinators: what the ACLs forbid.
+"""Requests of share groups (KIP-932) that pass to brokers. The errors are those of KafkaApis.
 
-The errors are those of KafkaApis.
+ShareFetch (key 78) and ShareAcknowledge (79) pass to the leaders of the partitions. A broker keeps the share
+session of a member, and releases what the member has acquired when the connection of the session ends. So
+these requests pass on the client's own connection to the broker.
+
+A broker of Kafka 4.4 with an authorizer fails at each ShareFetch whose session has the id of a topic that is
+gone (NullPointerException in AuthHelper.filterByAuthorized), and the client asks again at once: it learns of
+the other id only from the partition's own error. So after such a failure the client has to begin a session
+with all its partitions, and the gateway answers for those of topics that are gone.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 from uuid import UUID
 
 from kafka.protocol.api_key import ApiKey
 
+from gateway.apis import addresses
 from gateway.apis.api import Passed, Screen
-from gateway.apis.context import RequestContext, Services
+from gateway.apis.context import CheckedTopics, RequestContext, Services
 from gateway.apis.guards import (
     GROUP_REFUSED,
     Entries,
+    TopicKey,
     described_topics,
     group_operations,
     may_delete_group,
@@ -22,11 +32,20 @@ from gateway.apis.guards import (
     may_describe_topic,
     may_read_group,
     may_read_topic,
+    topic_errors,
 )
+from gateway.apis.passed_guards import CHANGED_MAX_BYTES
 from gateway.apis.screened import Screened
+from gateway.authorization.acls import Operation
+from gateway.authorization.authorizer import Authorizer
+from gateway.log_text import quoted
+from gateway.upstream.cluster import TOPIC_AGE_MAX_S
 from gateway.wire import beside
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
+from gateway.wire.fetch_messages import error_of, with_member_id
+from gateway.wire.framing import ProtocolError
+from kafka_why.contract.errors import ErrorCode
 
 _TOPIC_DENIED = GatewayError.TOPIC_AUTHORIZATION_FAILED
 _DENIED = {"error_code": _TOPIC_DENIED, "error_message": "Topic authorization failed."}
@@ -91,9 +110,7 @@ async def _guard_description(context: RequestContext, message: bytes) -> Screene
             elif request.include_authorized_operations and not group.error_code:
                 group.authorized_operations = group_operations(context, group.group_id)
 
-    screened = await _DESCRIBED.guard(context, message)
-    remaining, refused = (message, {}) if screened is None else (screened.remaining, screened.refused)
-    return Screened(remaining, refused, change)
+    return await _DESCRIBED.guard(context, message, change)
 
 
 _OFFSETS = Entries(
@@ -121,9 +138,7 @@ async def guard_offsets(context: RequestContext, message: bytes) -> Screened | N
                 if topic.topic_name not in shown:
                     _deny(topic)
 
-    screened = await _OFFSETS.guard(context, message)
-    remaining, refused = (message, {}) if screened is None else (screened.remaining, screened.refused)
-    return Screened(remaining, refused, change)
+    return await _OFFSETS.guard(context, message, change)
 
 
 def _deny(topic: Any) -> None:
@@ -174,3 +189,154 @@ ROWS = (
         guard=_guard_change(may_delete_group, denied_topic),
     ),
 )
+
+
+# ShareRequestMetadata: the epoch of a request that begins a session. Later ones are greater, the
+# last one is -1.
+_INITIAL_EPOCH, _FINAL_EPOCH = 0, -1
+_MEMBER_ID_MAX_CHARACTERS = 36  # KafkaApis.isMemberIdValid
+# After a broker's failure. It is some requests of a client, and bounds how often a broker is asked.
+_FRESH_AGE_MAX_S = 0.1
+_INVALID = {"error_code": ErrorCode.INVALID_REQUEST}
+_ENDED = {"error_code": GatewayError.SHARE_SESSION_NOT_FOUND}
+"""After it clients begin a session, and name all their partitions."""
+
+_Errors = Mapping[TopicKey, GatewayError]
+
+
+async def screen_session(context: RequestContext, message: bytes) -> Screened:
+    """READ on the group, and on each topic of the session. A topic that is denied, or gone, is taken out of
+    the request, and its partitions have the error. Raises ProtocolError if the connection has another
+    member's session.
+    """
+    request = await beside.decode_passed(context.header, message)
+    session = context.remembered.shares
+    if request.group_id is None or request.member_id is None:
+        return Screened(None, _INVALID)
+    if not session.is_of(request.group_id, request.member_id):
+        raise ProtocolError(f"a share session of {quoted(request.member_id)} beside another member's")
+    is_doubted = _begins(context, request) and session.clear_doubt()
+    authorizer = context.services.authorizer
+    if authorizer is not None and context.services.checks_passed_on:
+        age_max_s = _FRESH_AGE_MAX_S if is_doubted else TOPIC_AGE_MAX_S
+        screened = await _checked(context, message, request, authorizer, age_max_s)
+    else:
+        gone = await _gone(context, request) if is_doubted else {}
+        screened = await _without(context, message, request, gone)
+    return screened if screened.remaining is None else _counted(context, request, screened)
+
+
+async def _checked(
+    context: RequestContext, message: bytes, request: Any, authorizer: Authorizer, age_max_s: float
+) -> Screened:
+    """Check the ACLs, and give the member the id by which the broker knows it on this connection."""
+    session, version, saw = context.remembered.shares, authorizer.version, None
+    if not may_read_group(context, request.group_id):
+        return Screened(None, GROUP_REFUSED)
+    if not 0 < len(request.member_id) <= _MEMBER_ID_MAX_CHARACTERS:
+        return Screened(None, _INVALID)
+    if _continues(context, request) and not await _may_continue(context, session.checked, version):
+        return Screened(None, _ENDED)
+    named = {topic.topic_id for topic in request.topics}
+    errors = await topic_errors(context, named, Operation.READ, age_max_s)
+    allowed, lacks = named - errors.keys(), bool(errors)
+    if _begins(context, request):
+        saw = session.begin(CheckedTopics(allowed, version, lacks))
+    elif _continues(context, request) and session.checked is not None:
+        session.checked.add(allowed, version, lacks=lacks)
+    screened = await _without(context, message, request, errors)
+    assert screened.remaining is not None, "a request of which nothing is left passes, too"
+    remaining = with_member_id(context.header, screened.remaining, session.broker_member_id)
+    return replace(screened, remaining=remaining, saw=saw)
+
+
+async def _may_continue(context: RequestContext, checked: CheckedTopics | None, version: int) -> bool:
+    """Return True if the session was begun on this connection, and no change of the ACLs is about it."""
+    if checked is None:
+        return False
+    if checked.version == version:
+        return True
+    return not checked.lacks and not await topic_errors(context, checked.topics, Operation.READ)
+
+
+async def _without(context: RequestContext, message: bytes, request: Any, errors: _Errors) -> Screened:
+    """Take the topics with errors out of a request."""
+    if not errors:
+        return Screened(message, {})
+    entry = _not_acknowledged
+    if context.header.api_key == ApiKey.ShareFetch:
+        entry = _not_fetched
+        request.max_bytes = min(request.max_bytes, CHANGED_MAX_BYTES)
+    refused = await beside.made(message, _refused, request.topics, errors, entry)
+    request.topics = [topic for topic in request.topics if topic.topic_id not in errors]
+    return Screened(await beside.with_body(context.header, message, request), {"responses": refused})
+
+
+async def rewrite_fetch(context: RequestContext, response: Any) -> None:
+    """The addresses of leaders that moved, and a broker's failure: see the beginning of this file."""
+    if response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
+        response.error_code = GatewayError.SHARE_SESSION_NOT_FOUND
+        context.remembered.shares.is_doubted = True
+    await addresses.rewrite_endpoints(context, response)
+
+
+def is_fetch_rewritten(version: int, response: bytes) -> bool:
+    """Whether `rewrite_fetch` changes a response."""
+    failed = error_of(response) == ErrorCode.UNKNOWN_SERVER_ERROR
+    return failed or addresses.carries_endpoints(ApiKey.ShareFetch, 0)(version, response)
+
+
+def _begins(context: RequestContext, request: Any) -> bool:
+    return bool(context.header.api_key == ApiKey.ShareFetch and request.share_session_epoch == _INITIAL_EPOCH)
+
+
+def _continues(context: RequestContext, request: Any) -> bool:
+    """Whether all topics of the session are fetched, not only those that the request names."""
+    if context.header.api_key != ApiKey.ShareFetch:
+        return False
+    return request.share_session_epoch not in (_INITIAL_EPOCH, _FINAL_EPOCH)
+
+
+async def _gone(context: RequestContext, request: Any) -> _Errors:
+    named = {topic.topic_id for topic in request.topics}
+    found = await context.services.cluster.topics_by_id(named, _FRESH_AGE_MAX_S)
+    return dict.fromkeys(named - found.keys(), GatewayError.UNKNOWN_TOPIC_ID)
+
+
+def _refused(
+    topics: Iterable[Any], errors: _Errors, entry: Callable[[Any, GatewayError], Fields]
+) -> list[Fields]:
+    """The entries of a response for the topics that are taken out of a request."""
+    return [
+        {
+            "topic_id": topic.topic_id,
+            "partitions": [entry(p, errors[topic.topic_id]) for p in topic.partitions],
+        }
+        for topic in topics
+        if topic.topic_id in errors
+    ]
+
+
+def _not_acknowledged(partition: Any, error: GatewayError) -> Fields:
+    return {
+        "partition_index": partition.partition_index,
+        "error_code": error,
+        "current_leader": {"leader_id": -1, "leader_epoch": -1},
+    }
+
+
+def _not_fetched(partition: Any, error: GatewayError) -> Fields:
+    return {
+        **_not_acknowledged(partition, error),
+        "acknowledge_error_code": error if partition.acknowledgement_batches else 0,
+        "records": b"",
+        "acquired_records": [],
+    }
+
+
+def _counted(context: RequestContext, request: Any, screened: Screened) -> Screened:
+    """Count what is left of a request."""
+    deliveries = context.services.deliveries
+    if deliveries is None:
+        return screened
+    return replace(screened, sees=context.remembered.shares.watch(deliveries, context.header, request))

@@ -11,13 +11,11 @@ from uuid import uuid4
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import Api
-from gateway.apis.context import RequestContext, Services
+from gateway.apis.context import RequestContext
 from gateway.apis.guards import may_read_group
 from gateway.telemetry.compression import ACCEPTED, CompressionType, PayloadError
-from gateway.telemetry.instance import is_valid_id
-from gateway.telemetry.members import Pusher, kafka_uuid, record_of
 from gateway.telemetry.otlp import read_metrics
-from gateway.telemetry.service import MAX_BYTES, ClientTelemetry
+from gateway.telemetry.service import MAX_BYTES, ClientTelemetry, Pusher, is_valid_id, kafka_uuid, record_of
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from kafka_why.contract.errors import ErrorCode
@@ -94,11 +92,15 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _is_off(services: Services) -> bool:
-    return services.telemetry is None
-
-
 GET_API = Api(
-    key=ApiKey.GetTelemetrySubscriptions, serve=get_subscriptions, asks_coordinator=False, is_passed=_is_off
+    key=ApiKey.GetTelemetrySubscriptions,
+    serve=get_subscriptions,
+    asks_coordinator=False,
+    is_passed=lambda services: services.telemetry is None,
 )
-PUSH_API = Api(key=ApiKey.PushTelemetry, serve=push, asks_coordinator=False, is_passed=_is_off)
+PUSH_API = Api(
+    key=ApiKey.PushTelemetry,
+    serve=push,
+    asks_coordinator=False,
+    is_passed=lambda services: services.telemetry is None,
+)

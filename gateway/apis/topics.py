@@ -1,23 +1,35 @@
-"""The topics that a request names, by name or (from version 10 of the offset messages on) by id, and whether
-they exist. Kafka also checks this before the request reaches the coordinator.
+"""The topics that requests name.
+
+Kafka checks whether the topics of the offset messages exist before such a request reaches the coordinator.
+Other requests get what the brokers say of their topics, because the coordinator sees no cluster (rows MI1,
+MI2 and RX1). A request for which the brokers do not answer in time goes on without it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from time import monotonic
+from typing import Any, TypeVar
 from uuid import UUID
 
 import structlog
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from gateway.apis.context import RequestContext
+from gateway.apis.guards import may_describe_topic
 from gateway.apis.slices import Steps, batches
 from gateway.authorization.acls import Operation, ResourceType
-from gateway.upstream.cluster import ClusterTopic
+from gateway.authorization.authorizer import Authorizer
+from gateway.fairness import FairThread
+from gateway.limits import MIB
+from gateway.upstream.cluster import AllTopics, ClusterTopic
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire.errors import GatewayError
 from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import RegexResolution
 from kafka_why.contract.kafka.responses import PartitionError
+from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
+from records.topic_patterns import digest, resolve
 
 FIRST_VERSION_WITH_IDS = 10  # of OffsetCommit and OffsetFetch (KIP-848)
 # A topic may just have been deleted and created again, and committed offsets belong to the topic's id.
@@ -60,52 +72,42 @@ async def look_up(
     """Return each of the request's topics in the request's order, None if no broker answers. A name for which
     the client has not the right that it `needs` is not looked up.
     """
-    requested = list(topics)
-    cluster = context.services.cluster
+    cluster, requested = context.services.cluster, list(topics)
+    ask: Callable[[Iterable[Any], float], Awaitable[Any]] = cluster.topics_by_id if by_id else cluster.topics
     try:
-        if not by_id:
-            names = await cluster.topics(_allowed(context, requested, needs), OFFSETS_AGE_MAX_S)
-            return await context.slices().each(partial(_by_name, names), requested)
-        ids = await cluster.topics_by_id(
-            (topic.topic_id for topic in requested if topic.topic_id is not None), OFFSETS_AGE_MAX_S
-        )
+        found = await ask(_keys(context, requested, needs, by_id=by_id), OFFSETS_AGE_MAX_S)
     except UpstreamLost as error:
         log.warning("no metadata of topics", error=str(error))
         return None
-    return await context.slices().each(partial(_by_id, ids), requested)
+    return await context.slices().each(partial(_named_topic, found, by_id), requested)
 
 
 def look_up_at_once(
     context: RequestContext, topics: Iterable[Any], needs: Operation, *, by_id: bool
 ) -> list[NamedTopic] | None:
     """As `look_up`, None if that has to ask a broker."""
-    requested = list(topics)
-    cluster = context.services.cluster
-    if not by_id:
-        names = cluster.cached_topics(_allowed(context, requested, needs), OFFSETS_AGE_MAX_S)
-        if names is None:
-            return None
-        return [_by_name(names, topic) for topic in requested]
-    ids = cluster.cached_topics_by_id(
-        (topic.topic_id for topic in requested if topic.topic_id is not None), OFFSETS_AGE_MAX_S
+    cluster, requested = context.services.cluster, list(topics)
+    cached: Callable[[Iterable[Any], float], Any] = (
+        cluster.cached_topics_by_id if by_id else cluster.cached_topics
     )
-    if ids is None:
-        return None
-    return [_by_id(ids, topic) for topic in requested]
+    found = cached(_keys(context, requested, needs, by_id=by_id), OFFSETS_AGE_MAX_S)
+    return None if found is None else [_named_topic(found, by_id, topic) for topic in requested]
 
 
-def _by_name(found: Mapping[str, ClusterTopic], topic: Any) -> NamedTopic:
-    return NamedTopic(topic.name, None, found.get(topic.name))
-
-
-def _by_id(found: Mapping[UUID, ClusterTopic], topic: Any) -> NamedTopic:
-    return NamedTopic("", topic.topic_id, found.get(topic.topic_id), by_id=True)
-
-
-def _allowed(context: RequestContext, topics: Iterable[Any], needs: Operation) -> Iterator[str]:
-    """The names of these topics that the client may use."""
+def _keys(
+    context: RequestContext, topics: Iterable[Any], needs: Operation, *, by_id: bool
+) -> Iterator[str | UUID]:
+    """Yield the ids of these topics, or the names that the client may use."""
+    if by_id:
+        return (topic.topic_id for topic in topics if topic.topic_id is not None)
     names = (topic.name for topic in topics)
     return (name for name in names if context.may(needs, ResourceType.TOPIC, name))
+
+
+def _named_topic(found: Mapping[Any, ClusterTopic], by_id: bool, topic: Any) -> NamedTopic:
+    if by_id:
+        return NamedTopic("", topic.topic_id, found.get(topic.topic_id), by_id=True)
+    return NamedTopic(topic.name, None, found.get(topic.name))
 
 
 async def ids_of(context: RequestContext, names: Iterable[str]) -> Mapping[str, UUID]:
@@ -154,3 +156,141 @@ class Outcomes:
         self._by_name[requested.key] = partitions
         name = {"name": requested.name} if requested.topic_id is None else {"topic_id": requested.topic_id}
         self._topics.append({**name, "partitions": partitions})
+
+
+# A member may join because a topic has just got more partitions.
+NAMED_AGE_MAX_S = 1.0
+# Answers with all topics are large. A topic made since is found by the coordinator's own look at the topics.
+ALL_AGE_MAX_S = 10.0
+
+# Half of what the smallest requests topic carries: 10,000 topics with names of 30 letters.
+FACTS_MAX_BYTES = MIB
+_IMAGE_BYTES = 80  # of a topic in JSON, beside its name
+
+# Rights are looked at for so long before others of the event loop have their turn.
+_DECIDING_S = 0.005
+
+# RE2 releases the interpreter's lock, so the event loop continues while a pattern is matched.
+_matching = FairThread("gateway-patterns")
+
+T = TypeVar("T")
+
+_under_way: set[asyncio.Task[Any]] = set()
+"""The looks that are not over. The event loop itself does not keep its tasks."""
+
+
+async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImages | None:
+    """The ids and numbers of partitions of the topics with these names, None for a name without a topic. A
+    name of which the brokers said neither is left out. Returns None if no broker answered.
+    """
+    wanted = list(names)
+    if not wanted:
+        return {}
+    found = await _in_time(context, context.services.cluster.described(wanted, NAMED_AGE_MAX_S))
+    if found is None:
+        return None
+    images = {name: None if topic is None else _image(topic) for name, topic in found.items()}
+    return {name: image for name, image in images.items() if image is not None or found[name] is None}
+
+
+async def resolution_of(
+    context: RequestContext, pattern: str, *, is_look: bool = False
+) -> RegexResolution | None:
+    """The topics that the pattern matches, or why it is none of RE2. Internal topics are left out, as clients
+    see them, and those that the client may not DESCRIBE. Returns None if no broker answered, or if the
+    pattern had to wait too long for other patterns. With `is_look` the coordinator asked for it, because the
+    topics have changed: they are read anew.
+    """
+    age_max_s = NAMED_AGE_MAX_S if is_look else ALL_AGE_MAX_S
+    known = await _in_time(context, context.services.cluster.all_topics(age_max_s))
+    if known is None:
+        return None
+    resolving = _matching.run(_resolved, pattern, known, context.services.internal_topics.own)
+    timeout_s = context.services.cluster.limits.topics_look_up_s
+    done, _ = await asyncio.wait([resolving], timeout=timeout_s)
+    if not done:
+        resolving.cancel()
+        log.warning("a pattern is not resolved now", error=f"it was not resolved within {timeout_s:g} s")
+        return None
+    resolved, seen = resolving.result()
+    if resolved.error is not None:
+        return resolved
+    if context.services.authorizer is None:
+        return structs.replace(resolved, seen=seen) if is_look else resolved
+    may = await _described(context, context.services.authorizer, resolved.topics)
+    if may is None:
+        return None
+    return structs.replace(resolved, topics={name: resolved.topics[name] for name in may}, seen=seen)
+
+
+def _resolved(pattern: str, known: AllTopics, own: frozenset[str]) -> tuple[RegexResolution, str]:
+    """What the pattern matches, and the digest of it. It runs beside the event loop."""
+    images = {name: image for name, topic in known.topics.items() if (image := _image(topic)) is not None}
+    internal = own.union(name for name, topic in known.topics.items() if topic.is_internal)
+    resolved = resolve(pattern, images, known.at_ms, internal)
+    return resolved, digest(resolved.topics)
+
+
+async def _described(
+    context: RequestContext, authorizer: Authorizer, topics: Iterable[str]
+) -> list[str] | None:
+    """The topics among these that the client may DESCRIBE, by one state of the ACLs. None if they changed
+    meanwhile, or if there was no time for all topics. One pattern is decided at a time, so that the turns of
+    others do not wait for those of many patterns.
+    """
+    timeout_s, described = context.services.cluster.limits.topics_look_up_s, list[str]()
+    try:
+        async with asyncio.timeout(timeout_s), context.services.deciding:
+            version, turn_s = authorizer.version, monotonic()
+            for name in topics:
+                if may_describe_topic(context, name):
+                    described.append(name)
+                if monotonic() - turn_s >= _DECIDING_S:
+                    await asyncio.sleep(0)
+                    turn_s = monotonic()
+    except TimeoutError:
+        log.warning("a pattern is not resolved now", error=f"its ACLs took longer than {timeout_s:g} s")
+        return None
+    if authorizer.version != version:
+        log.warning("a pattern is not resolved now", error="the ACLs have changed meanwhile")
+        return None
+    return described
+
+
+def is_too_much(*topics: Iterable[str] | None) -> bool:
+    """Whether a request could not carry what is known of all these topics."""
+    known = (name for names in topics if names is not None for name in names)
+    return sum(len(name) + _IMAGE_BYTES for name in known) > FACTS_MAX_BYTES
+
+
+def _image(topic: ClusterTopic) -> TopicImage | None:
+    """None where the broker is too old for topic ids."""
+    return None if topic.topic_id is None else TopicImage(topic.topic_id, topic.partitions)
+
+
+async def _in_time(context: RequestContext, looking: Coroutine[Any, Any, T]) -> T | None:
+    """The outcome of a look at the brokers, None if there is none in time. A look that takes longer goes on,
+    because others may wait for the same.
+
+    While brokers hang, only the first requests wait: a look that has to wait for one that already took the
+    time is not waited for.
+    """
+    cluster = context.services.cluster
+    timeout_s = cluster.limits.topics_look_up_s
+    left_s = max(0.0, timeout_s - cluster.waited_s())
+    task = asyncio.create_task(_answered(looking))
+    _under_way.add(task)
+    task.add_done_callback(_under_way.discard)
+    done, _ = await asyncio.wait([task], timeout=left_s)
+    if done:
+        return task.result()
+    log.warning("no metadata of topics", error=f"no broker answered within {timeout_s:g} s")
+    return None
+
+
+async def _answered(looking: Coroutine[Any, Any, T]) -> T | None:
+    try:
+        return await looking
+    except UpstreamLost as error:
+        log.warning("no metadata of topics", error=str(error))
+        return None

@@ -13,9 +13,9 @@ from typing import Any
 from kafka.protocol.api_key import ApiKey
 
 from gateway.apis.api import Api
-from gateway.apis.committed import Valid, refused
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.guards import transaction_error
+from gateway.apis.offset_commit import Valid, refused
 from gateway.apis.topics import Codes, look_up
 from gateway.authorization.acls import Operation
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS

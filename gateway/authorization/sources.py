@@ -11,8 +11,15 @@ from typing import Any, Self
 import structlog
 from kafka.protocol.api_key import ApiKey
 
-from gateway.authorization.acl_file import AclsUnreadable, read_acl_file
-from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
+from gateway.authorization.acls import (
+    Acl,
+    AclsUnreadable,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    read_acl_file,
+)
 from gateway.authorization.authorizer import Authorizer
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost

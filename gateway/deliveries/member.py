@@ -6,8 +6,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from gateway.deliveries.group import Group
-from gateway.deliveries.held import Held, Place, Range, Room
+from gateway.deliveries.group import Group, Held, Place, Range, Room
 from gateway.wire.fetch_messages import ShareResponseHandler, share_response_reader
 from gateway.wire.framing import RequestHeader
 from kafka_why.contract.deliveries import Counted

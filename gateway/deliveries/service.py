@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from uuid import uuid4
 
-from gateway.deliveries.group import Group
-from gateway.deliveries.held import Room
+from gateway.deliveries.group import Group, Room
 from gateway.deliveries.member import Member, Shared, Totals
 from gateway.metrics.numbers import Numbers, Values
 from kafka_why.contract.deliveries import GroupDeliveries

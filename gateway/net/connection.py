@@ -17,7 +17,6 @@ from typing import Any
 from kafka.protocol.api_key import ApiKey
 
 from gateway import apis
-from gateway.apis import screening
 from gateway.apis.api import Answer, Api
 from gateway.apis.context import Deferred, Remembered, RequestContext
 from gateway.apis.handshake import is_valid, unsupported
@@ -293,13 +292,13 @@ class Connection:
     ) -> None:
         """Forward the part of a request that the client is allowed to send."""
         context = self._call(header)
-        if not screening.is_needed(context):
+        if not apis.is_screening_needed(context):
             await self._forward(tasks, header, message, slot)
             return
         await self._in_order(slot, RequestOrdering.BROKERS)
         if header.api_key != ApiKey.Produce and len(message) > self._listener.limits.decoded_frame_bytes:
             raise ProtocolError(f"a request of {len(message)} bytes that has to be decoded")
-        screened = await screening.screen(context, message)
+        screened = await apis.screen(context, message)
         if screened is None:
             await self._forward(tasks, header, message, slot)
             return

@@ -1,12 +1,25 @@
-"""What a gateway has that takes clients' metrics."""
+"""Clients' metrics (KIP-714): the subscription, when a client may ask for it and push, the record of a push.
 
+Times are kept as by ClientMetricsManager and ClientMetricsInstance of org.apache.kafka.server in Kafka 4.4.
+Kafka keeps an instance until the connection that made it ends. Here it is a part of that connection, so
+nothing else has to bound or expire it. Kafka keeps times by the id that the client sends. Here they are the
+connection's, because a client could send another id each time.
+"""
+
+from base64 import urlsafe_b64encode
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
+from math import inf, isfinite
+from typing import Protocol, TypedDict
 from uuid import UUID
 from zlib import crc32
 
 from gateway.telemetry.compression import Decompressor
+from gateway.telemetry.otlp import ResourceMetrics
+from gateway.wire.errors import GatewayError
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.messages import RECORD_VERSION
 from kafka_why.contract.telemetry import MemberTelemetry
 
 PREFIX = "org.apache.kafka."
@@ -72,3 +85,111 @@ class ClientTelemetry:
     def interval_s(self) -> float:
         """The least time between two pushes of a client."""
         return self.subscription.interval_ms / 1000
+
+
+_RESERVED = UUID(int=1)  # Kafka's Uuid.RESERVED; a message with the id 0 has None
+# A client that got one of these asks for its subscription at once.
+_ASK_AGAIN = (GatewayError.UNKNOWN_SUBSCRIPTION_ID, GatewayError.UNSUPPORTED_COMPRESSION_TYPE)
+
+
+class ClientMetricsInstance:
+    """What the gateway remembers of the pushes of one connection. Times are of a monotonic clock."""
+
+    __slots__ = ("_is_terminating", "_last_error", "_last_get_s", "_last_push_s")
+
+    def __init__(self) -> None:
+        self._last_get_s = -inf
+        self._last_push_s = -inf
+        self._last_error = 0
+        self._is_terminating = False
+
+    def take_get(self, now_s: float, interval_s: float) -> int:
+        """Take a GetTelemetrySubscriptions. Returns its error, 0 for none."""
+        if now_s - max(self._last_get_s, self._last_push_s) >= interval_s:
+            self._last_get_s = now_s
+        elif self._last_error not in _ASK_AGAIN:
+            return GatewayError.THROTTLING_QUOTA_EXCEEDED
+        self._last_error = 0
+        return ErrorCode.NONE
+
+    def take_push(self, now_s: float, interval_s: float, *, is_terminating: bool) -> int:
+        """Take a PushTelemetry, before its content is looked at. Returns its error, 0 for none.
+
+        The first push after a subscription may come at any time, and so may the last one, with which the
+        client terminates. Nothing may follow that.
+        """
+        if self._is_terminating:
+            return ErrorCode.INVALID_REQUEST
+        self._is_terminating = is_terminating
+        if self._last_get_s > self._last_push_s or now_s - self._last_push_s >= interval_s:
+            self._last_push_s = now_s
+        elif not is_terminating:
+            return GatewayError.THROTTLING_QUOTA_EXCEEDED
+        return ErrorCode.NONE
+
+    def answered(self, error: int) -> int:
+        """Note the error of the answer to a push, 0 for none. Returns it."""
+        self._last_error = error
+        return error
+
+
+def is_valid_id(client_instance_id: UUID | None) -> bool:
+    """Whether a client may push with this id."""
+    return client_instance_id is not None and client_instance_id != _RESERVED
+
+
+# Names of resource attributes. KIP-714 and Java's clients have group_member_id, librdkafka has member_id.
+_GROUP_ID, _GROUP_INSTANCE_ID = "group_id", "group_instance_id"
+_MEMBER_IDS = "group_member_id", "member_id"
+ID_MAX_CHARS = 1_024
+"""A push with a longer id makes no record, so a record has a few KiB at most."""
+
+
+class Pusher(TypedDict):
+    """What the gateway knows of a push: fields of MemberTelemetry."""
+
+    client_instance_id: str
+    client_id: str
+    client_host: str
+    principal: str
+    push_interval_ms: int
+    terminating: bool
+
+
+def record_of(resources: Sequence[ResourceMetrics], pusher: Pusher) -> MemberTelemetry | None:
+    """The record of a push, None if it is about no member, or has no figure of what was asked for.
+
+    A client that gets its member id between two metrics of a push sends both ids. The last one counts.
+    """
+    attributes = next((r.attributes for r in reversed(resources) if _member_id(r.attributes)), None)
+    if attributes is None:
+        return None
+    group_id, member_id = attributes.get(_GROUP_ID, ""), _member_id(attributes)
+    instance_id = attributes.get(_GROUP_INSTANCE_ID)
+    values = {name: value for resource in resources for name, value in resource.values.items()}
+    metrics = {name: values[PREFIX + name] for name in METRICS if _is_said(values, PREFIX + name)}
+    is_short = all(len(text) <= ID_MAX_CHARS for text in (group_id, member_id, instance_id or ""))
+    if not (group_id and metrics and is_short):
+        return None
+    return MemberTelemetry(
+        version=RECORD_VERSION,
+        group_id=group_id,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        metrics=metrics,
+        **pusher,
+    )
+
+
+def kafka_uuid(one: UUID) -> str:
+    """An id as Kafka writes it, in the logs of clients too."""
+    return urlsafe_b64encode(one.bytes).decode().rstrip("=")
+
+
+def _member_id(attributes: Mapping[str, str]) -> str:
+    return next((attributes[name] for name in _MEMBER_IDS if attributes.get(name)), "")
+
+
+def _is_said(values: Mapping[str, float], name: str) -> bool:
+    """Kafka's clients send NaN for an average of nothing, and -1 for what has not happened."""
+    return name in values and isfinite(values[name]) and values[name] >= 0

@@ -44,9 +44,7 @@ async def decode_passed(header: RequestHeader, message: bytes) -> Any:
 
 async def with_body(header: RequestHeader, message: bytes, request: Any) -> bytes:
     """See `codec.with_body`."""
-    if len(message) <= AT_ONCE_BYTES:
-        return codec.with_body(header, message, request)
-    return await run(codec.with_body, header, message, request)
+    return await made(message, codec.with_body, header, message, request)
 
 
 async def made(message: bytes, make: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -72,9 +70,7 @@ async def decode_frequent(api_key: int, api_version: int, response: bytes) -> An
 
 async def decode_response(api_key: int, api_version: int, response: bytes) -> Any:
     """See `codec.decode_response`."""
-    if len(response) <= AT_ONCE_BYTES:
-        return codec.decode_response(api_key, api_version, response)
-    return await run(codec.decode_response, api_key, api_version, response)
+    return await made(response, codec.decode_response, api_key, api_version, response)
 
 
 def encode_response(header: RequestHeader, response: Any) -> asyncio.Future[bytes]:

@@ -15,19 +15,19 @@ from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.api_message import ApiMessage
 
-from gateway.wire import newer_messages
 from gateway.wire.framing import ProtocolError, RequestHeader, skip_tagged_fields
+from gateway.wire.newer_messages import NEWER_MESSAGES
 from gateway.wire.schema_encoder import EncodedList, EntriesEncoder, SchemaEncoder
 from kafka_why.wire import group_descriptions
 from kafka_why.wire.schema_reader import UNLIMITED, Pause, SchemaReader
 
-_ROOMS = admin, consumer, metadata, producer, sasl, group_descriptions, newer_messages
 _MESSAGES: list[Any] = [
     message
-    for room in _ROOMS
-    for message in vars(room).values()
+    for module in (admin, consumer, metadata, producer, sasl, group_descriptions)
+    for message in vars(module).values()
     if isinstance(message, type) and issubclass(message, ApiMessage) and message is not ApiMessage
 ]
+_MESSAGES += NEWER_MESSAGES
 REQUESTS: Mapping[int, Any] = {message.API_KEY: message for message in _MESSAGES if message.is_request()}
 RESPONSES: Mapping[int, Any] = {message.API_KEY: message for message in _MESSAGES if not message.is_request()}
 
@@ -58,7 +58,9 @@ def decode_request(header: RequestHeader, message: bytes, pause: Pause | None = 
     the gateway does not know are ignored, as a broker does. `pause`: see `SchemaReader.read`. Raises
     ProtocolError.
     """
-    return _reader(header.api_key, header.api_version, True).read(message, _body_at(header, message), pause)
+    return _reader(REQUESTS[header.api_key], header.api_version, True).read(
+        message, _body_at(header, message), pause
+    )
 
 
 def decode_passed(header: RequestHeader, message: bytes, pause: Pause | None = None) -> Any:
@@ -68,7 +70,7 @@ def decode_passed(header: RequestHeader, message: bytes, pause: Pause | None = N
     at = _body_at(header, message)
     if at > header.client_id_end + 1:
         raise ProtocolError("a request header with tags")
-    return _reader(header.api_key, header.api_version, False).read(message, at, pause)
+    return _reader(REQUESTS[header.api_key], header.api_version, False).read(message, at, pause)
 
 
 def encode_response(header: RequestHeader, response: Any) -> bytes:
@@ -79,7 +81,7 @@ def encode_response(header: RequestHeader, response: Any) -> bytes:
     elif response.keys() == _ERROR_ALONE:
         body = _error_alone(*api, response["error_code"])
     elif header.api_key in _FREQUENT:
-        body = _encoder(*api).encode(response)
+        body = _encoder(RESPONSES[header.api_key], header.api_version).encode(response)
     else:
         body = _encoded(*api, response)
     return _INT32.pack(header.correlation_id) + _response_tags(*api) + body
@@ -125,7 +127,7 @@ def encode_frequent(
     name = client_id.encode()
     header = _REQUEST_HEADER.pack(api_key, api_version, correlation_id, len(name)) + name
     tags = b"\0" if REQUESTS[api_key].flexible_version_q(api_version) else b""
-    return header + tags + _request_encoder(api_key, api_version).encode(body)
+    return header + tags + _encoder(REQUESTS[api_key], api_version).encode(body)
 
 
 def decode_frequent(api_key: int, api_version: int, response: bytes, pause: Pause | None = None) -> Any:
@@ -135,7 +137,7 @@ def decode_frequent(api_key: int, api_version: int, response: bytes, pause: Paus
     at = _CORRELATION_ID_BYTES
     if RESPONSES[api_key].flexible_version_q(api_version):
         at = skip_tagged_fields(response, at)
-    return _response_reader(api_key, api_version).read(response, at, pause, UNLIMITED)
+    return _reader(RESPONSES[api_key], api_version, True).read(response, at, pause, UNLIMITED)
 
 
 def with_body(header: RequestHeader, message: bytes, request: Any) -> bytes:
@@ -163,23 +165,13 @@ def _body_at(header: RequestHeader, message: bytes) -> int:
 
 
 @cache
-def _reader(api_key: int, api_version: int, unknown_tags: bool) -> SchemaReader:
-    return SchemaReader(REQUESTS[api_key], api_version, unknown_tags=unknown_tags)
+def _reader(kind: Any, api_version: int, unknown_tags: bool) -> SchemaReader:
+    return SchemaReader(kind, api_version, unknown_tags=unknown_tags)
 
 
 @cache
-def _response_reader(api_key: int, api_version: int) -> SchemaReader:
-    return SchemaReader(RESPONSES[api_key], api_version, unknown_tags=True)
-
-
-@cache
-def _request_encoder(api_key: int, api_version: int) -> SchemaEncoder:
-    return SchemaEncoder(REQUESTS[api_key].json, api_version)
-
-
-@cache
-def _encoder(api_key: int, api_version: int) -> SchemaEncoder:
-    return SchemaEncoder(RESPONSES[api_key].json, api_version)
+def _encoder(kind: Any, api_version: int) -> SchemaEncoder:
+    return SchemaEncoder(kind.json, api_version)
 
 
 def _encoded(api_key: int, api_version: int, response: Fields) -> bytes:

@@ -5,7 +5,6 @@ kafka-python's own, with what is new in it.
 import weakref
 from collections.abc import Callable
 from enum import IntEnum
-from functools import partial
 from types import new_class
 from typing import Any
 
@@ -19,28 +18,17 @@ from kafka_why.wire.primitives import Schema
 # Messages of the consumer protocol (KIP-848), of share groups (KIP-932) and of clients' metrics (KIP-714),
 # which kafka-python lacks. They are made from Kafka's definitions in `gateway/wire/schemas`, as
 # kafka-python makes its own.
-
-
-_message = partial(message_class, package="gateway.wire.schemas")
-
-ConsumerGroupHeartbeatRequest = _message("ConsumerGroupHeartbeatRequest")
-ConsumerGroupHeartbeatResponse = _message("ConsumerGroupHeartbeatResponse")
-ShareGroupHeartbeatRequest = _message("ShareGroupHeartbeatRequest")
-ShareGroupHeartbeatResponse = _message("ShareGroupHeartbeatResponse")
-ShareFetchRequest = _message("ShareFetchRequest")
-ShareFetchResponse = _message("ShareFetchResponse")
-ShareAcknowledgeRequest = _message("ShareAcknowledgeRequest")
-ShareAcknowledgeResponse = _message("ShareAcknowledgeResponse")
-DescribeShareGroupOffsetsRequest = _message("DescribeShareGroupOffsetsRequest")
-DescribeShareGroupOffsetsResponse = _message("DescribeShareGroupOffsetsResponse")
-AlterShareGroupOffsetsRequest = _message("AlterShareGroupOffsetsRequest")
-AlterShareGroupOffsetsResponse = _message("AlterShareGroupOffsetsResponse")
-DeleteShareGroupOffsetsRequest = _message("DeleteShareGroupOffsetsRequest")
-DeleteShareGroupOffsetsResponse = _message("DeleteShareGroupOffsetsResponse")
-GetTelemetrySubscriptionsRequest = _message("GetTelemetrySubscriptionsRequest")
-GetTelemetrySubscriptionsResponse = _message("GetTelemetrySubscriptionsResponse")
-PushTelemetryRequest = _message("PushTelemetryRequest")
-PushTelemetryResponse = _message("PushTelemetryResponse")
+_MESSAGES = (
+    "ConsumerGroupHeartbeat",
+    "ShareGroupHeartbeat",
+    "ShareFetch",
+    "ShareAcknowledge",
+    "DescribeShareGroupOffsets",
+    "AlterShareGroupOffsets",
+    "DeleteShareGroupOffsets",
+    "GetTelemetrySubscriptions",
+    "PushTelemetry",
+)
 
 
 Patch = Callable[[Any], None]
@@ -108,9 +96,16 @@ _CLUSTER_ID = {
 }
 _NODE_ID = {"name": "NodeId", "type": "int32", "versions": "5+", "default": "-1"}
 
-ApiVersionsRequest = _newer(metadata.ApiVersionsRequest, _up_to(5, _CLUSTER_ID, _NODE_ID))
-ApiVersionsResponse = _newer(metadata.ApiVersionsResponse, _up_to(5))
-DeleteGroupsRequest = _newer(admin.DeleteGroupsRequest, _up_to(3))
-DeleteGroupsResponse = _newer(admin.DeleteGroupsResponse, _with_messages)
-TxnOffsetCommitRequest = _newer(producer.TxnOffsetCommitRequest, _topics_by_id)
-TxnOffsetCommitResponse = _newer(producer.TxnOffsetCommitResponse, _topics_by_id)
+NEWER_MESSAGES: tuple[Any, ...] = (
+    *(
+        message_class(f"{name}{side}", "gateway.wire.schemas")
+        for name in _MESSAGES
+        for side in ("Request", "Response")
+    ),
+    _newer(metadata.ApiVersionsRequest, _up_to(5, _CLUSTER_ID, _NODE_ID)),
+    _newer(metadata.ApiVersionsResponse, _up_to(5)),
+    _newer(admin.DeleteGroupsRequest, _up_to(3)),
+    _newer(admin.DeleteGroupsResponse, _with_messages),
+    _newer(producer.TxnOffsetCommitRequest, _topics_by_id),
+    _newer(producer.TxnOffsetCommitResponse, _topics_by_id),
+)

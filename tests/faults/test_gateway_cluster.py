@@ -23,7 +23,7 @@ from kafka.protocol.api_key import ApiKey
 from kafka.record import MemoryRecordsBuilder
 
 from clients.coordinator_client import CoordinatorClient
-from gateway.apis.find_coordinator import GROUP, TRANSACTION
+from gateway.apis.addresses import GROUP, TRANSACTION
 from gateway.net.options import GatewayOptions
 from gateway.service import serving
 from gateway.upstream.connections import Address

@@ -13,7 +13,7 @@ import msgspec
 from checkpoints import codec
 from checkpoints.codec import STATE_VERSION
 from checkpoints.upgrades import SAME_RULES
-from clients.answers import decode_response
+from clients.coordinator_client import decode_response
 from kafka_why.contract.claims import Claim
 from kafka_why.contract.history_reader import (
     CoordinatorStarted,

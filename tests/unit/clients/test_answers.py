@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.answers import decode_response, settle
+from clients.coordinator_client import decode_response, settle
 from clients.pending import Counts, Pending, PendingRequest, SettledRequest
 from kafka_why.contract.codec import encode
 from kafka_why.contract.errors import ErrorCode

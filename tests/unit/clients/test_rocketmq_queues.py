@@ -8,8 +8,7 @@ from assignors.rocketmq.strategies import (
     Settings,
     strategy_named,
 )
-from clients.rocketmq.instance import GroupTaken
-from clients.rocketmq.rebalance import PULL_MAX_IDLE_MS
+from clients.rocketmq.instance import PULL_MAX_IDLE_MS, GroupTaken
 from tests.harness.simulated_rocketmq import A_MOMENT_MS, SimulatedRocketMq, consumer, queues_of
 
 

@@ -9,8 +9,15 @@ import pytest
 from kafka.protocol.api_key import ApiKey
 from structlog.testing import capture_logs
 
-from gateway.authorization.acl_file import AclsUnreadable, read_acl_file
-from gateway.authorization.acls import Acl, Operation, PatternType, Permission, ResourceType
+from gateway.authorization.acls import (
+    Acl,
+    AclsUnreadable,
+    Operation,
+    PatternType,
+    Permission,
+    ResourceType,
+    read_acl_file,
+)
 from gateway.authorization.authorizer import Authorizer
 from gateway.authorization.sources import CurrentAcls, of_cluster, of_file
 from tests.harness.gateway import HOST, GatewayFixture, played

@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 from msgspec import UNSET
 
-from gateway.apis import topic_facts
+from gateway.apis import topics
 from gateway.apis.context import PatternLooks
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
@@ -30,7 +30,7 @@ from tests.unit.gateway.test_consumer_members import (
 )
 from tests.unit.gateway.test_loop_watch import use_processor
 
-LOOKS_ANEW = patch.object(topic_facts, "NAMED_AGE_MAX_S", -1.0)
+LOOKS_ANEW = patch.object(topics, "NAMED_AGE_MAX_S", -1.0)
 """A test does not wait for a second until topics may be read again."""
 
 
@@ -150,7 +150,7 @@ class Changing(Authorizer):
         return super().may(principal, host, operation, kind, name)
 
 
-@patch.object(topic_facts, "_DECIDING_S", 0.0)
+@patch.object(topics, "_DECIDING_S", 0.0)
 @played(authorizer=lambda: Changing())
 async def test_acls_that_change_meanwhile_make_no_half_result(world: GatewayFixture) -> None:
     world.allow(*OF_ORDERS)

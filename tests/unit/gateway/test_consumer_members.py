@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 from kafka.protocol.api_key import ApiKey
 
-from gateway.apis import topic_facts
+from gateway.apis import topics
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.wire import codec
 from kafka_why.contract.kafka.requests import ConsumerGroupHeartbeat, JoinGroup, RegexResolution
@@ -113,7 +113,7 @@ async def test_rx4_a_pattern_that_takes_long_holds_neither_heartbeat_nor_gateway
         released.wait(PATIENCE_S)
         return RegexResolution(at_ms=1, error="late")
 
-    with patch.object(topic_facts, "resolve", hanging):
+    with patch.object(topics, "resolve", hanging):
         try:
             assert (await client.ask(HEARTBEAT, 1, **by_pattern("o.*"))).error_code == 0
             assert last_asked(world).regex is None

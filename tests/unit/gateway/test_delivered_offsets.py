@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.deliveries.held import Held, Range, Room
+from gateway.deliveries.group import Held, Range, Room
 from gateway.deliveries.member import GRACE_MS, Type
 from kafka_why.contract.deliveries import Counted
 from tests.unit.gateway.test_deliveries import LOCK_MS, World

@@ -20,7 +20,7 @@ from gateway.net.limits.buffers import WriteBufferLimit
 from gateway.net.writing import ResponseWriter
 from gateway.wire import codec
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.kafka.requests import DescribeGroup
+from kafka_why.contract.kafka.requests import ConsumerGroupDescribe, DescribeGroup
 from kafka_why.contract.kafka.responses import (
     AssignedTopicPartitions,
     ConsumerGroupDescribeResponse,
@@ -150,7 +150,7 @@ def test_a_description_of_many_members_is_made_in_slices() -> None:
                 group_id="g", correlation_id="1", request="", error_code=ErrorCode.NONE, members=members
             )
         )
-        description = modern_groups._DESCRIPTION
+        description = modern_groups._Description(ConsumerGroupDescribe, lambda _: True, "")
         fields = await description._fields(Context(), answer, with_operations=False)  # type: ignore[arg-type]
         described: Sequence[Any] = fields["members"]
         return described

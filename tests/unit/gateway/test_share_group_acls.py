@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.apis.fetch_sessions import CheckedTopics, ShareSession
+from gateway.apis.context import CheckedTopics, ShareSession
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.upstream.share_groups import Coordinators
 from gateway.wire import codec

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.telemetry.compression import ACCEPTED, CompressionType, Decompressor, PayloadError
-from gateway.telemetry.members import Pusher, record_of
 from gateway.telemetry.otlp import FIELDS_MAX, ResourceMetrics, read_metrics
-from gateway.telemetry.service import MAX_BYTES, PREFIX
+from gateway.telemetry.service import MAX_BYTES, PREFIX, Pusher, record_of
 from kafka_why.contract.codec import encode
 from kafka_why.contract.telemetry import (
     LAST_POLL,

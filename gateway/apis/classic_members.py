@@ -1,4 +1,8 @@
-"""JoinGroup (key 11). The coordinator parks the request until the rebalance completes."""
+"""Requests of members of classic groups: JoinGroup (key 11), SyncGroup (14), Heartbeat (12), LeaveGroup (13).
+
+The coordinator parks a JoinGroup until the rebalance completes, and a SyncGroup until the leader has sent the
+assignment.
+"""
 
 from collections.abc import Iterable
 from contextlib import suppress
@@ -7,19 +11,34 @@ from typing import Any
 
 import structlog
 from kafka.protocol.api_key import ApiKey
+from msgspec.structs import asdict
 
 from assignors.kafka.server_side import is_for_coordinator
 from gateway.apis.api import Api
 from gateway.apis.context import Deferred, RequestContext
-from gateway.apis.guards import described_topics, may_read_group
-from gateway.apis.topic_facts import images_of, is_too_much
+from gateway.apis.guards import GROUP_REFUSED, described_topics, may_read_group
+from gateway.apis.topics import images_of, is_too_much
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
 from gateway.upstream.connections import UpstreamLost
 from gateway.wire import beside
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
-from kafka_why.contract.kafka.requests import JoinGroup, Protocol
-from kafka_why.contract.kafka.responses import JoinGroupResponse
+from gateway.wire.heartbeats import decode_heartbeat
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import (
+    Heartbeat,
+    JoinGroup,
+    LeaveGroup,
+    LeavingMember,
+    MemberAssignment,
+    Protocol,
+    SyncGroup,
+)
+from kafka_why.contract.kafka.responses import (
+    JoinGroupResponse,
+    LeaveGroupResponse,
+    SyncGroupResponse,
+)
 from kafka_why.contract.kafka.share_requests import TopicImages
 from kafka_why.contract.protocols.subscriptions import (
     PROTOCOL_TYPE,
@@ -36,10 +55,10 @@ _PARTITIONS_AGE_MAX_S = 1.0
 log = structlog.get_logger()
 
 
-async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
+async def serve_join(context: RequestContext, request: Any) -> Fields | Deferred:
     """Join the group."""
     if not may_read_group(context, request.group_id):
-        return _refused(context.version)
+        return _join_refused(context.version)
     has_own = context.version >= _FIRST_VERSION_WITH_REBALANCE_TIMEOUT
     rebalance_timeout_ms = request.rebalance_timeout_ms if has_own else request.session_timeout_ms
     partitions_per_topic: dict[str, int] = {}
@@ -62,10 +81,10 @@ async def serve(context: RequestContext, request: Any) -> Fields | Deferred:
         ),
         max(PARKED_TIMEOUT_MS, rebalance_timeout_ms),
     )
-    return Deferred(response, partial(_fields, context.version), holds_back=True)
+    return Deferred(response, partial(_join_fields, context.version), holds_back=True)
 
 
-def _refused(version: int) -> Fields:
+def _join_refused(version: int) -> Fields:
     return {
         "error_code": GatewayError.GROUP_AUTHORIZATION_FAILED,
         "generation_id": -1,
@@ -73,7 +92,7 @@ def _refused(version: int) -> Fields:
     }
 
 
-def _fields(version: int, answer: JoinGroupResponse) -> Fields:
+def _join_fields(version: int, answer: JoinGroupResponse) -> Fields:
     no_protocol = None if version >= _FIRST_VERSION_WITH_NULLABLE_PROTOCOL else ""
     return {
         "error_code": answer.error_code,
@@ -83,10 +102,7 @@ def _fields(version: int, answer: JoinGroupResponse) -> Fields:
         "leader": answer.leader,
         "skip_assignment": answer.skip_assignment,
         "member_id": answer.member_id,
-        "members": [
-            {"member_id": m.member_id, "group_instance_id": m.group_instance_id, "metadata": m.metadata}
-            for m in answer.members
-        ],
+        "members": [asdict(member) for member in answer.members],
     }
 
 
@@ -137,4 +153,94 @@ def _named(metadata: Iterable[bytes]) -> set[str]:
     return names
 
 
-API = Api(key=ApiKey.JoinGroup, serve=serve, parks=JoinGroupResponse)
+JOIN_GROUP = Api(key=ApiKey.JoinGroup, serve=serve_join, parks=JoinGroupResponse)
+
+
+_FIRST_SYNC_WITH_PROTOCOL = 5
+
+
+def serve_sync(context: RequestContext, request: Any) -> Fields | Deferred:
+    """Request the member's assignment."""
+    if not may_read_group(context, request.group_id):
+        return _sync_refused(context, request)
+    response = context.send(
+        SyncGroup(
+            **context.to_group(request.group_id),
+            generation_id=request.generation_id,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+            protocol_type=request.protocol_type,
+            protocol_name=request.protocol_name,
+            assignments=[MemberAssignment(a.member_id, a.assignment) for a in request.assignments],
+        ),
+        PARKED_TIMEOUT_MS,
+    )
+    return Deferred(response, _sync_fields, holds_back=True)
+
+
+def _sync_refused(context: RequestContext, request: Any) -> Fields:
+    """The error of a client that may not. A request without a protocol has its own error all the same, which
+    Kafka finds first.
+    """
+    is_whole = request.protocol_type is not None and request.protocol_name is not None
+    if context.version >= _FIRST_SYNC_WITH_PROTOCOL and not is_whole:
+        return {"error_code": ErrorCode.INCONSISTENT_GROUP_PROTOCOL}
+    return GROUP_REFUSED
+
+
+def _sync_fields(answer: SyncGroupResponse) -> Fields:
+    return {
+        "error_code": answer.error_code,
+        "protocol_type": answer.protocol_type,
+        "protocol_name": answer.protocol_name,
+        "assignment": answer.assignment,
+    }
+
+
+SYNC_GROUP = Api(key=ApiKey.SyncGroup, serve_at_once=serve_sync, parks=SyncGroupResponse)
+
+
+def serve_heartbeat(context: RequestContext, request: Any) -> Fields | Deferred:
+    """Pass the member's heartbeat to the coordinator."""
+    if not may_read_group(context, request.group_id):
+        return GROUP_REFUSED
+    response = context.send(
+        Heartbeat(
+            **context.to_group(request.group_id),
+            generation_id=request.generation_id,
+            member_id=request.member_id,
+            group_instance_id=request.group_instance_id,
+        )
+    )
+    return Deferred(response, lambda answer: {"error_code": answer.error_code})
+
+
+HEARTBEAT = Api(key=ApiKey.Heartbeat, serve_at_once=serve_heartbeat, decode=decode_heartbeat)
+
+
+_FIRST_LEAVE_WITH_MEMBERS = 3
+
+
+def serve_leave(context: RequestContext, request: Any) -> Fields | Deferred:
+    """Remove members from the group."""
+    if not may_read_group(context, request.group_id):
+        return GROUP_REFUSED
+    response = context.send(
+        LeaveGroup(**context.to_group(request.group_id), members=_leaving(context, request))
+    )
+    return Deferred(response, partial(_leave_fields, context.version))
+
+
+def _leave_fields(version: int, answer: LeaveGroupResponse) -> Fields:
+    if version < _FIRST_LEAVE_WITH_MEMBERS:
+        return {"error_code": answer.error_code or next((m.error_code for m in answer.members), 0)}
+    return {"error_code": answer.error_code, "members": [asdict(member) for member in answer.members]}
+
+
+def _leaving(context: RequestContext, request: Any) -> list[LeavingMember]:
+    if context.version < _FIRST_LEAVE_WITH_MEMBERS:
+        return [LeavingMember(request.member_id)]
+    return [LeavingMember(m.member_id, m.group_instance_id, m.reason) for m in request.members]
+
+
+LEAVE_GROUP = Api(key=ApiKey.LeaveGroup, serve_at_once=serve_leave)

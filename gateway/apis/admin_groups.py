@@ -1,0 +1,239 @@
+"""Requests of administrators about groups: ListGroups (key 16), DescribeGroups (15) and DeleteGroups (42).
+
+The coordinator gets a request for each group that is described or deleted. It parks the deletion of a share
+group until the share coordinator has deleted its state. Share groups of the brokers' own coordinators are
+deleted by these.
+
+The list is that of the groups topic: see `gateway.coordinator.fresh_groups`. It may have all groups, so it is
+made in slices, one list at a time for all clients, and clients that wait for the same list share it.
+"""
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
+
+from kafka.protocol.api_key import ApiKey
+from msgspec.structs import asdict
+
+from gateway.apis.api import Api, Passed
+from gateway.apis.batch import together
+from gateway.apis.context import Deferred, RequestContext
+from gateway.apis.guards import group_operations, may_delete_group, may_describe_group, may_on_cluster
+from gateway.apis.screened import Screened
+from gateway.apis.shares_at_brokers import are_at_brokers
+from gateway.apis.slices import batches
+from gateway.authorization.acls import Operation, ResourceType
+from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, SHARE_STATE_TIMEOUT_MS
+from gateway.coordinator.fresh_groups import Listing
+from gateway.coordinator.groups import KnownGroup
+from gateway.wire import beside, codec
+from gateway.wire.codec import Fields
+from gateway.wire.errors import GatewayError
+from gateway.wire.schema_encoder import EncodedList
+from kafka_why.contract.errors import ErrorCode
+from kafka_why.contract.kafka.requests import DeleteGroup, DescribeGroup
+from kafka_why.contract.kafka.responses import DescribeGroupResponse
+from state.kafka.share_group import PROTOCOL_TYPE as SHARE  # their type has the same name
+
+_FIELDS = "group_id", "protocol_type", "group_state", "group_type"
+
+
+class _Wanted(NamedTuple):
+    """All that a list depends on, beside the groups. Without ACLs it is the same for all clients. The states
+    and types are in lower case; without any, all are listed.
+    """
+
+    version: int
+    node_id: int | None
+    client: tuple[str, str] | None
+    states: frozenset[str]
+    types: frozenset[str]
+
+
+async def serve_list(context: RequestContext, request: Any) -> Fields:
+    """The groups of this listener's broker that the client may describe. The first listener belongs to no
+    broker and lists the groups of all.
+    """
+    has_acls = context.services.authorizer is not None
+    wanted = _Wanted(
+        context.version,
+        context.node_id,
+        (context.principal, context.client_host) if has_acls else None,
+        _lowered(request.states_filter),
+        _lowered(request.types_filter),
+    )
+    listed = await context.services.groups.shown(wanted, partial(_encoded, context, wanted))
+    if listed is None:
+        return {"error_code": GatewayError.COORDINATOR_LOAD_IN_PROGRESS}
+    return {"error_code": ErrorCode.NONE, "groups": listed}
+
+
+async def _encoded(context: RequestContext, wanted: _Wanted, groups: Listing) -> EncodedList:
+    encoder, slices = codec.entries_encoder(context.header, "groups"), context.slices()
+    is_shown = _filter(context, wanted)
+    for some in batches(groups):
+        encoder.add(map(_listed, filter(is_shown, some)))
+        await slices.rest()
+    return encoder.encoded()
+
+
+def _filter(context: RequestContext, wanted: _Wanted) -> Callable[[KnownGroup], bool]:
+    """Return the function that decides whether a list has a group."""
+    here, states, types = context.node_id, wanted.states, wanted.types
+    may_describe = None
+    if context.services.authorizer is not None and not may_on_cluster(context, Operation.DESCRIBE):
+        may_describe = context.services.authorizer.decider(
+            context.principal, context.client_host, Operation.DESCRIBE, ResourceType.GROUP
+        )
+
+    def is_shown(group: KnownGroup) -> bool:
+        return (
+            (here is None or context.coordinator_of(group.group_id, group.id_hash) == here)
+            and (not states or group.state.lower() in states)
+            and (not types or group.group_type in types)
+            and (may_describe is None or may_describe(group.group_id))
+        )
+
+    return is_shown
+
+
+def _listed(group: KnownGroup) -> Fields:
+    return {
+        "group_id": group.group_id,
+        "protocol_type": group.protocol_type,
+        "group_state": group.state,
+        "group_type": group.group_type,
+    }
+
+
+async def _screen_list(context: RequestContext, message: bytes) -> Screened | None:
+    """The share groups of the listener's broker, and the coordinator's groups beside them."""
+    request = await beside.decode_passed(context.header, message)
+    own = await serve_list(context, request)
+    types = _lowered(request.types_filter)
+    if own["error_code"] or (types and SHARE not in types):
+        return Screened(None, own)
+
+    async def answer(response: Any) -> Fields:
+        encoder, slices = codec.entries_encoder(context.header, "groups"), context.slices()
+        describes_all = may_on_cluster(context, Operation.DESCRIBE)
+        for some in batches(response.groups):
+            encoder.add(
+                {name: getattr(group, name) for name in _FIELDS}
+                for group in some
+                if group.protocol_type == SHARE
+                and (describes_all or may_describe_group(context, group.group_id))
+            )
+            await slices.rest()
+        shares, listed = encoder.encoded(), own["groups"]
+        both = EncodedList(shares.count + listed.count, shares.entries + listed.entries)
+        return {
+            "throttle_time_ms": response.throttle_time_ms,
+            "error_code": response.error_code,
+            "groups": both,
+        }
+
+    return Screened(message, {}, answer=answer)
+
+
+def _lowered(names: Iterable[str]) -> frozenset[str]:
+    return frozenset(name.strip().lower() for name in names)
+
+
+# A list has what the requests before it did. It takes no room at the coordinator, because others would wait
+# for that: all lists of a round share its requests.
+LIST_GROUPS = Api(
+    key=ApiKey.ListGroups,
+    serve=serve_list,
+    is_alone=True,
+    asks_coordinator=False,
+    is_passed=are_at_brokers,
+)
+LIST_GROUPS_AT_BROKERS = Passed(key=ApiKey.ListGroups, is_free=True, screen=_screen_list)
+
+
+_FIRST_VERSION_WITH_NOT_FOUND = 6  # KIP-1043
+_DEAD = "Dead"
+
+
+async def serve_description(context: RequestContext, request: Any) -> Deferred:
+    """Return the states and members of the groups."""
+    describe = partial(_describe, context, with_operations=request.include_authorized_operations)
+    return together(context, describe, request.groups, lambda groups: {"groups": groups})
+
+
+def _describe(context: RequestContext, group_id: str, *, with_operations: bool) -> Fields | Deferred:
+    if not may_describe_group(context, group_id):
+        return {"error_code": GatewayError.GROUP_AUTHORIZATION_FAILED, "group_id": group_id}
+    response = context.send(DescribeGroup(**context.to_group(group_id)), ANSWER_TIMEOUT_MS)
+    return Deferred(response, partial(_shown, context, with_operations=with_operations))
+
+
+def _shown(context: RequestContext, answer: DescribeGroupResponse, *, with_operations: bool) -> Fields:
+    described = _described(context.version, answer)
+    if not with_operations or described["error_code"]:
+        return described
+    return {**described, "authorized_operations": group_operations(context, answer.group_id)}
+
+
+def _described(version: int, answer: DescribeGroupResponse) -> Fields:
+    described = {
+        "error_code": answer.error_code,
+        "group_id": answer.group_id,
+        "group_state": answer.group_state,
+        "protocol_type": answer.protocol_type,
+        "protocol_data": answer.protocol_data,
+        "members": [asdict(member) for member in answer.members],
+    }
+    if answer.error_message:  # it is a group of the consumer protocol (row AD9)
+        return {**described, "error_message": answer.error_message}
+    if answer.error_code is not ErrorCode.NONE:
+        return {**described, "group_state": ""}
+    if answer.group_state == _DEAD and version >= _FIRST_VERSION_WITH_NOT_FOUND:
+        not_found = {
+            "error_code": ErrorCode.GROUP_ID_NOT_FOUND,
+            "error_message": f"Group {answer.group_id} not found.",
+        }
+        return {**described, **not_found}
+    return described
+
+
+DESCRIBE_GROUPS = Api(key=ApiKey.DescribeGroups, serve=serve_description)
+
+
+async def serve_deletion(context: RequestContext, request: Any) -> Deferred:
+    """Delete groups that have no members."""
+    group_ids = list(dict.fromkeys(request.groups_names))
+    return together(context, partial(_delete, context), group_ids, lambda results: {"results": results})
+
+
+def _delete(context: RequestContext, group_id: str) -> Fields | Deferred:
+    if not may_delete_group(context, group_id):
+        return {"group_id": group_id, "error_code": GatewayError.GROUP_AUTHORIZATION_FAILED}
+    is_shared = context.services.groups.type_of(group_id) == SHARE
+    timeout_ms = SHARE_STATE_TIMEOUT_MS if is_shared else ANSWER_TIMEOUT_MS
+    response = context.send(DeleteGroup(**context.to_group(group_id)), timeout_ms)
+    return Deferred(response, lambda answer: {"group_id": group_id, "error_code": answer.error_code})
+
+
+async def _screen_deletion(context: RequestContext, message: bytes) -> Screened | None:
+    """Groups of other types at the brokers are not deleted: clients of the gateway do not see them."""
+    request = await beside.decode_passed(context.header, message)
+    async with context.fan_out.acquired(context):
+        deferred = await serve_deletion(context, request)
+        results = deferred.fields(await deferred.response)["results"]
+        missing = [one["group_id"] for one in results if one["error_code"] == ErrorCode.GROUP_ID_NOT_FOUND]
+        found = await context.services.share_groups.existing(context.node_id, missing)
+    others = [one for one in results if one["group_id"] not in found]
+    if not found:
+        return Screened(None, {"results": others})
+    request.groups_names = [group_id for group_id in missing if group_id in found]
+    return Screened(await beside.with_body(context.header, message, request), {"results": others})
+
+
+DELETE_GROUPS = Api(
+    key=ApiKey.DeleteGroups,
+    serve=serve_deletion,
+    is_passed=are_at_brokers,
+)
+DELETE_GROUPS_AT_BROKERS = Passed(key=ApiKey.DeleteGroups, is_free=True, screen=_screen_deletion)
