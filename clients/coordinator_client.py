@@ -229,7 +229,7 @@ class CoordinatorClient(Closeable):
         return self._layout.request_partitions
 
     def header(self, group_id: str, api_version: int = 0) -> Header:
-        """The common fields of a request about this group, with a new correlation id."""
+        """Return the common fields of a request about this group, with a new correlation id."""
         return Header(
             group_id=group_id,
             correlation_id=self.next_correlation_id(),
@@ -240,7 +240,7 @@ class CoordinatorClient(Closeable):
         )
 
     def next_correlation_id(self) -> str:
-        """A correlation id that no other request has."""
+        """Return a correlation id that no other request has."""
         return f"{self._start_id}-{next(self._numbers)}"
 
     def send(self, request: AnyRequest[R], *, timeout_ms: int | None = None) -> Future[R]:
@@ -323,18 +323,20 @@ _GROUP_ID = "__views_barrier"
 
 
 def barrier_rounds(request_partitions: int) -> tuple[tuple[str, ...], ...]:
-    """The groups that each round asks about: one of each partition, then twice any."""
+    """Return the groups that each round asks about: one of each partition, then twice any of them."""
     first = tuple(_group_in(partition, request_partitions) for partition in range(request_partitions))
     return first, first[:1], first[:1]
 
 
 def barrier_request(header: Header) -> DescribeGroup:
-    """The request of the barrier with this header, which names one of the groups and BARRIER_VERSION."""
+    """Return the barrier's request with this header, which names one of the groups and BARRIER_VERSION."""
     return DescribeGroup(**header, waits_for_views=True)
 
 
 def changed_request(header: Header) -> DescribeGroup:
-    """The same of the first round, to which a replica may answer at once which groups have changed."""
+    """Return the request of the first round, to which a replica may answer at once with the groups that have
+    changed.
+    """
     return DescribeGroup(**header, waits_for_views=True, lists_changed=True)
 
 

@@ -84,11 +84,11 @@ class PendingRequest:
         return self.asked_at_s + self.timeout_ms / 1000
 
     def is_wanted(self) -> bool:
-        """Whether the request is still worth writing, if it is not written yet. Any thread may ask."""
+        """Return True if the request is still worth writing, if it is not written yet. Any thread may ask."""
         return not self.has_expired
 
     def describe(self) -> str:
-        """The request in a message: its type and its group."""
+        """Return the request's type and group, for a message."""
         return f"{type(self.request).__name__} for group {self.request.group_id!r}"
 
 
@@ -104,7 +104,7 @@ Receiver: TypeAlias = Callable[[Sequence[SettledRequest]], None]
 
 
 def resolve_futures(outcomes: Sequence[SettledRequest]) -> None:
-    """The receiver of requests that are `FutureRequest`s."""
+    """Settle the futures of requests that are `FutureRequest`s. This is their receiver."""
     for request, outcome in outcomes:
         assert isinstance(request, FutureRequest)
         if isinstance(outcome, ClientError):
@@ -165,8 +165,8 @@ class Pending:
                 of_timeout[correlation_id] = request
 
     def awaits(self, encoded: bytes) -> bool:
-        """Whether to decode a message of the reply partition: it answers a request in flight, or it cannot be
-        seen what it is. Any other message is counted.
+        """Return True if a message of the reply partition has to be decoded: it answers a request in flight,
+        or has no correlation id. Any other message is counted.
         """
         at = encoded.find(_CORRELATION_ID)
         if at < 0:
@@ -199,8 +199,8 @@ class Pending:
         _deliver(outcomes)
 
     def to_write_again(self, correlation_ids: Iterable[str]) -> list[PendingRequest]:
-        """Those of these requests that are in flight, each only once, because a refusal is read twice, too. A
-        JoinGroup that was appended twice would make a second member.
+        """Return the requests among these that are in flight, each only once, because a refusal is read
+        twice, too. A JoinGroup that was appended twice would make a second member.
         """
         found: list[PendingRequest] = []
         with self._lock:
@@ -278,7 +278,7 @@ def _deliver(outcomes: Sequence[SettledRequest]) -> None:
 
 
 def _judged(request: PendingRequest, response: AnyResponse) -> AnyResponse | CoordinatorError:
-    """The response if it has the expected type, else the error that it means."""
+    """Return the response if it has the expected type, else the error that it means."""
     answer: type[AnyResponse] = request.request.answer
     if isinstance(response, answer):
         return response

@@ -36,14 +36,14 @@ _Line: TypeAlias = deque[tuple[PendingRequest, bytes]]
 
 
 class Place(NamedTuple):
-    """Where the requests of a group go: a partition of the requests topic, and a slot of packs."""
+    """The destination of a group's requests: a partition of the requests topic, and a slot of packs."""
 
     partition: int
     slot: int
 
 
 def place_of(group_id: str, partitions: int) -> Place:
-    """The place of a group's requests."""
+    """Return the place of a group's requests."""
     if len(group_id) > REMEMBERED_MAX_CHARACTERS:
         return _place_of(group_id, partitions)
     return _remembered(group_id, partitions)
@@ -81,7 +81,7 @@ class Packer:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits and nothing is under way."""
+        """True if nothing waits and nothing is under way."""
         return not self._waiting and not self._under_way
 
     def add(self, place: Place, request: PendingRequest, message: bytes) -> None:
@@ -90,7 +90,7 @@ class Packer:
         lines.setdefault(place, deque()).append((request, message))
 
     def next_records(self) -> list[Written]:
-        """The records to write now, at most one for each place. They are under way until `written`.
+        """Return the records to write now, at most one for each place. They are under way until `written`.
 
         Requests that are no longer wanted are left out.
         """
@@ -106,13 +106,13 @@ class Packer:
         return records
 
     def written(self, place: Place) -> None:
-        """The place's write has ended, with or without success."""
+        """Note that the place's write has ended, with or without success."""
         left = self._under_way.pop(place.partition) - 1
         if left:
             self._under_way[place.partition] = left
 
     def _next(self, place: Place, lines: dict[Place, _Line]) -> Written | None:
-        """The next record of a place, None if none of its requests is wanted."""
+        """Return the next record of a place, None if none of its requests is wanted."""
         line = lines[place]
         requests: list[PendingRequest] = []
         messages: list[bytes] = []

@@ -22,7 +22,7 @@ def no_listener(topic: str, mq_all: Set[MessageQueue], mq_divided: Set[MessageQu
 
 @dataclass(slots=True)
 class ConsumerConfig:
-    """One consumer group of a client.
+    """The configuration of one consumer group of a client.
 
     `subscriptions` maps topics to filters. `orderly` means that the client locks each queue before it
     consumes it.

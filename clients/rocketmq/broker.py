@@ -170,7 +170,7 @@ class _Header(TypedDict):
 
 
 class CoordinatorBroker:
-    """One consumer's `clients.rocketmq.api.Broker`. `connection` is the name of the present connection.
+    """The `clients.rocketmq.api.Broker` of one consumer. `connection` is the name of the present connection.
 
     `local_offsets` is the offsets file of a broadcasting consumer; with None the offsets stay in memory.
     `tell` gets a line of text about each failure.
@@ -198,7 +198,6 @@ class CoordinatorBroker:
         self.connection = f"{self._client.client_id}/{uuid4()}"
 
     def heartbeat(self, data: HeartbeatData) -> bool:
-        """See `Broker`."""
         groups = {consumer.group_name: SubscriptionGroupConfig() for consumer in data.consumer_data_set}
         correlation_id = self._client.next_correlation_id()
         origin = Origin(self.connection, correlation_id, self._client.reply_partition)
@@ -206,11 +205,9 @@ class CoordinatorBroker:
         return all(answer is not None and answer.code is ResponseCode.SUCCESS for answer in answers)
 
     def unregister(self, group_id: str) -> None:
-        """See `Broker`."""
         self._ask(UnregisterConsumer(**self._header(group_id)))
 
     def topic_queues(self, topic: str) -> list[MessageQueue] | None:
-        """See `Broker`."""
         try:
             partitions = self._consumer.partitions_for_topic(topic)
         except KafkaError as error:
@@ -219,27 +216,23 @@ class CoordinatorBroker:
         return [MessageQueue(topic, BROKER_NAME, number) for number in sorted(partitions or ())] or None
 
     def consumer_ids(self, group_id: str) -> list[str] | None:
-        """See `Broker`."""
         answer = self._ask(GetConsumerListByGroup(**self._header(group_id)))
         if answer is None or answer.code is not ResponseCode.SUCCESS:
             return None
         return list(answer.consumer_id_list)
 
     def lock(self, group_id: str, queues: Collection[MessageQueue]) -> Set[MessageQueue]:
-        """See `Broker`."""
         request = LockBatchMq(**self._header(group_id), mq_set=tuple(queues))
         answer = self._ask(request)
         return frozenset() if answer is None else frozenset(answer.lock_ok_mq_set)
 
     def unlock(self, group_id: str, queues: Collection[MessageQueue]) -> None:
-        """See `Broker`."""
         request = UnlockBatchMq(**self._header(group_id), mq_set=tuple(queues))
         self._send(request)
 
     def start_offsets(
         self, config: ConsumerConfig, queues: Collection[MessageQueue]
     ) -> dict[MessageQueue, int]:
-        """See `Broker`."""
         try:
             stored = self._stored(config, queues)
             fresh = [queue for queue in queues if queue not in stored]
@@ -249,7 +242,7 @@ class CoordinatorBroker:
             return {}
 
     def persist(self, config: ConsumerConfig, offsets: Mapping[MessageQueue, int]) -> None:
-        """See `Broker`. Returns before the commits are answered."""
+        """Store offsets without waiting until the commits are answered."""
         if config.message_model is MessageModel.BROADCASTING:
             self._local.update(offsets)
             if self._local_offsets is not None:

@@ -44,7 +44,7 @@ class Inbox:
 
 
 class PushConsumer:
-    """One consumer of one group. `run` blocks until `stop` is called.
+    """A consumer of one group. `run` blocks until `stop` is called.
 
     `client` has `inbox` as its listener; the strategies use its client id. Only this consumer may use
     `consumer`, which has no group. `process` gets the records of each poll, one queue at a time. When

@@ -104,7 +104,7 @@ class Rebalance:
         return {queue for queue in self.process_queues if queue.topic == topic}
 
     def may_consume(self, queue: MessageQueue, now_ms: int) -> bool:
-        """Whether messages of the queue may be processed now."""
+        """Return True if messages of the queue may be processed now."""
         process = self.process_queues.get(queue)
         return process is not None and (not self._needs_locks or process.is_locked(now_ms))
 
@@ -266,7 +266,7 @@ class Intervals:
 
 
 class ClientInstance:
-    """One client. The caller calls `start`, and then `tick` whenever `due_ms` has come.
+    """A client with its groups. The caller calls `start`, and then `tick` whenever `due_ms` has come.
 
     All times are in milliseconds of one clock of the caller. Raises GroupTaken if two consumers have one
     group.

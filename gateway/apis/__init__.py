@@ -107,7 +107,7 @@ PASSED = _by_key(
 
 
 def own_versions(services: Services) -> dict[int, range]:
-    """The versions of the APIs that the gateway answers itself."""
+    """Return the versions of the APIs that the gateway answers itself."""
     return {
         key: api.versions
         for key, api in SERVED.items()
@@ -121,7 +121,7 @@ BOUNDS: Mapping[int, range] = MappingProxyType(
 
 
 def is_allowed(api_key: int, api_version: int) -> bool:
-    """Whether the gateway accepts a request of this API and version."""
+    """Return True if the gateway accepts a request of this API and version."""
     if api_key in REFUSED:
         return False
     if api_key in SERVED:
@@ -130,7 +130,9 @@ def is_allowed(api_key: int, api_version: int) -> bool:
 
 
 def rewrite_of(api_key: int, api_version: int, response: bytes) -> Rewrite | None:
-    """What changes a broker's response, None if that passes. Raises ProtocolError."""
+    """Return what changes a broker's response, or None if the response passes unchanged. Raises
+    ProtocolError.
+    """
     api = PASSED.get(api_key)
     if api is None or api.rewrite is None or not api.is_rewritten(api_version, response):
         return None

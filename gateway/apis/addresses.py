@@ -52,7 +52,7 @@ async def rewrite_quorum(context: RequestContext, response: Any) -> None:
 
 
 def names_controllers(version: int, response: bytes) -> bool:
-    """Whether a response of this version of DescribeQuorum has the controllers' addresses (KIP-853)."""
+    """Return True if a DescribeQuorum response of this version has the controllers' addresses (KIP-853)."""
     return version >= _FIRST_QUORUM_WITH_NODES
 
 
@@ -79,7 +79,7 @@ NOWHERE = -1
 
 
 def is_upstreams(request: Any) -> bool:
-    """Whether a broker has to answer, because only brokers know the coordinators of transactions."""
+    """Return True if a broker has to answer, because only brokers know the coordinators of transactions."""
     return bool(request.key_type == TRANSACTION)
 
 

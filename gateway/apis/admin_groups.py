@@ -39,8 +39,8 @@ _FIELDS = "group_id", "protocol_type", "group_state", "group_type"
 
 
 class _Wanted(NamedTuple):
-    """All that a list depends on, beside the groups. Without ACLs it is the same for all clients. The states
-    and types are in lower case; without any, all are listed.
+    """The key of a list: all that it depends on, beside the groups. Without ACLs it is the same for all
+    clients. The states and types are in lower case; without any, all are listed.
     """
 
     version: int
@@ -51,8 +51,8 @@ class _Wanted(NamedTuple):
 
 
 async def serve_list(context: RequestContext, request: Any) -> Fields:
-    """The groups of this listener's broker that the client may describe. The first listener belongs to no
-    broker and lists the groups of all.
+    """List the groups of this listener's broker that the client may describe. The first listener belongs to
+    no broker and lists the groups of all.
     """
     has_acls = context.services.authorizer is not None
     wanted = _Wanted(
@@ -107,7 +107,7 @@ def _listed(group: KnownGroup) -> Fields:
 
 
 async def _screen_list(context: RequestContext, message: bytes) -> Screened | None:
-    """The share groups of the listener's broker, and the coordinator's groups beside them."""
+    """List the share groups of the listener's broker together with the coordinator's groups."""
     request = await beside.decode_passed(context.header, message)
     own = await serve_list(context, request)
     types = _lowered(request.types_filter)

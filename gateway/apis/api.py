@@ -65,7 +65,7 @@ class Api:
         object.__setattr__(self, "needs_capacity", self.asks_coordinator and self.parks is None)
 
     def passes(self, services: Services) -> bool:
-        """Whether brokers answer all requests of the API."""
+        """Return True if brokers answer all requests of the API."""
         return self.is_passed is not None and self.is_passed(services)
 
     async def decoded(self, header: RequestHeader, message: bytes) -> Any:

@@ -70,7 +70,9 @@ def _put(context: RequestContext, found: Any, in_force: Mapping[str, GroupConfig
 
 
 def _synonyms(config: GroupConfigValue) -> list[Fields]:
-    """The value in force and the default, which are one unless the coordinator was given another value."""
+    """Return the value in force and the default, which are the same unless the coordinator was given another
+    value.
+    """
     default = {"name": config.name, "value": _DEFAULTS[config.name], "source": _DEFAULT_CONFIG}
     if config.is_default:
         return [default]
@@ -101,7 +103,7 @@ async def screen_alterations(context: RequestContext, message: bytes) -> Screene
 
 
 def _first_of_coordinator(context: RequestContext, resource: Any) -> str | None:
-    """The first of the coordinator's settings that the resource names."""
+    """Return the first of the coordinator's settings that the resource names."""
     if resource.resource_type != _BROKER:
         return None
     return next((config.name for config in resource.configs if _is_coordinators(context, config.name)), None)

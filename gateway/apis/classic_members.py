@@ -107,8 +107,8 @@ def _join_fields(version: int, answer: JoinGroupResponse) -> Fields:
 
 
 async def _partitions_per_topic(context: RequestContext, protocols: Iterable[Any]) -> dict[str, int]:
-    """The numbers of partitions, by topic, of the topics that the coordinator may have to assign. A topic
-    that the client may not describe is treated like one that does not exist.
+    """Return the numbers of partitions, by topic, of the topics that the coordinator may have to assign. A
+    topic that the client may not describe is treated like one that does not exist.
     """
     topics: set[str] = set()
     for protocol in protocols:
@@ -127,8 +127,8 @@ async def _partitions_per_topic(context: RequestContext, protocols: Iterable[Any
 
 
 async def _topics(context: RequestContext, request: Any) -> TopicImages | None:
-    """The topics that the member subscribes to and those it owns partitions of, for a group of the consumer
-    protocol. Row MI2. Kafka does not check either whether the member may describe them.
+    """Return the topics that the member subscribes to and those it owns partitions of, for a group of the
+    consumer protocol. Row MI2. Kafka does not check either whether the member may describe them.
     """
     if not context.services.consumer_protocol or request.protocol_type != PROTOCOL_TYPE:
         return None
@@ -144,7 +144,7 @@ async def _topics(context: RequestContext, request: Any) -> TopicImages | None:
 
 
 def _named(metadata: Iterable[bytes]) -> set[str]:
-    """The topics that a member's protocols name."""
+    """Return the topics that a member's protocols name."""
     names: set[str] = set()
     for one in metadata:
         with suppress(ProtocolError):  # the coordinator decides about such a protocol
@@ -179,8 +179,8 @@ def serve_sync(context: RequestContext, request: Any) -> Fields | Deferred:
 
 
 def _sync_refused(context: RequestContext, request: Any) -> Fields:
-    """The error of a client that may not. A request without a protocol has its own error all the same, which
-    Kafka finds first.
+    """Return the response to a client without the right. A request without a protocol has an error of its
+    own, which Kafka finds first.
     """
     is_whole = request.protocol_type is not None and request.protocol_name is not None
     if context.version >= _FIRST_SYNC_WITH_PROTOCOL and not is_whole:

@@ -58,7 +58,7 @@ class FetchSessions:
                 del self._versions[next(iter(self._versions))]
 
     def may_continue(self, session_id: int, version: int) -> bool:
-        """Whether a request of the session may pass under this version of the ACLs."""
+        """Return True if a request of the session may pass under this version of the ACLs."""
         return self._versions.get(session_id) == version
 
 
@@ -106,11 +106,11 @@ class ShareSession:
 
     @property
     def is_begun(self) -> bool:
-        """Whether a member fetches here."""
+        """True if a member fetches here."""
         return self.member is not None
 
     def is_of(self, group_id: str, member_id: str) -> bool:
-        """Whether the session is this member's. The first one gets it."""
+        """Return True if the session is this member's. The first member to ask gets it."""
         if self.member is None:
             self.member = group_id, member_id
         return self.member == (group_id, member_id)
@@ -138,7 +138,7 @@ class ShareSession:
         return self._counted[1].watch(header, request)
 
     def end(self) -> None:
-        """The connection has ended."""
+        """Stop counting, because the connection has ended."""
         if self._counted is not None:
             deliveries, member = self._counted
             deliveries.close(member)
@@ -178,7 +178,7 @@ class PatternLooks:
         return (group_id, member_id) in self._patterns
 
     def pop(self, group_id: str, member_id: str) -> str | None:
-        """The pattern to look at for the member, None if it was asked for none. It is forgotten."""
+        """Remove and return the pattern that the member was asked for, or None if it was asked for none."""
         pattern = self._patterns.pop((group_id, member_id), None)
         if pattern is not None:
             self._chars -= len(group_id) + len(member_id) + len(pattern)
@@ -187,7 +187,7 @@ class PatternLooks:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """It ends with the connection, so nothing of it has to be expired."""
+    """The memory of one connection. It ends with the connection, so nothing of it has to be expired."""
 
     fetches: FetchSessions = field(default_factory=FetchSessions)
     shares: ShareSession = field(default_factory=ShareSession)
@@ -202,7 +202,7 @@ class SendingBackend(Backend, Protocol):
     """A backend that starts a request without a task of its own."""
 
     def send(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
-        """As `ask`, without waiting. Requests are sent in the order of the calls."""
+        """Send a request as `ask` does, without waiting. Requests are sent in the order of the calls."""
 
     def refuse(self, request: Request[R], error: RequestTooLarge) -> asyncio.Future[R]:
         """Return the response to a request that is too large, which is not sent."""
@@ -251,7 +251,9 @@ class Deferred(Struct, frozen=True):
 
 
 class FanOut(Protocol):
-    """What the items of one connection's requests cost: room at the coordinator, and the client's quota."""
+    """The accounting of the items of one connection's requests: capacity at the coordinator, and the client's
+    quota.
+    """
 
     def count(self, context: "RequestContext", items: int) -> None:
         """Count the items of a request for the metrics."""
@@ -268,7 +270,7 @@ class FanOut(Protocol):
         """Give a place back."""
 
     def acquired(self, context: "RequestContext") -> AbstractAsyncContextManager[None]:
-        """A place for a request that has none of its own, and its part of the quota."""
+        """Acquire capacity for a request that has none of its own, and take its part of the quota."""
 
 
 class RequestContext(Struct, frozen=True):
@@ -295,12 +297,12 @@ class RequestContext(Struct, frozen=True):
         return self.header.api_version
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """Whether the client may do this to the resource."""
+        """Return True if the client may do this to the resource."""
         authorizer = self.services.authorizer
         return authorizer is None or authorizer.may(self.principal, self.client_host, operation, kind, name)
 
     def to_group(self, group_id: str) -> Header:
-        """The header of a request to the coordinator."""
+        """Return the header of a request to the coordinator."""
         return self.services.backend.header(
             group_id, self.version, self.header.client_id or "", self.client_host, self.principal
         )
@@ -313,17 +315,17 @@ class RequestContext(Struct, frozen=True):
         return self.services.backend.send(request, timeout_ms)
 
     def slices(self) -> Slices:
-        """For work that may be long."""
+        """Return new slices for work that may be long."""
         return Slices(self.services.turns)
 
     async def listener(self, node_id: int) -> Address:
-        """The gateway's listener for this broker, perhaps another gateway's."""
+        """Return the gateway's listener for this broker, perhaps another gateway's."""
         port = await self.services.listener_port(node_id)
         return self.services.advertised(node_id, port) or Address(self.host, port)
 
     def coordinator_of(self, group_id: str, id_hash: int | None = None) -> int | None:
-        """The id of the broker whose listener serves this group, None if no broker is known. `id_hash` is
-        that of `kafka_why.partitioner`, where it is known.
+        """Return the id of the broker whose listener serves this group, None if no broker is known. `id_hash`
+        is that of `kafka_why.partitioner`, where it is known.
 
         Any listener would do for the coordinator's groups. But a client that lists groups sends ListGroups to
         every broker and merges the responses, so each group must belong to exactly one broker. A share group

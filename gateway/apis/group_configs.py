@@ -49,7 +49,7 @@ _COORDINATORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What of a resource GROUP is for the coordinator, and what is for the brokers. With `brokers_first` the
+    """The parts of a resource GROUP: the coordinator's own, and that of the brokers. With `brokers_first` the
     coordinator only checks its part before the brokers have taken theirs.
     """
 
@@ -59,14 +59,14 @@ class Parts:
 
 
 def brokers_show(coordinators: Coordinators, name: str) -> bool:
-    """Whether the value of this setting of a group is the brokers'."""
+    """Return True if the value of this setting of a group is the brokers'."""
     is_ours = coordinators is Coordinators.OURS and name in _READ_BY_COORDINATOR
     return coordinators is not Coordinators.OFF and name.startswith(_SHARE_PREFIXES) and not is_ours
 
 
 def is_coordinators(coordinators: Coordinators, name: str) -> bool:
-    """Whether this setting of a broker, which begins with `group.share.`, is the coordinator's (rows SN1 to
-    SN5).
+    """Return True if this setting of a broker, which begins with `group.share.`, is the coordinator's (rows
+    SN1 to SN5).
     """
     return coordinators is Coordinators.OURS and name in _COORDINATORS
 
@@ -201,7 +201,7 @@ async def _join(
 async def _store(
     answer: Answer, context: RequestContext, asked: "_Asked", checked: Sequence[Any], response: Any
 ) -> None:
-    """The brokers have answered: have the coordinator keep its part of what they have taken."""
+    """Have the coordinator store its part of the changes that the brokers have accepted."""
     answered = {one.resource_name: one for one in response.responses if one.resource_type == _GROUP}
     taken = [
         own for own in checked if own.resource_name in answered and not answered[own.resource_name].error_code
@@ -266,8 +266,8 @@ def _described(request: Any, config: GroupConfigValue) -> Fields:
 
 
 def _synonyms(config: GroupConfigValue) -> list[Fields]:
-    """The values of a setting by where they come from, the one in force first. The coordinator's own settings
-    are to a client those of a broker's file.
+    """Return the values of a setting with their sources, the one in force first. To a client, the
+    coordinator's own settings come from a broker's file.
     """
     broker, default = _BROKERS_NAMES.get(config.name, f"group.{config.name}"), _KAFKAS_DEFAULTS[config.name]
     of_coordinator = config.value if config.is_default else config.without_own

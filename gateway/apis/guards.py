@@ -20,37 +20,37 @@ GROUP_REFUSED = {"error_code": GatewayError.GROUP_AUTHORIZATION_FAILED}
 
 
 def may_read_group(context: RequestContext, group_id: str) -> bool:
-    """For members, and for commits."""
+    """Return True if the client may be a member of the group, and commit offsets."""
     return context.may(Operation.READ, ResourceType.GROUP, group_id)
 
 
 def may_describe_group(context: RequestContext, group_id: str) -> bool:
-    """To find its coordinator, to see it and its offsets."""
+    """Return True if the client may find the group's coordinator, and see the group and its offsets."""
     return context.may(Operation.DESCRIBE, ResourceType.GROUP, group_id)
 
 
 def may_delete_group(context: RequestContext, group_id: str) -> bool:
-    """To delete it or some of its offsets."""
+    """Return True if the client may delete the group or some of its offsets."""
     return context.may(Operation.DELETE, ResourceType.GROUP, group_id)
 
 
 def may_read_topic(context: RequestContext, topic: str) -> bool:
-    """To commit and to delete offsets."""
+    """Return True if the client may commit and delete offsets of the topic."""
     return context.may(Operation.READ, ResourceType.TOPIC, topic)
 
 
 def may_describe_topic(context: RequestContext, topic: str) -> bool:
-    """To see offsets."""
+    """Return True if the client may see offsets of the topic."""
     return context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic)
 
 
 def described_topics(context: RequestContext, topics: Iterable[str]) -> list[str]:
-    """The topics among these that the client may describe."""
+    """Return the topics among these that the client may describe."""
     return [topic for topic in topics if may_describe_topic(context, topic)]
 
 
 def group_operations(context: RequestContext, group_id: str) -> frozenset[Operation]:
-    """The operations on the group that the client may do (`include_authorized_operations`)."""
+    """Return the operations on the group that the client may do (`include_authorized_operations`)."""
     authorizer = context.services.authorizer
     if authorizer is None:
         return SUPPORTED[ResourceType.GROUP]
@@ -58,8 +58,8 @@ def group_operations(context: RequestContext, group_id: str) -> frozenset[Operat
 
 
 def transaction_error(context: RequestContext, transactional_id: str, group_id: str) -> GatewayError | None:
-    """The error of AddOffsetsToTxn and TxnOffsetCommit as a whole: WRITE on the transactional id, READ on the
-    group. Each topic of TxnOffsetCommit needs READ, too.
+    """Return the error of AddOffsetsToTxn and TxnOffsetCommit as a whole: WRITE on the transactional id, READ
+    on the group. Each topic of TxnOffsetCommit needs READ, too.
     """
     if not context.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
         return GatewayError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -83,7 +83,7 @@ TopicKey = str | UUID
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """How to check an API with one list of resources. The fields are the list's names in the request and in
+    """The check of an API with one list of resources. The fields are the list's names in the request and in
     the response. `error` is the error of an entry, None if the client may do what it asks. `refused` returns
     the response's entry for a refused one.
     """
@@ -117,7 +117,7 @@ class Entries:
 
 
 def may_on_cluster(context: RequestContext, operation: Operation) -> bool:
-    """Whether the client may do this to the cluster."""
+    """Return True if the client may do this to the cluster."""
     return context.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
@@ -127,8 +127,9 @@ async def topic_errors(
     operation: Operation,
     age_max_s: float = TOPIC_AGE_MAX_S,
 ) -> Mapping[TopicKey, GatewayError]:
-    """The errors of the topics that the client may not use, by name or id. An id without a known topic is one
-    of them, because nothing tells which ACLs are about it. `age_max_s`: of the metadata. Raises UpstreamLost.
+    """Return the errors of the topics that the client may not use, by name or id. An id without a known topic
+    is one of them, because nothing tells which ACLs are about it. `age_max_s`: of the metadata. Raises
+    UpstreamLost.
     """
     wanted = set(topics)
     ids = [key for key in wanted if isinstance(key, UUID)]

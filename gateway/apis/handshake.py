@@ -69,8 +69,8 @@ def add_group_version(response: Any, version: int) -> None:
 
 
 def is_valid(request: Any, version: int) -> bool:
-    """Whether the client's software has a name and a version, and the request has both of the server's ids or
-    none (ApiVersionsRequest.isValid). A broker compares these ids with its own once the client has
+    """Return True if the client's software has a name and a version, and the request has both of the server's
+    ids or none (ApiVersionsRequest.isValid). A broker compares these ids with its own once the client has
     authenticated (KIP-1242).
     """
     if version < _FIRST_WITH_SOFTWARE:
@@ -84,8 +84,8 @@ def is_valid(request: Any, version: int) -> bool:
 
 
 def is_refusal(response: bytes) -> bool:
-    """Whether the broker's response has an error and no versions. Such a response passes unchanged, because
-    its encoding depends on the error.
+    """Return True if the broker's response has an error and no versions. Such a response passes unchanged,
+    because its encoding depends on the error.
     """
     return response[_ERROR_CODE] != b"\0\0"
 
@@ -95,7 +95,7 @@ def _shown(features: list[Any] | None, hidden: frozenset[str]) -> list[Any]:
 
 
 def unsupported(versions: range) -> Fields:
-    """The response, in version 0, to an unknown version: it names ApiVersions alone (KIP-511)."""
+    """Return the response, in version 0, to an unknown version: it names ApiVersions alone (KIP-511)."""
     only = {"api_key": ApiKey.ApiVersions, "min_version": versions.start, "max_version": versions.stop - 1}
     return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": [only]}
 

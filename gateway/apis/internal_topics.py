@@ -37,9 +37,9 @@ _ERROR: Fields = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """How to screen an API that names topics in one list. The fields are the list's names in the
-    request and in the response. `topic` returns an entry's topic, None if the entry is not about one.
-    `refused` returns the response's entry for a refused one.
+    """The screen of an API that names topics in one list. The fields are the list's names in the request and
+    in the response. `topic` returns an entry's topic, None if the entry is not about one. `refused` returns
+    the response's entry for a refused one.
     """
 
     request_field: str
@@ -48,7 +48,7 @@ class _Named:
     refused: Callable[[Any], Fields]
 
     async def screen(self, context: RequestContext, message: bytes) -> Screened | None:
-        """See `gateway.apis.api.Passed`. Raises ProtocolError, UpstreamLost."""
+        """Take entries about internal topics out of a request. Raises ProtocolError, UpstreamLost."""
         if not context.services.internal_topics.names:
             return None
         header = context.header
@@ -67,7 +67,7 @@ class _Named:
 
 
 def _whole(refused: Callable[[Any, frozenset[str]], Fields | None]) -> Screen:
-    """How to screen an API that does all of a request or nothing."""
+    """Return the screen of an API that does all of a request or nothing."""
 
     async def screen(context: RequestContext, message: bytes) -> Screened | None:
         internal = context.services.internal_topics.names
@@ -93,7 +93,7 @@ async def rewrite_topic_partitions(context: RequestContext, response: Any) -> No
 
 
 async def _internal(context: RequestContext, topics: Iterable[str | UUID]) -> set[str | UUID]:
-    """The internal topics among these, which are named by name or id."""
+    """Return the internal topics among these names and ids."""
     own, wanted = context.services.internal_topics, set(topics)
     by_id = any(isinstance(topic, UUID) for topic in wanted)
     return wanted & (own.names | await own.ids(context.services.cluster) if by_id else own.names)
@@ -114,7 +114,7 @@ def _refused_produce(topic: Any) -> Fields:
 
 
 def _own_key(topic: Any) -> Fields:
-    """The topic's name or id, whichever the client gave."""
+    """Return the topic's name or id, whichever the client gave."""
     return {"name": topic.name} if topic.name else {"topic_id": topic.topic_id, "name": None}
 
 
@@ -207,7 +207,7 @@ def _any_named(internal: frozenset[str], *several: Iterable[Any]) -> bool:
 
 
 def _not_done(partitions: Sequence[int], is_internal: bool, field: str) -> list[Fields]:
-    """The errors of a request's partitions, refused because of their own topic or of another one."""
+    """Return the errors of a request's partitions, refused because of their own topic or of another one."""
     refused, other = GatewayError.TOPIC_AUTHORIZATION_FAILED, GatewayError.OPERATION_NOT_ATTEMPTED
     return [{"partition_index": p, field: refused if is_internal else other} for p in partitions]
 

@@ -56,7 +56,7 @@ log = structlog.get_logger()
 
 
 class _Facts(Struct, frozen=True):
-    """What the gateway adds to a heartbeat: fields of `ConsumerGroupHeartbeat`."""
+    """The metadata that the gateway adds to a heartbeat: fields of `ConsumerGroupHeartbeat`."""
 
     topics: TopicImages | None = None
     regex: RegexResolution | None = None
@@ -90,8 +90,8 @@ async def serve_consumer_heartbeat(context: RequestContext, request: Any) -> Fie
 async def _look(
     context: RequestContext, pattern: str, topics: TopicImages | None
 ) -> dict[str, RegexResolution] | UnsetType:
-    """What the pattern matches now, by the pattern, where the request can carry it beside `topics`. A
-    heartbeat without it is asked for it again.
+    """Resolve a pattern that the coordinator asked for. Return the resolution by the pattern, or UNSET if the
+    request cannot carry it beside `topics`: then the coordinator asks again.
     """
     found = await resolution_of(context, pattern, is_look=True)
     if found is None:
@@ -103,7 +103,7 @@ async def _look(
 
 
 def consumer_heartbeat_at_once(context: RequestContext, request: Any) -> Fields | Deferred | None:
-    """As `serve_consumer_heartbeat`, None if the request is about topics: most heartbeats are not."""
+    """Answer as `serve_consumer_heartbeat` does. Return None if the request is about topics; most are not."""
     if request.subscribed_topic_names is not None or request.subscribed_topic_regex:
         return None
     if context.remembered.looks and context.remembered.looks.is_asked(request.group_id, request.member_id):
@@ -180,7 +180,7 @@ async def serve_share_heartbeat(context: RequestContext, request: Any) -> Fields
 
 
 def share_heartbeat_at_once(context: RequestContext, request: Any) -> Fields | Deferred | None:
-    """As `serve_share_heartbeat`, None if the request is about topics: most heartbeats are not."""
+    """Answer as `serve_share_heartbeat` does. Return None if the request is about topics; most are not."""
     if request.subscribed_topic_names is not None:
         return None
     return _share_refused(context, request) or _send_share(context, request, None)
@@ -233,12 +233,12 @@ _TOO_MUCH = {
 
 
 def _may_describe_all(context: RequestContext, names: Iterable[str] | None) -> bool:
-    """Whether the client may describe each topic that a member subscribes to (rows HB3, SH4)."""
+    """Return True if the client may describe each topic that a member subscribes to (rows HB3, SH4)."""
     return all(may_describe_topic(context, name) for name in names or ())
 
 
 def _heartbeat_fields(answer: ConsumerGroupHeartbeatResponse | ShareGroupHeartbeatResponse) -> Fields:
-    """The response to a heartbeat."""
+    """Return the response to a heartbeat."""
     return {
         "error_code": answer.error_code,
         "error_message": answer.error_message,
@@ -278,7 +278,9 @@ class _Description:
     async def _fields(
         self, context: RequestContext, response: Awaitable[_Described], *, with_operations: bool
     ) -> Fields:
-        """The part of the response about a group, made in slices, because a group may have many members."""
+        """Return the part of the response about a group. It is built in slices, because a group may have many
+        members.
+        """
         answer, slices = await response, context.slices()
         group_id = answer.group_id
         named = await slices.each(_topic_names, answer.members)

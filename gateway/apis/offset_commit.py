@@ -82,7 +82,7 @@ class Valid:
             self.committed.append(CommittedTopic(named.topic.name, committed, named.topic.topic_id))
 
     def fields(self, answer: Answer) -> Fields:
-        """The errors of all partitions."""
+        """Add the coordinator's answer, and return the errors of all partitions."""
         at_once(self._merge(answer))
         return self.all_fields(answer)
 
@@ -93,11 +93,11 @@ class Valid:
         return answered
 
     def all_fields(self, answer: Answer) -> Fields:
-        """The errors of all partitions, after `merged`."""
+        """Return the errors of all partitions, after `merged`."""
         return {"topics": self.outcomes.fields()}
 
     async def refused(self, slices: Slices, error: Codes) -> Fields:
-        """The same error for all partitions that have none."""
+        """Return the same error for all partitions that have none."""
         await slices.run(_refuse(self.outcomes, self.topics, error))
         return {"topics": self.outcomes.fields()}
 
@@ -113,14 +113,14 @@ class Valid:
 
 
 def refused_at_once(request: Any, error: Codes, *, by_id: bool) -> Fields:
-    """The same error for all partitions of a request."""
+    """Return the same error for all partitions of a request."""
     outcomes = Outcomes()
     at_once(_refuse(outcomes, _requested(request, by_id=by_id), error))
     return {"topics": outcomes.fields()}
 
 
 async def refused(context: RequestContext, request: Any, error: Codes, *, by_id: bool) -> Fields:
-    """As `refused_at_once`, in slices."""
+    """Return what `refused_at_once` does, built in slices."""
     outcomes = Outcomes()
     await context.slices().run(_refuse(outcomes, _requested(request, by_id=by_id), error))
     return {"topics": outcomes.fields()}
@@ -166,7 +166,9 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
 
 
 def serve_commit_at_once(context: RequestContext, request: Any) -> Fields | Deferred | None:
-    """As `serve_commit` for a small request, None if topics have to be looked up at a broker."""
+    """Answer a small request as `serve_commit` does, or return None if topics have to be looked up at a
+    broker.
+    """
     by_id = _is_by_id(context)
     if not may_read_group(context, request.group_id):
         return refused_at_once(request, GatewayError.GROUP_AUTHORIZATION_FAILED, by_id=by_id)
@@ -199,7 +201,7 @@ def _commit(context: RequestContext, request: Any, valid: Valid) -> Future[Offse
 
 
 def _error_code(answer: OffsetCommitResponse) -> int:
-    """A refused commit has the same error for all partitions."""
+    """Return the error of a commit. If it is refused, all partitions have the same error."""
     if not answer.error_code and answer.topics:
         return answer.topics[0].partitions[0].error_code
     return answer.error_code

@@ -160,7 +160,7 @@ async def _fetched(
 async def _all(
     context: RequestContext, slices: Slices, topics: Sequence[FetchedTopic], *, by_id: bool
 ) -> dict[str, Any]:
-    """All offsets of the group, except those of topics deleted and created again since the commit."""
+    """Return all offsets of the group, except those of topics deleted and created again since the commit."""
     try:
         ids = await ids_of(context, (topic.name for topic in topics))
     except UpstreamLost:
@@ -177,13 +177,17 @@ async def _all(
 
 
 def _of_id(topic: FetchedTopic, topic_id: UUID | None) -> FetchedTopic:
-    """The topic with only the partitions whose offset may belong to `topic_id`. An unknown id matches any."""
+    """Return the topic with only the partitions whose offset may belong to `topic_id`. An unknown id matches
+    any.
+    """
     partitions = [p for p in topic.partitions if topic_id is None or p.topic_id in (None, topic_id)]
     return FetchedTopic(topic.name, partitions)
 
 
 async def _wanted(slices: Slices, part: _Part) -> list[TopicPartitions] | None:
-    """The partitions to request from the coordinator, None for all. Ids without a topic are skipped."""
+    """Return the partitions to request from the coordinator, or None for all. Ids without a topic are
+    skipped.
+    """
     if part.topics is None:
         return None
     if part.found is None:
@@ -204,7 +208,7 @@ async def _wanted(slices: Slices, part: _Part) -> list[TopicPartitions] | None:
 async def _by_request(
     slices: Slices, wanted: Sequence[Any], found: Sequence[NamedTopic], fetched: Sequence[FetchedTopic]
 ) -> list[dict[str, Any]]:
-    """The topics in the request's order, under its names or ids. Unknown partitions have an error."""
+    """Return the topics in the request's order, with its ids. Unknown partitions have an error."""
     answers = iter(fetched)
     topics = []
     for known, topic in zip(found, wanted, strict=True):
@@ -231,8 +235,8 @@ def _nothing(error: Codes, partition: int) -> dict[str, Any]:
 
 
 def _failed(error: Codes) -> dict[str, Any]:
-    """The errors of a group whose coordinator did not answer: COORDINATOR_LOAD_IN_PROGRESS, which makes every
-    client retry.
+    """Return the errors of a group whose coordinator did not answer: COORDINATOR_LOAD_IN_PROGRESS, which
+    makes every client retry.
 
     Clients of OffsetFetch do not expect COORDINATOR_NOT_AVAILABLE. After NOT_COORDINATOR librdkafka looks for
     the coordinator but never repeats the request (`rd_kafka_assignment_apply_offsets`), so it would consume
@@ -244,7 +248,7 @@ def _failed(error: Codes) -> dict[str, Any]:
 
 
 def _refused(topics: Sequence[Any], error: Codes, *, by_id: bool = False) -> list[dict[str, Any]]:
-    """The same error for all partitions."""
+    """Return the same error for all partitions."""
     return [
         {
             **({"topic_id": topic.topic_id} if by_id else {"name": topic.name}),

@@ -90,7 +90,7 @@ async def guard_cluster(context: RequestContext, message: bytes) -> Screened | N
 
 
 async def _undescribed(context: RequestContext, topics: list[Any]) -> set[str]:
-    """The names that the client may not describe."""
+    """Return the names that the client may not describe."""
     names = list({topic.name for topic in topics if topic.name})
     may = partial(context.may, Operation.DESCRIBE, ResourceType.TOPIC)
     shown = await context.slices().each(may, names)
@@ -98,7 +98,9 @@ async def _undescribed(context: RequestContext, topics: list[Any]) -> set[str]:
 
 
 async def _uncreatable(context: RequestContext, request: Any) -> set[str]:
-    """The names that the broker would create, and the client may not. Later versions have a flag for that."""
+    """Return the names that the broker would create and the client may not. Later versions have a flag for
+    that.
+    """
     if context.version >= _FIRST_WITH_CREATION_FLAG or _may_create(context, request):
         return set()
     names = {topic.name for topic in request.topics if not _may_create_topic(context, topic.name)}
@@ -106,7 +108,7 @@ async def _uncreatable(context: RequestContext, request: Any) -> set[str]:
 
 
 def _may_create(context: RequestContext, request: Any) -> bool:
-    """Whether the client may create all topics of the request."""
+    """Return True if the client may create all topics of the request."""
     if context.may(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
         return True
     return all(_may_create_topic(context, topic.name) for topic in request.topics if topic.name)
@@ -117,8 +119,9 @@ def _may_create_topic(context: RequestContext, name: str) -> bool:
 
 
 def _shown(context: RequestContext, request: Any, topic: Any, *, is_of_all: bool) -> Any | None:
-    """The topic as the client may see it, with its own operations in place of the gateway's. None if it may
-    not, or the topic with an error if it has named it. One that it named by id loses its name.
+    """Return the topic as the client may see it, with the client's operations in place of the gateway's. If
+    the client may not see it, return None, or the topic with an error if the client has named it. A topic
+    that it named by id loses its name.
     """
     if topic.name and not context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
         if is_of_all:
@@ -135,7 +138,7 @@ def _shown(context: RequestContext, request: Any, topic: Any, *, is_of_all: bool
 
 
 def _cluster_operations(context: RequestContext) -> frozenset[Operation]:
-    """None of them for a client that may not describe the cluster, as in Kafka."""
+    """Return the client's operations on the cluster: none if it may not describe the cluster, as in Kafka."""
     authorizer = context.services.authorizer
     if authorizer is None or not context.may(Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
         return frozenset()
@@ -227,7 +230,9 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
 
 
 def _is_of_replica(request: Any) -> bool:
-    """Whether a Fetch is a follower's. From version 15 on its id is in `replica_state`, which is tagged."""
+    """Return True if a Fetch is a follower's. From version 15 on its id is in `replica_state`, which is
+    tagged.
+    """
     state = request.replica_state
     return request.replica_id >= 0 or (state is not None and state.replica_id >= 0)
 
@@ -274,7 +279,7 @@ _TOPIC, _TRANSACTION = ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
 
 
 def on_transaction(context: RequestContext, transactional_id: str) -> GatewayError | None:
-    """The error of a client that may not describe the transaction."""
+    """Return the error of a client that may not describe the transaction."""
     may = context.may(Operation.DESCRIBE, _TRANSACTION, transactional_id)
     return None if may else ERRORS[_TRANSACTION]
 

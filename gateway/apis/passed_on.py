@@ -61,7 +61,7 @@ async def guard(api: Passed | None, context: RequestContext, message: bytes) -> 
 def _on_topic(
     operation: Operation, name: str = "name"
 ) -> Callable[[RequestContext, Any], GatewayError | None]:
-    """The check of an entry that names a topic in this field."""
+    """Return the check of an entry that names a topic in this field."""
 
     def error(context: RequestContext, entry: Any) -> GatewayError | None:
         return None if context.may(operation, _TOPIC, getattr(entry, name)) else ERRORS[_TOPIC]
@@ -169,7 +169,7 @@ async def _guard_deletion(context: RequestContext, message: bytes) -> Screened |
 
 
 def _on_cluster(operation: Operation, refused: Callable[[Any], Fields]) -> Screen:
-    """The check of a request about the cluster, with the response of one that is refused."""
+    """Return the check of a request about the cluster, with the response of one that is refused."""
 
     async def guard_request(context: RequestContext, message: bytes) -> Screened | None:
         request = await beside.decode_passed(context.header, message)

@@ -28,7 +28,7 @@ class Screened:
 
     @property
     def changes_response(self) -> bool:
-        """Whether the broker's response has to be decoded for `complete`."""
+        """True if the broker's response has to be decoded for `complete`."""
         return bool(self.refused) or self.change is not None or self.answer is not None
 
     def see(self, response: bytes) -> None:
@@ -55,7 +55,7 @@ class Screened:
 
 
 def both(first: Screened, second: Screened) -> Screened:
-    """One screening after another one, of what remained of it."""
+    """Join two screenings, of which the second screened what remained after the first."""
     lists = {*first.refused, *second.refused}
     changes = [one.change for one in (first, second) if one.change is not None]
     return Screened(
@@ -74,7 +74,7 @@ def _entries(screened: Screened, name: str) -> Sequence[Fields]:
 
 
 def in_turn(changes: Sequence[Change]) -> Change:
-    """All these changes, one after the other."""
+    """Return a change that makes all of these, one after the other."""
 
     async def change(response: Any) -> None:
         for one in changes:

@@ -172,7 +172,7 @@ async def fill_in(context: RequestContext, message: bytes) -> Screened | None:
 
 
 def _filled(header: RequestHeader, message: bytes, request: Any, filled: Mapping[str, Fields]) -> bytes:
-    """The request with what the groups have."""
+    """Encode the request with the partitions of its groups."""
     for group in request.groups:
         if group.topics is None:
             group.topics = []
@@ -240,7 +240,7 @@ DELETE_API = Api(
 
 
 def are_offered(services: Services) -> bool:
-    """Whether clients may use share groups, whoever coordinates them."""
+    """Return True if clients may use share groups, whoever coordinates them."""
     return not services.share_groups.are_off
 
 

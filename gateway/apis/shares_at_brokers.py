@@ -57,7 +57,7 @@ HIDDEN = "The group has described topic(s) that the client is not authorized to 
 
 
 def are_at_brokers(services: Services) -> bool:
-    """Whether the brokers' own coordinators have the share groups."""
+    """Return True if the brokers' own coordinators have the share groups."""
     return services.share_groups.are_at_brokers
 
 
@@ -75,7 +75,7 @@ _ERROR_CODE = slice(9, 11)  # of a ShareGroupHeartbeat's response: after its hea
 
 
 async def _watch_heartbeat(context: RequestContext, message: bytes) -> Screened | None:
-    """A broker that is not the coordinator says so to members first."""
+    """Forget who coordinates share groups when a broker answers that it is not the coordinator."""
 
     def saw(response: bytes) -> None:
         if int.from_bytes(response[_ERROR_CODE]) == GatewayError.NOT_COORDINATOR:
@@ -149,7 +149,7 @@ def _deny(topic: Any) -> None:
 
 
 def _guard_change(may: Callable[[RequestContext, str], bool], refused: Callable[[Any], Fields]) -> Screen:
-    """The check of a change of offsets: an operation on the group, READ on each topic."""
+    """Return the check of a change of offsets: an operation on the group, READ on each topic."""
     topics = Entries(
         "topics",
         "responses",
@@ -167,13 +167,13 @@ def _guard_change(may: Callable[[RequestContext, str], bool], refused: Callable[
 
 
 def denied_partitions(topic: Any) -> Fields:
-    """The part of a response to AlterShareGroupOffsets for a topic that the client may not read."""
+    """Return the part of a response to AlterShareGroupOffsets for a topic that the client may not read."""
     partitions = [{"partition_index": p.partition_index, **_DENIED} for p in topic.partitions]
     return {"topic_name": topic.topic_name, "partitions": partitions}
 
 
 def denied_topic(topic: Any) -> Fields:
-    """The same for DeleteShareGroupOffsets."""
+    """Return the part of a response to DeleteShareGroupOffsets for a topic that the client may not read."""
     return {"topic_name": topic.topic_name, **_DENIED}
 
 
@@ -273,7 +273,7 @@ async def _without(context: RequestContext, message: bytes, request: Any, errors
 
 
 async def rewrite_fetch(context: RequestContext, response: Any) -> None:
-    """The addresses of leaders that moved, and a broker's failure: see the beginning of this file."""
+    """Replace the addresses of leaders that moved. End the session after a broker's failure (see above)."""
     if response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
         response.error_code = GatewayError.SHARE_SESSION_NOT_FOUND
         context.remembered.shares.is_doubted = True
@@ -281,7 +281,7 @@ async def rewrite_fetch(context: RequestContext, response: Any) -> None:
 
 
 def is_fetch_rewritten(version: int, response: bytes) -> bool:
-    """Whether `rewrite_fetch` changes a response."""
+    """Return True if `rewrite_fetch` changes a response."""
     failed = error_of(response) == ErrorCode.UNKNOWN_SERVER_ERROR
     return failed or addresses.carries_endpoints(ApiKey.ShareFetch, 0)(version, response)
 
@@ -291,7 +291,7 @@ def _begins(context: RequestContext, request: Any) -> bool:
 
 
 def _continues(context: RequestContext, request: Any) -> bool:
-    """Whether all topics of the session are fetched, not only those that the request names."""
+    """Return True if all topics of the session are fetched, not only those that the request names."""
     if context.header.api_key != ApiKey.ShareFetch:
         return False
     return request.share_session_epoch not in (_INITIAL_EPOCH, _FINAL_EPOCH)
@@ -306,7 +306,7 @@ async def _gone(context: RequestContext, request: Any) -> _Errors:
 def _refused(
     topics: Iterable[Any], errors: _Errors, entry: Callable[[Any, GatewayError], Fields]
 ) -> list[Fields]:
-    """The entries of a response for the topics that are taken out of a request."""
+    """Return the entries of a response for the topics that are taken out of a request."""
     return [
         {
             "topic_id": topic.topic_id,

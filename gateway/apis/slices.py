@@ -45,7 +45,7 @@ class Slices:
             await self.rest()
 
     async def each(self, work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-        """The result of `work` for each item."""
+        """Return the result of `work` for each item."""
         results: list[R] = []
         for some in batches(items):
             results += map(work, some)
@@ -53,7 +53,7 @@ class Slices:
         return results
 
     async def kept(self, is_kept: Callable[[T], bool], items: Sequence[T]) -> list[T]:
-        """The items for which this is true, in their order."""
+        """Return the items for which `is_kept` returns true, in their order."""
         return list(compress(items, await self.each(is_kept, items)))
 
 
@@ -64,7 +64,7 @@ def at_once(steps: Steps) -> None:
 
 
 def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """The items in parts that a step may have."""
+    """Yield the items in batches that are small enough for one step."""
     if len(items) <= _BATCH:
         yield items
         return

@@ -24,7 +24,7 @@ _COMPRESSION_TYPES = frozenset(CompressionType)
 
 
 async def get_subscriptions(context: RequestContext, request: Any) -> Fields:
-    """The subscription of this client, with a new id for the client if it has none."""
+    """Return the subscription of this client, with a new id for the client if it has none."""
     telemetry = _telemetry(context)
     error = context.remembered.pushes.take_get(_now_s(), telemetry.interval_s)
     if error:

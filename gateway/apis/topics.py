@@ -62,7 +62,7 @@ class NamedTopic(Struct, frozen=True):
         return GatewayError.UNKNOWN_TOPIC_ID if is_unknown_id else GatewayError.UNKNOWN_TOPIC_OR_PARTITION
 
     def has(self, partition: int) -> bool:
-        """Whether the topic has this partition."""
+        """Return True if the topic has this partition."""
         return self.topic is not None and 0 <= partition < self.topic.partitions
 
 
@@ -85,7 +85,7 @@ async def look_up(
 def look_up_at_once(
     context: RequestContext, topics: Iterable[Any], needs: Operation, *, by_id: bool
 ) -> list[NamedTopic] | None:
-    """As `look_up`, None if that has to ask a broker."""
+    """Return what `look_up` does, or None if that has to ask a broker."""
     cluster, requested = context.services.cluster, list(topics)
     cached: Callable[[Iterable[Any], float], Any] = (
         cluster.cached_topics_by_id if by_id else cluster.cached_topics
@@ -111,7 +111,7 @@ def _named_topic(found: Mapping[Any, ClusterTopic], by_id: bool, topic: Any) -> 
 
 
 async def ids_of(context: RequestContext, names: Iterable[str]) -> Mapping[str, UUID]:
-    """The ids of the existing topics among these. Raises UpstreamLost."""
+    """Return the ids of the existing topics among these. Raises UpstreamLost."""
     found = await context.services.cluster.topics(names, OFFSETS_AGE_MAX_S)
     return {name: topic.topic_id for name, topic in found.items() if topic.topic_id is not None}
 
@@ -149,7 +149,7 @@ class Outcomes:
                 yield
 
     def fields(self) -> list[dict[str, Any]]:
-        """The topics of a response."""
+        """Return the topics of a response."""
         return self._topics
 
     def _begin(self, requested: NamedTopic, partitions: list[dict[str, Any]]) -> None:
@@ -180,8 +180,8 @@ _under_way: set[asyncio.Task[Any]] = set()
 
 
 async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImages | None:
-    """The ids and numbers of partitions of the topics with these names, None for a name without a topic. A
-    name of which the brokers said neither is left out. Returns None if no broker answered.
+    """Return the ids and numbers of partitions of the topics with these names, None for a name without a
+    topic. A name of which the brokers said neither is left out. Returns None if no broker answered.
     """
     wanted = list(names)
     if not wanted:
@@ -196,10 +196,10 @@ async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImage
 async def resolution_of(
     context: RequestContext, pattern: str, *, is_look: bool = False
 ) -> RegexResolution | None:
-    """The topics that the pattern matches, or why it is none of RE2. Internal topics are left out, as clients
-    see them, and those that the client may not DESCRIBE. Returns None if no broker answered, or if the
-    pattern had to wait too long for other patterns. With `is_look` the coordinator asked for it, because the
-    topics have changed: they are read anew.
+    """Return the topics that the pattern matches, or why it is none of RE2. Internal topics are left out, as
+    clients see them, and those that the client may not DESCRIBE. Returns None if no broker answered, or if
+    the pattern had to wait too long for other patterns. With `is_look` the coordinator asked for it, because
+    the topics have changed: they are read anew.
     """
     age_max_s = NAMED_AGE_MAX_S if is_look else ALL_AGE_MAX_S
     known = await _in_time(context, context.services.cluster.all_topics(age_max_s))
@@ -224,7 +224,7 @@ async def resolution_of(
 
 
 def _resolved(pattern: str, known: AllTopics, own: frozenset[str]) -> tuple[RegexResolution, str]:
-    """What the pattern matches, and the digest of it. It runs beside the event loop."""
+    """Return the topics that the pattern matches, and their digest. It runs in a worker thread."""
     images = {name: image for name, topic in known.topics.items() if (image := _image(topic)) is not None}
     internal = own.union(name for name, topic in known.topics.items() if topic.is_internal)
     resolved = resolve(pattern, images, known.at_ms, internal)
@@ -234,9 +234,9 @@ def _resolved(pattern: str, known: AllTopics, own: frozenset[str]) -> tuple[Rege
 async def _described(
     context: RequestContext, authorizer: Authorizer, topics: Iterable[str]
 ) -> list[str] | None:
-    """The topics among these that the client may DESCRIBE, by one state of the ACLs. None if they changed
-    meanwhile, or if there was no time for all topics. One pattern is decided at a time, so that the turns of
-    others do not wait for those of many patterns.
+    """Return the topics among these that the client may DESCRIBE, by one state of the ACLs. None if they
+    changed meanwhile, or if there was no time for all topics. One pattern is decided at a time, so that the
+    turns of others do not wait for those of many patterns.
     """
     timeout_s, described = context.services.cluster.limits.topics_look_up_s, list[str]()
     try:
@@ -258,19 +258,19 @@ async def _described(
 
 
 def is_too_much(*topics: Iterable[str] | None) -> bool:
-    """Whether a request could not carry what is known of all these topics."""
+    """Return True if a request could not carry what is known of all these topics."""
     known = (name for names in topics if names is not None for name in names)
     return sum(len(name) + _IMAGE_BYTES for name in known) > FACTS_MAX_BYTES
 
 
 def _image(topic: ClusterTopic) -> TopicImage | None:
-    """None where the broker is too old for topic ids."""
+    """Return the id and partition count of a topic, or None if the broker is too old for topic ids."""
     return None if topic.topic_id is None else TopicImage(topic.topic_id, topic.partitions)
 
 
 async def _in_time(context: RequestContext, looking: Coroutine[Any, Any, T]) -> T | None:
-    """The outcome of a look at the brokers, None if there is none in time. A look that takes longer goes on,
-    because others may wait for the same.
+    """Return the result of a query of the brokers, or None if it does not come in time. A query that takes
+    longer continues, because others may wait for the same.
 
     While brokers hang, only the first requests wait: a look that has to wait for one that already took the
     time is not waited for.

@@ -111,9 +111,9 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
 async def _open_position(
     context: RequestContext, producer: TxnProducer, partition: int
 ) -> MarkersEnd | Codes:
-    """As `_position`, within BROKERS_TIMEOUT_S.
+    """Return what `_position` does, within BROKERS_TIMEOUT_S.
 
-    The time is looked at again at the end: in a process that stood still, an answer and the end of the time
+    The time is checked again at the end: in a process that stood still, an answer and the end of the time
     come together, and a request must not be written when its transaction is long over.
     """
     loop = asyncio.get_running_loop()
@@ -131,9 +131,9 @@ async def _open_position(
 async def _position(
     context: RequestContext, transactions: Transactions, producer: TxnProducer, partition: int
 ) -> MarkersEnd | Codes:
-    """The end of the markers partition at a time when it takes part in the transaction, which is open later.
-    So the markers of the producer's earlier transactions are before it, the marker of this one is not. Else
-    the error.
+    """Return the end of the markers partition at a time when it takes part in the transaction, which is open
+    later. So the markers of the producer's earlier transactions are before it, the marker of this one is not.
+    Else the error.
     """
     if context.version >= _FIRST_VERSION_OF_TV2:
         code = await _add(transactions, producer, partition)
@@ -161,7 +161,7 @@ async def _add(transactions: Transactions, producer: TxnProducer, partition: int
 def _not_open(
     version: int, topic: str, described: Any, producer: TxnProducer, partition: int
 ) -> Codes | None:
-    """The error if this is no open transaction of the producer with the partition. Row TG8."""
+    """Return the error if the producer has no open transaction with the partition, else None. Row TG8."""
     code = int(described.error_code)
     if code == GatewayError.TRANSACTIONAL_ID_NOT_FOUND or (
         not code and described.producer_id != producer.producer_id
@@ -180,7 +180,7 @@ def _not_open(
 
 
 def _is_over(version: int) -> ErrorCode:
-    """The error of a transaction that is over, by the version of TxnOffsetCommit."""
+    """Return the error of a transaction that is over, by the version of TxnOffsetCommit."""
     if version >= _FIRST_VERSION_OF_TV2:
         return ErrorCode.INVALID_PRODUCER_EPOCH
     if version >= _FIRST_VERSION_WITH_ABORTABLE:
@@ -189,7 +189,9 @@ def _is_over(version: int) -> ErrorCode:
 
 
 def _refusal(transactions: Transactions, code: int) -> Codes | None:
-    """The client's error where the markers topic cannot be added. The client does not know of this topic."""
+    """Return the client's error where the markers topic cannot be added. The client does not know of this
+    topic.
+    """
     if code == GatewayError.UNKNOWN_TOPIC_OR_PARTITION:
         transactions.forget_topic()
         transactions.warning.add(error="the topic does not exist: a start of the coordinator makes it")
@@ -208,7 +210,7 @@ def _loading(context: RequestContext) -> Codes:
 
 
 def _code(code: int) -> Codes:
-    """A broker's error code as one of those that the gateway returns."""
+    """Return a broker's error code as one of those that the gateway returns."""
     return _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 

@@ -25,7 +25,7 @@ CLUSTER_NAME = "kafka-cluster"
 
 
 class ResourceType(IntEnum):
-    """What an ACL is about."""
+    """The type of the resource of an ACL."""
 
     TOPIC = 2
     GROUP = 3
@@ -36,14 +36,14 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """Which resources the name of an ACL means: the one of this name, or all whose names begin with it."""
+    """The meaning of an ACL's name: the resource of this name, or all whose names begin with it."""
 
     LITERAL = 3
     PREFIXED = 4
 
 
 class Operation(IntEnum):
-    """What an ACL allows or denies."""
+    """The operation that an ACL allows or denies."""
 
     ALL = 2
     READ = 3
@@ -62,14 +62,14 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """Whether an ACL denies or allows."""
+    """The permission of an ACL."""
 
     DENY = 2
     ALLOW = 3
 
 
 class Acl(NamedTuple):
-    """One ACL. `principal` is TYPE:NAME, such as `User:ann`."""
+    """An access control list entry. `principal` is TYPE:NAME, such as `User:ann`."""
 
     resource_type: ResourceType
     name: str
@@ -144,7 +144,9 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_acl_file(path: Path) -> list[Acl]:
-    """The ACLs of the file. Raises AclsUnreadable, which names the file and the first thing wrong in it."""
+    """Return the ACLs of the file. Raises AclsUnreadable, which names the file and the first thing wrong in
+    it.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         return list(_parsed(path.suffix, text))

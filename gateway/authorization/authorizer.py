@@ -60,7 +60,7 @@ class _Section:
             self.prefix_lengths.append(len(acl.name))
 
     def of(self, name: str) -> Iterator[Acl]:
-        """All ACLs about the resource of this name."""
+        """Yield all ACLs about the resource of this name."""
         yield from self.literal.get(name, ())
         if name != WILDCARD:
             yield from self.literal.get(WILDCARD, ())
@@ -96,7 +96,7 @@ class Authorizer:
         self.version = 0
 
     def __len__(self) -> int:
-        """The number of ACLs."""
+        """Return the number of ACLs."""
         return len(self._acls or ())
 
     @property
@@ -109,11 +109,11 @@ class Authorizer:
         return self._use(self._sorted(acls))
 
     async def replace_in_thread(self, acls: Iterable[Acl]) -> bool:
-        """As `replace`, where there may be many ACLs: a thread compares and sorts them."""
+        """Replace the ACLs as `replace` does, where there may be many: a thread compares and sorts them."""
         return self._use(await asyncio.to_thread(self._sorted, acls))
 
     def _sorted(self, acls: Iterable[Acl]) -> tuple[frozenset[Acl], dict[ResourceType, _Section]] | None:
-        """These ACLs, by the type of their resources. None if they are those in force."""
+        """Return these ACLs by the type of their resources, or None if they are in force already."""
         new = frozenset(acls)
         if new == self._acls:
             return None
@@ -131,7 +131,7 @@ class Authorizer:
         return True
 
     def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """Whether this client may do this to the resource.
+        """Return True if this client may do this to the resource.
 
         `host` is an IP address, which may have a slash before it as Java prints addresses.
         """
@@ -146,13 +146,13 @@ class Authorizer:
     def decider(
         self, principal: str, host: str, operation: Operation, kind: ResourceType
     ) -> Callable[[str], bool]:
-        """As `may`, for the names of many resources: it keeps no decisions. It decides by the ACLs as of each
-        name.
+        """Return a function that decides as `may` does, for the names of many resources. It caches no
+        decisions, and decides about each name by the ACLs of that moment.
         """
         return partial(self._decide, principal, java_address(host), operation, kind)
 
     def operations(self, principal: str, host: str, kind: ResourceType, name: str) -> frozenset[Operation]:
-        """The supported operations on the resource that this client may do."""
+        """Return the supported operations on the resource that this client may do."""
         return frozenset(
             operation for operation in SUPPORTED[kind] if self.may(principal, host, operation, kind, name)
         )
@@ -162,11 +162,11 @@ class Authorizer:
         self._decisions.clear()
 
     def is_super_user(self, principal: str) -> bool:
-        """Whether this principal may do everything."""
+        """Return True if this principal may do everything."""
         return principal in self._super_users
 
     def may_somewhere(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
-        """Whether this client may do this to at least one resource of the type, existing or not."""
+        """Return True if this client may do this to at least one resource of the type, existing or not."""
         if self.may(principal, host, operation, kind, _ANY_NAME):
             return True
         key = principal, host, operation, kind, None
@@ -224,7 +224,9 @@ def _is_for(acl: Acl, operation: Operation) -> bool:
 
 @lru_cache(_HOSTS_MAX)
 def java_address(host: str) -> str:
-    """The address as Java's InetAddress.getHostAddress prints it, with which Kafka compares ACLs' hosts."""
+    """Return the address as Java's InetAddress.getHostAddress prints it, with which Kafka compares ACLs'
+    hosts.
+    """
     text = host.removeprefix("/")
     try:
         address = ipaddress.ip_address(text)

@@ -56,7 +56,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class AclOptions:
-    """Which ACLs the gateway checks. If `file` is None, they are the cluster's. See `Authorizer` for the
+    """The ACLs that the gateway checks. If `file` is None, they are the cluster's. See `Authorizer` for the
     others.
     """
 
@@ -87,7 +87,9 @@ def _of_resources(resources: Iterable[Any]) -> list[Acl]:
 
 
 def _of_resource(resource: Any) -> list[Acl]:
-    """The resource's ACLs, without those of kinds that this version does not know. No check is about them."""
+    """Return the resource's ACLs, without those of kinds that this version does not know. No check is about
+    them.
+    """
     with suppress(ValueError):
         kind, pattern = ResourceType(resource.resource_type), PatternType(resource.pattern_type)
         return [

@@ -44,7 +44,7 @@ class Range(NamedTuple):
 
     @property
     def offsets(self) -> int:
-        """How many there are."""
+        """The number of offsets."""
         return self.last - self.first + 1
 
 
@@ -142,8 +142,8 @@ Key = tuple[bytes, int, int]
 
 
 def is_suspected(one: Suspect) -> bool:
-    """Whether a record is probably poison: a member rejected it, several members released it, or its last
-    delivery came to nothing.
+    """Return True if a record is probably poison: a member rejected it, several members released it, or its
+    last delivery was not acknowledged.
     """
     if one.outcome == ACCEPTED:
         return False
@@ -151,7 +151,7 @@ def is_suspected(one: Suspect) -> bool:
 
 
 class Suspects:
-    """What is known of offsets that were released or rejected, or whose last delivery has ended."""
+    """The offsets that were released or rejected, or whose last delivery has ended."""
 
     __slots__ = ("_awaited", "_changed", "_known", "_room", "found")
 
@@ -165,7 +165,7 @@ class Suspects:
         """How many became suspected, since the start."""
 
     def acquired(self, place: Place, one: Range) -> None:
-        """It was delivered again, so it was not archived, whatever was inferred."""
+        """Note that a range was delivered again, so it was not archived, whatever was inferred."""
         for key in self._known_in(place, one):
             suspect = self._known[key]
             was_suspected = is_suspected(suspect)
@@ -175,7 +175,7 @@ class Suspects:
             self._note(key, was_suspected=was_suspected)
 
     def accepted(self, place: Place, one: Range) -> None:
-        """It was processed in the end."""
+        """Note that a range was processed in the end."""
         for key in self._known_in(place, one):
             if is_suspected(self._known[key]):
                 self._known[key].outcome = ACCEPTED
@@ -186,8 +186,8 @@ class Suspects:
                 self._room.give()
 
     def ended(self, what: str, place: Place, one: Range, member_id: str, limit: int) -> None:
-        """A delivery has ended: the member `released` or `rejected` it, or its lock or session has `ended`,
-        which means something only of the last delivery.
+        """Note the end of a delivery: the member `released` or `rejected` it, or its lock or session has
+        `ended`, which means something only of the last delivery.
         """
         is_last = one.delivery_count >= limit
         if what == "ended" and not is_last:
@@ -210,7 +210,7 @@ class Suspects:
             self._note(key, was_suspected=was_suspected)
 
     def learn(self, limit: int) -> None:
-        """The brokers have said the limit: what was given back after so many deliveries has gone."""
+        """Apply the brokers' limit: records that were released after so many deliveries are gone."""
         for key in [key for key in self._awaited if self._known[key].deliveries >= limit]:
             suspect = self._known[key]
             was_suspected = is_suspected(suspect)
@@ -220,7 +220,7 @@ class Suspects:
             self._note(key, was_suspected=was_suspected)
 
     def changed(self, most: int) -> list[tuple[Key, Suspect]]:
-        """What changed of suspects since the last call. There are at most so many, the latest ones."""
+        """Return the suspects that changed since the last call: at most `most`, the latest ones."""
         told = [(key, self._known[key]) for key in self._changed]
         self._changed.clear()
         return told[-most:]
@@ -304,7 +304,7 @@ class Group:
         self._since_ms = now_ms
 
     def row(self, place: Place, member_id: str) -> Counted:
-        """Where to count what this member does with this partition."""
+        """Return the counts of this member and this partition."""
         key = (*place, member_id)
         found = self._rows.get(key)
         if found is not None:

@@ -21,7 +21,7 @@ locks 10,000 records of a partition at most (`group.share.partition.max.record.l
 
 
 class Type(IntEnum):
-    """As in org.apache.kafka.clients.consumer.AcknowledgeType. GAP: the log has no record there."""
+    """The types of org.apache.kafka.clients.consumer.AcknowledgeType. GAP: the log has no record there."""
 
     GAP = 0
     ACCEPT = 1
@@ -38,7 +38,7 @@ class Batch(NamedTuple):
     types: bytes
 
     def runs(self) -> Iterator[tuple[int, int, int]]:
-        """The offsets with the same type that follow each other: first, last, type."""
+        """Yield the first offset, the last offset and the type of each run of offsets with the same type."""
         if len(self.types) == 1:
             yield self.first, self.last, self.types[0]
             return
@@ -50,8 +50,8 @@ class Batch(NamedTuple):
 
 
 def batches_of(request: Any) -> tuple[dict[Place, list[Batch]], bool]:
-    """The acknowledgements of a decoded request by partition, and whether there are more that are left out.
-    Batches that every broker refuses are left out silently (KafkaApis.validateAcknowledgementBatches).
+    """Return the acknowledgements of a decoded request by partition, and True if there are more that are left
+    out. Batches that every broker refuses are left out silently (KafkaApis.validateAcknowledgementBatches).
     """
     found: dict[Place, list[Batch]] = {}
     left = TYPES_MAX
@@ -99,7 +99,7 @@ _NAMES: Mapping[int, str] = MappingProxyType(
 
 
 class Totals:
-    """What all members did since the start. `refused` are acknowledgements of a partition that a leader
+    """The counts of all members since the start. `refused` are acknowledgements of a partition that a leader
     refused with INVALID_RECORD_STATE.
     """
 
@@ -112,7 +112,7 @@ class Totals:
 
 
 class Shared(NamedTuple):
-    """What all members share: the totals, the bounds, and the clock."""
+    """The totals, the bounds and the clock, which all members share."""
 
     totals: Totals
     held: Room
@@ -149,19 +149,23 @@ class Member:
         return self._joined
 
     def begin(self) -> bool:
-        """A leader has answered without an error. Returns whether the member is counted."""
+        """Join the group, because a leader has answered without an error. Return True if the member is
+        counted.
+        """
         if self._joined is None and not self.has_ended:
             self._joined = self._join()
         return self._joined is not None and not self.has_ended
 
     def watch(self, header: RequestHeader, request: Any) -> Callable[[bytes], object]:
-        """A decoded request goes to the broker. Returns what takes the parts of the response."""
+        """Count a decoded request that goes to the broker. Return the function that takes the parts of the
+        response.
+        """
         answer = _Answer(self, request, self._shared.clock_ms)
         self._asked[answer] = answer.asked_ms
         return share_response_reader(header, answer).feed
 
     def answered(self, answer: "_Answer") -> None:
-        """A response has come whole."""
+        """Note that a response has come whole."""
         self._asked.pop(answer, None)
 
     def expire(self) -> None:
@@ -175,25 +179,25 @@ class Member:
             self._lost.add(place, one)
 
     def end(self) -> None:
-        """The connection has ended, so the broker releases what the member holds."""
+        """End the member with its connection. The broker releases what the member holds."""
         self.release()
         self.has_ended = True
         self._asked.clear()
         self._lost.take_all()
 
     def release(self) -> None:
-        """The broker has released what the member holds, because its session has ended."""
+        """Count what the broker releases because the member's session has ended."""
         for place, one in self._held.take_all():
             self._add(place, "ended", one.offsets)
             self._suspects("ended", place, one)
 
     def unfollow(self) -> None:
-        """What became of what it holds is not known."""
+        """Follow nothing of what the member holds any more, because its outcome is unknown."""
         for place, one in self._held.take_all():
             self._add(place, "unfollowed", one.offsets)
 
     def acquired(self, place: Place, one: Range) -> None:
-        """It got a range."""
+        """Count a range that the member got."""
         self._add(place, "delivered", one.offsets)
         if one.delivery_count > 1:
             self._add(place, "redelivered", one.offsets)
@@ -208,7 +212,7 @@ class Member:
         self._hold(place, one)
 
     def acknowledged(self, place: Place, batches: list[Batch], asked_ms: int) -> None:
-        """The broker took these acknowledgements."""
+        """Count acknowledgements that the broker accepted."""
         for batch in batches:
             for first, last, kind in batch.runs():
                 lost = self._lost.take(place, first, last)
@@ -218,8 +222,8 @@ class Member:
                     self._end(place, one, kind, asked_ms)
 
     def came_too_late(self, place: Place, batches: list[Batch]) -> None:
-        """The broker refused these, because one of them is not this member's (any more). It took none of the
-        others either, so they are held as before.
+        """Count acknowledgements that the broker refused, because one of the offsets is not this member's. It
+        accepted none of the others either, so they are held as before.
         """
         self._shared.totals.refused += 1
         for batch in batches:
@@ -227,7 +231,7 @@ class Member:
                 self._add(place, "late", one.offsets)
 
     def _end(self, place: Place, one: Range, kind: int, asked_ms: int) -> None:
-        """A range, or a part of one, was acknowledged."""
+        """Count a range, or a part of one, that was acknowledged."""
         row = self._add(place, _NAMES[kind], one.offsets)
         if kind == Type.RENEW:
             self._hold(place, one._replace(until_ms=asked_ms + (self.group.lock_ms or DEFAULT_LOCK_MS)))

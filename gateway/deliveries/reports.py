@@ -29,14 +29,14 @@ log = structlog.get_logger()
 
 
 class DeliveryEvidence(Protocol):
-    """Where records go."""
+    """The receiver of the records."""
 
     def write_deliveries(self, record: GroupDeliveries, number: int) -> None:
         """Take a gateway's `number`th record. It may be lost."""
 
 
 class DeliveryReports:
-    """One record for each group and minute in which something happened."""
+    """The writer of a record for each group and minute in which something happened."""
 
     def __init__(self, deliveries: Deliveries, cluster: Cluster, evidence: DeliveryEvidence) -> None:
         self._deliveries = deliveries

@@ -27,7 +27,7 @@ def _nothing() -> None:
 
 
 class Deliveries:
-    """What the members of share groups get and say of it. `clock_ms` is one that never goes back."""
+    """The deliveries to members of share groups, and their acknowledgements. `clock_ms` never goes back."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
         self.totals = Totals()
@@ -42,17 +42,17 @@ class Deliveries:
 
     @property
     def sessions(self) -> int:
-        """The connections on which members of share groups are."""
+        """The number of connections of members of share groups."""
         return len(self._members)
 
     def open(self, group_id: str, member_id: str) -> Member:
-        """A member asks on a connection."""
+        """Return a new member, which sends its first request on a connection."""
         member = Member(member_id, partial(self._joined, group_id), self._shared)
         self._members[member] = None
         return member
 
     def close(self, member: Member) -> None:
-        """The connection has ended."""
+        """Remove a member whose connection has ended."""
         if member in self._members:
             del self._members[member]
             member.end()
@@ -119,7 +119,7 @@ class Deliveries:
         return group
 
     def _has_place(self) -> bool:
-        """Whether there is one for a group, perhaps that of the oldest one without members."""
+        """Return True if there is capacity for a group, perhaps that of the oldest group without members."""
         if len(self._groups) < GROUPS_MAX:
             return True
         idle = next((group for group in self._groups.values() if not group.sessions), None)
@@ -147,7 +147,7 @@ _COUNTERS = {
 
 
 def delivered(deliveries: Deliveries | None) -> Numbers:
-    """The numbers, all of them from the start."""
+    """Return the metrics, each of them from the start."""
     if deliveries is None:
         return {}
     totals = deliveries.totals

@@ -83,7 +83,7 @@ class _Reader:
         return ResourceMetrics(attributes, values)
 
     def parts(self, part: _Part, wanted: int) -> Iterator[_Part]:
-        """The messages in the fields with this number."""
+        """Yield the messages in the fields with this number."""
         for number, kind, at, end in self._fields(part):
             if number == wanted:
                 yield _message(kind, at, end)
@@ -124,7 +124,7 @@ class _Reader:
         return self._data[part.begin : part.end].decode()
 
     def _fields(self, part: _Part) -> Iterator[tuple[int, int, int, int]]:
-        """The number, the wire type, the begin and the end of each field of a message."""
+        """Yield the number, the wire type, the begin and the end of each field of a message."""
         at = part.begin
         while at < part.end:
             self._left -= 1

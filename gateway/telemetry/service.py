@@ -58,8 +58,8 @@ class Subscription:
         return [PREFIX + name for name in METRICS]
 
     def id_for(self, client_instance_id: UUID) -> int:
-        """The id of the subscription for this client, a 32-bit number. As in Kafka it follows from both
-        alone, so a client may push through any gateway.
+        """Return the id of the subscription for this client, a 32-bit number. As in Kafka it follows from
+        both alone, so a client may push through any gateway.
         """
         said = f"{self.requested_metrics}{self.interval_ms}".encode()
         number = crc32(client_instance_id.bytes, crc32(said))
@@ -67,7 +67,7 @@ class Subscription:
 
 
 class Evidence(Protocol):
-    """Where records go."""
+    """The receiver of the records."""
 
     def write(self, record: MemberTelemetry) -> None:
         """Take a record. It may be lost."""
@@ -93,7 +93,7 @@ _ASK_AGAIN = (GatewayError.UNKNOWN_SUBSCRIPTION_ID, GatewayError.UNSUPPORTED_COM
 
 
 class ClientMetricsInstance:
-    """What the gateway remembers of the pushes of one connection. Times are of a monotonic clock."""
+    """The state of the pushes of one connection. Times are of a monotonic clock."""
 
     __slots__ = ("_is_terminating", "_last_error", "_last_get_s", "_last_push_s")
 
@@ -134,7 +134,7 @@ class ClientMetricsInstance:
 
 
 def is_valid_id(client_instance_id: UUID | None) -> bool:
-    """Whether a client may push with this id."""
+    """Return True if a client may push with this id."""
     return client_instance_id is not None and client_instance_id != _RESERVED
 
 
@@ -146,7 +146,7 @@ ID_MAX_CHARS = 1_024
 
 
 class Pusher(TypedDict):
-    """What the gateway knows of a push: fields of MemberTelemetry."""
+    """The sender of a push: fields of MemberTelemetry."""
 
     client_instance_id: str
     client_id: str
@@ -157,7 +157,8 @@ class Pusher(TypedDict):
 
 
 def record_of(resources: Sequence[ResourceMetrics], pusher: Pusher) -> MemberTelemetry | None:
-    """The record of a push, None if it is about no member, or has no figure of what was asked for.
+    """Return the record of a push, or None if the push is about no member, or has none of the requested
+    metrics.
 
     A client that gets its member id between two metrics of a push sends both ids. The last one counts.
     """
@@ -182,7 +183,7 @@ def record_of(resources: Sequence[ResourceMetrics], pusher: Pusher) -> MemberTel
 
 
 def kafka_uuid(one: UUID) -> str:
-    """An id as Kafka writes it, in the logs of clients too."""
+    """Return an id as Kafka writes it, in the logs of clients too."""
     return urlsafe_b64encode(one.bytes).decode().rstrip("=")
 
 

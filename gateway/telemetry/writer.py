@@ -21,7 +21,7 @@ _CLOSE_TIMEOUT_S = 2.0
 
 
 class TelemetryWriter:
-    """For the event loop's thread.
+    """A producer of the telemetry topic, for the event loop's thread.
 
     A record that cannot be written is dropped, with a log line. Clients do not wait for it. `producer` makes
     the producer for the first record.
@@ -68,7 +68,7 @@ class TelemetryWriter:
 
 
 def telemetry_writer(client_config: ClientConfig, layout: TopicLayout) -> TelemetryWriter:
-    """A writer to the topic of this coordinator."""
+    """Return a writer to the topic of this coordinator."""
     return TelemetryWriter(partial(kafka_clients.telemetry_producer, client_config), layout)
 
 

@@ -36,32 +36,32 @@ def pause() -> None:
 
 
 async def decode_passed(header: RequestHeader, message: bytes) -> Any:
-    """See `codec.decode_passed`."""
+    """Decode a request as `codec.decode_passed` does."""
     if len(message) <= AT_ONCE_BYTES:
         return codec.decode_passed(header, message)
     return await run(codec.decode_passed, header, message, pause)
 
 
 async def with_body(header: RequestHeader, message: bytes, request: Any) -> bytes:
-    """See `codec.with_body`."""
+    """Replace the body of a request as `codec.with_body` does."""
     return await made(message, codec.with_body, header, message, request)
 
 
 async def made(message: bytes, make: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """What `make` makes of a request's entries."""
+    """Return the result of `make`, which runs in the thread if the message is large."""
     if len(message) <= AT_ONCE_BYTES:
         return make(*args, **kwargs)
     return await run(make, *args, **kwargs)
 
 
 async def encode_fields(header: RequestHeader, fields: Fields) -> bytes:
-    """See `codec.encode_response`."""
+    """Encode a response as `codec.encode_response` does."""
     return await encode_response(header, fields) if is_long(fields) else codec.encode_response(header, fields)
 
 
 async def decode_frequent(api_key: int, api_version: int, response: bytes) -> Any:
-    """See `codec.decode_frequent`. A response to the gateway itself has a turn of its own, because several
-    tenants may wait for it.
+    """Decode a response as `codec.decode_frequent` does. A response to the gateway itself has a turn of its
+    own, because several tenants may wait for it.
     """
     if len(response) <= AT_ONCE_BYTES:
         return codec.decode_frequent(api_key, api_version, response)
@@ -69,22 +69,24 @@ async def decode_frequent(api_key: int, api_version: int, response: bytes) -> An
 
 
 async def decode_response(api_key: int, api_version: int, response: bytes) -> Any:
-    """See `codec.decode_response`."""
+    """Decode a response as `codec.decode_response` does."""
     return await made(response, codec.decode_response, api_key, api_version, response)
 
 
 def encode_response(header: RequestHeader, response: Any) -> asyncio.Future[bytes]:
-    """See `codec.encode_response`. Belongs to the running loop."""
+    """Encode a response in the thread, as `codec.encode_response` does. The future belongs to the running
+    loop.
+    """
     return run(codec.encode_response, header, response)
 
 
 def is_long(fields: Fields) -> bool:
-    """Whether a response has more than LONG entries, in all its lists together."""
+    """Return True if a response has more than LONG entries, in all its lists together."""
     return _left(fields, LONG) < 0
 
 
 def _left(fields: Fields, left: int) -> int:
-    """What is left of a number of entries."""
+    """Return `left` less the number of entries, negative if there are more."""
     for value in fields.values():
         if isinstance(value, list):
             left -= len(value)

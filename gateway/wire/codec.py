@@ -88,8 +88,8 @@ def encode_response(header: RequestHeader, response: Any) -> bytes:
 
 
 def encode_parts(header: RequestHeader, response: Fields) -> tuple[bytes, ...]:
-    """As `encode_response`, in parts: the entries of an `EncodedList`, which is the last field, are one of
-    them. So many responses may have the same entries without a copy.
+    """Encode a response in parts. The entries of an `EncodedList`, which is the last field, are one of the
+    parts, so many responses may have the same entries without a copy.
     """
     lists = ((name, value) for name, value in response.items() if isinstance(value, EncodedList))
     name, last = next(lists, ("", None))
@@ -123,7 +123,7 @@ def encode_request(
 def encode_frequent(
     api_key: int, api_version: int, correlation_id: int, client_id: str, body: Fields
 ) -> bytes:
-    """As `encode_request`, in a tenth of the time, for requests that `SchemaEncoder` can encode."""
+    """Encode as `encode_request` does, in a tenth of the time, a request that `SchemaEncoder` can encode."""
     name = client_id.encode()
     header = _REQUEST_HEADER.pack(api_key, api_version, correlation_id, len(name)) + name
     tags = b"\0" if REQUESTS[api_key].flexible_version_q(api_version) else b""
@@ -131,8 +131,8 @@ def encode_frequent(
 
 
 def decode_frequent(api_key: int, api_version: int, response: bytes, pause: Pause | None = None) -> Any:
-    """As `decode_response`, in a third of the time. It has the fields of this version only. `pause`: see
-    `SchemaReader.read`. Raises ProtocolError.
+    """Decode as `decode_response` does, in a third of the time. The message has the fields of this version
+    only. `pause`: see `SchemaReader.read`. Raises ProtocolError.
     """
     at = _CORRELATION_ID_BYTES
     if RESPONSES[api_key].flexible_version_q(api_version):
@@ -153,7 +153,7 @@ def extend(message: Any, name: str, entries: list[Fields]) -> None:
 
 
 def versions(api_key: int) -> range:
-    """The versions of an API that can be decoded and encoded."""
+    """Return the versions of an API that can be decoded and encoded."""
     first, last = REQUESTS[api_key].valid_versions
     return range(first, last + 1)
 
@@ -180,15 +180,17 @@ def _encoded(api_key: int, api_version: int, response: Fields) -> bytes:
 
 @cache
 def _error_alone(api_key: int, api_version: int, error_code: int) -> bytes:
-    """A response that is only an error code. Cached, because Heartbeat has few distinct ones and is the most
-    frequent.
+    """Encode a response that is only an error code. The result is cached, because Heartbeat has few distinct
+    ones and is the most frequent.
     """
     return _encoded(api_key, api_version, {"error_code": error_code})
 
 
 @cache
 def _response_tags(api_key: int, api_version: int) -> bytes:
-    """The rest of a response header after the correlation id: an empty set of tagged fields, or nothing."""
+    """Return the rest of a response header after the correlation id: an empty set of tagged fields, or
+    nothing.
+    """
     response = RESPONSES[api_key](version=api_version)
     response.with_header()
     header = response.encode_header(flexible=response.flexible_version_q(api_version))

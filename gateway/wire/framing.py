@@ -39,7 +39,7 @@ class FrameBuffer:
 
     @property
     def partial(self) -> bool:
-        """Whether a frame has begun and is incomplete."""
+        """True if a frame has begun and is incomplete."""
         return bool(self._chunks)
 
     @property
@@ -112,7 +112,7 @@ class RequestHeader(msgspec.Struct, frozen=True):
     client_id_end: int
 
     def at_version(self, api_version: int) -> "RequestHeader":
-        """The same header with another API version."""
+        """Return the same header with another API version."""
         return msgspec.structs.replace(self, api_version=api_version)
 
 
@@ -143,7 +143,7 @@ def correlation_id_of(response: bytes) -> int:
 
 
 def expects_response(header: RequestHeader, message: bytes) -> bool:
-    """False for a Produce with acks=0, the only request without a response. Raises ProtocolError."""
+    """Return False for a Produce with acks=0, the only request without a response. Raises ProtocolError."""
     if header.api_key != _PRODUCE:
         return True
     at = header.client_id_end

@@ -42,7 +42,7 @@ class NewerApiKey(IntEnum):
 
 
 def _newer(message: type[ApiMessage], patch: Patch) -> Any:
-    """A class of the same name, made of the patched definition. kafka-python's clients keep theirs."""
+    """Return a class of the same name with the patched definition. kafka-python's clients keep theirs."""
 
     def json_patch(_: type, json: Any) -> Any:
         patch(json)
@@ -57,7 +57,7 @@ def _newer(message: type[ApiMessage], patch: Patch) -> Any:
 
 
 def _up_to(version: int, *fields: Schema) -> Patch:
-    """A message of versions up to this one, with these fields at its end."""
+    """Return a patch that adds versions up to this one, and these fields at the message's end."""
 
     def patch(json: Any) -> None:
         json["validVersions"] = f"0-{version}"

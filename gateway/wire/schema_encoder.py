@@ -67,7 +67,7 @@ class EntriesEncoder:
             self._count += 1
 
     def encoded(self) -> EncodedList:
-        """All entries."""
+        """Return all entries."""
         return EncodedList(self._count, bytes(self._entries))
 
 

@@ -102,7 +102,7 @@ class _Version:
         self._unknown_tags = unknown_tags
 
     def structure(self, schema: Schema, kind: Any) -> Value:
-        """The reader of a structure's fields, as an object of `kind`."""
+        """Return the reader of a structure's fields, as an object of `kind`."""
         version, new = self._version, object.__new__
         steps = self._steps(schema, kind)
 
@@ -213,7 +213,7 @@ def _tags(tagged: dict[int, Step], refused: set[int] | None) -> Step:
 
 
 def _id(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
-    """An id, None for the one that is all zeros."""
+    """Read an id: None for the one that is all zeros."""
     end = skip(data, at, _ID_BYTES)
     key = data[at:end]
     return (None if key == _NO_ID else UUID(bytes=key)), end
@@ -257,7 +257,7 @@ def plain_string(*, nullable: bool) -> Value:
 
 
 def _compact_count(nullable: bool) -> Value:
-    """The length of an array or of bytes, None for null."""
+    """Return a reader of the length of an array or of bytes: None for null."""
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
         count, at = read_varint(data, at)
@@ -271,7 +271,7 @@ def _compact_count(nullable: bool) -> Value:
 
 
 def _plain_count(nullable: bool) -> Value:
-    """The same, of versions that are not flexible."""
+    """Return a reader of such a length in versions that are not flexible."""
     unpack = _INT32.unpack_from
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
@@ -335,7 +335,7 @@ def _number_array(count: Value, form: str) -> Value:
 
 
 def _nullable(structure: Value, null: int) -> Value:
-    """A nullable structure begins with a byte, `null` if it is null, else 1."""
+    """Return a reader of a nullable structure, which begins with a byte, `null` if it is null, else 1."""
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
         if data[at] == null:
