@@ -92,12 +92,23 @@ class BrokerGroups(BackgroundThread):
         found = [group for group in admin.list_groups(states_filter=_STATES) if group["group_type"] != SHARE]
         listed = sorted(found, key=lambda group: str(group["group_id"]))[:GROUPS_MAX]
         classic = [group["group_id"] for group in listed if group["group_type"] == "classic"]
-        described = admin.describe_groups(classic) if classic else {}
+        described = _described(admin, classic)
         self.groups = [_group(group, described.get(group["group_id"])) for group in listed]
         for group in self.groups:
             if group.group_id not in self._known:
                 self._known.add(group.group_id)
                 self._on_new(group)
+
+
+def _described(admin: KafkaAdminClient, group_ids: list[str]) -> dict[str, Any]:
+    """Describe classic groups, without those whose members sent bytes that kafka-python cannot decode."""
+    if not group_ids:
+        return {}
+    try:
+        return dict(admin.describe_groups(group_ids))
+    except ValueError:
+        half = len(group_ids) // 2
+        return _described(admin, group_ids[:half]) | _described(admin, group_ids[half:]) if half else {}
 
 
 def _group(listed: Mapping[str, Any], described: Mapping[str, Any] | None) -> BrokerGroup:
