@@ -50,7 +50,7 @@ def invoked(*arguments: str) -> tuple[Result, list[GatewayOptions]]:
         ),
     ],
 )
-def test_acls_are_those_of_the_options(words: list[str], acls: AclOptions | None) -> None:
+def test_acl_options_reach_the_gateway(words: list[str], acls: AclOptions | None) -> None:
     result, found = invoked(*words)
     assert result.exit_code == 0, result.output
     assert [options.acls for options in found] == [acls]
@@ -69,7 +69,7 @@ def test_acls_are_those_of_the_options(words: list[str], acls: AclOptions | None
         (["--acls", "cluster", "--super-users", "User:"], "'User:' is not TYPE:NAME"),
     ],
 )
-def test_what_would_have_no_effect_is_refused(arguments: list[str], why: str) -> None:
+def test_acl_options_without_effect_are_refused(arguments: list[str], why: str) -> None:
     result, found = invoked(*arguments)
     assert (result.exit_code, found) == (2, [])
     assert why in result.output

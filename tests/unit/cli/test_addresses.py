@@ -40,7 +40,7 @@ IDS = [" ".join((*path, parameter.opts[0])) for path, parameter in OPTIONS]
 WRONG = {SERVERS: "kafka-1,kafka-2", ADDRESS: "127.0.0.1", HOST: "127.0.0.1:9192"}
 
 
-def test_every_command_that_needs_a_cluster_is_among_them() -> None:
+def test_address_tests_cover_every_command_that_needs_a_cluster() -> None:
     with_servers = {path[0] for path, parameter in OPTIONS if parameter.type is SERVERS}
     assert with_servers == {
         "assign",
@@ -60,7 +60,7 @@ def test_every_command_that_needs_a_cluster_is_among_them() -> None:
 
 
 @pytest.mark.parametrize(("path", "option"), OPTIONS, ids=IDS)
-def test_an_option_that_names_an_address_says_what_it_expects(
+def test_invalid_address_option_reports_the_expected_form(
     path: tuple[str, ...], option: click.Parameter
 ) -> None:
     kind = next(kind for kind in WRONG if option.type is kind)
@@ -83,7 +83,7 @@ def test_an_option_that_names_an_address_says_what_it_expects(
         ("[::1]:9092,my_kafka.example.org.:65535", "[::1]:9092,my_kafka.example.org.:65535"),
     ],
 )
-def test_lists_of_servers(text: str, servers: str) -> None:
+def test_valid_server_lists_are_accepted(text: str, servers: str) -> None:
     assert parse_servers(text) == servers
 
 
@@ -106,7 +106,7 @@ def test_lists_of_servers(text: str, servers: str) -> None:
         *("ka fka:9092", "-kafka:9092", "kafka-:9092", "kafka:٣", "kafka:b", "kafka:-1"),
     ],
 )
-def test_what_is_no_list_of_servers(text: str) -> None:
+def test_invalid_server_list_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match=r"is not HOST:PORT|has port 0"):
         parse_servers(text)
 
@@ -123,7 +123,7 @@ def test_server_of_secured_protocol_needs_client_settings(tmp_path: Path, protoc
     assert config.bootstrap_servers == "kafka-1:9092,kafka-2:9093"
 
 
-def test_servers_of_a_file_may_name_their_protocol(tmp_path: Path) -> None:
+def test_servers_in_a_file_may_name_their_protocol(tmp_path: Path) -> None:
     properties = tmp_path / "client.properties"
     properties.write_text("bootstrap.servers=PLAINTEXT://kafka-1:9092\n")
     assert client_config_of(None, properties) == ClientConfig("kafka-1:9092")
@@ -132,11 +132,11 @@ def test_servers_of_a_file_may_name_their_protocol(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "host"), [("a", "a"), ("0.0.0.0", "0.0.0.0"), ("::", "::"), ("[::1]", "::1"), (" a.b ", "a.b")]
 )
-def test_hosts(text: str, host: str) -> None:
+def test_valid_hosts_are_accepted(text: str, host: str) -> None:
     assert parse_host(text) == host
 
 
 @pytest.mark.parametrize("text", ["", "a:1", "[a]", "http://a", "a/b", "[::1]:80", "a b"])
-def test_what_is_no_host(text: str) -> None:
+def test_invalid_host_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is neither a host name nor an IP address"):
         parse_host(text)

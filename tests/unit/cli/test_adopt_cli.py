@@ -44,7 +44,7 @@ class GroupsInMemory:
         return {}
 
 
-def test_an_error_in_the_middle_refuses_its_group_and_shows_what_was_moved(
+def test_adopt_error_refuses_one_group_and_reports_the_moved_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     at: Offsets = {TopicPartition("orders", 0): CommittedPosition(5, None, "")}

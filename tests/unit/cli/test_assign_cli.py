@@ -17,7 +17,7 @@ def run(*arguments: str) -> Result:
     return result
 
 
-def test_one_dies_and_another_joins() -> None:
+def test_assign_shows_moves_when_one_member_leaves_and_another_joins() -> None:
     (outcome,) = json.loads(
         run(*THREE, "--without", "b", "--with", "d=orders", "--strategy", "range", "-o", "json").stdout
     )
@@ -29,7 +29,7 @@ def test_one_dies_and_another_joins() -> None:
     assert outcome["moves"]["moved"] == 5
 
 
-def test_what_is_held_now_is_a_strategys(tmp_path: Path) -> None:
+def test_assign_computes_the_current_assignment_by_a_strategy(tmp_path: Path) -> None:
     from_strategy = run(*THREE, "--current", "range", "--strategy", "sticky", "-o", "json").stdout
     now, sticky = json.loads(from_strategy)
     assert (now["strategy"], now["shares"]) == ("now", sticky["shares"])
@@ -69,7 +69,9 @@ def test_what_is_held_now_is_a_strategys(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_answered_is_refused(arguments: list[str], exit_code: int, message: str) -> None:
+def test_assign_refuses_incomplete_or_invalid_input(
+    arguments: list[str], exit_code: int, message: str
+) -> None:
     result = CliRunner().invoke(assign, arguments)
     assert result.exit_code == exit_code
     assert message in result.stderr

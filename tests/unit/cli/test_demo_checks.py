@@ -52,7 +52,7 @@ def gone(client: str, rule: str) -> HistoryEntry:
         (set(), {}, False),
     ],
 )
-def test_every_record_has_to_be_consumed_at_least_once(
+def test_demo_check_fails_if_a_record_was_not_consumed(
     produced: set[str], counts: dict[str, int], ok: bool
 ) -> None:
     assert checks.all_consumed(produced, counts).ok is ok
@@ -68,18 +68,20 @@ def test_every_record_has_to_be_consumed_at_least_once(
         ([], False),
     ],
 )
-def test_each_partition_needs_exactly_one_owner(holdings: list[dict[str, tuple[int, ...]]], ok: bool) -> None:
+def test_demo_check_fails_unless_each_partition_has_one_owner(
+    holdings: list[dict[str, tuple[int, ...]]], ok: bool
+) -> None:
     assert checks.one_owner_each([stable(held) for held in holdings], 3).ok is ok
 
 
-def test_only_the_killed_consumer_may_expire() -> None:
+def test_demo_check_fails_if_another_consumer_expires() -> None:
     expired, left = gone("consumer-2", "T5"), gone("consumer-1", "L6")
     assert checks.only_expired([expired, left], "consumer-2").ok
     assert not checks.only_expired([left], "consumer-2").ok
     assert not checks.only_expired([expired, gone("consumer-3", "C1")], "consumer-2").ok
 
 
-def test_group_is_stable_while_its_last_state_is_and_with_exactly_these_members() -> None:
+def test_stable_with_finds_only_the_last_state_with_exactly_these_members() -> None:
     find = stable_with(["a", "b"])
     both = stable({"a": (0,), "b": (1,)})
     assert find([both, entry(EntryType.MEMBER_ADDED)]) is both
@@ -89,7 +91,7 @@ def test_group_is_stable_while_its_last_state_is_and_with_exactly_these_members(
     assert find([]) is None
 
 
-def test_a_line_cut_short_by_a_kill_does_not_count(tmp_path: Path) -> None:
+def test_consumed_ignores_a_line_cut_short_by_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "consumer.jsonl"
     path.write_bytes(b'{"value":"a"}\n{"value":"b"}\n{"value":"a"}\n{"value":"c')
     assert consumed([path, tmp_path / "never-started.jsonl"]) == {"a": 2, "b": 1}

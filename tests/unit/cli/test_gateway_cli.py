@@ -21,7 +21,7 @@ def listening(*words: str) -> Listening:
     return Listening(**{name: context.params[name] for name in LISTENING})
 
 
-def test_the_options_reach_the_gateway(tmp_path: Path) -> None:
+def test_gateway_options_reach_the_gateway(tmp_path: Path) -> None:
     quotas = tmp_path / "quotas.toml"
     quotas.write_text("")
     given = listening(
@@ -46,7 +46,7 @@ def test_the_options_reach_the_gateway(tmp_path: Path) -> None:
         (("--no-consumer-protocol",), "classic,consumer", False),
     ],
 )
-def test_a_gateway_offers_the_consumer_protocol_that_its_coordinator_has(
+def test_gateway_offers_the_consumer_protocol_only_if_its_coordinator_does(
     words: tuple[str, ...], protocols: str, is_offered: bool
 ) -> None:
     coordinator = Options(
@@ -70,14 +70,14 @@ def test_a_gateway_offers_the_consumer_protocol_that_its_coordinator_has(
         (["--quotas=nothing.toml"], "does not exist"),
     ],
 )
-def test_what_cannot_be_used_is_refused_at_once(words: list[str], why: str) -> None:
+def test_unusable_gateway_options_are_refused_at_once(words: list[str], why: str) -> None:
     with pytest.raises(click.UsageError) as refused:
         listening(*words)
     assert why in refused.value.format_message()
 
 
 @pytest.mark.parametrize("option", ["--quotas", "--acls"])
-def test_run_reads_the_files_of_its_gateway_before_anything_starts(option: str, tmp_path: Path) -> None:
+def test_run_reads_gateway_files_before_anything_starts(option: str, tmp_path: Path) -> None:
     path = tmp_path / "rules.toml"
     path.write_text(f"{option[2:]} = []")
     GatewayToStart(listening(f"{option}={path}"), 1)

@@ -57,7 +57,7 @@ def test_counters_do_not_fall_while_a_process_is_stuck() -> None:
     assert processes.numbers() == {"connections_accepted": {(): [14]}, "connections": {(): [2]}}
 
 
-def test_a_stuck_process_is_named_by_the_checks() -> None:
+def test_checks_name_a_stuck_process() -> None:
     first, second = Answering(), Answering()
     second.is_stuck = True
     found = together(first, second).checks()
@@ -65,7 +65,7 @@ def test_a_stuck_process_is_named_by_the_checks() -> None:
     assert "it does not answer" in (found["gateway-1"] or "")
 
 
-def test_processes_are_asked_side_by_side() -> None:
+def test_processes_are_queried_concurrently() -> None:
     """Neither answers before both are asked."""
     both = threading.Barrier(PROCESSES)
     processes = together(*(Answering(both.wait) for _ in range(PROCESSES)))

@@ -80,7 +80,7 @@ def test_release_ends_the_quarantine_of_the_named_group(client: CoreClient) -> N
     assert heartbeat_error(client, "orders") == "UNKNOWN_MEMBER_ID"
 
 
-def test_release_of_all_groups_means_the_quarantined_ones(client: CoreClient) -> None:
+def test_release_of_all_groups_selects_quarantined_groups(client: CoreClient) -> None:
     out, _ = release("--all-groups", "-o", "json")
     assert json.loads(out) == [{"group": "orders", "error": None}]
     assert heartbeat_error(client, "orders") == "UNKNOWN_MEMBER_ID"

@@ -54,13 +54,13 @@ RESET = ["reset-offsets", *ONE]
         (["remove-members", *ONE, "--member-id", "m", "--all-members"], "takes --member-id and"),
     ],
 )
-def test_wrong_usage(arguments: list[str], message: str) -> None:
+def test_groups_commands_report_wrong_usage(arguments: list[str], message: str) -> None:
     result = CliRunner().invoke(groups, arguments)
     assert (result.exit_code, result.stdout) == (USAGE_EXIT_CODE, "")
     assert message in result.stderr
 
 
-def test_a_file_that_is_no_plan(tmp_path: Path) -> None:
+def test_invalid_reset_plan_is_reported_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "plan.csv"
     path.write_text("t,0\n")
     result = CliRunner().invoke(groups, [*RESET, "--from-file", str(path)])
@@ -94,13 +94,13 @@ def test_group_name_may_begin_with_a_dash(arguments: list[str], monkeypatch: pyt
     "arguments",
     [["describe", "--grup", "-dash"], ["describe", "g", "-o", "jso"], ["describe", "--timeout", "-5", "g"]],
 )
-def test_mistyped_option_is_not_taken_for_a_name(arguments: list[str]) -> None:
+def test_mistyped_option_is_not_taken_as_a_group_name(arguments: list[str]) -> None:
     result = CliRunner().invoke(groups, arguments)
     assert result.exit_code == USAGE_EXIT_CODE
     assert "A name that begins" not in result.stderr
 
 
-def test_every_command_says_how_to_give_a_name_with_a_dash() -> None:
+def test_every_groups_command_explains_names_that_begin_with_a_dash() -> None:
     for command in (["why"], ["whatif"], ["gateway-user"], ["state", "export"], ["groups", "describe"]):
         result = CliRunner().invoke(main, [*command, "-xash"])
         assert "A name that begins with '-' is given as" in result.stderr, command

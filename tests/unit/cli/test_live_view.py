@@ -63,7 +63,7 @@ def snapshot(seq: int, incarnation: str = "requests-0-1", **fields: Any) -> Grou
 
 
 @pytest.mark.parametrize(("from_start", "missing"), [(True, [1]), (False, [])])
-def test_a_number_that_is_left_out_is_a_gap_until_it_comes(from_start: bool, missing: list[int]) -> None:
+def test_missing_history_number_is_a_gap_until_it_arrives(from_start: bool, missing: list[int]) -> None:
     """Where the history begins depends on where reading began."""
     reader = HistoryReader(from_start=from_start)
     for seq in (2, 5):
@@ -73,7 +73,7 @@ def test_a_number_that_is_left_out_is_a_gap_until_it_comes(from_start: bool, mis
     assert reader.gaps == {("g", "requests-0-1"): [*missing, 4]}
 
 
-def test_a_reader_that_reads_for_ever_remembers_the_incarnations_of_the_latest_entries() -> None:
+def test_endless_history_reader_remembers_the_latest_incarnations() -> None:
     reader = HistoryReader(from_start=False, remembers=2)
     for group_id, seq in (("g", 3), ("h", 3), ("g", 4), ("i", 3)):
         assert reader.is_new(event(seq, group_id=group_id))
@@ -85,7 +85,7 @@ def test_a_reader_that_reads_for_ever_remembers_the_incarnations_of_the_latest_e
     assert reader.gaps == {}, "g is forgotten with its gap"
 
 
-def test_the_memory_of_such_a_reader_is_bounded() -> None:
+def test_endless_history_reader_has_bounded_memory() -> None:
     """With the bound of the metrics, groups come and go for ever."""
     bound = 1_000
     reader = HistoryReader(from_start=False, remembers=bound)
@@ -104,7 +104,7 @@ def test_the_memory_of_such_a_reader_is_bounded() -> None:
         tracemalloc.stop()
 
 
-def test_the_table_keeps_the_latest_of_each_group() -> None:
+def test_group_table_keeps_the_latest_view_of_each_group() -> None:
     table = GroupTable(decode_snapshot)
 
     def apply(view: GroupSnapshot | None) -> bool:
@@ -119,7 +119,7 @@ def test_the_table_keeps_the_latest_of_each_group() -> None:
     assert table.groups == []
 
 
-def test_a_table_of_kafkas_groups_leaves_rocketmqs_out_and_one_of_both_has_them() -> None:
+def test_group_table_includes_rocketmq_groups_only_if_it_decodes_both_protocols() -> None:
     kafkas: GroupTable[GroupSnapshot] = GroupTable(decode_snapshot)
     both: GroupTable[AnyView] = GroupTable(decode_any_snapshot)
     other = rocketmq_group()
@@ -146,7 +146,7 @@ def rocketmq_group() -> RocketMqSnapshot:
     return rocketmq_snapshot(broker.group)
 
 
-def test_records_are_read_strictly_and_unknown_kinds_are_left_out() -> None:
+def test_views_are_decoded_strictly_and_unknown_kinds_are_ignored() -> None:
     assert decode_entry(msgspec.json.encode(event(1, deadline_ms=5))) == event(1, deadline_ms=5)
     started = b'{"type":"CoordinatorStarted","at_ms":5,"from_batch":2,"settings":{"group.max.size":3}}'
     assert decode_entry(started) == CoordinatorStarted(at_ms=5, from_batch=2, settings={"group.max.size": 3})
@@ -166,7 +166,7 @@ def test_records_are_read_strictly_and_unknown_kinds_are_left_out() -> None:
         (b"\x00\x01\x02", "connect", "3 bytes"),
     ],
 )
-def test_what_a_member_holds(assignment: bytes, protocol_type: str, text: str) -> None:
+def test_member_line_shows_the_assigned_partitions(assignment: bytes, protocol_type: str, text: str) -> None:
     assert holdings(assignment, protocol_type) == text
 
 
@@ -178,7 +178,7 @@ def test_what_a_member_holds(assignment: bytes, protocol_type: str, text: str) -
         ({"members": [], "state": "Empty"}, []),
     ],
 )
-def test_the_table_says_what_is_left_out_of_a_large_group(changes: dict[str, Any], shown: list[str]) -> None:
+def test_live_view_notes_the_truncation_of_a_large_group(changes: dict[str, Any], shown: list[str]) -> None:
     console = Console(width=200, record=True, file=StringIO())
     console.print(render([structs.replace(snapshot(1), truncated=True, **changes)], [], "", 61_000))
     text = console.export_text()
@@ -187,7 +187,7 @@ def test_the_table_says_what_is_left_out_of_a_large_group(changes: dict[str, Any
     assert "orders 0" not in text and "b: -" not in text
 
 
-def test_the_table_shows_a_rocketmq_groups_clients_and_marks_ids_that_several_have() -> None:
+def test_live_view_marks_client_ids_that_several_rocketmq_connections_share() -> None:
     console = Console(width=200, record=True, file=StringIO())
     console.print(render([snapshot(1), rocketmq_group()], [], "", 61_000))
     text = console.export_text()

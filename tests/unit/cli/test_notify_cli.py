@@ -28,9 +28,7 @@ BROKER = ("--bootstrap-servers", "127.0.0.1:1")
         ("--url https://h/ --format xml", "'alertmanager-webhook'"),
     ],
 )
-def test_options_that_cannot_be_used_are_refused_without_the_secret(
-    words: str, why: str, tmp_path: Path
-) -> None:
+def test_refused_notify_options_do_not_show_the_secret(words: str, why: str, tmp_path: Path) -> None:
     files = {"file": tmp_path / "secret", "empty": tmp_path / "empty"}
     files["file"].write_text("s3cret\n")
     files["empty"].touch()

@@ -20,7 +20,7 @@ OPTIONS = [
 
 
 @pytest.mark.parametrize(("path", "option"), OPTIONS)
-def test_option_of_a_number_reads_only_ascii_digits(path: tuple[str, ...], option: click.Parameter) -> None:
+def test_number_option_accepts_only_ascii_digits(path: tuple[str, ...], option: click.Parameter) -> None:
     assert option.type is INT64 or isinstance(option.type, OURS)
     context = click.Context(click.Command("a"))
     for text in ("1_0", "\N{FULLWIDTH DIGIT ONE}", " 1", "nan", "9" * 5_000):

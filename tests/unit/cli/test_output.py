@@ -40,14 +40,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_did_you_mean_shows_a_group_id_escaped_on_one_line(folder: Path) -> None:
+def test_did_you_mean_escapes_the_group_id_on_one_line(folder: Path) -> None:
     ended = CliRunner().invoke(main, ["why", "orders", "--from-dir", str(folder)])
     assert ended.exit_code == 1
     assert f"did you mean {SHOWN}?\n" in ended.stderr
     assert ended.stderr.count("\n") == 1
 
 
-def test_a_command_on_a_terminal_writes_no_control_character(folder: Path) -> None:
+def test_command_on_a_terminal_writes_no_control_characters(folder: Path) -> None:
     """Whether click quotes it, before the command runs, or a library warns of it past the writer."""
     ours, theirs = pty.openpty()
     for words in (["orders", "--from-dir", str(folder)], ["orders", "--from-dir", "\x1b[2J\x9b\u202e"]):
@@ -69,13 +69,13 @@ def test_a_command_on_a_terminal_writes_no_control_character(folder: Path) -> No
 
 
 @pytest.mark.parametrize("write", [show, tell])
-def test_a_text_is_one_line(write: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
+def test_shown_text_is_one_line(write: Callable[[str], None], capsys: pytest.CaptureFixture[str]) -> None:
     write(f"group {HOSTILE}")
     printed = capsys.readouterr()
     assert printed.out + printed.err == f"group {SHOWN}\n"
 
 
-def test_json_is_the_same_document_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_output_is_equivalent_and_without_control_characters(capsys: pytest.CaptureFixture[str]) -> None:
     show_json({"group": HOSTILE, "name": "gruppe é"})
     printed = capsys.readouterr().out
     assert json.loads(printed) == {"group": HOSTILE, "name": "gruppe é"}
@@ -86,7 +86,7 @@ def test_json_is_the_same_document_without_control_characters(capsys: pytest.Cap
     assert is_safe(line)
 
 
-def test_data_for_a_program_is_written_as_it_is(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_data_for_programs_is_written_unchanged(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     show_data(f"{HOSTILE},0\n")
     assert capfdbinary.readouterr().out == f"{HOSTILE},0\n".encode()
 
@@ -98,7 +98,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_guard_escapes_what_comes_past_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_guard_escapes_direct_writes(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stdout", terminal)
     guard_terminals()
@@ -113,7 +113,7 @@ def test_the_guard_escapes_what_comes_past_the_writer(monkeypatch: pytest.Monkey
     assert terminal.getvalue().startswith("\torders\\x1b[2J\\r\nError")
 
 
-def test_a_live_view_moves_the_cursor_and_its_values_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_view_escapes_control_sequences_in_values(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr("sys.stdout", terminal)
     monkeypatch.setenv("TERM", "xterm")

@@ -26,7 +26,7 @@ def start(planted: Path | None, *args: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("names", [["state"], ELSEWHERE], ids=["one", "all"])
-def test_a_foreign_package_ends_the_start(names: list[str], tmp_path: Path) -> None:
+def test_foreign_package_with_an_own_name_ends_the_start(names: list[str], tmp_path: Path) -> None:
     planted = {name: tmp_path / name / "__init__.py" for name in names}
     for foreign in planted.values():
         foreign.parent.mkdir()

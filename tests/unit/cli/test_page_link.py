@@ -10,7 +10,7 @@ NOBODY = ("--bootstrap-servers", "127.0.0.1:1")
 
 
 @pytest.mark.parametrize("page_url", ["http://127.0.0.1:8080", "http://127.0.0.1:8080/"])
-def test_a_link_leads_to_the_group_whatever_its_name_is(page_url: str) -> None:
+def test_page_link_leads_to_groups_with_any_name(page_url: str) -> None:
     assert link(page_url) == "http://127.0.0.1:8080/"
     assert link(page_url, "orders") == "http://127.0.0.1:8080/group?id=orders"
     assert link(page_url, "a&b=c/\N{SNOWMAN}\n") == (
@@ -29,7 +29,7 @@ def test_a_link_leads_to_the_group_whatever_its_name_is(page_url: str) -> None:
 @pytest.mark.parametrize(
     "url", ["127.0.0.1:8080", "javascript:alert(1)", "http://", "http://[", "http://h/?q=1"]
 )
-def test_what_is_no_address_of_a_web_server_is_wrong_usage(command: list[str], url: str) -> None:
+def test_invalid_page_url_is_a_usage_error(command: list[str], url: str) -> None:
     result = CliRunner().invoke(main, [*command, url, *NOBODY])
     assert result.exit_code in (1, 2)
     assert "expected is an address such as http://127.0.0.1:8080/" in result.stderr

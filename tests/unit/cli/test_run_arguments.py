@@ -58,7 +58,7 @@ def keeps_signal_handlers() -> Iterator[None]:
         ("--state-partitions 0", 2, "'--state-partitions': 0 is not in the range"),
     ],
 )
-def test_bad_arguments_are_named_before_anything_starts(
+def test_invalid_run_arguments_are_reported_before_anything_starts(
     tmp_path: Path, arguments: str, exit_code: int, message: str
 ) -> None:
     outcome = CliRunner().invoke(main, ["run", "--data-dir", str(tmp_path / "data"), *arguments.split()])

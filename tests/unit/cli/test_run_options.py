@@ -35,7 +35,7 @@ def told(*words: str) -> RunOptions:
     return pop_fields(RunOptions, {**given, **parts, "client_config": reached})
 
 
-def test_each_option_reaches_the_coordinator() -> None:
+def test_run_options_reach_the_coordinator() -> None:
     client_config, folder = ClientConfig("kafka:9092"), Path("folder")
     options = told(*EACH.split()).coordinator(client_config, folder)
     default = Options(client_config, folder)

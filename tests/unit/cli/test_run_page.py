@@ -26,7 +26,7 @@ def is_served(url: str) -> bool:
         return False
 
 
-def test_a_page_that_dies_is_started_again_at_its_address() -> None:
+def test_page_process_that_ends_is_restarted_at_the_same_address() -> None:
     """It ends with the service, and nothing of it is left."""
     with RunPage(0) as page:
         log = CoordinatorLog.of(NOBODY, "/nowhere/coordinator")

@@ -38,9 +38,7 @@ def export_in(folder: Path, **changes: object) -> Path:
 
 
 @pytest.mark.parametrize("command", [["export", "file"], ["rollback"]])
-def test_a_running_coordinator_is_neither_exported_nor_rolled_back(
-    tmp_path: Path, command: list[str]
-) -> None:
+def test_export_and_rollback_refuse_a_running_coordinator(tmp_path: Path, command: list[str]) -> None:
     folder = ServiceFolder(tmp_path / "coordinator")
     folder.lock()
     result = run(*command, "--data-dir", tmp_path)
@@ -49,7 +47,7 @@ def test_a_running_coordinator_is_neither_exported_nor_rolled_back(
     assert "coordinator is in use by the coordinator with process id" in result.output
 
 
-def test_a_data_folder_without_a_coordinator_is_refused_and_gets_none(tmp_path: Path) -> None:
+def test_data_folder_without_a_coordinator_is_refused_and_left_unchanged(tmp_path: Path) -> None:
     result = run("export", tmp_path / "file", "--data-dir", tmp_path)
     assert result.exit_code == 1
     assert "has no folder of a coordinator" in result.output
@@ -66,7 +64,7 @@ def test_a_data_folder_without_a_coordinator_is_refused_and_gets_none(tmp_path: 
         (None, ["--shards", "many"], 2, "'many' is not a whole number"),
     ],
 )
-def test_an_import_that_would_lose_requests_or_has_no_shards_is_refused(
+def test_import_that_would_lose_requests_or_has_no_shards_is_refused(
     tmp_path: Path, unread: dict[int, int] | None, arguments: list[str], exit_code: int, message: str
 ) -> None:
     path = export_in(tmp_path, unread=unread)
@@ -76,7 +74,7 @@ def test_an_import_that_would_lose_requests_or_has_no_shards_is_refused(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_damaged_file_and_a_folder_that_exists_are_refused(tmp_path: Path) -> None:
+def test_import_refuses_a_damaged_file_and_an_existing_folder(tmp_path: Path) -> None:
     path, new = export_in(tmp_path), tmp_path / "new"
     content = path.read_bytes()
     path.write_bytes(content[:-10])
@@ -99,7 +97,7 @@ def groups_in(path: Path, *groups: ClassicGroup) -> Path:
     return path
 
 
-def test_two_exports_are_compared_without_spark(tmp_path: Path) -> None:
+def test_diff_of_two_exports_needs_no_spark(tmp_path: Path) -> None:
     old = groups_in(tmp_path / "old", ClassicGroup("a", "r-0-1", generation=3), ClassicGroup("gone", "r-0-2"))
     new = groups_in(tmp_path / "new", ClassicGroup("a", "r-0-1", generation=4), ClassicGroup("came", "r-0-3"))
     same = run("diff", old, old)
@@ -133,7 +131,7 @@ def test_two_exports_are_compared_without_spark(tmp_path: Path) -> None:
     ],
     ids=["damaged", "absent", "large batch", "large batch of a folder", "other digits", "no coordinator"],
 )
-def test_a_diff_that_cannot_be_made_has_a_code_of_its_own(tmp_path: Path, states: str, why: str) -> None:
+def test_failed_diff_has_its_own_exit_code(tmp_path: Path, states: str, why: str) -> None:
     (tmp_path / "damaged").write_text("{}")
     found = run("diff", *states.format(tmp_path).split())
     assert found.exit_code == 2

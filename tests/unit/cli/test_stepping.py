@@ -61,7 +61,7 @@ class Terminal:
         return code
 
 
-def test_keys_go_through_the_entries(tmp_path: Path) -> None:
+def test_keys_move_through_the_entries(tmp_path: Path) -> None:
     recording = a_member_expires().recording()
     write_recording(tmp_path / "file", recording.header, recording.lines)
     terminal = Terminal("replay", "--group", "a", "--from", str(tmp_path / "file"), "--step")

@@ -11,7 +11,7 @@ def die() -> None:
     raise ValueError("no more\nand this is the rest")
 
 
-def test_a_thread_that_dies_of_an_exception_is_told_with_its_name() -> None:
+def test_death_of_a_thread_is_reported_with_its_name() -> None:
     told: list[str] = []
     with capture_logs() as lines, watching_threads(told.append):
         for target in (die, lambda: None):

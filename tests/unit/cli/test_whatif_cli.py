@@ -12,7 +12,7 @@ RECORDING = Path(__file__).parents[2] / "data" / "demo_recording.zst"
 COMMAND = ["whatif", "demo", "--from", str(RECORDING)]
 
 
-def test_experiments_as_json() -> None:
+def test_whatif_shows_experiments_as_json() -> None:
     options = ["-c", "session.timeout.ms=10000", "--assignor", "sticky", "--try", "group.max.size=2"]
     result = CliRunner().invoke(main, [*COMMAND, *options, "-o", "json"])
     assert result.exit_code == 0, result.output
@@ -34,7 +34,7 @@ def test_experiments_as_json() -> None:
         (["--from-state", str(RECORDING)], "does not go with whatif"),
     ],
 )
-def test_wrong_usage(options: list[str], message: str) -> None:
+def test_whatif_reports_wrong_usage(options: list[str], message: str) -> None:
     result = CliRunner().invoke(main, [*COMMAND, *options])
     assert result.exit_code == 2
     assert message in result.stderr

@@ -48,7 +48,7 @@ def completed(value: Any) -> Future[Any]:
     return future
 
 
-def test_a_group_that_cannot_be_read_says_why(
+def test_unreadable_group_has_the_error_as_its_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kafka_clients, "librdkafka_admin", lambda _: Refusing())

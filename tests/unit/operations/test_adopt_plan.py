@@ -25,7 +25,7 @@ def group(
         (group({}), None, False, AdoptDecision.EMPTY, {}),
     ],
 )
-def test_offsets_that_the_other_coordinator_lacks_move(
+def test_offsets_missing_at_the_other_coordinator_are_moved(
     here: FoundGroup,
     there: FoundGroup | None,
     overwrite: bool,
@@ -51,7 +51,7 @@ def test_offsets_that_the_other_coordinator_lacks_move(
         ),
     ],
 )
-def test_what_is_refused_and_why(here: FoundGroup, there: FoundGroup | None, reason: str) -> None:
+def test_adoption_is_refused_with_a_reason(here: FoundGroup, there: FoundGroup | None, reason: str) -> None:
     decided = plan(here, there, overwrite=False)
     assert decided.outcome is AdoptDecision.REFUSED
     assert decided.reason.endswith(reason)

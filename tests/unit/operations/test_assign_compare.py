@@ -42,7 +42,7 @@ def the(strategy: str, group: GroupSpec) -> StrategyResult:
 
 
 @given(groups(), st.sampled_from([*GOES_BY_COUNTS, "lag-aware", "AVG", "CONSISTENT_HASH"]))
-def test_the_counts_are_those_of_the_assignments(group: GroupSpec, strategy: str) -> None:
+def test_spread_and_moves_count_the_assigned_partitions(group: GroupSpec, strategy: str) -> None:
     outcome = the(strategy, group)
     after = assigned(outcome)
     assert group.current is not None
@@ -57,7 +57,7 @@ def test_the_counts_are_those_of_the_assignments(group: GroupSpec, strategy: str
 
 
 @given(groups())
-def test_sticky_moves_nothing_needlessly(group: GroupSpec) -> None:
+def test_sticky_makes_no_needless_moves(group: GroupSpec) -> None:
     for strategy in ("sticky", "cooperative-sticky"):
         moves = the(strategy, group).moves
         assert moves is not None
@@ -65,7 +65,7 @@ def test_sticky_moves_nothing_needlessly(group: GroupSpec) -> None:
 
 
 @given(groups())
-def test_cooperative_members_become_as_even_as_sticky_ones_and_stay_so(group: GroupSpec) -> None:
+def test_cooperative_sticky_reaches_the_spread_of_sticky_and_keeps_it(group: GroupSpec) -> None:
     assert group.current is not None
     done = rounds("cooperative-sticky", group, group.current)
     assert len(done) <= 2
@@ -77,7 +77,7 @@ def test_cooperative_members_become_as_even_as_sticky_ones_and_stay_so(group: Gr
         assert not held & others, "a partition is given to another only when its owner has given it up"
 
 
-def test_machine_rooms_are_racks() -> None:
+def test_machine_room_strategies_use_racks() -> None:
     members = {"a": Member(("orders",), rack="east"), "b": Member(("orders",), rack="west")}
     racks = {"orders": [["east"], ["west"], ["west"], ["east"], ["north"], ["east"]]}
     group = GroupSpec(
@@ -91,7 +91,7 @@ def test_machine_rooms_are_racks() -> None:
     assert rooms.nobodys == {"orders": [4]}
 
 
-def test_a_room_that_is_missing_is_refused() -> None:
+def test_machine_room_strategy_without_racks_is_refused() -> None:
     members = {"a": Member(("orders",), rack="east")}
     group = GroupSpec({"orders": 2}, members, racks={"orders": [["east"], []]})
     with pytest.raises(InputError, match=r"refuses topic orders: Machine room is null for mq"):
@@ -118,13 +118,13 @@ weight: 0 to 7, standard deviation 3.5 a member
 no member consumes orders 3-5"""
 
 
-def test_a_hand_over_in_two_rounds_is_told() -> None:
+def test_outcome_reports_partitions_handed_over_in_two_rounds() -> None:
     current = {"a": partitions({"orders": [*range(6)]}), "b": partitions({"payments": [0, 1, 2]})}
     group = GroupSpec(TOPICS, parse_members("a,b,c", TOPICS), current)
     assert outcome_text(the("cooperative-sticky", group), Names(group.members)) == HANDED_OVER
 
 
-def test_weights_and_what_nobody_consumes_are_told() -> None:
+def test_outcome_reports_weights_and_unconsumed_partitions() -> None:
     group = GroupSpec(
         TOPICS, parse_members("a,b=payments", TOPICS), weights={TopicPartition("payments", 2): 7}
     )

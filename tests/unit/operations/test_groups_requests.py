@@ -56,7 +56,7 @@ CHANGES: dict[str, Callable[[CoreClient], Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_a_change_of_groups_is_sent_for_all_of_them_and_waits_for_the_views(
+def test_changing_requests_are_sent_together_and_wait_for_views(
     change: Callable[[CoreClient], Any],
 ) -> None:
     client = CoreClient()
@@ -66,7 +66,7 @@ def test_a_change_of_groups_is_sent_for_all_of_them_and_waits_for_the_views(
     assert {request.waits_for_views for request in client.sent} == {True}
 
 
-def test_descriptions_are_asked_for_together_and_wait_for_no_view() -> None:
+def test_describe_requests_are_sent_together_and_do_not_wait_for_views() -> None:
     client = CoreClient()
     described, fetched = GroupRequests(client).describe(dict.fromkeys(GROUPS), with_offsets=True)
     assert described.keys() == fetched.keys() == set(GROUPS)
@@ -79,7 +79,7 @@ def type_of(answer: GroupSnapshot | ErrorCode) -> str:
     return answer.group_type
 
 
-def test_a_group_is_described_by_the_request_of_its_type_and_by_all_if_the_type_has_changed() -> None:
+def test_describe_uses_the_request_of_the_groups_type_and_all_if_it_changed() -> None:
     made = {"classic": ClassicGroup, "consumer": ConsumerGroup, "share": ShareGroup}
     client = CoreClient(*(group(group_id=name, incarnation="i") for name, group in made.items()))
     types = dict(zip(made, made, strict=True))
@@ -97,7 +97,7 @@ def test_a_group_is_described_by_the_request_of_its_type_and_by_all_if_the_type_
     assert gone.state == DEAD
 
 
-def test_a_reset_of_many_partitions_is_several_requests_of_each_group_together() -> None:
+def test_large_reset_is_split_into_requests_that_are_sent_together() -> None:
     client = CoreClient()
     offsets = {TopicPartition("wide", n): 4 for n in range(25_000)}
     outcomes = GroupRequests(client).commit_offsets({"a": offsets, "b": {}, "c": offsets})

@@ -25,7 +25,7 @@ KNOWN = KnownOffsets(BOUNDS, committed={A0: 42, A1: 0}, at_time={A0: 33, A1: Non
 INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
-def test_an_offset_beyond_the_log_is_set_to_its_end_and_one_before_it_to_its_start() -> None:
+def test_reset_limits_offsets_to_the_bounds_of_the_log() -> None:
     assert plan_reset(ToOffset(60), "g", [A0, A1, B0], KNOWN) == ResetPlan(
         {A0: 60, A1: 50, B0: 7},
         [
@@ -39,25 +39,25 @@ def test_an_offset_beyond_the_log_is_set_to_its_end_and_one_before_it_to_its_sta
     )
 
 
-def test_a_shift_starts_from_what_is_committed() -> None:
+def test_shift_starts_from_the_committed_offset() -> None:
     assert plan_reset(ShiftBy(-2), "g", [A0], KNOWN) == ResetPlan({A0: 40}, [])
     assert plan_reset(ShiftBy(-2), "g", [A0, A1], KNOWN).offsets == {A0: 40, A1: 0}
     assert plan_reset(ShiftBy(1_000), "g", [A0], KNOWN).offsets == {A0: 100}
 
 
-def test_without_a_committed_offset_nothing_can_be_shifted() -> None:
+def test_shift_without_a_committed_offset_is_refused() -> None:
     with pytest.raises(ResetError, match="partition b-0 since there is no current committed offset"):
         plan_reset(ShiftBy(1), "g", [A0, B0], KNOWN)
 
 
-def test_a_time_after_the_last_record_is_the_end_of_the_log() -> None:
+def test_reset_to_a_time_after_the_last_record_is_the_end_of_the_log() -> None:
     assert plan_reset(ToTime(1_700_000_000_000), "g", [A0, A1], KNOWN) == ResetPlan(
         {A0: 33, A1: 50},
         ["Partition 1 from topic a has no record that late. Falling back to latest known offset."],
     )
 
 
-def test_a_file_brings_partitions_of_its_own() -> None:
+def test_reset_from_a_file_uses_the_files_partitions() -> None:
     scenario = FromFile({"g": {B0: 7, A1: 51}, "other": {A0: 1}})
     plan = plan_reset(scenario, "g", [], KNOWN)
     assert list(plan.offsets.items()) == [(A1, 50), (B0, 7)]
@@ -66,7 +66,7 @@ def test_a_file_brings_partitions_of_its_own() -> None:
 
 
 @given(st.builds(ToOffset, INT64) | st.builds(ShiftBy, INT64), INT64.filter(lambda n: n >= 0))
-def test_whatever_is_named_stays_within_the_log(scenario: Scenario, committed: int) -> None:
+def test_every_reset_stays_within_the_bounds_of_the_log(scenario: Scenario, committed: int) -> None:
     plan = plan_reset(scenario, "g", BOUNDS, KnownOffsets(BOUNDS, committed=dict.fromkeys(BOUNDS, committed)))
     assert plan.offsets.keys() == BOUNDS.keys()
     assert all(BOUNDS[p].earliest <= offset <= BOUNDS[p].latest for p, offset in plan.offsets.items())

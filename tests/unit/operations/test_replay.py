@@ -57,7 +57,7 @@ def a_member_expires() -> CoordinatedLog:
     return world
 
 
-def test_a_takeover_may_be_written_with_the_next_call_of_its_group() -> None:
+def test_takeover_may_be_written_with_the_groups_next_call() -> None:
     """Spark calls a group for a request or a deadline, and no session ends with the outage."""
     log, world, _ = with_member()
     world.without_coordinator(T0 + 3_000)
@@ -78,7 +78,7 @@ def test_a_takeover_may_be_written_with_the_next_call_of_its_group() -> None:
     assert not judge(Lines(world.header(), missing)).is_identical
 
 
-def test_a_record_that_was_skipped_is_skipped() -> None:
+def test_replay_skips_records_that_were_skipped() -> None:
     log, world, _ = with_member(T0)
     skipped = log.request(T0 + 1, join("a", "poison"))
     world.configure(CONFIG, skip=[skipped.id])
@@ -91,7 +91,7 @@ def test_a_record_that_was_skipped_is_skipped() -> None:
     assert not judge(Lines(replace(recording.header, epochs=[first]), recording.lines)).is_identical
 
 
-def test_a_request_behind_a_deadline_that_fired_is_applied_as_it_was() -> None:
+def test_replay_applies_late_requests_in_the_recorded_order() -> None:
     """The broker's clock stepped back, so the log alone does not say that the session had ended."""
     log, world, member_id = with_member()
     world.run(log.clock(T0 + 20_000, T0 + 20_000))
@@ -128,7 +128,7 @@ def replace_retention(config: CoordinatorConfig) -> CoordinatorConfig:
     return config.with_settings({"offsets.retention.check.interval.ms": 1_000})
 
 
-def test_a_group_whose_logs_beginning_is_gone_is_judged_from_its_next_incarnation() -> None:
+def test_group_without_the_beginning_of_its_log_is_judged_from_its_next_incarnation() -> None:
     world, offset = two_lives()
     assert judge(world.recording()).differences == []
     verdict = judge(lost_beginning(world, 1))
@@ -147,7 +147,7 @@ def start_partition(world: CoordinatedLog) -> int:
     return partition
 
 
-def test_a_group_that_was_not_created_anew_cannot_be_judged_without_a_state(tmp_path: Path) -> None:
+def test_group_without_the_beginning_of_its_log_needs_a_state_to_be_judged(tmp_path: Path) -> None:
     world = a_member_expires()
     verdict = judge(lost_beginning(world, 2))
     assert verdict.differences == []
@@ -161,7 +161,7 @@ def test_a_group_that_was_not_created_anew_cannot_be_judged_without_a_state(tmp_
     assert shown.exit_code == 1 and "group a cannot be judged" in shown.stderr
 
 
-def test_a_replay_begins_with_an_exported_state() -> None:
+def test_replay_can_begin_with_an_exported_state() -> None:
     """The export was made after the first batch, before the heartbeat."""
     world = a_member_expires()
     early = replay_group(world.recording(), "a", Until(time_ms=T0 + 100)).group
@@ -174,7 +174,7 @@ def test_a_replay_begins_with_an_exported_state() -> None:
     assert verdict.groups["a"].answers == 1 and verdict.groups["a"].history > 0
 
 
-def test_what_retention_has_deleted_of_the_outputs_is_not_missing() -> None:
+def test_outputs_deleted_by_retention_are_not_reported_missing() -> None:
     recording = a_member_expires().recording()
     without = Lines(recording.header, [x for x in recording.lines if not isinstance(x, AnswerLine)])
     assert {d.how for d in judge(without).differences} == {DifferenceKind.MISSING}
@@ -208,7 +208,7 @@ def out_of_order(lines: list[Line]) -> list[Line]:
         (out_of_order, RecordKind.ANSWER, DifferenceKind.OUT_OF_ORDER),
     ],
 )
-def test_records_that_nothing_led_to_are_a_difference(
+def test_unexpected_records_are_reported_as_differences(
     tamper: Callable[[list[Line]], list[Line]], what: RecordKind, how: DifferenceKind
 ) -> None:
     recording = a_member_expires().recording()
@@ -216,7 +216,7 @@ def test_records_that_nothing_led_to_are_a_difference(
     assert {(found.what, found.how) for found in differences} == {(what, how)}
 
 
-def test_requests_in_one_pack_are_replayed_each() -> None:
+def test_each_request_of_a_pack_is_replayed() -> None:
     log, world, member_id = with_member()
     beats = [encode(heartbeat("a", member_id)), b"{}", encode(heartbeat("a", "nobody"))]
     world.run([log.append(T0 + 101, pack_key(slot_of("a")), pack(beats), start_partition(world))])
@@ -226,7 +226,7 @@ def test_requests_in_one_pack_are_replayed_each() -> None:
     assert judge(world.recording(["a"])).groups["a"].answers == 4
 
 
-def test_a_file_is_read_back_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+def test_recording_file_is_read_back_and_private_to_its_owner(tmp_path: Path) -> None:
     recording = a_member_expires().recording()
     for name in ("recording.jsonl", "recording.zst"):
         path = tmp_path / name
@@ -240,7 +240,7 @@ def test_a_file_is_read_back_and_only_its_owner_may_read_it(tmp_path: Path) -> N
         write_recording(tmp_path / "recording.zst", recording.header, [])
 
 
-def test_a_file_that_was_cut_or_changed_is_refused(tmp_path: Path) -> None:
+def test_recording_file_that_was_cut_or_changed_is_refused(tmp_path: Path) -> None:
     recording = a_member_expires().recording()
     path = tmp_path / "file"
     write_recording(path, recording.header, recording.lines)
@@ -257,7 +257,7 @@ def test_a_file_that_was_cut_or_changed_is_refused(tmp_path: Path) -> None:
             RecordingFile(path)
 
 
-def test_the_group_at_a_time_has_its_members_and_timers() -> None:
+def test_moment_of_a_classic_group_shows_members_and_timers() -> None:
     recording = a_member_expires().recording()
     alive = replay_group(recording, "a", Until(time_ms=T0 + 6_000))
     assert isinstance(alive.group, ClassicGroup)
@@ -270,7 +270,7 @@ def test_the_group_at_a_time_has_its_members_and_timers() -> None:
     assert "Group a did not exist at" in moment_text(before, T0 - 1, CONFIG, CLOCK)
 
 
-def test_the_group_at_a_time_has_what_is_pending_in_transactions() -> None:
+def test_moment_shows_offsets_pending_in_transactions() -> None:
     log, world = Log(), CoordinatedLog(CONFIG)
     requests = [txn_commit("g", 1, 40), txn_commit("g", 2, 41)]
     world.run([*(log.request(T0 + n, request) for n, request in enumerate(requests)), *log.clock(T0 + 2, T0)])
@@ -282,7 +282,7 @@ def run(*arguments: object) -> Result:
     return CliRunner().invoke(command, [str(argument) for argument in arguments])
 
 
-def test_the_command_shows_the_differences(tmp_path: Path) -> None:
+def test_replay_command_shows_the_differences(tmp_path: Path) -> None:
     recording = a_member_expires().recording()
     events = [line for line in recording.lines if isinstance(line, EventLine)]
     less = tmp_path / "less"
@@ -293,7 +293,7 @@ def test_the_command_shows_the_differences(tmp_path: Path) -> None:
     assert f"expected  {events[-1].value.text}" in result.stdout
 
 
-def test_usage_errors_and_unknown_groups_are_sentences(tmp_path: Path) -> None:
+def test_replay_command_reports_wrong_usage_and_unknown_groups(tmp_path: Path) -> None:
     recording, whole = a_member_expires().recording(["a"]), tmp_path / "whole"
     write_recording(whole, recording.header, recording.lines)
     assert "takes one of these options: --group, --all" in run("--from", whole).stderr
@@ -302,7 +302,7 @@ def test_usage_errors_and_unknown_groups_are_sentences(tmp_path: Path) -> None:
     assert (unknown.exit_code, "has no group b; it has a" in unknown.stderr) == (1, True)
 
 
-def test_a_refused_request_is_compared_too() -> None:
+def test_refused_requests_are_compared() -> None:
     log, world = Log(), CoordinatedLog(CONFIG)
     wrong = join("a")
     record = log.request(T0, wrong)

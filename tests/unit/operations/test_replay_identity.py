@@ -54,7 +54,7 @@ def coordinate(
 
 @examples(60)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 120), batches=st.integers(1, 8))
-def test_a_replay_is_identical_to_what_the_operator_wrote(seed: int, length: int, batches: int) -> None:
+def test_replay_equals_the_operators_output(seed: int, length: int, batches: int) -> None:
     world = coordinate(seed, length, batches)
     verdict = judge(world.recording())
     assert verdict.differences == []
@@ -67,7 +67,7 @@ def test_a_replay_is_identical_to_what_the_operator_wrote(seed: int, length: int
 
 @examples(30)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 120), batches=st.integers(1, 8))
-def test_so_are_groups_of_rocketmq(seed: int, length: int, batches: int) -> None:
+def test_replay_of_rocketmq_groups_equals_the_operators_output(seed: int, length: int, batches: int) -> None:
     rows = rocketmq_rows(seed, length)
     assert judge(coordinate(seed, length, batches, rows).recording()).differences == []
 
@@ -81,7 +81,9 @@ def rocketmq_rows(seed: int, length: int) -> list[Row]:
 
 @examples(30)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 80), batches=st.integers(1, 6))
-def test_so_is_what_followed_a_fault_of_the_coordinator(seed: int, length: int, batches: int) -> None:
+def test_replay_after_a_coordinator_fault_equals_the_operators_output(
+    seed: int, length: int, batches: int
+) -> None:
     """Steps that raise are undone, answered and dead-lettered, or the group is quarantined."""
     fails = failing_step(chosen(seed, one_in=6))
     verdict = judge(coordinate(seed, length, batches, step=fails).recording(), step=fails)
@@ -90,9 +92,7 @@ def test_so_is_what_followed_a_fault_of_the_coordinator(seed: int, length: int, 
 
 @examples(60)
 @given(seed=st.integers(0, 10**6), length=st.integers(2, 100), cut=st.integers(0, 99), rocketmq=st.booleans())
-def test_a_part_of_a_log_is_identical_as_far_as_it_goes(
-    seed: int, length: int, cut: int, rocketmq: bool
-) -> None:
+def test_replay_of_a_part_of_the_log_is_identical(seed: int, length: int, cut: int, rocketmq: bool) -> None:
     """The part before a time, and the part from it on, of which only groups that begin in it are judged."""
     recording = coordinate(seed, length, 4, rocketmq_rows(seed, length) if rocketmq else None).recording()
     times = [line.at_ms for line in recording.lines if isinstance(line, RequestLine)]
@@ -124,7 +124,7 @@ def _part(recording: Lines, since_ms: int, until_ms: int | None) -> Lines:
 
 @examples(20)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 80))
-def test_a_recording_of_one_group_has_what_one_of_all_has_of_it(seed: int, length: int) -> None:
+def test_recording_of_one_group_equals_its_part_of_a_full_recording(seed: int, length: int) -> None:
     world = coordinate(seed, length, 4)
     everything = world.recording()
     for group_id in judge(everything).groups:
@@ -136,7 +136,7 @@ def test_a_recording_of_one_group_has_what_one_of_all_has_of_it(seed: int, lengt
 
 @examples(40)
 @given(seed=st.integers(0, 10**6), length=st.integers(1, 80))
-def test_one_changed_record_is_a_difference(seed: int, length: int) -> None:
+def test_changed_record_is_reported_as_difference(seed: int, length: int) -> None:
     """The negative control: an answer or a history entry with one byte changed, and one that is dropped.
 
     Without an outage: what a takeover has written may be dropped, because it may have come later.
@@ -199,7 +199,7 @@ def test_early_answers_are_compared_with_the_log() -> None:
         assert (difference.what, difference.how) == (RecordKind.EARLY, how)
 
 
-def test_an_early_answer_to_a_request_that_was_skipped_later_is_counted_by_itself() -> None:
+def test_early_answer_to_a_request_skipped_later_is_counted_separately() -> None:
     log, world, _ = with_member(T0)
     skipped = log.request(T0 + 1, heartbeat("a", "nobody"))
     world.configure(AT_ONCE, skip=[skipped.id])

@@ -72,7 +72,7 @@ def changed(before: AnyGroup, after: AnyGroup, *, ignore_times: bool = False) ->
     return [] if found is None else list(found.fields)
 
 
-def test_the_tables_of_a_kafka_group() -> None:
+def test_kafka_group_is_shown_as_tables() -> None:
     """The earliest timer comes first; columns without a value are left out."""
     assert text_of(kafka_group()) == dedent("""\
         GROUP PROTOCOL STATE  SINCE                   GENERATION STRATEGY #MEMBERS #OFFSETS #LOCKS LAST-EVENT              NEXT-DEADLINE
@@ -94,7 +94,7 @@ def test_the_tables_of_a_kafka_group() -> None:
           heartbeat 2026-11-22 01:46:50.000 b-1""")
 
 
-def test_the_tables_of_a_rocketmq_group() -> None:
+def test_rocketmq_group_is_shown_as_tables() -> None:
     assert text_of(rocketmq_group()) == dedent("""\
         GROUP PROTOCOL STATE  STRATEGY   #MEMBERS #OFFSETS #LOCKS LAST-EVENT              NEXT-DEADLINE
         jobs  RocketMQ Online CLUSTERING 1        0        1      2026-11-22 01:46:40.000 2026-11-22 01:47:40.000
@@ -109,7 +109,7 @@ def test_the_tables_of_a_rocketmq_group() -> None:
           t     b      3     A         2026-11-22 01:46:39.000""")
 
 
-def test_what_is_parked_and_what_cannot_be_read() -> None:
+def test_tables_show_parked_requests_and_unreadable_assignments() -> None:
     group = kafka_group()
     group.set_parked_join(group.members["a-1"], REPLY_TO)
     group.members["b-1"].assignment = b"\xff"
@@ -118,7 +118,7 @@ def test_what_is_parked_and_what_cannot_be_read() -> None:
     assert (second.waits_for, second.partitions, second.assignment) == (None, None, None)
 
 
-def test_each_field_that_differs_is_in_words() -> None:
+def test_diff_describes_each_changed_field() -> None:
     after = copy(kafka_group())
     after.generation, after.leader_id, after.state = 4, "b-1", GroupState.PREPARING_REBALANCE
     after.remove("a-1")
@@ -155,7 +155,7 @@ def pending(request: str, *offsets: int) -> PendingOffsets:
     return PendingOffsets(request, position, T, "app-1", 4001, 7, 2, 0, 40, None, {"orders": held})
 
 
-def test_the_table_of_pending_offsets() -> None:
+def test_pending_offsets_are_shown_as_a_table() -> None:
     group = kafka_group()
     group.pending = [pending("requests-0-5", 42, 7), pending("requests-0-6", 43)]
     text = text_of(group)
@@ -169,7 +169,7 @@ def test_the_table_of_pending_offsets() -> None:
     assert rows_of(group, 4, CONFIG).group.pending == 3
 
 
-def test_times_alone_can_be_ignored() -> None:
+def test_diff_can_ignore_changes_of_times_alone() -> None:
     after = copy(kafka_group())
     after.clock_ms += 3_000
     after.members["a-1"].heartbeat_deadline_ms = T + 13_000
@@ -181,7 +181,7 @@ def test_times_alone_can_be_ignored() -> None:
     assert field.text == "member a-1: session timeout 10000 ms -> 20000 ms"
 
 
-def test_queues_are_named_and_another_protocol_is_one_change() -> None:
+def test_diff_names_queues_and_reports_another_protocol_as_one_change() -> None:
     after = rocketmq_group()
     after.locks = {MessageQueue("t", "b", 3): LockEntry("B", T)}
     assert [field.text for field in changed(rocketmq_group(), after)] == [

@@ -47,7 +47,7 @@ def looks(text: str) -> str:
     return dedent(text).strip("\n")
 
 
-def test_the_tables() -> None:
+def test_consumer_group_is_shown_as_tables() -> None:
     assert group_text(rows_of(before(MORNING, "30s"), 6, CONFIG)) == looks("""
 GROUP PROTOCOL         STATE       SINCE                   GENERATION TARGET-EPOCH STRATEGY #MEMBERS #OFFSETS #LOCKS LAST-EVENT              NEXT-DEADLINE
 g     Kafka (consumer) Reconciling 1970-01-01 00:00:14.000 5          5            uniform  4        0        0      1970-01-01 00:00:14.000 1970-01-01 00:00:57.000
@@ -70,7 +70,7 @@ g     Kafka (consumer) Reconciling 1970-01-01 00:00:14.000 5          5         
     """)
 
 
-def test_what_differs() -> None:
+def test_diff_of_consumer_groups_names_partitions_by_topic() -> None:
     assert difference(before(MORNING, "14s"), before(MORNING, "30s"), ignore_times=True) == looks("""
 group g:
   seq 21 -> 24
@@ -88,7 +88,7 @@ group g:
     """)
 
 
-def test_assignment_epochs_that_alone_differ_are_a_difference() -> None:
+def test_diff_reports_assignment_epochs_that_alone_differ() -> None:
     old, new = before(MORNING, "14s"), before(MORNING, "14s")
     assert isinstance(new, ConsumerGroup)
     held = new.members["A"].assigned
@@ -99,7 +99,7 @@ def test_assignment_epochs_that_alone_differ_are_a_difference() -> None:
     )
 
 
-def test_a_moment() -> None:
+def test_moment_of_a_consumer_group_shows_members_and_timers() -> None:
     group = before(MORNING, "30s")
     text = moment_of(group)
     assert (
@@ -134,7 +134,7 @@ def group_after(*commands: str) -> ShareGroup:
     return copy.deepcopy(group)
 
 
-def test_the_rows_of_share_partitions() -> None:
+def test_share_partitions_are_rows_with_their_states() -> None:
     group = group_after(
         "topics foo=4", "topic-metadata watcher", "share A e3", "init watcher error=15 partitions[foo 3]"
     )
@@ -155,7 +155,7 @@ def test_the_rows_of_share_partitions() -> None:
     assert [(row.partition, row.state) for row in deleting] == [(0, "deleting"), (1, "deleting")]
 
 
-def test_a_moment_of_a_share_group() -> None:
+def test_moment_of_a_share_group_shows_partitions_and_tasks() -> None:
     group = group_after("topics foo=3", "topic-metadata watcher", "share A e3")
     text = moment_of(group)
     assert text == dedent("""\
@@ -175,7 +175,7 @@ def test_a_moment_of_a_share_group() -> None:
         """)
 
 
-def test_what_differs_of_a_share_group() -> None:
+def test_diff_of_share_groups_names_partitions_by_topic() -> None:
     before, after = group_after("at 12s", "share B e0"), group_after("at 12s", "share B e0", "share A e3")
     changed = difference(before, after, ignore_times=True)
     assert "  member A: assigned foo:0,1 -> foo:0" in changed.splitlines()
@@ -184,7 +184,7 @@ def test_what_differs_of_a_share_group() -> None:
     assert "  removed: initialized partitions of foo (foo:0,1)" in deleted.splitlines()
 
 
-def test_the_lists_of_groups_have_share_groups() -> None:
+def test_group_lists_include_share_groups() -> None:
     """Row SD5."""
     view = view_of(group_after())
     in_list = known_of(view)

@@ -102,7 +102,7 @@ JOINED = fleet(process("a"), process("b", 0.5), process("c", 30))
         ),
     ],
 )
-def test_an_experiment_has_the_known_outcome(
+def test_experiment_has_its_known_outcome(
     made: ClientFleet,
     setting: str,
     rebalances: tuple[int, int],
@@ -113,14 +113,14 @@ def test_an_experiment_has_the_known_outcome(
     assert is_so(was, now)
 
 
-def test_a_refused_session_timeout_is_reported() -> None:
+def test_experiment_reports_clients_refused_for_their_session_timeout() -> None:
     found = answer(recorded(PAUSE, 100), [parse_changes(["session.timeout.ms=3000"])])
     assert found.tried[0].outcome.refused == ["a", "b", "c"]
     assert found.tried[0].outcome.rebalances == 0
     assert "the coordinator refuses a, b, c" in answer_text(found, Clock(UTC))
 
 
-def test_a_log_that_is_not_reproduced_is_not_compared() -> None:
+def test_log_that_is_not_reproduced_is_not_compared() -> None:
     """The leader's `range` is not Kafka's: it exchanges what a and b get, so other partitions move."""
     log = recorded(PAUSE, 100)
     rows = []
@@ -141,7 +141,7 @@ def test_a_log_that_is_not_reproduced_is_not_compared() -> None:
     assert "session.timeout.ms=30000" not in text
 
 
-def test_the_validation_says_by_how_much_it_differs() -> None:
+def test_validation_reports_the_size_of_each_difference() -> None:
     """What another session timeout makes of the log is no reproduction of it."""
     found = answer(recorded(PAUSE, 100), [parse_changes(["session.timeout.ms=30000"])])
     differs = validate(found.recorded, found.tried[0])
@@ -172,7 +172,7 @@ SETTINGS = (
 
 @examples(12)
 @given(fleets(), st.sets(st.sampled_from(SETTINGS), min_size=1, max_size=3))
-def test_any_experiment_on_any_fleet_has_an_outcome(made: ClientFleet, settings: set[str]) -> None:
+def test_every_experiment_on_every_fleet_has_an_outcome(made: ClientFleet, settings: set[str]) -> None:
     """No client stands still for longer than it runs, and a second answer is the same."""
     log = recorded(made, until_s=100)
     experiments = [parse_changes(sorted(settings))]
@@ -201,12 +201,12 @@ def test_any_experiment_on_any_fleet_has_an_outcome(made: ClientFleet, settings:
         ("session.timeout.ms=6000 heartbeat.interval.ms=6000", "must be below session"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused(settings: str, message: str) -> None:
+def test_invalid_experiment_setting_is_refused(settings: str, message: str) -> None:
     with pytest.raises(WhatIfError, match=message):
         parse_changes(settings.split())
 
 
-def test_a_group_that_is_no_consumers_is_refused() -> None:
+def test_group_without_consumers_is_refused() -> None:
     log = recorded(fleet(process("a")), 20)
     (first, *_) = log.rows
     assert isinstance(first.request, JoinGroup)

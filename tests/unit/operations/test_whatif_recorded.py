@@ -28,7 +28,7 @@ def recording(header: RecordingHeader, first: Iterable[Line] = ()) -> Lines:
     return Lines(header, [*first, *RECORDING.log(), *RECORDING.outputs()])
 
 
-def test_real_clients_are_reproduced() -> None:
+def test_simulation_reproduces_recorded_clients() -> None:
     """Real processes of kafka-python, a kill of a consumer, and two kills of the coordinator."""
     validation = answer(log_of(RECORDING, "demo"), []).validation
     assert [pair.match for pair in validation.pairs] == [MatchKind.MATCHED] * 6
@@ -36,28 +36,28 @@ def test_real_clients_are_reproduced() -> None:
     assert validation.objections == []
 
 
-def test_a_log_whose_beginning_is_gone_is_refused() -> None:
+def test_whatif_refuses_a_log_without_its_beginning() -> None:
     """Without the first requests the clients cannot be found."""
     header = replace(RECORDING.header, begins={0: 10_000}, is_first=[])
     with pytest.raises(WhatIfError, match="the beginning of the log of group demo is gone"):
         log_of(recording(header), "demo")
 
 
-def test_a_recording_that_begins_with_a_state_is_refused() -> None:
+def test_whatif_refuses_a_recording_that_begins_with_a_state() -> None:
     group = ClassicGroup("demo", "group-coordinator-requests-0-1")
     start = StartLine(ExportedGroup("demo", STATE_VERSION, encode_group(group, None).group))
     with pytest.raises(WhatIfError, match="begins while group demo already exists"):
         log_of(recording(replace(RECORDING.header, starts_from="an export"), [start]), "demo")
 
 
-def test_a_rocketmq_group_is_refused() -> None:
+def test_whatif_refuses_a_rocketmq_group() -> None:
     closed = ConnectionClosed(group_id="g", connection="c1")
     log = GroupLog("g", [Row(1_000, "requests-0-0", closed)], Configs(CoordinatorConfig()), 2_000)
     with pytest.raises(WhatIfError, match="is a request of RocketMQ"):
         open_loop(log)
 
 
-def test_a_group_of_the_consumer_protocol_is_refused() -> None:
+def test_whatif_refuses_a_consumer_protocol_group() -> None:
     """There is no model of its clients, so the command says so instead of simulating others."""
     beat = ConsumerGroupHeartbeat(
         correlation_id="c",

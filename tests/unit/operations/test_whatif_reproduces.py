@@ -35,14 +35,14 @@ def reproduced(log: GroupLog) -> ClientFleet:
 
 @examples(30)
 @given(fleets())
-def test_any_fleet_reproduces_itself(made: ClientFleet) -> None:
+def test_simulation_reproduces_any_fleet(made: ClientFleet) -> None:
     """Clients that start, stop, die, pause and are started again, dynamic and static, eager and
     cooperative.
     """
     reproduced(recorded(made, until_s=150))
 
 
-def test_a_member_that_an_operator_removes_joins_again() -> None:
+def test_simulated_member_rejoins_after_removal_by_an_operator() -> None:
     """The removal is a fact. It names the member by its id, which is another in each run."""
     removal = LeaveGroup(
         group_id=GROUP,
@@ -65,7 +65,7 @@ def test_a_member_that_an_operator_removes_joins_again() -> None:
     assert [cause.rebalances for cause in tried.causes if cause.kind is CauseKind.MEMBER_LEFT] == [1]
 
 
-def test_an_outage_is_kept() -> None:
+def test_simulation_keeps_recorded_outages() -> None:
     """Sessions begin anew after it, in the simulation as in the log."""
     made = fleet(process("a"), process("b", 1))
     outages = [Outage(at(20), at(45))]
@@ -73,7 +73,7 @@ def test_an_outage_is_kept() -> None:
     reproduced(log_of(simulate(made, log, UNCHANGED), log))
 
 
-def test_settings_that_changed_are_in_force_at_their_times() -> None:
+def test_simulation_applies_recorded_settings_at_their_times() -> None:
     """The second process finds the group empty. A setting of the experiment is in force all the time."""
     made = fleet(process("a", ends_s=10), process("b", 30))
     slow, fast = (CoordinatorConfig(group_initial_rebalance_delay_ms=ms) for ms in (3_000, 0))
