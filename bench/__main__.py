@@ -74,13 +74,13 @@ def _measure(rows: list[str], quick: bool, packed: bool) -> tuple[list[Measured]
 
 
 def _merged(kept: list[Measured], new: list[Measured]) -> list[Measured]:
-    """The new results, and those kept of other rows, in the order of the rows."""
+    """Return the new results, and those kept of other rows, in the order of the rows."""
     by_row = {measured.row: measured for measured in (*kept, *new)}
     return [by_row[row] for row in ROWS if row in by_row]
 
 
 def machine() -> str:
-    """What the figures hold for."""
+    """Return the circumstances that the figures hold for."""
     cpu = next(
         (
             line.partition(":")[2].strip()

@@ -26,7 +26,9 @@ _OPTIONS = (
 
 @contextmanager
 def browser(folder: Path, width: int = 1280, height: int = 900) -> Iterator[webdriver.Chrome]:
-    """A browser with its own profile in a folder, and a window of this size. It contacts nobody by itself."""
+    """Start a browser with its own profile in a folder, and a window of this size. It contacts no host by
+    itself.
+    """
     assert CHROMIUM is not None and DRIVER is not None, MISSING
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
@@ -50,6 +52,8 @@ def set_screen(driver: webdriver.Chrome, width: int, height: int = 900, *, dark:
 
 
 def errors_of(driver: webdriver.Chrome) -> list[str]:
-    """What the browser has logged as errors: scripts that failed, and what the page's own policy refused."""
+    """Return the errors that the browser has logged: scripts that failed, and what the page's own policy
+    refused.
+    """
     logged: list[dict[str, str]] = driver.get_log("browser")  # type: ignore[no-untyped-call]
     return [entry["message"] for entry in logged if entry["level"] == "SEVERE"]

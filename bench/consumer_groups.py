@@ -28,7 +28,7 @@ KEEP_ALIVES = 2_000
 
 @dataclass
 class Client:
-    """What a member knows from its answers. It revokes at once."""
+    """A member's knowledge from its answers. It revokes at once."""
 
     member_id: str
     epoch: int = 0
@@ -75,7 +75,9 @@ class FormedConsumers:
         return self
 
     def row(self, client: Client, **fields: object) -> Row:
-        """The client's next heartbeat: in full if it joins, and with what it owns if that has changed."""
+        """Return the client's next heartbeat: in full if it joins, and with its partitions if they have
+        changed.
+        """
         self._offset += 1
         joins = client.epoch == 0
         owned = [TopicIdPartitions(topic.topic_id, topic.partitions) for topic in client.owned]
@@ -131,19 +133,19 @@ class FormedConsumers:
         return [self.beat(self.clients[n % members]) for n in range(max(KEEP_ALIVES, members))]
 
     def join(self) -> list[int]:
-        """One more member joins: the target is computed."""
+        """Let one more member join: the target is computed."""
         self.again()
         self.now_ms += INTERVAL_MS
         self.clients.append(Client("member-new"))
         return [self.beat(self.clients[-1])]
 
     def settle_after_join(self) -> list[int]:
-        """The requests of all members after that join, until the group is Stable."""
+        """Send the requests of all members after that join, until the group is Stable."""
         self.join()
         return self.settle()
 
     def leave(self) -> list[int]:
-        """A member leaves."""
+        """Let a member leave."""
         self.again()
         row = self.row(self.clients[0], member_epoch=LEAVE_GROUP_MEMBER_EPOCH)
         began_ns = time.process_time_ns()

@@ -173,7 +173,7 @@ class Formed:
         ]
 
     def heartbeats(self, number: int = STEPS) -> list[Row]:
-        """One heartbeat each ms, of the members in turn."""
+        """Send one heartbeat each ms, of the members in turn."""
         return [
             self._row(
                 self.now_ms + n,
@@ -204,7 +204,7 @@ class Formed:
         )
 
     def commits(self) -> list[Row]:
-        """The leader commits one partition each ms, of the topics in turn."""
+        """Let the leader commit one partition each ms, of the topics in turn."""
         topics = len(self._topics)
         return [self._commit(self._topics[n % topics], 1, self.now_ms + n) for n in range(STEPS)]
 
@@ -216,11 +216,11 @@ class Formed:
         self.state = encode(timeline.group)
 
     def rejoins(self) -> list[Row]:
-        """The leader joins again, and then all others but the last."""
+        """Let the leader join again, and then all others but the last."""
         return [self._row(self.now_ms, self._join(member_id, "client")) for member_id in self.ids[:-1]]
 
     def newcomers(self) -> list[Row]:
-        """Members without an id join while the group rebalances."""
+        """Let members without an id join while the group rebalances."""
         return [self._row(self.now_ms, self._join("", "client")) for _ in range(100)]
 
     def timeline(self) -> Timeline:
@@ -231,7 +231,7 @@ class Formed:
         return _median_us(lambda: _applied(self.timeline(), rows[:1], rows[1:]), rounds)
 
     def per_sync(self, rounds: int) -> float:
-        """The members sync in the order in which they joined, and the leader is still missing."""
+        """Let the members sync in the order in which they joined, while the leader is missing."""
         rows = self.syncs()[:-1]
 
         def one_round() -> tuple[int, int]:
@@ -240,7 +240,7 @@ class Formed:
         return _median_us(one_round, rounds)
 
     def per_expiry(self, rounds: int) -> float:
-        """All sessions end at the same time."""
+        """Let all sessions end at the same time."""
 
         def one_round() -> tuple[int, int]:
             timeline = self.timeline()

@@ -112,14 +112,14 @@ def guarded(machines: "_Machines", turns: int, requests: int) -> Figures:
 
 
 def timed_ms(call: Callable[[], None]) -> float:
-    """How long a call takes."""
+    """Return the duration of a call in ms."""
     began_s = time.perf_counter()
     call()
     return (time.perf_counter() - began_s) * 1000
 
 
 def table(title: str, figures: Figures) -> str:
-    """The median, the least and the longest."""
+    """Return the median, the least and the longest time."""
     lines = [f"{title:<32}{'median':>8}{'least':>8}{'longest':>9}"]
     for name, values in figures.items():
         lines.append(f"  {name:<30}{percentile(values, 0.5):>8.1f}{min(values):>8.1f}{max(values):>9.1f}")
@@ -154,7 +154,7 @@ class _Machines:
         return child
 
     def claimed_s(self, prefix: str) -> float:
-        """When the claim in force was made, by this machine's clock."""
+        """Return the time of the claim in force, by this machine's clock."""
         claims = Claims()
         with TopicReader(ClientConfig(self.servers)) as reader:
             for record in reader.read_all(TopicLayout.named(prefix).owner_topic):

@@ -79,7 +79,6 @@ class InstantBackend:
     def header(
         self, group_id: str, api_version: int, client_id: str, client_host: str, principal: str
     ) -> Header:
-        """See `gateway.coordinator.backend.Backend`."""
         return Header(
             group_id=group_id,
             correlation_id=f"0b7d7a8e-3f0c-4b52-8f4e-3d7b6d1c9a42-{next(self._numbers)}",
@@ -91,15 +90,12 @@ class InstantBackend:
         )
 
     async def ask(self, request: Request[R], timeout_ms: int | None = None) -> R:
-        """See `gateway.coordinator.backend.Backend`."""
         return await self.send(request, timeout_ms)
 
     def refuse(self, request: Request[R], error: RequestTooLarge) -> asyncio.Future[R]:
-        """See `gateway.apis.context.SendingBackend`."""
         raise error
 
     def send(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
-        """See `gateway.coordinator.backend.Backend`."""
         self._requests += 1
         if self._requests >= _WARM_UP and self._requests % 100 == 0:
             self._used_s[1:] = [(self._requests, time.process_time())]
@@ -122,22 +118,18 @@ class InstantBackend:
 
     @property
     def is_read(self) -> bool:
-        """See `gateway.coordinator.groups.Groups`."""
         return True
 
     def groups(self) -> list[KnownGroup]:
-        """See `gateway.coordinator.groups.Groups`."""
         return []
 
     def configured(self) -> list[str]:
-        """See `gateway.coordinator.groups.Groups`."""
         return []
 
     def type_of(self, group_id: str) -> str | None:
-        """No group is known to exist."""
+        """Return None: no group is known to exist."""
 
     async def reach_end(self, timeout_s: float) -> bool:
-        """See `gateway.coordinator.groups.Groups`."""
         return True
 
 
@@ -145,16 +137,16 @@ class NoBrokers(Cluster):
     """A cluster without brokers, that has share groups."""
 
     async def refresh(self) -> None:
-        """See `Cluster`."""
+        pass
 
     async def ask(self, api_key: int, api_version: int, body: codec.Fields) -> Any:
-        """See `Cluster`: the gateway asks for ApiVersions when it starts."""
+        """Answer ApiVersions, which the gateway requests when it starts."""
         level = SimpleNamespace(name=SHARE_VERSION, max_version_level=1)
         return SimpleNamespace(finalized_features=[level])
 
 
 class Beating(asyncio.Protocol):
-    """One connection that keeps several equal heartbeats under way. Every answer is compared."""
+    """A connection that keeps several equal heartbeats under way. Every answer is compared."""
 
     def __init__(self, kind: tuple[int, int], number: int, under_way: int) -> None:
         member_id = f"m-{number:034}"  # as long as that of a share group may be
@@ -172,12 +164,10 @@ class Beating(asyncio.Protocol):
         self._rest = b""
 
     def connection_made(self, transport: Any) -> None:
-        """See `asyncio.Protocol`."""
         self._transport = transport
         transport.write(self._request * self._under_way)
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         data = self._rest + data
         answers, rest = divmod(len(data), len(self._answer))
         self._rest = data[len(data) - rest :]
@@ -195,7 +185,7 @@ def load(
     under_way: int,
     seconds: float,
 ) -> None:
-    """Beat for some seconds, and send the number of heartbeats in a second. A wrong answer ends the run."""
+    """Beat for some seconds, and send the number of heartbeats per second. A wrong answer ends the run."""
     results.send(uvloop.run(_beat(address, kind, connections, under_way, seconds)))
 
 
@@ -219,7 +209,9 @@ async def _beat(
 
 
 def authorizer_of(acls: int) -> Authorizer | None:
-    """An authorizer with this number of ACLs. Those of a prefix allow the heartbeats. None without ACLs."""
+    """Return an authorizer with this number of ACLs, of which those of a prefix allow the heartbeats, or None
+    without ACLs.
+    """
     if not acls:
         return None
     authorizer = Authorizer()
@@ -240,7 +232,7 @@ def authorizer_of(acls: int) -> Authorizer | None:
 
 
 def decision_us(acls: int) -> tuple[float, float]:
-    """The microseconds of a decision that is kept, and of one that is made."""
+    """Return the microseconds of a cached decision, and of a new one."""
     authorizer = authorizer_of(acls)
     assert authorizer is not None
     groups = [f"group-{number}" for number in range(GROUPS)]

@@ -128,8 +128,8 @@ class _Group:
             member.member_id = answer.member_id
 
     async def round(self) -> Round:
-        """All members join, and get their partitions. The leader, which is the first, begins a later round.
-        The others join when a heartbeat shows it.
+        """Let all members join and get their partitions. The leader, which is the first, begins a later
+        round.
         """
         began_s = time.monotonic()
         first, *others = self._members
@@ -212,7 +212,7 @@ async def play(
 
 
 def row(name: str, formed: Round, again: list[Round]) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     last = again[-1]
     codes = " ".join(str(code) for code in sorted(frozenset().union(formed.codes, *(r.codes for r in again))))
     sizes = f"{last.join_bytes / 1e3:.1f} | {last.leader_bytes / 1e3:,.0f} | {last.sync_bytes / 1e3:,.0f}"

@@ -15,7 +15,8 @@ MIB = 1024 * 1024
 
 
 def memory_bytes(pids: Sequence[int]) -> int:
-    """The resident memory of these processes that no file backs. A page that n of them share counts 1/n.
+    """Return the resident memory of these processes that no file backs. A page that n of them share counts
+    1/n.
 
     Pages of programs and libraries are not counted, because others use the same files.
     """
@@ -28,7 +29,7 @@ def memory_bytes(pids: Sequence[int]) -> int:
 
 
 def parts_of(coordinator: int) -> dict[str, list[int]]:
-    """The processes of a coordinator by their part. In `local` mode the executor is in Spark's JVM."""
+    """Return the processes of a coordinator by their part. In `local` mode the executor is in Spark's JVM."""
     parts: dict[str, list[int]] = {DRIVER: [coordinator], JVM: [], WORKERS: [], REPLICA: []}
     for pid in family(coordinator)[1:]:
         with suppress(OSError):
@@ -43,7 +44,9 @@ def _part_of(command_line: bytes) -> str:
 
 
 def heap_after_collection_bytes(jvm: int) -> int | None:
-    """The heap that is in use after a full collection, which this causes. None if this Java has no jcmd."""
+    """Return the heap that is in use after a full collection, which this causes, or None if this Java has no
+    jcmd.
+    """
     jcmd, jstat = (find_java().with_name(tool) for tool in ("jcmd", "jstat"))
     if not (jcmd.exists() and jstat.exists()):
         return None
@@ -54,9 +57,8 @@ def heap_after_collection_bytes(jvm: int) -> int | None:
 
 
 def growth(values: Sequence[float]) -> float:
-    """How much the median of the last quarter is above that of the first quarter, as a part of the latter.
-
-    Medians, because a process that has just been measured may be in the middle of a batch.
+    """Return by how much the median of the last quarter exceeds that of the first quarter, as a part of the
+    latter.
     """
     quarter = max(1, len(values) // 4)
     first, last = median(values[:quarter]), median(values[-quarter:])

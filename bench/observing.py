@@ -47,7 +47,9 @@ _IN_QUEUE = 100_000
 
 @dataclass(frozen=True)
 class Backlog:
-    """What one backlog took: seconds, the processor time of each part of the observer and of the broker."""
+    """The cost of one backlog: seconds, and the processor time of each part of the observer and of the
+    broker.
+    """
 
     records: int
     batches: int
@@ -55,7 +57,7 @@ class Backlog:
     processor_s: dict[str, float]
 
     def lines(self) -> Iterator[str]:
-        """The rows of the table."""
+        """Yield the rows of the table."""
         yield f"  {'records':<44}{self.records:>12,}"
         yield f"  {'batches':<44}{self.batches:>12,}"
         yield f"  {'seconds':<44}{self.wall_s:>12.1f}"
@@ -194,7 +196,7 @@ class Bench:
 
 
 def own_cpu_s(pid: int) -> float:
-    """The processor time of a process so far, with that of its children that have ended."""
+    """Return the processor time of a process so far, with that of its children that have ended."""
     with suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return sum(int(ticks) for ticks in fields[11:15]) / _CLOCK_TICKS_PER_S
@@ -216,8 +218,8 @@ def _commit(consumer: Consumer, offset: TopicPartition) -> None:
 
 @cache
 def coordinator_partition(group: str) -> int:
-    """The partition of the coordinator's topic with this group: GroupCoordinatorService.partitionFor. Its id
-    is of ASCII.
+    """Return the partition of the coordinator's topic with this group: GroupCoordinatorService.partitionFor.
+    Its id is of ASCII.
     """
     number = 0
     for character in group:  # String.hashCode
@@ -227,7 +229,7 @@ def coordinator_partition(group: str) -> int:
 
 
 def key_of(group: str, partition: int) -> bytes:
-    """The key of a commit: OffsetCommitKey.json, version 1."""
+    """Return the key of a commit: OffsetCommitKey.json, version 1."""
     group_id, topic = group.encode(), TOPIC.encode()
     return struct.pack(
         f">hh{len(group_id)}sh{len(topic)}si", 1, len(group_id), group_id, len(topic), topic, partition

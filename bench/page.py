@@ -32,7 +32,7 @@ def write_page(measured: Sequence[Measured]) -> None:
 
 
 def blocks(measured: Sequence[Measured]) -> dict[str, str]:
-    """The content of each block: `lines` has all figures with a line, and each row its own."""
+    """Return the content of each block: `lines` has all figures with a line, and each row its own."""
     with_lines = [figure for row in measured for figure in row.figures if figure.line is not None]
     content = {"lines": f"{markdown_table(with_lines)}\n\n{_circumstances(measured)}"}
     for row in measured:
@@ -47,7 +47,7 @@ def blocks(measured: Sequence[Measured]) -> dict[str, str]:
 
 
 def filled(page: str, content: Mapping[str, str]) -> str:
-    """The page with this content in its blocks. Blocks without new content stay. Raises KeyError."""
+    """Return the page with this content in its blocks. Blocks without new content stay. Raises KeyError."""
     if missing := content.keys() - set(_BLOCK.findall(page)):
         raise KeyError(f"the page has no block for {', '.join(sorted(missing))}")
 
@@ -61,7 +61,7 @@ def filled(page: str, content: Mapping[str, str]) -> str:
 
 
 def _circumstances(measured: Sequence[Measured]) -> str:
-    """On what machine, and in how much time."""
+    """Return a sentence about the machine and the duration."""
     machines = sorted({row.machine for row in measured})
     minutes = sum(row.seconds for row in measured) / 60
     text = f"Machine: {'; '.join(machines)}. All rows together took {minutes:.0f} minutes."

@@ -1,4 +1,6 @@
-"""What a reader meets in a real browser, in milliseconds of wall time as the browser itself measures them."""
+"""The times that a reader meets in a real browser, in milliseconds of wall time as the browser
+measures them.
+"""
 
 from typing import Any, NamedTuple
 

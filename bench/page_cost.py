@@ -1,4 +1,4 @@
-"""What the page costs for a large group, and for many groups: `python -m bench.page_cost`.
+"""The cost of the page for a large group, and for many groups: `python -m bench.page_cost`.
 
 Records come from memory: the way from the brokers is not in the figures. Requests pass the whole application,
 with its gzip, but no socket. Times are milliseconds of the request, and of the processor meanwhile.
@@ -113,7 +113,7 @@ class Bench:
         self._app = self.serve(Access([HOST]))
 
     def serve(self, access: Access) -> Starlette:
-        """The application."""
+        """Return the application."""
         return app(self._sources, access)
 
     def apply(self, records: Iterable[Record]) -> None:
@@ -172,7 +172,7 @@ def main() -> None:
 
 
 def bench_of(group: RestartedGroup) -> Bench:
-    """A page over the records of a large group, a moment after its last entry."""
+    """Return a page over the records of a large group, a moment after its last entry."""
     entries = list(entries_of(group.history, LAYOUT))
     now_ms = entries[-1].at_ms + PAUSE_MS
     bench = Bench(MemoryLog([(record.at_ms, record.value) for record in entries]), now_ms)

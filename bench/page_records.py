@@ -35,7 +35,7 @@ class Record(NamedTuple):
 
 
 def large_group(assignor: str, restarts: int, begin_ms: int) -> RestartedGroup:
-    """A group whose clients are restarted one after the other. Each restart is two rebalances."""
+    """Return a group whose clients are restarted one after the other. Each restart is two rebalances."""
     group = RestartedGroup(ASSIGNORS[assignor], MEMBERS, PARTITIONS, begin_ms)
     for _ in range(restarts):
         group.restart(PAUSE_MS)
@@ -43,18 +43,18 @@ def large_group(assignor: str, restarts: int, begin_ms: int) -> RestartedGroup:
 
 
 def view_record(group: RestartedGroup, layout: TopicLayout, at_ms: int) -> Record:
-    """What the topic of views says of a group."""
+    """Return the record of a group on the groups topic."""
     return Record(layout.groups_topic, GROUP_ID.encode(), encode(view_of(group.group)), at_ms)
 
 
 def entries_of(history: Iterable[HistoryEntry], layout: TopicLayout) -> Iterator[Record]:
-    """The entries of histories."""
+    """Yield the entries of histories."""
     for entry in history:
         yield Record(layout.events_topic, entry.group_id.encode(), encode(entry), entry.at_ms)
 
 
 def offsets_of_large_group(layout: TopicLayout, at_ms: int) -> Iterator[Record]:
-    """A committed offset of each partition."""
+    """Yield a committed offset of each partition."""
     for topic in range(TOPICS):
         for partition in range(PARTITIONS // TOPICS):
             committed = CommittedOffset(
@@ -74,7 +74,7 @@ def offsets_of_large_group(layout: TopicLayout, at_ms: int) -> Iterator[Record]:
 
 
 def small_group(restarts: int, begin_ms: int) -> RestartedGroup:
-    """A group of ten members, of which some were restarted."""
+    """Return a group of ten members, of which some were restarted."""
     group = RestartedGroup(ASSIGNORS[StickyAssignor.name], SMALL_MEMBERS, SMALL_PARTITIONS, begin_ms)
     for _ in range(restarts):
         group.restart(PAUSE_MS)
@@ -82,14 +82,14 @@ def small_group(restarts: int, begin_ms: int) -> RestartedGroup:
 
 
 def named(group: RestartedGroup, group_id: str, layout: TopicLayout, first: int = 0) -> Iterator[Record]:
-    """The view and the history of a group, from entry `first` on, with another name."""
+    """Yield the view and the history of a group, from entry `first` on, with another name."""
     view = replace(view_of(group.group), group_id=group_id)
     yield Record(layout.groups_topic, group_id.encode(), encode(view), group.history[-1].at_ms)
     yield from entries_of((replace(one, group_id=group_id) for one in group.history[first:]), layout)
 
 
 def many_groups(group: RestartedGroup, layout: TopicLayout) -> Iterator[Record]:
-    """GROUPS groups with the history of this one."""
+    """Return GROUPS groups with the history of this one."""
     for number in range(GROUPS):
         yield from named(group, many_name(number), layout)
 

@@ -1,4 +1,4 @@
-"""What the pictures and the first look at the page are of: a real run, with consumers that can be killed."""
+"""A real run for the pictures and the first look at the page, with consumers that can be killed."""
 
 import json
 import subprocess
@@ -53,7 +53,7 @@ def observing(stack: ExitStack, folder: Path, servers: str, *options: str) -> st
 
 
 class Page:
-    """What the page says, by its JSON."""
+    """The content of the page, from its JSON."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -62,7 +62,7 @@ class Page:
         return next((int(g["members"]) for g in self._groups()["groups"] if g["group_id"] == group_id), 0)
 
     def has_offsets(self, group_id: str) -> bool:
-        """Whether a lag of the group is known, and so an offset."""
+        """Return True if a lag of the group is known, and so an offset."""
         return any(
             g["group_id"] == group_id and g["lag_records"] is not None for g in self._groups()["groups"]
         )
@@ -71,7 +71,7 @@ class Page:
         return {group["group_id"] for group in self._groups()["unwell"]}
 
     def wait_until(self, holds: Callable[[], bool], what: str) -> None:
-        """Look again and again. Raises TimeoutError."""
+        """Poll until the condition holds. Raises TimeoutError."""
         give_up_s = time.monotonic() + WAIT_S
         while not holds():
             if time.monotonic() > give_up_s:

@@ -48,6 +48,6 @@ def draw(plot: Plot, path: Path) -> None:
 
 
 def n_log_n(series: Series) -> Sequence[float]:
-    """n log n through the last point of a series. A series that lies above it grows more slowly."""
+    """Return n log n through the last point of a series. A series that lies above it grows more slowly."""
     last = series.x[-1] * math.log(series.x[-1])
     return [series.y[-1] * x * math.log(x) / last for x in series.x]

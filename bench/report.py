@@ -35,7 +35,7 @@ def ratio_at_least(amount: float) -> Limit:
 
 
 class Figure(Struct, frozen=True, omit_defaults=True):
-    """One result: our values, one a repeat, and in the same unit those of the system `beside_is`, if there is
+    """A result: our values, one a repeat, and in the same unit those of the system `beside_is`, if there is
     one. `line` is what has to be reached, `goal` what is wanted. Each is None if there is none.
     """
 
@@ -58,7 +58,7 @@ class Figure(Struct, frozen=True, omit_defaults=True):
         return self.median / beside if beside else None
 
     def keeps(self, limit: Limit | None) -> bool | None:
-        """Whether the figure is within the limit, None if there is none."""
+        """Return True if the figure is within the limit, None if there is none."""
         if limit is None:
             return None
         value = self.ratio if limit.of_ratio else self.median
@@ -76,7 +76,7 @@ class Figure(Struct, frozen=True, omit_defaults=True):
         return "goal" if self.keeps(self.goal) else "line"
 
     def cells(self) -> list[str]:
-        """The cells of this figure's row: what, ours, beside, ratio, line, goal, verdict."""
+        """Return the cells of this figure's row: what, ours, beside, ratio, line, goal, verdict."""
         return [
             self.what,
             _values(self.ours, self.unit),
@@ -92,7 +92,7 @@ HEAD = ["what", "ours", "beside", "ratio", "line", "goal", "reached"]
 
 
 class Series(Struct, frozen=True):
-    """One line of a plot."""
+    """A line of a plot."""
 
     name: str
     x: Sequence[float]
@@ -113,9 +113,8 @@ class Plot(Struct, frozen=True, omit_defaults=True):
 
 
 class Measured(Struct, frozen=True, omit_defaults=True):
-    """What a row has measured. `notes` are sentences on how, with numbers of this run. `seconds` it took.
-
-    `table` has what is not one figure, as text: its head, then its lines.
+    """The results of a row. `notes` are sentences about the method, with numbers of this run. `seconds` is
+    the duration.
     """
 
     row: str
@@ -129,7 +128,7 @@ class Measured(Struct, frozen=True, omit_defaults=True):
 
 
 def text_table(figures: Iterable[Figure]) -> str:
-    """The figures as a table for a terminal."""
+    """Return the figures as a table for a terminal."""
     rows = [HEAD, *(figure.cells() for figure in figures)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
     return "\n".join(
@@ -138,23 +137,23 @@ def text_table(figures: Iterable[Figure]) -> str:
 
 
 def markdown_table(figures: Iterable[Figure]) -> str:
-    """The figures as a table in Markdown."""
+    """Return the figures as a table in Markdown."""
     return markdown([HEAD, *(figure.cells() for figure in figures)])
 
 
 def markdown(table: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown. Its first line is the head."""
+    """Return a table in Markdown. Its first line is the head."""
     head, *lines = table
     return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *lines))
 
 
 def to_json(measured: Iterable[Measured]) -> bytes:
-    """The results as JSON: a list with an object a row."""
+    """Return the results as JSON: a list with an object a row."""
     return msgspec.json.format(msgspec.json.encode(list(measured)), indent=1) + b"\n"
 
 
 def from_json(text: bytes) -> list[Measured]:
-    """What `to_json` wrote. Raises msgspec.DecodeError."""
+    """Return the results that `to_json` wrote. Raises msgspec.DecodeError."""
     return msgspec.json.decode(text, type=list[Measured])
 
 
@@ -164,14 +163,14 @@ def say(text: str) -> None:
 
 
 def number(value: float) -> str:
-    """A number with three significant digits, or all digits before the point."""
+    """Return a number with three significant digits, or all digits before the point."""
     if value == 0 or abs(value) >= 10 ** (_DIGITS - 1):
         return f"{value:,.0f}"
     return f"{value:.{_DIGITS}g}"
 
 
 def _values(values: Sequence[float], unit: str) -> str:
-    """The median and, of several values, the least and the greatest."""
+    """Return the median and, of several values, the least and the greatest."""
     text = f"{number(median(values))} {unit}".rstrip()
     return f"{text} [{number(min(values))} to {number(max(values))}]" if len(values) > 1 else text
 

@@ -79,7 +79,7 @@ def measure(
 
 
 def table(name: str, restarts: list[dict[str, float]]) -> str:
-    """Medians over all restarts, and the longest."""
+    """Return the medians over all restarts, and the longest times."""
     lines = [f"{name + ': seconds until':<46}{'median':>8}{'longest':>9}"]
     for stage in sorted(restarts[0], key=lambda stage: (stage in PROCESSOR, restarts[0][stage])):
         values = [restart[stage] for restart in restarts]

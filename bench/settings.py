@@ -38,7 +38,7 @@ BEFORE = TCP | COMPILED | LONG_PLANS | SNAPSHOTS | OPTIMIZED
 
 
 def _without(*settings: dict[str, str]) -> dict[str, str]:
-    """Spark's own values, except for these settings."""
+    """Return Spark's own values, except for these settings."""
     kept = {key for some in settings for key in some}
     return {key: value for key, value in BEFORE.items() if key not in kept}
 
@@ -125,7 +125,9 @@ class Measured:
 
 
 def compare_idle(variants: dict[str, Variant], folder: Path, turns: int) -> dict[str, tuple[float, float]]:
-    """The median cores that each variant without groups uses, and those that the broker uses for it."""
+    """Return the median cores that each variant without groups uses, and those that the broker uses
+    for it.
+    """
     cores: dict[str, list[tuple[float, float]]] = defaultdict(list)
     with _started(variants, folder) as (broker, started):
         for turn in range(turns):
@@ -144,7 +146,7 @@ def compare_idle(variants: dict[str, Variant], folder: Path, turns: int) -> dict
 
 
 def idle_table(cores: dict[str, tuple[float, float]]) -> str:
-    """The table of cores used without members."""
+    """Return the table of cores used without members."""
     lines = [f"{'cores used without members':<28}{'Spark and service':>18}{'broker':>8}"]
     return "\n".join(
         [*lines, *(f"{name:<28}{own:>18.2f}{broker:>8.2f}" for name, (own, broker) in cores.items())]
@@ -180,7 +182,7 @@ class Compared:
 
 
 def one_at_a_time(client: TopicsClient, record: Record, rounds: int) -> list[float]:
-    """The seconds from request to response, at random moments."""
+    """Return the seconds from request to response, at random moments."""
     waits, took_s = Random(7), []
     for _ in range(rounds):
         took_s.append(client.one(record))
@@ -206,7 +208,7 @@ def main() -> None:
 
 @contextmanager
 def _started(variants: dict[str, Variant], folder: Path) -> Iterator[tuple[EmbeddedBroker, list[Running]]]:
-    """A broker, and all variants on it, paused."""
+    """Start a broker, and all variants on it, paused."""
     with ExitStack() as stack:
         broker = stack.enter_context(EmbeddedBroker(folder / "broker"))
         started = []
@@ -232,7 +234,7 @@ def compare(
 
 
 def table(measured: dict[str, Measured]) -> str:
-    """The table. Ratios are to the first variant. Batches with their medians, ms."""
+    """Return the table. Ratios are to the first variant. Batches with their medians, ms."""
     head = ROW.format(
         "variant", "answer p50/p99", "ratio", "batch", "updates", "timeouts", "commit", "planning",
         "late p50/p99", "idle cores",
@@ -260,7 +262,7 @@ def _row(name: str, one: Measured, first_s: float) -> str:
 
 
 def _stages(measured: dict[str, Measured]) -> str:
-    """The mean ms of each stage of a batch."""
+    """Return the mean ms of each stage of a batch."""
     lines = ["{:<22}".format("mean ms of a batch") + "".join(f"{stage:>15}" for stage in STAGES)]
     for name, one in measured.items():
         sums: dict[str, int] = defaultdict(int)

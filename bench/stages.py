@@ -1,4 +1,4 @@
-"""Where the time of one heartbeat through the gateway goes: stages, from the system calls of the processes.
+"""The stages of the time of one heartbeat through the gateway, from the system calls of the processes.
 
 Heartbeats of one member go through a gateway, one at a time, and are answered by the replica. strace notes
 when the gateway and the replica read and write their sockets. The group's id marks what is of a heartbeat.
@@ -136,7 +136,9 @@ def _traced(pid: int, output: Path) -> Iterator[None]:
 
 
 def _calls(trace: Path, marker: str) -> list[Call]:
-    """The calls of all threads, as they return. Of the two lines of a call that waits, the second counts."""
+    """Yield the calls of all threads, as they return. Of the two lines of a call that waits, the second
+    counts.
+    """
     found, begun = [], {}
     for line in trace.read_text(errors="replace").splitlines():
         if (match := _CALL.match(line)) is None:
@@ -151,7 +153,7 @@ def _calls(trace: Path, marker: str) -> list[Call]:
 
 
 def _walks(gateway: Sequence[Call], replica: Sequence[Call]) -> Iterator[tuple[float, ...]]:
-    """The times at which each heartbeat passed the ends of the stages."""
+    """Yield the times at which each heartbeat passed the ends of the stages."""
     marked = [place for place, call in enumerate(gateway) if call.is_marked]
     for places in zip(marked, marked[1:], marked[2:], strict=False):
         request, sent, answer = (gateway[place] for place in places)

@@ -8,13 +8,13 @@ SPREAD = 0.1
 
 
 def percentile(values: Sequence[float], q: float) -> float:
-    """The value at quantile q of the measured values."""
+    """Return the value at quantile q of the measured values."""
     ordered = sorted(values)
     return ordered[min(int(len(ordered) * q), len(ordered) - 1)]
 
 
 def is_stable(values: Sequence[float]) -> bool:
-    """Whether the last LAST values differ by no more than SPREAD of their median."""
+    """Return True if the last LAST values differ by no more than SPREAD of their median."""
     last = values[-LAST:]
     return len(last) == LAST and max(last) - min(last) <= SPREAD * percentile(last, 0.5)
 
@@ -40,6 +40,6 @@ class WarmUp:
 
     @property
     def note(self) -> str:
-        """What came out."""
+        """Return a sentence with the outcome."""
         state = "stable" if is_stable(self._values) else "not yet stable"
         return f"{state} after {self._took_s:.0f} s of warm-up"

@@ -40,7 +40,7 @@ _INITIAL_DELAY = "group.initial.rebalance.delay.ms"
 
 @dataclass(frozen=True)
 class RunningSystems:
-    """Where the systems are reached, and their processes. `folder` is that of the coordinator's data.
+    """The addresses of the systems, and their processes. `folder` is that of the coordinator's data.
 
     `packed` is whether the client on the topics writes packs.
     """
@@ -73,11 +73,13 @@ class RunningSystems:
                 _signal(pid, signal.SIGCONT)
 
     def cpu_s(self, system: str) -> float:
-        """The processor time of a system so far, in seconds."""
+        """Return the processor time of a system so far, in seconds."""
         return cpu_s(self.pids[system])
 
     def memory_bytes(self, system: str) -> int:
-        """The resident memory of a system's processes. A page that n of them share counts 1/n for each."""
+        """Return the resident memory of a system's processes. A page that n of them share counts 1/n for
+        each.
+        """
         total_kib = 0
         for pid in family(self.pids[system]):
             with suppress(OSError):
@@ -91,17 +93,18 @@ class RunningSystems:
         return self.folder / "coordinator" / "spark"
 
     def state_bytes(self) -> int:
-        """The size of the state's files in the checkpoint."""
+        """Return the size of the state's files in the checkpoint."""
         return sum(size_of(path) for path in (self.checkpoint / "state").rglob("*"))
 
     def last_batch(self) -> int:
-        """The number of the last committed batch."""
+        """Return the number of the last committed batch."""
         return max(
             (int(p.name) for p in (self.checkpoint / "commits").iterdir() if p.name.isdigit()), default=-1
         )
 
     def written(self, first: int, last: int) -> tuple[int, int]:
-        """The bytes of state that the batches from `first` to `last` wrote, and how many batches they are of.
+        """Return the bytes of state that the batches from `first` to `last` wrote, and how many batches they
+        are of.
 
         Spark removes the files of batches that are long past, so both may be of fewer batches.
         """
@@ -119,7 +122,9 @@ class RunningSystems:
         return size, len(batches)
 
     def batch_ms(self, first: int) -> list[float]:
-        """The durations of the batches after `first`, from the begin as Spark notes it to the commit."""
+        """Return the durations of the batches after `first`, from the begin as Spark notes it to
+        the commit.
+        """
         durations = []
         for commit in (self.checkpoint / "commits").iterdir():
             if commit.name.isdigit() and int(commit.name) > first:
@@ -130,7 +135,7 @@ class RunningSystems:
 
 
 def cpu_s(pid: int) -> float:
-    """The processor time of a process and its descendants so far, in seconds."""
+    """Return the processor time of a process and its descendants so far, in seconds."""
     total = 0
     for one in family(pid):
         with suppress(OSError):
@@ -140,7 +145,7 @@ def cpu_s(pid: int) -> float:
 
 
 def cores_of(pid: int, seconds: float) -> float:
-    """The cores that a process and its descendants use for `seconds`."""
+    """Return the cores that a process and its descendants use for `seconds`."""
     before_s = cpu_s(pid)
     time.sleep(seconds)
     return (cpu_s(pid) - before_s) / seconds
@@ -237,7 +242,7 @@ def _signal(pid: int, number: int) -> None:
 
 
 def size_of(path: Path) -> int:
-    """The size of a file in bytes, 0 if it was removed meanwhile."""
+    """Return the size of a file in bytes, 0 if it was removed meanwhile."""
     try:
         return path.stat().st_size if path.is_file() else 0
     except OSError:

@@ -34,7 +34,7 @@ INITIAL_DELAY_MS = 500
 
 @dataclass(frozen=True)
 class Variant:
-    """What differs from the coordinator as it is. With `is_frozen` garbage collections omit the objects of
+    """The differences from the coordinator as it is. With `is_frozen` garbage collections omit the objects of
     the workers' imports. With `is_floor` a query that only copies records runs.
     """
 
@@ -69,7 +69,7 @@ class Running:
         return self._process.pid
 
     def batches(self) -> list[BatchProgress]:
-        """The batches since the last call. The variant must be awake."""
+        """Return the batches since the last call. The variant must be awake."""
         self._connection.send("batches")
         found: list[BatchProgress] = self._connection.recv()
         return found
@@ -153,6 +153,6 @@ def _thaw() -> None:
 
 
 def _thawed(*args: Any, **kwargs: Any) -> Any:
-    """A step in a worker whose imports are subject to garbage collections again."""
+    """Return a step in a worker whose imports are subject to garbage collections again."""
     _thaw()
     return step(*args, **kwargs)

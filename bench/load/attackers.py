@@ -39,14 +39,14 @@ _numbers = count()
 
 
 def _frame(api_key: int, version: int, body: bytes) -> bytes:
-    """A request of a flexible version, from a client id of its own."""
+    """Return a request of a flexible version, from a client id of its own."""
     client_id = b"hostile-%d" % next(_numbers)
     message = pack(">hhih", api_key, version, 1, len(client_id)) + client_id + b"\0" + body
     return SIZE.pack(len(message)) + message
 
 
 def _overflowing_tag() -> bytes:
-    """A Fetch with a tag of 2^32."""
+    """Return a Fetch with a tag of 2^32."""
     partition = pack(">iiqiqi", 0, -1, 0, -1, -1, MIB) + b"\1\x80\x80\x80\x80\x10\x10" + bytes(16)
     topics = array(bytes(16) + array(partition) + b"\0")
     return _frame(ApiKey.Fetch, 17, pack(">iiibii", 100, 1, MIB, 0, 0, -1) + topics)
@@ -61,7 +61,7 @@ def _commit(*topics: bytes) -> bytes:
 
 
 def _many_tags() -> bytes:
-    """A LeaveGroup of 2 MiB whose members have a tag each."""
+    """Return a LeaveGroup of 2 MiB whose members have a tag each."""
     member = compact(b"m") + b"\0" + b"\0" + b"\1\x64\0"
     members = [member] * ((2 * MIB - 1_000) // len(member))
     return _frame(ApiKey.LeaveGroup, 5, compact(b"hostile") + array(*members) + b"\0")
@@ -72,7 +72,7 @@ def _describe(groups: int) -> bytes:
 
 
 def _join(metadata_bytes: int) -> bytes:
-    """A member of a group of its own."""
+    """Return a member of a group of its own."""
     fields = {
         "group_id": f"hostile-{time.time_ns()}",
         "session_timeout_ms": SESSION_TIMEOUT_MS,
@@ -85,7 +85,7 @@ def _join(metadata_bytes: int) -> bytes:
 
 
 def _pattern() -> bytes:
-    """A new member that subscribes to a pattern which is costly to match."""
+    """Return a new member that subscribes to a pattern which is costly to match."""
     pattern = b"(" + b"|".join(b"(a?){20}(b?){20}%d" % n for n in range(50)) + b")+x"
     body = compact(b"hostile-%d" % time.time_ns()) + compact(b"m-%d" % time.time_ns()) + pack(">i", 0)
     body += b"\0" + b"\0" + pack(">i", 300_000) + b"\1" + compact(pattern) + b"\0" + array() + b"\0"
@@ -98,7 +98,7 @@ def _versions() -> bytes:
 
 
 def _fetch() -> bytes:
-    """A Fetch of all of BIG_TOPIC, by its name."""
+    """Return a Fetch of all of BIG_TOPIC, by its name."""
     topic = pack(">h", len(BIG_TOPIC)) + BIG_TOPIC.encode()
     partitions = pack(">i", 1) + pack(">iqi", 0, 0, BIG_MIB * MIB)
     body = pack(">iiiib", -1, 500, 1, BIG_MIB * MIB, 0) + pack(">i", 1) + topic + partitions
@@ -129,7 +129,7 @@ async def _asks(
 
 
 async def _comes_and_goes(address: Address, goes_on: Callable[[], bool], tries: Counter[str]) -> None:
-    """A connection for each question about versions."""
+    """Open a connection for each question about versions."""
     while goes_on():
         try:
             reader, writer = await asyncio.open_connection(address.host, address.port)
@@ -143,7 +143,7 @@ async def _comes_and_goes(address: Address, goes_on: Callable[[], bool], tries: 
 
 
 async def _joins_and_goes(address: Address, goes_on: Callable[[], bool], tries: Counter[str]) -> None:
-    """A JoinGroup of 1 MiB in a group of its own, whose client is gone before the answer."""
+    """Send a JoinGroup of 1 MiB in a group of its own, and leave before the answer."""
     while goes_on():
         with suppress(OSError):
             _, writer = await asyncio.open_connection(address.host, address.port)
@@ -209,7 +209,7 @@ ATTACKS: Mapping[str, tuple[int, Attack]] = MappingProxyType(
 
 
 async def attack(names: Sequence[str], address: Address, seconds: float) -> Counter[str]:
-    """Attack in all these ways at once. Returns what became of the tries."""
+    """Attack in all these ways at once. Return the outcomes of the tries."""
     end_s = time.monotonic() + seconds
     tries: Counter[str] = Counter()
     tasks = [
@@ -227,7 +227,9 @@ async def attack(names: Sequence[str], address: Address, seconds: float) -> Coun
 
 
 def main() -> None:
-    """``python -m bench.load.attackers ADDRESS SECONDS NAME...``: a line when it begins, then the tries."""
+    """Run ``python -m bench.load.attackers ADDRESS SECONDS NAME...``: print a line at the beginning, then the
+    tries.
+    """
     address, seconds, *names = sys.argv[1:]
     print("begun", flush=True)
     tries = asyncio.run(attack(names, Address.parse(address), float(seconds)))

@@ -15,10 +15,7 @@ REBALANCE_IN_PROGRESS, MEMBER_ID_REQUIRED = 27, 79
 
 
 class Connection(asyncio.Protocol):
-    """One connection with one request in flight at a time, like a consumer's.
-
-    Each response, without the frame's size, goes to `on_answer`. `on_lost` is called if the connection ends.
-    """
+    """A connection with one request in flight at a time, like a consumer's."""
 
     def __init__(self) -> None:
         self.on_answer: Callable[[bytes], None] = self._unexpected
@@ -34,12 +31,10 @@ class Connection(asyncio.Protocol):
         return connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         assert isinstance(transport, Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         self._buffer += data
         while len(self._buffer) >= SIZE.size:
             end = SIZE.size + SIZE.unpack_from(self._buffer)[0]
@@ -50,7 +45,6 @@ class Connection(asyncio.Protocol):
             self.on_answer(answer)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         self.on_lost()
 
     def send(self, frame: bytes | bytearray) -> None:

@@ -18,13 +18,13 @@ Partitions = frozenset[tuple[UUID, int]]
 
 
 def given_by(answer: Any) -> Partitions:
-    """The partitions of an answer that has an assignment."""
+    """Return the partitions of an answer that has an assignment."""
     given = answer.assignment.topic_partitions
     return frozenset((topic.topic_id, index) for topic in given for index in topic.partitions)
 
 
 def by_topic(partitions: Partitions) -> list[dict[str, Any]]:
-    """Partitions as the `topic_partitions` of a heartbeat."""
+    """Return partitions as the `topic_partitions` of a heartbeat."""
     indexes: dict[UUID, list[int]] = {}
     for topic_id, index in sorted(partitions):
         indexes.setdefault(topic_id, []).append(index)
@@ -73,7 +73,7 @@ class ConsumerGroup:
 
 @dataclass
 class ConsumerMember:
-    """One member. `owned` are the partitions that it consumes."""
+    """A member. `owned` are the partitions that it consumes."""
 
     group: ConsumerGroup
     number: int

@@ -28,7 +28,6 @@ class CooperativeGroup(LoadGroup):
         self.topic, self.partitions = topic, partitions
 
     async def add(self, address: Address) -> "CooperativeMember":
-        """See `LoadGroup.add`."""
         member = CooperativeMember(self, len(self.members), await Connection.open(address))
         member.topic, member.partitions = self.topic, self.partitions
         self.members.append(member)
@@ -36,7 +35,6 @@ class CooperativeGroup(LoadGroup):
         return member
 
     def synced(self) -> None:
-        """See `LoadGroup.synced`."""
         held = [len(member.owned) for member in self.members if isinstance(member, CooperativeMember)]
         if all(held) and sum(held) == self.partitions:
             super().synced()
@@ -53,18 +51,19 @@ class CooperativeMember(Member):
     _has_lost: bool = False
 
     async def enter(self) -> None:
-        """See `Member.enter`. A member that gave partitions up joins again at once."""
+        """Join again at once if the member has given partitions up."""
         await super().enter()
         while self._has_lost:
             await super().enter()
 
     def subscription(self) -> bytes:
-        """See `Member.subscription`."""
         owned = tuple(TopicPartition(self.topic, index) for index in sorted(self.owned))
         return encode_subscription(Subscription((self.topic,), owned_partitions=owned), _VERSION)
 
     def plan(self, members: Sequence[Any]) -> dict[str, bytes]:
-        """See `Member.plan`. Each keeps what it has up to its share. What is given up is not dealt yet."""
+        """Deal the partitions: each member keeps what it has up to its share. What is given up is not dealt
+        yet.
+        """
         owned = {
             member.member_id: sorted(
                 one.partition for one in decode_subscription(bytes(member.metadata)).owned_partitions
@@ -83,6 +82,5 @@ class CooperativeMember(Member):
         return plan
 
     def on_assignment(self, assignment: bytes) -> None:
-        """See `Member.on_assignment`."""
         owned = frozenset(one.partition for one in decode_assignment(assignment).partitions)
         self._has_lost, self.owned = bool(self.owned - owned), owned

@@ -2,7 +2,7 @@
 
 
 def varint(number: int, size: int = 0) -> bytes:
-    """An unsigned varint, of at least `size` bytes: longer than needed, if that is more."""
+    """Return an unsigned varint, of at least `size` bytes: longer than needed, if that is more."""
     out = bytearray()
     while number >= 0x80 or len(out) + 1 < size:
         out.append(number & 0x7F | 0x80)
@@ -11,10 +11,10 @@ def varint(number: int, size: int = 0) -> bytes:
 
 
 def compact(text: bytes) -> bytes:
-    """A string."""
+    """Return a string."""
     return varint(len(text) + 1) + text
 
 
 def array(*items: bytes) -> bytes:
-    """An array."""
+    """Return an array."""
     return varint(len(items) + 1) + b"".join(items)

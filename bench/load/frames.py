@@ -82,7 +82,7 @@ _NUMBER_AT = 8  # of the correlation id in a frame: after the size, the api's ke
 
 
 def encode(api: Api, number: int, fields: Mapping[str, Any]) -> bytes:
-    """A request as a frame, with `number` as its correlation id."""
+    """Return a request as a frame, with `number` as its correlation id."""
     message = _message(_REQUESTS[api[0]], fields, version=api[1])
     message.with_header(correlation_id=number, client_id=CLIENT_ID)
     body = bytes(message.encode(header=True))
@@ -90,7 +90,7 @@ def encode(api: Api, number: int, fields: Mapping[str, Any]) -> bytes:
 
 
 def decode(api: Api, response: bytes) -> Any:
-    """A response without the frame's size."""
+    """Return a response without the frame's size."""
     return _RESPONSES[api[0]].decode(response, version=api[1], header=True)
 
 
@@ -105,7 +105,7 @@ class Template(NamedTuple):
     no_error: bytes
 
     def error(self, response: bytes) -> int:
-        """The first error code of a response that is not `no_error`; -1 if it has none."""
+        """Return the first error code of a response that is not `no_error`; -1 if it has none."""
         answer = decode(self.api, response)
         codes = [answer.error_code] if hasattr(answer, "error_code") else []
         for topic in getattr(answer, "topics", None) or []:
@@ -143,7 +143,7 @@ def _template(api: Api, fields: Mapping[str, Any], answer: Mapping[str, Any]) ->
 
 
 def _message(kind: Any, fields: Mapping[str, Any], **version: int) -> Any:
-    """A message of this kind, or a part of one, from nested mappings."""
+    """Return a message of this kind, or a part of one, from nested mappings."""
     return kind(**{name: _value(kind.fields[name], value) for name, value in fields.items()}, **version)
 
 

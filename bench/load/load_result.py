@@ -1,4 +1,4 @@
-"""What a load client has counted."""
+"""The counts of a load client."""
 
 from collections import Counter
 from dataclasses import dataclass, field
@@ -34,5 +34,5 @@ class LoadResult:
         return (self.responses - self.errors.total()) / self.took_s if self.took_s else 0.0
 
     def latency_ms(self, q: float) -> float:
-        """The latency at quantile q."""
+        """Return the latency at quantile q."""
         return percentile(self.latency_s, q) * 1e3

@@ -77,10 +77,7 @@ class LoadGroup:
 
 @dataclass
 class Member:
-    """One member. `generation` is that of its assignment, None while it has none.
-
-    All members take part in `range`, by which all partitions are taken from all at each rebalance.
-    """
+    """A member. `generation` is that of its assignment, or None while it has none."""
 
     protocol: ClassVar[str] = "range"
 
@@ -140,11 +137,11 @@ class Member:
         self.group.synced()
 
     def subscription(self) -> bytes:
-        """The metadata with which the member joins."""
+        """Return the metadata with which the member joins."""
         return _SUBSCRIPTION
 
     def plan(self, members: Sequence[Any]) -> dict[str, bytes]:
-        """The leader's assignments by member id."""
+        """Return the leader's assignments by member id."""
         return {member.member_id: _assignment(place) for place, member in enumerate(members)}
 
     def on_assignment(self, assignment: bytes) -> None:

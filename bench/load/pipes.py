@@ -24,11 +24,7 @@ _BUFFER_BYTES = 32 * 1024
 
 
 class Pipe(asyncio.Protocol):
-    """One connection. It sends its requests in turn, as often as they are due.
-
-    `answered` is called with the moments at which the requests were due that were answered now, and with the
-    error codes among their responses. `failed` is called once if the connection cannot go on.
-    """
+    """A connection that sends its requests in turn, as often as they are due."""
 
     def __init__(self, templates: Sequence[Template]) -> None:
         self.answered: Callable[[Pipe, list[float], list[int]], None] = lambda *_: None
@@ -49,7 +45,6 @@ class Pipe(asyncio.Protocol):
         return pipe
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
         assert isinstance(transport, Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=_BUFFER_BYTES)
@@ -59,11 +54,9 @@ class Pipe(asyncio.Protocol):
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
 
     def pause_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self._is_full = True
 
     def resume_writing(self) -> None:
-        """See `asyncio.Protocol`."""
         self._is_full = False
         self._flush()
 
@@ -89,7 +82,6 @@ class Pipe(asyncio.Protocol):
                 asyncio.get_running_loop().call_soon(self._flush)
 
     def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
         self._buffer += data
         buffer, at = bytes(self._buffer), 0
         answered: list[float] = []
@@ -113,7 +105,6 @@ class Pipe(asyncio.Protocol):
         return None
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
         if self._under_way or self._waiting:
             self.failed(WrongAnswer(f"a connection ended with {len(self._under_way)} requests under way"))
 
@@ -176,7 +167,7 @@ class _Closed(_Counting):
 
 
 class _Open(_Counting):
-    """Ends when all requests were due and are answered."""
+    """A load that ends when all requests were due and are answered."""
 
     is_all_due = False
 

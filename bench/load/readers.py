@@ -19,7 +19,7 @@ _TIMEOUT_S = 60.0
 
 
 class Readers:
-    """Reads until `stopping`."""
+    """Readers that read until `stopping`."""
 
     def __init__(self, url: str) -> None:
         self._netloc = urlsplit(url).netloc

@@ -43,12 +43,14 @@ class Membership(NamedTuple):
 
 
 def is_commit(number: int, groups: int) -> bool:
-    """Whether request `number` of a load over so many groups is a commit. A group's requests are mixed."""
+    """Return True if request `number` of a load over this many groups is a commit. A group's requests are
+    mixed.
+    """
     return (number % groups + number // groups) % 8 in _COMMITS_OF_EIGHT
 
 
 def members_for(members: Sequence[Membership], number: int) -> Iterator[tuple[int, Membership]]:
-    """The first `number` requests of a load: each member's turn comes after all others'."""
+    """Yield the first `number` requests of a load: each member's turn comes after all others'."""
     for n in range(number):
         yield n, members[n % len(members)]
 
@@ -58,7 +60,7 @@ def join_request(
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
     rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS,
 ) -> JoinGroup:
-    """A new member's. Version 3 needs no second request for the member id."""
+    """Return the JoinGroup of a new member. Version 3 needs no second request for the member id."""
     return JoinGroup(
         group_id=group_id,
         correlation_id="",
@@ -72,7 +74,7 @@ def join_request(
 
 
 def sync_request(member: Membership, others: Sequence[Membership] = ()) -> SyncGroup:
-    """A member's. The leader's has assignments for itself and the others."""
+    """Return the SyncGroup of a member. The leader's has assignments for itself and the others."""
     return SyncGroup(
         group_id=member.group_id,
         correlation_id="",
@@ -109,7 +111,7 @@ def commit_request(member: Membership, offset: int, partitions: Sequence[int] = 
 
 
 def leave_request(members: Sequence[Membership]) -> LeaveGroup:
-    """For all members of one group."""
+    """Return the LeaveGroup for all members of one group."""
     return LeaveGroup(
         group_id=members[0].group_id,
         correlation_id="",
@@ -124,7 +126,7 @@ def delete_request(group_id: str) -> DeleteGroup:
 
 
 def mixed_requests(members: Sequence[Membership], number: int) -> list[AnyAnswered]:
-    """So many heartbeats and commits of these groups of one member each."""
+    """Return this many heartbeats and commits of these groups of one member each."""
     return [
         commit_request(member, n) if is_commit(n, len(members)) else heartbeat_request(member)
         for n, member in members_for(members, number)

@@ -220,10 +220,7 @@ class TopicsClient:
         return counting.result()
 
     def form(self, group_ids: Sequence[str], size: int = 1, **join: int) -> list[Membership]:
-        """Bring groups of so many members to Stable. Return the members, group by group.
-
-        All members of a group join in one record, so groups of several members need an initial delay.
-        """
+        """Bring groups of this many members to Stable. Return the members, group by group."""
         joins: list[JoinGroup] = [join_request(group, **join) for group in group_ids for _ in range(size)]
         answers = [expect_no_error(answer) for answer in self.ask(joins)]
         members = [
@@ -290,7 +287,7 @@ def expect_no_error(answer: Answer) -> Answer:
 
 
 def encoded(requests: Sequence[AnyAnswered], partitions: int, *, packed: bool) -> list[Record]:
-    """See `TopicsClient.records`. `partitions` are those of the requests topic."""
+    """Encode requests for `TopicsClient.records`. `partitions` are those of the requests topic."""
     sorted_out: dict[tuple[int, int], list[bytes]] = {}
     records = []
     for place, request in enumerate(requests):

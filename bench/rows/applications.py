@@ -1,7 +1,5 @@
-"""What applications and tools wait for, through the gateway and at the broker's own coordinator, in turn.
-
-A consumer that commits after each record, a producer with one record and one offset in each transaction
-(kafka-python), and `kafka-consumer-groups --describe --all-groups`.
+"""The times that applications and tools wait, through the gateway and at the broker's own coordinator, in
+turn.
 """
 
 import asyncio
@@ -43,7 +41,7 @@ Waits = list[float]
 
 
 def measure(bench: Bench) -> Found:
-    """One application after the other, both sides in turn."""
+    """Measure one application after the other, both sides in turn."""
     world = bench.systems(AT_ONCE_MS).world
     found = Found()
     for what, function, line, goal in (
@@ -75,7 +73,7 @@ def _quantile_ms(turns: list[Waits], q: float) -> list[float]:
 
 
 def commits(world: RunningSystems, plan: Plan) -> tuple[list[Waits], list[Waits]]:
-    """By turn the seconds from each record to the next, on both sides."""
+    """Return by turn the seconds from each record to the next, on both sides."""
     topic = _new_topic(world)
     with closing(kafka_clients.producer(ClientConfig(world.servers))) as producer:
         for _ in range((plan.repeats + 1) * plan.singles * 4 + _SPARE):
@@ -87,7 +85,7 @@ def commits(world: RunningSystems, plan: Plan) -> tuple[list[Waits], list[Waits]
 
 @contextmanager
 def _consumer(address: Address, topic: str) -> Iterator[KafkaConsumer]:
-    """A consumer of all records, whose group has formed."""
+    """Yield a consumer of all records, whose group has formed."""
     consumer = KafkaConsumer(
         topic,
         bootstrap_servers=str(address),
@@ -109,14 +107,16 @@ def _consume(consumer: KafkaConsumer) -> None:
 
 
 def transactions(world: RunningSystems, plan: Plan) -> tuple[list[Waits], list[Waits]]:
-    """By turn the seconds of each transaction, on both sides."""
+    """Return by turn the seconds of each transaction, on both sides."""
     topic = _new_topic(world)
     with _producer(world.ours) as ours, _producer(world.kafkas) as kafkas:
         return _by_turns(world, plan, _timed(_transact, ours, topic, 1), _timed(_transact, kafkas, topic, 1))
 
 
 def stable(world: RunningSystems, plan: Plan) -> tuple[list[Waits], list[Waits]]:
-    """By turn the seconds from the end of each transaction until a client reads its offset, on both sides."""
+    """Return by turn the seconds from the end of each transaction until a client reads its offset, on both
+    sides.
+    """
     topic, numbers = _new_topic(world), count(1)
     with (
         _producer(world.ours) as ours,
@@ -147,7 +147,7 @@ def _producer(address: Address) -> Iterator[KafkaProducer]:
 
 @contextmanager
 def _reader(address: Address, topic: str) -> Iterator[KafkaConsumer]:
-    """A reader of the offsets that `_transact` sends."""
+    """Yield a reader of the offsets that `_transact` sends."""
     reader = KafkaConsumer(
         bootstrap_servers=str(address),
         group_id=_group_of(topic),
@@ -180,7 +180,7 @@ def _transact(producer: KafkaProducer, topic: str, offset: int) -> None:
 def _by_turns(
     world: RunningSystems, plan: Plan, ours: Callable[[], float], kafkas: Callable[[], float], times: int = 1
 ) -> tuple[list[Waits], list[Waits]]:
-    """What `ours` and `kafkas` return, in seconds."""
+    """Return what `ours` and `kafkas` return, in seconds."""
     sides: tuple[list[Waits], list[Waits]] = ([], [])
     for turn in range(plan.repeats + 1):
         for systems, once, turns in ((BEHIND_GATEWAY, ours, sides[0]), (KAFKAS_OWN, kafkas, sides[1])):
@@ -194,7 +194,7 @@ def _by_turns(
 
 
 def describe(world: RunningSystems, plan: Plan) -> tuple[list[float], list[float]]:
-    """The seconds of each run of the tool, on both sides."""
+    """Return the seconds of each run of the tool, on both sides."""
     return asyncio.run(_describe(world, plan))
 
 
@@ -233,7 +233,7 @@ def _new_topic(world: RunningSystems) -> str:
 
 
 def _timed(function: Callable[..., None], *args: Any) -> Callable[[], float]:
-    """A call of this function that returns the seconds it took."""
+    """Return a call of this function that returns the seconds it took."""
 
     def call() -> float:
         began_s = time.monotonic()

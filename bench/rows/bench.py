@@ -1,4 +1,4 @@
-"""What a row is given: the systems, the number of repeats, and a process for its load."""
+"""The inputs of a row: the systems, the number of repeats, and a process for its load."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ AT_ONCE_MS, KAFKAS_DELAY_MS = 0, 3_000
 
 @dataclass(frozen=True)
 class Plan:
-    """How long to measure. Each repeat is a turn of all systems that are compared."""
+    """The duration of measuring. Each repeat is a turn of all systems that are compared."""
 
     repeats: int
     load_s: float
@@ -55,7 +55,7 @@ class Bench:
     _starts: int = 0
 
     def systems(self, initial_delay_ms: int) -> Running:
-        """The systems with this delay. Those with another end, because the machine is small."""
+        """Yield the systems with this delay. Those with another one end, because the machine is small."""
         if initial_delay_ms not in self._running:
             self.close()
             say(f"starting broker, coordinator and gateway, initial delay {initial_delay_ms} ms")
@@ -65,7 +65,7 @@ class Bench:
         return self._running[initial_delay_ms]
 
     def new_systems(self, initial_delay_ms: int) -> Running:
-        """The same, but without any groups yet."""
+        """Return the same, but without any groups yet."""
         self.close()
         return self.systems(initial_delay_ms)
 
@@ -82,11 +82,11 @@ class Bench:
 def client_figure(
     what: str, ours: Sequence[LoadResult], beside: Sequence[LoadResult], beside_is: str
 ) -> Figure:
-    """The processor time of the load client a second, at each side."""
+    """Return the processor time of the load client a second, at each side."""
     cores, besides = ([outcome.client_cores for outcome in side] for side in (ours, beside))
     return Figure(f"{what}: the load client's part", "cores", cores, besides, beside_is)
 
 
 def errors_figure(what: str, errors: Sequence[int]) -> Figure:
-    """The number of responses with an error, over all repeats."""
+    """Return the number of responses with an error, over all repeats."""
     return Figure(f"{what}: responses with an error", "", [float(sum(errors))])

@@ -90,11 +90,11 @@ class Topics:
         )
 
     def new_group(self, number: int) -> Iterator[Record]:
-        """Another small group, which is the first by name."""
+        """Return another small group, which is the first by name."""
         yield from named(self.small, f"a-new-group-{number}", self.layout)
 
     def left(self, group: RestartedGroup, group_id: str) -> list[Record]:
-        """The records of a member of a group that leaves now."""
+        """Return the records of a member of a group that leaves now."""
         first = len(group.history)
         group.wait_until(_now_ms() - _REJOIN_MS)
         group.leave()
@@ -133,7 +133,7 @@ def measure(bench: Bench) -> Found:
 
 @contextmanager
 def _page(servers: str, folder: Path) -> Iterator[tuple[str, float]]:
-    """A page in a process of its own: its address, and the seconds until it has read the topics."""
+    """Start a page in its own process. Return its address, and the seconds until it has read the topics."""
     began_s = time.monotonic()
     page = Child("page", ["page", "--bootstrap-servers", servers, "--prefix", PREFIX], folder / "page.log")
     try:
@@ -203,7 +203,7 @@ def _live(driver: Chrome, url: str, topics: Topics) -> Iterator[Figure]:
 
 
 def _until_seen(driver: Chrome, topics: Topics, records: list[Record]) -> float:
-    """Milliseconds from before records are written until the page shows what is watched."""
+    """Return the milliseconds from before records are written until the page shows what is watched."""
     began_ms = time.time_ns() / 1e6
     topics.write(records)
     found_ms = seen_ms(driver) - began_ms
@@ -212,7 +212,7 @@ def _until_seen(driver: Chrome, topics: Topics, records: list[Record]) -> float:
 
 
 def _newest(driver: Chrome) -> int:
-    """The number of the last rebalance that the page shows."""
+    """Return the number of the last rebalance that the page shows."""
     return int(driver.find_element(By.CSS_SELECTOR, ".rebalances a").text.removeprefix("#"))
 
 

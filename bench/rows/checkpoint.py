@@ -61,7 +61,7 @@ def watch(world: RunningSystems, plan: Plan) -> list[Sizes]:
 
 
 def sizes_in(folder: Path, batch: int) -> Sizes:
-    """The files and bytes now. A file that Spark removes meanwhile does not count."""
+    """Return the files and bytes now. A file that Spark removes meanwhile does not count."""
     found = Sizes(batch)
     for parent, _, names in os.walk(folder):
         below = Path(parent).relative_to(folder).parts
@@ -81,7 +81,9 @@ def sizes_in(folder: Path, batch: int) -> Sizes:
 
 
 def growth_of_most(values: list[float]) -> float:
-    """How much the greatest value of the second half is above that of the first, as a part of the latter."""
+    """Return by how much the greatest value of the second half exceeds that of the first, as a part of the
+    latter.
+    """
     half = len(values) // 2
     return max(values[half:]) / max(values[:half]) - 1
 
@@ -95,7 +97,7 @@ def _text(sample: Sizes) -> str:
 
 
 def found_of(samples: list[Sizes]) -> Found:
-    """The figures and the picture."""
+    """Return the figures and the picture."""
     warm = [sample for sample in samples if sample.batch >= WARM_BATCHES] or samples
     parts = sorted({part for sample in samples for part in sample.files})
     last = samples[-1]

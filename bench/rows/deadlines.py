@@ -1,4 +1,4 @@
-"""How late deadlines are: from the end of the initial delay of new groups to the JoinGroup's response."""
+"""The lateness of deadlines: from the end of the initial delay of new groups to the JoinGroup's response."""
 
 import random
 import time
@@ -33,14 +33,14 @@ def measure(bench: Bench) -> Found:
 
 
 def lateness_s(world: RunningSystems, plan: Plan) -> list[list[float]]:
-    """By turn: for each new group how many seconds after the end of the delay its response came."""
+    """Return by turn, for each new group, the seconds from the end of the delay to its response."""
     with TopicsClient(world.servers, PREFIX, packed=False) as client, world.alone(ON_TOPICS):
         late_turn(client, plan.singles // 2)  # warm-up
         return [late_turn(client, plan.singles * 2) for _ in range(plan.repeats)]
 
 
 def late_turn(client: TopicsClient, groups: int, delay_ms: int = KAFKAS_DELAY_MS) -> list[float]:
-    """For so many new groups how many seconds after the initial delay the response came."""
+    """Return for this many new groups the seconds from the initial delay to the response."""
     waits = random.Random(11)
     joins = [
         # A rebalance timeout no longer than the delay, so that the delay is not extended.

@@ -104,7 +104,7 @@ async def _endure(world: RunningSystems, plan: Plan) -> Endured:
 async def _slice(
     world: RunningSystems, pipes: Sequence[Pipe], slice_s: float
 ) -> tuple[LoadResult, list[Membership]]:
-    """A slice of the load. Also return the members that came meanwhile."""
+    """Return a slice of the load. Also return the members that came meanwhile."""
     async with asyncio.TaskGroup() as tasks:
         load = tasks.create_task(at_rates(pipes, [(RATE, slice_s)]))
         coming = tasks.create_task(
@@ -127,7 +127,7 @@ def _text(one: Slice) -> str:
 
 
 def found_of(endured: Endured) -> Found:
-    """The figures, the table of the slices and its pictures."""
+    """Return the figures, the table of the slices and its pictures."""
     slices = endured.slices
     outcomes = [one.outcome for one in slices]
     none = at_most(0)

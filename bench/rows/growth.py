@@ -43,7 +43,7 @@ Curves = dict[str, dict[str, list[tuple[int, list[float]]]]]
 
 
 def measure(bench: Bench) -> Found:
-    """Double each kind of work."""
+    """Measure each kind of work with its size doubled."""
     world = bench.systems(KAFKAS_DELAY_MS).world
     curves = bench.load(grow, world, bench.plan)
     found = Found()

@@ -45,7 +45,9 @@ _TIMEOUT_S = 60.0
 
 @dataclass
 class Side:
-    """What the others met at one side without and with the attacker, and what became of its tries."""
+    """The results at one side: what the others met without and with the attacker, and the outcomes of its
+    tries.
+    """
 
     alone: LoadResult
     attacked: LoadResult
@@ -101,7 +103,7 @@ async def _beside(address: Address, names: Sequence[str], seconds: float) -> Sid
 
 
 async def go_on(address: Address, members: Sequence[Membership], seconds: float) -> LoadResult:
-    """The members at their normal pace, and some of them commit. A lost connection is an error."""
+    """Keep the members at their normal pace, and let some of them commit. A lost connection is an error."""
     beats, commits = await asyncio.gather(
         _at_rate(address, [frames.heartbeat(member) for member in members], HEARTBEATS_PER_S, seconds),
         _at_rate(address, commits_of(members), COMMITS_PER_S, seconds),
@@ -138,7 +140,7 @@ def _side(bench: Bench, world: RunningSystems, address: Address, name: str, seco
 
 @contextmanager
 def _watched(world: RunningSystems) -> Iterator[list[float]]:
-    """The memory of the gateway, again and again until the block ends."""
+    """Sample the memory of the gateway until the block ends."""
     found = [world.memory_bytes(GATEWAY) / MIB]
     over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""What the systems cost that have no members at all, or three."""
+"""The cost of systems that have no members at all, or three."""
 
 import asyncio
 import time
@@ -40,7 +40,7 @@ def measure(bench: Bench) -> Found:
 
 
 def with_members(world: RunningSystems, repeats: int) -> list[float]:
-    """The cores that are used while a group lives on, in each of so many windows."""
+    """Return the cores that are used while a group lives on, in each of this many windows."""
     return asyncio.run(_with_members(world, repeats))
 
 

@@ -28,7 +28,7 @@ One = Callable[[], Awaitable[float]]
 
 
 def measure(bench: Bench) -> Found:
-    """Alternate between the four systems."""
+    """Measure the four systems alternately."""
     running = bench.systems(AT_ONCE_MS)
     say("  starting the floor")
     with running.floor() as world:
@@ -74,7 +74,7 @@ def measure(bench: Bench) -> Found:
 
 
 def alternate(world: RunningSystems, plan: Plan) -> tuple[dict[str, list[list[float]]], list[str]]:
-    """By system: of each turn the seconds of each request. Also the notes on the warm-up."""
+    """Return by system the seconds of each request of each turn, and the notes on the warm-up."""
     return asyncio.run(_alternate(world, plan))
 
 
@@ -130,7 +130,7 @@ def _on_wire(pipe: Pipe) -> One:
 
 
 async def _some(one: One, number: int, waits: random.Random) -> list[float]:
-    """So many requests at random moments, one at a time."""
+    """Send this many requests at random moments, one at a time."""
     seconds = []
     for _ in range(number):
         seconds.append(await one())

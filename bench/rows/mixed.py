@@ -48,7 +48,7 @@ class Beside:
 
 
 def measure(bench: Bench) -> Found:
-    """For each number of groups, alternate between the systems."""
+    """Measure the systems alternately, for each number of groups."""
     world = bench.systems(AT_ONCE_MS).world
     found = Found()
     for groups in GROUPS:
@@ -145,7 +145,7 @@ async def _alternate(world: RunningSystems, plan: Plan, groups: int) -> Beside:
 
 
 def rounds(client: TopicsClient, members: Sequence[Membership], number: int) -> list[Record]:
-    """The requests of a load as records, packed by ROUND requests, which come together."""
+    """Return the requests of a load as records, packed by ROUND requests, which come together."""
     requests = mixed_requests(members, number)
     parts = (requests[first : first + ROUND] for first in range(0, number, ROUND))
     return [record for part in parts for record in client.records(part)]
@@ -154,7 +154,7 @@ def rounds(client: TopicsClient, members: Sequence[Membership], number: int) -> 
 async def kafkas_pipes(
     world: RunningSystems, members: Sequence[Membership], number: int, connections: int
 ) -> list[Pipe]:
-    """The same requests for Kafka's coordinator, on so many connections."""
+    """Return the same requests for Kafka's coordinator, on this many connections."""
     templates = [
         frames.commit(member, n) if is_commit(n, len(members)) else frames.heartbeat(member)
         for n, member in members_for(members, number)
@@ -165,7 +165,7 @@ async def kafkas_pipes(
 def _on_topics(
     world: RunningSystems, client: TopicsClient, records: Sequence[Record], plan: Plan, beside: Beside
 ) -> None:
-    """One turn on the topics, with the bytes of state that its batches wrote."""
+    """Measure one turn on the topics, with the bytes of state that its batches wrote."""
     first = world.last_batch()
     outcome = client.closed(cycle(records), UNDER_WAY, plan.load_s)
     last = world.last_batch()
@@ -180,7 +180,7 @@ def _on_topics(
 def _one_by_one(
     world: RunningSystems, plan: Plan, members: Sequence[Membership], number: int, beside: Beside
 ) -> None:
-    """The same requests, each in a record of its own."""
+    """Return the same requests, each in a record of its own."""
     with TopicsClient(world.servers, PREFIX, packed=False) as client:
         records = rounds(client, members, number)
         with world.alone(ON_TOPICS):

@@ -75,7 +75,7 @@ def measure(bench: Bench) -> Found:
 
 
 def normal_again_s(result: Overloaded) -> float:
-    """Seconds from the end of the overload to the second from which on p99 stays normal."""
+    """Return the seconds from the end of the overload to the second from which on p99 stays normal."""
     for second in range(len(result.p99_ms) - 1, int(OVERLOAD_S) - 1, -1):
         if result.p99_ms[second] > NORMAL_FACTOR * result.normal_p99_ms:
             return second + 1 - OVERLOAD_S
@@ -117,8 +117,8 @@ async def _overload(world: RunningSystems, plan: Plan) -> Overloaded:
 
 
 async def _held_rate(pipes: Sequence[Pipe], plan: Plan) -> tuple[float, bool]:
-    """The greatest rate tried that is answered without errors and with a p99 of at most HELD_P99_S, and True.
-    If there is none, the least rate tried, and False.
+    """Return the greatest rate tried that is answered without errors and with a p99 of at most HELD_P99_S,
+    and True. If there is none, the least rate tried, and False.
     """
     most = (await closed(pipes, 8, plan.load_s)).rate
     rate = most
@@ -132,7 +132,7 @@ async def _held_rate(pipes: Sequence[Pipe], plan: Plan) -> tuple[float, bool]:
 
 
 def by_second(outcome: LoadResult) -> list[float]:
-    """The p99 in ms of the requests that were due in each second."""
+    """Return the p99 in ms of the requests that were due in each second."""
     seconds: dict[int, list[float]] = {}
     for due_s, latency_s in zip(outcome.due_s, outcome.latency_s, strict=True):
         seconds.setdefault(int(due_s), []).append(latency_s)
@@ -140,7 +140,7 @@ def by_second(outcome: LoadResult) -> list[float]:
 
 
 def _expired(reader: TopicReader, group_ids: set[str]) -> int:
-    """The number of members that the coordinator has removed from these groups."""
+    """Return the number of members that the coordinator has removed from these groups."""
     removed = 0
     while records := reader.poll(timeout_ms=_QUIET_MS):
         for record in records:

@@ -34,7 +34,7 @@ _READY = "ready: "
 
 @dataclass
 class Turns:
-    """What members met in each turn without and with the pages, and what the pages' readers were given."""
+    """The results of each turn without and with the pages, for members and for the pages' readers."""
 
     without: list[LoadResult] = field(default_factory=list)
     beside: list[LoadResult] = field(default_factory=list)

@@ -49,7 +49,7 @@ class Passed:
 
 
 def measure(bench: Bench) -> Found:
-    """Alternate between the gateway and the broker."""
+    """Measure the gateway and the broker alternately."""
     world = bench.systems(AT_ONCE_MS).world
     ours, kafkas = bench.load(alternate, world, bench.plan, Limit())
     return Found(

@@ -79,7 +79,7 @@ def measure(bench: Bench) -> Found:
 
 
 def form(world: RunningSystems, groups: int) -> Membership:
-    """Form so many groups more. Return the member of one."""
+    """Form this many more groups. Return the member of one."""
     with TopicsClient(world.servers, PREFIX, packed=True) as client, world.alone(ON_TOPICS):
         began_s = time.monotonic()
         members = []
@@ -107,7 +107,7 @@ def await_snapshot(world: RunningSystems, groups: int) -> Sized:
 
 
 def snapshot_bytes(path: Path) -> int:
-    """The size of a snapshot: this file, and those of RocksDB that it names.
+    """Return the size of a snapshot: this file, and those of RocksDB that it names.
 
     They are beside it and may belong to several snapshots. Source: RocksDBCheckpointMetadata of Spark.
     """

@@ -1,4 +1,4 @@
-"""What groups cost that rest: groups of 3 members with sessions of 30 minutes, which send nothing."""
+"""The cost of groups that rest: groups of 3 members with sessions of 30 minutes, which send nothing."""
 
 import random
 import time
@@ -54,7 +54,7 @@ def measure(bench: Bench) -> Found:
 
 
 def compare(world: RunningSystems, plan: Plan, groups: int) -> tuple[Cost, Cost, float]:
-    """The cost before and after, and the seconds in which the groups formed."""
+    """Return the cost before and after, and the seconds in which the groups formed."""
     with TopicsClient(world.servers, PREFIX, packed=world.packed) as client, world.alone(ON_TOPICS):
         (member,) = client.form([f"working-{uuid.uuid4()}"])
         (record,) = client.records([heartbeat_request(member)], packed=False)

@@ -34,7 +34,7 @@ PIPELINED = {16: (ratio_at_least(0.15), ratio_at_least(0.4)), 500: (ratio_at_lea
 
 @dataclass
 class Turns:
-    """One outcome a turn, and the processor time of the gateway a request, in seconds."""
+    """The outcomes by turn, and the gateway's processor time for a request, in seconds."""
 
     ours: list[LoadResult] = field(default_factory=list)
     kafkas: list[LoadResult] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Turns:
 
 
 def measure(bench: Bench) -> Found:
-    """Many connections."""
+    """Measure many connections."""
     world = bench.systems(AT_ONCE_MS).world
     found = Found()
     for depth in DEPTHS:
@@ -56,7 +56,7 @@ def measure(bench: Bench) -> Found:
 
 
 def measure_pipelined(bench: Bench) -> Found:
-    """One connection."""
+    """Measure one connection."""
     world = bench.systems(AT_ONCE_MS).world
     found = Found()
     for depth, (line, goal) in PIPELINED.items():
@@ -119,7 +119,9 @@ async def _alternate(world: RunningSystems, plan: Plan, groups: int, connections
 
 
 async def connected(address: Address, members: Sequence[Membership], connections: int) -> list[Pipe]:
-    """Connections over which the members' groups are spread evenly; each sends heartbeats and commits."""
+    """Open connections over which the members' groups are spread evenly. Each sends heartbeats and
+    commits.
+    """
     mixed = [_mixed(member) for member in members]
     if connections == 1:
         return [
@@ -134,7 +136,7 @@ async def connected(address: Address, members: Sequence[Membership], connections
 
 
 def _mixed(member: Membership) -> list[frames.Template]:
-    """Five heartbeats and three commits."""
+    """Return five heartbeats and three commits."""
     beat = frames.heartbeat(member)
     return [
         beat,
