@@ -10,7 +10,7 @@ from kafka_why.cli.groups.common import output_option
 from kafka_why.cli.output import configure_logs, show, show_json, tell
 from kafka_why.cli.parameters import SERVERS, WholeNumber, client_config_of
 from kafka_why.groups.tables import Column, render_table
-from operations.adopt.groups_at import AdoptError, GroupsAt
+from operations.adopt.groups_at import AdoptError, GroupAdmin
 from operations.adopt.plan import AdoptDecision, AdoptPlan, plan
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -59,7 +59,7 @@ def adopt(
             "takes --from and --to, or --from-config and --to-config with bootstrap.servers in the files"
         )
     try:
-        here, there = (GroupsAt(it, timeout_ms / 1000) for it in (ours, theirs))
+        here, there = (GroupAdmin(it, timeout_ms / 1000) for it in (ours, theirs))
         _check_same_cluster(here, there)
         plans = _plans(here, there, list(dict.fromkeys(named)), overwrite=overwrite)
         done = [_carried_out(it, here, there) for it in plans] if execute else plans
@@ -72,7 +72,7 @@ def adopt(
         raise click.exceptions.Exit(1)
 
 
-def _check_same_cluster(here: GroupsAt, there: GroupsAt) -> None:
+def _check_same_cluster(here: GroupAdmin, there: GroupAdmin) -> None:
     """Raise AdoptError if the clusters differ, because an offset is a position in the topics of one
     cluster.
     """
@@ -81,7 +81,7 @@ def _check_same_cluster(here: GroupsAt, there: GroupsAt) -> None:
         raise AdoptError(f"--from is of cluster {ids[0]}, --to of {ids[1]}: its topics have other offsets")
 
 
-def _plans(here: GroupsAt, there: GroupsAt, named: Sequence[str], *, overwrite: bool) -> list[AdoptPlan]:
+def _plans(here: GroupAdmin, there: GroupAdmin, named: Sequence[str], *, overwrite: bool) -> list[AdoptPlan]:
     groups = here.read(named or here.ids())
     missing = [group_id for group_id in named if group_id not in groups]
     if missing:
@@ -90,7 +90,7 @@ def _plans(here: GroupsAt, there: GroupsAt, named: Sequence[str], *, overwrite: 
     return [plan(groups[name], others.get(name), overwrite=overwrite) for name in sorted(groups)]
 
 
-def _carried_out(it: AdoptPlan, here: GroupsAt, there: GroupsAt) -> AdoptPlan:
+def _carried_out(it: AdoptPlan, here: GroupAdmin, there: GroupAdmin) -> AdoptPlan:
     """Move a group, and return its plan with the outcome. An error refuses this group only, so that the
     output has all groups that were moved.
     """
@@ -104,7 +104,7 @@ def _carried_out(it: AdoptPlan, here: GroupsAt, there: GroupsAt) -> AdoptPlan:
     return replace(it, outcome=outcome, reason=refusal)
 
 
-def _move(it: AdoptPlan, here: GroupsAt, there: GroupsAt) -> str:
+def _move(it: AdoptPlan, here: GroupAdmin, there: GroupAdmin) -> str:
     """Commit the offsets, and read both coordinators again. Return why the group is refused, or "" if it is
     moved. Raises AdoptError. The offsets may then be committed at --to.
     """

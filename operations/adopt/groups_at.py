@@ -24,7 +24,7 @@ class AdoptError(RuntimeError):
     """The groups of a coordinator cannot be read."""
 
 
-class GroupsAt:
+class GroupAdmin:
     """A client of one coordinator that reads and commits the offsets of groups. Methods raise AdoptError.
 
     `timeout_s` is the time limit of each request.
@@ -116,7 +116,7 @@ class GroupsAt:
     def _described(self, group_id: str, future: Future[Any]) -> Any:
         """Return the group's description. Return None if there is no such group."""
         try:
-            group = _told(lambda: self._request([group_id])[group_id], future)
+            group = _with_retries(lambda: self._request([group_id])[group_id], future)
         except KafkaException as error:
             if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return None
@@ -145,12 +145,12 @@ class GroupsAt:
 
     def _result(self, ask: Callable[[], Future[Any]], asked: Future[Any] | None = None) -> Any:
         try:
-            return _told(ask, asked)
+            return _with_retries(ask, asked)
         except KafkaException as error:
             raise AdoptError(f"{self._at}: {error.args[0].str()}") from error
 
 
-def _told(ask: Callable[[], Future[Any]], asked: Future[Any] | None = None) -> Any:
+def _with_retries(ask: Callable[[], Future[Any]], asked: Future[Any] | None = None) -> Any:
     """Return the answer to a request, or raise KafkaException.
 
     librdkafka drops the handle of a bootstrap server once it has learned the cluster's brokers, and requests

@@ -145,7 +145,7 @@ class GroupRun(Generic[K]):
     def _sent(
         self, effects: AnyEffects, message: LogMessage | None
     ) -> tuple[tuple[SentRecord, ...], tuple[bytes, ...]]:
-        answers = [sent_and_letter(reply, message, self._layout) for reply in effects.replies]
+        answers = [answer_records(reply, message, self._layout) for reply in effects.replies]
         sent = [answer for answer, _ in answers]
         if isinstance(effects, rocketmq.Effects):
             sent += [SentRecord(p.reply_partition, encode(p.message)) for p in effects.pushes]
@@ -159,7 +159,7 @@ class GroupRun(Generic[K]):
         return encode(dead_letter(Reason.HANDLER_FAILED, text, key, at_fault, answered=False))
 
 
-def sent_and_letter(
+def answer_records(
     reply: Reply | rocketmq.Reply, message: LogMessage | None, layout: TopicLayout
 ) -> tuple[SentRecord, bytes | None]:
     """Return the record of an answer, and a dead letter if the answer is too large for the topic."""

@@ -51,9 +51,9 @@ def judge(
     groups: set[str] | None = None,
     step: Step = step,
 ) -> ReplayVerdict:
-    """Replay the groups of a recording, some or all, and compare the outcome with what is on the topics.
+    """Replay some or all groups of a recording, and compare the outcome with the records on the topics.
 
-    With `until` only what was caused until then is compared.
+    With `until` only the outcome of the log until then is compared.
     """
     return _Judge(
         SelectedGroups(recording, groups) if groups is not None else recording, until, step
@@ -139,7 +139,7 @@ class _Judge:
     def _compare_early(self, name: AnswerName, sent: SentRecord, entry: ReplayStep[EventName]) -> None:
         """Compare the early answers of replicas. They are optional, because a replica may be silent."""
         for copy in self.found.early.pop(name, ()):
-            if not self._is_asked(entry):
+            if not self._is_compared(entry):
                 continue
             self.groups[entry.group_id].early += 1
             if (copy.partition, copy.value) != (sent.reply_partition, sent.value):
@@ -162,7 +162,7 @@ class _Judge:
         if repeatable in self._repeated:
             return False
         copy = names.pop(name, None)
-        if not self._is_asked(entry):
+        if not self._is_compared(entry):
             return False
         if copy is None:
             self._miss(what, name, value, entry, partition)
@@ -190,7 +190,7 @@ class _Judge:
         else:
             self._differ(what, DifferenceKind.MISSING, entry.group_id, name, entry, value)
 
-    def _is_asked(self, entry: ReplayStep[Any]) -> bool:
+    def _is_compared(self, entry: ReplayStep[Any]) -> bool:
         until = self.until
         if until is None:
             return True

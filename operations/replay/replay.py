@@ -14,7 +14,7 @@ import msgspec
 
 from checkpoints import codec
 from kafka_why.contract.codec import Refusal, encode
-from operations.replay.group_run import GroupRun, ReplayStep, SentRecord, sent_and_letter
+from operations.replay.group_run import GroupRun, ReplayStep, SentRecord, answer_records
 from operations.replay.recording import ClockLine, EventLine, Recording, RecordingHeader, ViewLine
 from operations.replay.starts import ReplayStart, starts_of
 from operations.replay.topic_contents import TopicContents
@@ -57,7 +57,7 @@ class Replayed:
         """Return the group after entry `number`, counted from 0. Needs a replay `with_states`."""
         while number > 0 and isinstance(self.entries[number].event, Refusal):
             number -= 1  # a refused message does not reach the group
-        return decode_kept(self.group_id, self.entries[number].kept)
+        return unpack_group(self.group_id, self.entries[number].kept)
 
 
 def replay(
@@ -71,7 +71,7 @@ def replay(
     start = starts_of(recording, found).get(group_id, ReplayStart())
     run = Replay(
         recording,
-        lambda group: encode_kept(group) if with_states else None,
+        lambda group: pack_group(group) if with_states else None,
         groups={group_id},
         late=found.late,
         first={group_id: start.request} if start.is_cut else None,
@@ -226,19 +226,19 @@ def _refused(
     letters: tuple[bytes, ...] = (letter,)
     if response is not None and refusal.address is not None:
         reply = Reply(refusal.address.reply_partition, response)
-        answer, too_large = sent_and_letter(reply, message, header.layout)
+        answer, too_large = answer_records(reply, message, header.layout)
         sent, letters = (answer,), letters if too_large is None else (too_large, letter)
     at_ms = message.row.at_ms
     return ReplayStep(named_group(message), at_ms, refusal, message, is_handled, sent, (), letters, None)
 
 
-def encode_kept(group: AnyGroup | None) -> bytes | None:
-    """Return the group in a compact encoding."""
+def pack_group(group: AnyGroup | None) -> bytes | None:
+    """Return the group compressed, or None for None."""
     return None if group is None else codec.write_row({group.group_id: codec.encode_group(group, None)})[1]
 
 
-def decode_kept(group_id: str, kept: bytes | None) -> AnyGroup | None:
-    """Decode a group of `encode_kept`."""
+def unpack_group(group_id: str, kept: bytes | None) -> AnyGroup | None:
+    """Return the group that `pack_group` compressed."""
     if kept is None:
         return None
     return codec.decode_group(group_id, codec.read_row(group_id, codec.STATE_VERSION, kept)[group_id])

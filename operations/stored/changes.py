@@ -120,8 +120,9 @@ def change_text(change: GroupChange) -> VisibleText:
 
 
 def _with_names(group: AnyGroup, other: AnyGroup) -> AnyGroup:
-    """Return the group, and if it has epochs, with its partitions as text by topic name. It is compared with
-    `other`.
+    """Return a copy with partitions as text by topic name if the group has epochs, or else the group itself.
+
+    `other` is the group with which it is compared.
     """
     if not isinstance(group, ConsumerGroup | ShareGroup):
         return group
@@ -173,7 +174,7 @@ def _differences(path: _Path, before: Any, after: Any) -> Iterator[tuple[_Path, 
     elif isinstance(before, dict) and isinstance(after, dict):
         keys = [*before, *(key for key in after if key not in before)]
         for key in keys:
-            yield from _entry((*path, key), before.get(key, _MISSING), after.get(key, _MISSING))
+            yield from _entry_differences((*path, key), before.get(key, _MISSING), after.get(key, _MISSING))
     elif before != after:
         yield path, before, after
 
@@ -184,7 +185,7 @@ def _value(struct: Struct, name: str) -> Any:
     return {entry.request: entry for entry in value} if name == "pending" else value
 
 
-def _entry(path: _Path, before: Any, after: Any) -> Iterator[tuple[_Path, Any, Any]]:
+def _entry_differences(path: _Path, before: Any, after: Any) -> Iterator[tuple[_Path, Any, Any]]:
     # A topic's offsets are a map: its entries are named one by one.
     if before is _MISSING and isinstance(after, dict):
         before = {}

@@ -88,7 +88,7 @@ DEFAULT_MS: Final[Mapping[ReactionKind, int]] = MappingProxyType(
 def derive(log: GroupLog) -> tuple[ClientFleet, Run]:
     """Return the clients of a log, and what happened. Raises WhatIfError if the group cannot be simulated."""
     run = open_loop(log)
-    found = _Reading()
+    found = _RequestSorter()
     for step in run.steps:
         if isinstance(step.event, Received):
             found.request(step.at_ms, step.event.request_id, step.event.request)
@@ -104,7 +104,7 @@ def derive(log: GroupLog) -> tuple[ClientFleet, Run]:
     return fleet, Run(run.group_id, run.steps, run.until_ms, dict(fleet.senders))
 
 
-class _Reading:
+class _RequestSorter:
     """Gives each request of the log to the process that sent it."""
 
     def __init__(self) -> None:
@@ -176,7 +176,7 @@ class _Reading:
         return None
 
 
-def _fleet(log: GroupLog, run: Run, found: _Reading) -> ClientFleet:
+def _fleet(log: GroupLog, run: Run, found: _RequestSorter) -> ClientFleet:
     interval_ms = _heartbeat_interval_ms(found.observers)
     seen = {
         kind: [ms for o in found.observers for ms in _lengths_ms(o, kind, interval_ms)]

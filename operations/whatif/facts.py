@@ -54,7 +54,7 @@ class TimeSpan(NamedTuple):
 
 
 class SentRequest(NamedTuple):
-    """A request that the process sends at this time, whatever happened before, if it can be sent."""
+    """A request that the process sends at this time in every experiment, unless it cannot be sent."""
 
     moment: LogMoment
     request_id: str

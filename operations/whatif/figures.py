@@ -68,7 +68,7 @@ class MeasuredRun:
 
 @dataclass(frozen=True)
 class _Held:
-    """The partitions of a process in a time. There may be none."""
+    """The partitions that a process held in a window of time, perhaps none."""
 
     partitions: Partitions
     window: Window

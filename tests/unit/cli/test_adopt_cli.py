@@ -49,7 +49,7 @@ def test_adopt_error_refuses_one_group_and_reports_the_moved_ones(
 ) -> None:
     at: Offsets = {TopicPartition("orders", 0): CommittedPosition(5, None, "")}
     monkeypatch.setattr(GroupsInMemory, "groups", {HERE: dict.fromkeys("abc", at), THERE: {}}, raising=False)
-    monkeypatch.setattr(cli.adopt, "GroupsAt", GroupsInMemory)
+    monkeypatch.setattr(cli.adopt, "GroupAdmin", GroupsInMemory)
     result = CliRunner().invoke(
         cli.adopt.adopt, ["--from", HERE, "--to", THERE, "--execute", "--output", "json"]
     )

@@ -10,7 +10,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaExcep
 
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
-from operations.adopt.groups_at import GroupsAt
+from operations.adopt.groups_at import GroupAdmin
 
 
 class Refusing:
@@ -52,7 +52,7 @@ def test_unreadable_group_has_the_error_as_its_reason(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(kafka_clients, "librdkafka_admin", lambda _: Refusing())
-    found = GroupsAt(ClientConfig("127.0.0.1:1"), 1.0).read(["dead", "denied", "pending", "shop"])
+    found = GroupAdmin(ClientConfig("127.0.0.1:1"), 1.0).read(["dead", "denied", "pending", "shop"])
     assert sorted(found) == ["denied", "pending", "shop"]
     assert found["denied"].error.startswith("127.0.0.1:1: ")
     assert (found["pending"].state, found["pending"].offsets) == ("Empty", {})
