@@ -99,7 +99,7 @@ SIGHTINGS = -1
 class ObservingOperator:
     """The function for applyInPandasWithState. Spark sends it to Python workers.
 
-    `observer` is the id of this observer, which tells its incarnations of groups from those of another one.
+    `observer` is the id of this observer, in its incarnations of groups.
     """
 
     client_config: ClientConfig
@@ -133,7 +133,7 @@ class ObservingCall:
         if state.exists:
             version, payload = state.get
             self._entries = codec.read_row(name, int(version), bytes(payload))
-        self._awake: dict[str, ObservedGroup | None] = {}
+        self._decoded: dict[str, ObservedGroup | None] = {}
         self._with_news: set[str] = set()
         self._removed_ms: dict[str, int | None] = {}
 
@@ -166,14 +166,14 @@ class ObservingCall:
         except (*UNREADABLE, ValueError) as error:
             self._dead_letter(row, record, Reason.INVALID_RECORD, str(error))
             return
-        group = self._awaken(group_id)
+        group = self._decode_group(group_id)
         if group is not None:
             at = At(row.at_ms, record, incarnation(record, self._observer))
             self._handle(row, record, group, lambda: sight(group, seen_rebalancing, at))
 
     def _observe(self, row: LogRow, record: str, found: GroupRecord) -> None:
         group_id, says = found
-        group = self._awaken(group_id)
+        group = self._decode_group(group_id)
         if ids := topic_ids_in(says):
             self._names.find(ids)
         at = At(row.at_ms, record, incarnation(record, self._observer))
@@ -201,17 +201,17 @@ class ObservingCall:
             self._output.offset(group, change, record)
         if seen.has_news or seen.is_over:
             self._with_news.add(group.group_id)
-        self._awake[group.group_id] = None if seen.is_over else group
+        self._decoded[group.group_id] = None if seen.is_over else group
         self._removed_ms[group.group_id] = seen.removed_ms
 
-    def _awaken(self, group_id: str) -> ObservedGroup | None:
+    def _decode_group(self, group_id: str) -> ObservedGroup | None:
         """Return the group, decoded once in a call, or None if it does not exist."""
-        if group_id not in self._awake:
+        if group_id not in self._decoded:
             entry = self._entries.get(group_id)
-            group = self._awake[group_id] = None if entry is None else decode_observed(group_id, entry)
+            group = self._decoded[group_id] = None if entry is None else decode_observed(group_id, entry)
             if group is not None:  # another process may have looked up its topics
                 self._names.find(group.topic_ids())
-        return self._awake[group_id]
+        return self._decoded[group_id]
 
     def _dead_letter(self, row: LogRow, record: str, reason: Reason, text: str) -> None:
         message = LogMessage(row, None, row.value, record)
@@ -219,7 +219,7 @@ class ObservingCall:
 
     def finish(self) -> Iterator[pd.DataFrame]:
         """Write the views and offsets that have changed, and the state."""
-        for group_id, group in self._awake.items():
+        for group_id, group in self._decoded.items():
             self._output.offsets(group_id)
             if group is not None:
                 self._entries[group_id] = encode_observed(group)

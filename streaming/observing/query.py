@@ -64,7 +64,7 @@ class ObserverOptions:
 
 
 # How often a cluster is asked for `__consumer_offsets` that has none: no group has committed or joined yet.
-_LOOK_S = 1.0
+_RETRY_S = 1.0
 # A query that has failed and is started again counts as running after so long, or at its first batch.
 _PROOF_S = 10.0
 _ANEW = "the observer then reads the topic from its beginning, and the histories of all groups begin anew"
@@ -145,7 +145,7 @@ class ObserversQuery(SupervisedQuery):
                 reason = str(error)
             if self._status.current.reason != reason:
                 self._status.enter(ServicePhase.STARTING, reason)
-            stopping.wait(_LOOK_S)
+            stopping.wait(_RETRY_S)
         return None
 
     def _pin(self, source: FoundTopics) -> _Found:

@@ -32,15 +32,14 @@ from kafka_why.lifetimes import BackgroundThread
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
 from streaming.observing.operator import SOURCE
 
-# What looks at the brokers show of rebalancing groups, as records of the sightings topic, without any
-# IO.
+# The rebalancing groups that polls of the brokers show, as records of the sightings topic. No IO.
 #
 # Times are seconds of a monotonic clock.
 
 
 GROUPS_MAX = 2_000
 """The largest number of groups that are followed at a time."""
-# The query has read so many ends of a partition sooner or later, and the first of them tells enough.
+# The query has read these ends of a partition sooner or later, and the first of them is enough.
 _ENDS_MAX = 64
 # A run that is over is forgotten if the query has not read up to its end after so long.
 _FORGET_S = 600.0
@@ -94,7 +93,7 @@ class RebalanceRuns:
         """Return the groups to follow among those listed. Groups that are followed already come first."""
         return sorted(listed, key=lambda group_id: (group_id not in self._runs, group_id))[:GROUPS_MAX]
 
-    def look(
+    def update(
         self,
         asked_s: float,
         answered_s: float,
@@ -103,7 +102,7 @@ class RebalanceRuns:
         *,
         is_whole: bool,
     ) -> None:
-        """Take a look: the groups that were listed as rebalancing, and of those chosen what was seen.
+        """Take a poll: the groups that were listed as rebalancing, and of those chosen what was seen.
 
         `is_whole`: every broker has answered. `asked_s` is before the first question.
         """
@@ -197,7 +196,7 @@ _DESCRIBED_AT_ONCE = 100
 _BROKER_TIMEOUT_MS = 5_000
 _DELIVERY_TIMEOUT_MS = 2_000
 _RETRY_S = 1.0
-# A look that takes long is followed by a pause of at least so long a part of it.
+# A poll that takes long is followed by a pause of at least so long a part of it.
 _PAUSE_PART = 1.0
 
 log = structlog.get_logger()
@@ -207,7 +206,7 @@ class RebalancePoller(BackgroundThread):
     """A thread that polls the brokers every `interval_ms` until stopped, also while they are unreachable.
 
     `partitions` is the number of partitions of `__consumer_offsets`. Brokers older than Kafka 2.6 do not list
-    groups by state. It then says so once, and ends.
+    groups by state. It then logs a warning once, and ends.
     """
 
     def __init__(self, client_config: ClientConfig, topic: str, *, partitions: int, interval_ms: int) -> None:
@@ -217,7 +216,7 @@ class RebalancePoller(BackgroundThread):
         self._interval_s = interval_ms / 1000
         self._runs = RebalanceRuns(partitions)
         self._read: Mapping[int, int] = {}
-        self._outage = OutageWarning("a look at rebalancing groups")
+        self._outage = OutageWarning("a poll at rebalancing groups")
         self._has_warned = False
 
     def read_to(self, ends: Mapping[tuple[str, int], int]) -> None:
@@ -267,12 +266,12 @@ class RebalancePoller(BackgroundThread):
         """Poll the brokers until stopped. Raises KafkaError."""
         while not self._stopped.is_set():
             began_s = time.monotonic()
-            self._look(admin, producer)
+            self._poll_once(admin, producer)
             self._outage.worked()
             took_s = time.monotonic() - began_s
             self._stopped.wait(max(self._interval_s - took_s, _PAUSE_PART * took_s))
 
-    def _look(self, admin: KafkaAdminClient, producer: KafkaProducer) -> None:
+    def _poll_once(self, admin: KafkaAdminClient, producer: KafkaProducer) -> None:
         asked_s = time.monotonic()
         by_broker, failed = self._listed(admin)
         listed = {group_id for groups in by_broker.values() for group_id in groups}
@@ -281,7 +280,7 @@ class RebalancePoller(BackgroundThread):
         for broker, groups in by_broker.items():
             seen |= self._described(admin, broker, {g: s for g, s in groups.items() if g in chosen})
         answered_s = time.monotonic()
-        self._runs.look(asked_s, answered_s, listed, seen, is_whole=failed is None)
+        self._runs.update(asked_s, answered_s, listed, seen, is_whole=failed is None)
         self._find_ends(admin)
         sent = [
             producer.send(self._topic, encode(record), key)

@@ -95,7 +95,7 @@ class Admission:
     def admit(self, message: LogMessage, is_known: Callable[[str], bool]) -> AnyRequest | Refusal:
         """Return the request of a message, or why it is not a request for this shard and partition.
 
-        `is_known` says whether a group is known to belong to this partition.
+        `is_known` returns True for a group that is known to belong to this partition.
         """
         if message.id in self.skip:
             return Refusal(Reason.SKIPPED, "skipped by configuration", None)

@@ -121,12 +121,12 @@ def handle(
     message: LogMessage,
     admission: Admission,
     is_known: Callable[[str], bool],
-    awaken: Callable[[str], DecodedGroup],
+    decode_group: Callable[[str], DecodedGroup],
     sink: Sink,
 ) -> DecodedGroup | None:
     """Apply or refuse a message, the next one of the log. Returns its group, None if it is refused.
 
-    `is_known` is as in `Admission.admit`. `awaken` returns a group decoded. Raises OperatorError.
+    `is_known` is as in `Admission.admit`. `decode_group` returns a group decoded. Raises OperatorError.
     """
     request = admission.admit(message, is_known)
     if isinstance(request, Refusal):
@@ -135,7 +135,7 @@ def handle(
     if getattr(request, "waits_for_views", False):
         sink.waits_for_views(request, message.id)
     try:
-        group = awaken(request.group_id)
+        group = decode_group(request.group_id)
         group.timeline.apply(Row(message.row.at_ms, message.id, request, len(message.value)))
         group.emit_effects(sink, message)
     except Exception as error:

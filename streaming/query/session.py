@@ -67,11 +67,11 @@ def check_master(master: str | None) -> None:
 def wait_for_master(master: str | None, given_up: threading.Event, timeout_s: float = MASTER_WAIT_S) -> None:
     """Wait until a standalone master answers. Raises SparkFailed after this time, or if it is given up."""
     until_s = time.monotonic() + timeout_s
-    told = False
+    has_warned = False
     while (silent := _why_silent(master)) is not None:
-        if not told:
+        if not has_warned:
             log.warning("waiting for the Spark master", reason=silent, timeout_s=timeout_s)
-            told = True
+            has_warned = True
         if time.monotonic() >= until_s or given_up.wait(_PAUSE_S):
             raise SparkFailed(silent)
 

@@ -91,7 +91,7 @@ class ShardCall:
             version, payload = state.get
             name = f"shard {shard % admission.shards} of partition {admission.partition}"
             self._entries = codec.read_row(name, int(version), bytes(payload))
-        self._awake: dict[str, DecodedGroup] = {}
+        self._decoded: dict[str, DecodedGroup] = {}
 
     def apply(self, rows: Iterable[LogRow]) -> Iterator[pd.DataFrame]:
         """Apply or refuse every message of every row, in the log's order."""
@@ -103,18 +103,18 @@ class ShardCall:
 
     def _apply(self, message: LogMessage) -> None:
         self._note(f"record {message.id}")
-        handle(message, self._admission, self._is_known, self._awaken, self._output)
+        handle(message, self._admission, self._is_known, self._decode_group, self._output)
 
     def _is_known(self, group_id: str) -> bool:
-        return group_id in self._awake or group_id in self._entries
+        return group_id in self._decoded or group_id in self._entries
 
-    def _awaken(self, group_id: str) -> DecodedGroup:
+    def _decode_group(self, group_id: str) -> DecodedGroup:
         """Decode a group, or make room for a new one, once in a call."""
-        group = self._awake.get(group_id)
+        group = self._decoded.get(group_id)
         if group is None:
             entry = self._entries.get(group_id)
             group = DecodedGroup(group_id, entry, self._configs, self._outages, self._step)
-            self._awake[group_id] = group
+            self._decoded[group_id] = group
         return group
 
     def finish(self, watermark_ms: int) -> Iterator[pd.DataFrame]:
@@ -125,8 +125,8 @@ class ShardCall:
         """
         for group_id, entry in self._entries.items():
             if entry.next_deadline_ms is not None and entry.next_deadline_ms <= watermark_ms:
-                self._awaken(group_id)
-        for group_id, group in self._awake.items():
+                self._decode_group(group_id)
+        for group_id, group in self._decoded.items():
             self._note(f"the deadlines of group {group_id!r}")
             group.fire_until(watermark_ms, self._output)
             self._put_to_rest(group)

@@ -24,7 +24,7 @@ from kafka_why.local_files import FolderError, FolderNotWritable, LocalFiles
 # Files of a place that Hadoop reaches by its URI, as hdfs:// or s3a://, through Spark's JVM.
 #
 # So a coordinator needs no other client of the storage, and the same settings (`spark.hadoop.*`) and
-# credentials hold for Spark's checkpoint and for the files beside it.
+# credentials hold for Spark's checkpoint and for the other files.
 
 
 _MISSING = "java.io.FileNotFoundException"
@@ -148,7 +148,7 @@ class HadoopFiles:
                 if self._rename_unless_exists(f"{probe}.other", probe):
                     raise FolderError(f"{self._uri} renames over a file, so it cannot keep a checkpoint")
         finally:
-            with suppress(FolderNotWritable):  # what is wrong has been said
+            with suppress(FolderNotWritable):  # the error above says what is wrong
                 self.remove(probe)
                 self.remove(f"{probe}.other")
 
@@ -213,7 +213,7 @@ class Storage:
     def has_atomic_rename(self) -> bool:
         """Return True if a rename that must not replace a file is one step there.
 
-        On a local path it is a look and a rename; object stores copy.
+        On a local path it is a check and then a rename; object stores copy.
         """
         return self.path is None and self.scheme not in OBJECT_STORES
 

@@ -36,14 +36,14 @@ _SWITCH_INTERVAL_S = 0.0005
 # Objects that a request makes live shortly or for long, so collections are rare and small.
 _GC_THRESHOLDS = (50_000, 20, 1_000)
 
-_saying = threading.Lock()
+_sending = threading.Lock()
 
 
 def main() -> None:
     """Run the replica until the service ends it."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     start = decode_start(sys.stdin.buffer.readline())
-    _say(ReplicaReport(phase=ReplicaPhase.SEEDING, reason="it reads its seed"))
+    _send(ReplicaReport(phase=ReplicaPhase.SEEDING, reason="it reads its seed"))
     seed = take_seed(Path(start.seed))
     follower = RequestsFollower(
         start.client_config,
@@ -52,13 +52,13 @@ def main() -> None:
         StateMachine(first_terms(start, seed), seed),
         topic_id=seed.identity.requests_topic_id,
         stands_by=start.stands_by,
-        on_pending=_say,
+        on_pending=_send,
     )
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     for name, target in (
-        ("commands", partial(_obey, follower, start, seed)),
+        ("commands", partial(_obey_commands, follower, start, seed)),
         ("report", partial(_report, follower)),
     ):
         threading.Thread(target=target, name=name, daemon=True).start()
@@ -67,10 +67,10 @@ def main() -> None:
         ended = follower.report()
     except (InDoubt, OperatorError, ReplicaFailed) as error:
         ended = msgspec.structs.replace(follower.report(), reason=str(error))
-    _say(msgspec.structs.replace(ended, phase=ReplicaPhase.ENDED))
+    _send(msgspec.structs.replace(ended, phase=ReplicaPhase.ENDED))
 
 
-def _obey(follower: RequestsFollower, start: StartReplica, seed: ReplicaSeed) -> None:
+def _obey_commands(follower: RequestsFollower, start: StartReplica, seed: ReplicaSeed) -> None:
     for text in sys.stdin.buffer:
         command = decode_command(text)
         if isinstance(command, BatchCommitted):
@@ -83,13 +83,13 @@ def _obey(follower: RequestsFollower, start: StartReplica, seed: ReplicaSeed) ->
 def _report(follower: RequestsFollower) -> None:
     never = threading.Event()
     while True:
-        _say(follower.report())
+        _send(follower.report())
         never.wait(_REPORT_INTERVAL_S)
 
 
-def _say(report: ReplicaReport | PendingChanges) -> None:
+def _send(report: ReplicaReport | PendingChanges) -> None:
     """Write a message. It is lost if the service is gone, whose end is the end of standard input, too."""
-    with _saying, suppress(BrokenPipeError):
+    with _sending, suppress(BrokenPipeError):
         os.write(sys.stdout.fileno(), encode_line(report))
 
 

@@ -40,17 +40,17 @@ class Answers:
 
     It also keeps what becomes of pending transactions, because the service wants to know of them early.
 
-    `changed_beside` lists the groups of a group's partition that have changed since the last committed batch.
+    `list_changed` lists the groups of a group's partition that have changed since the last committed batch.
 
     While it `is_silent`, it keeps no answers either. Messages to connections of RocketMQ's clients have no
     request that they answer, so they come from the query.
     """
 
     def __init__(
-        self, response_max_bytes: int, changed_beside: Callable[[str], list[ListedGroup] | None]
+        self, response_max_bytes: int, list_changed: Callable[[str], list[ListedGroup] | None]
     ) -> None:
         self.is_silent = True
-        self._changed_beside = changed_beside
+        self._list_changed = list_changed
         self._response_max_bytes = response_max_bytes
         self._left_to_query: set[str] = set()
         self._packs: dict[int, _Pack] = {}
@@ -108,7 +108,7 @@ class Answers:
         self._left_to_query.add(request_id)
         if self.is_silent or not isinstance(request, DescribeGroup) or request.lists_changed is not True:
             return
-        changed = self._changed_beside(request.group_id)
+        changed = self._list_changed(request.group_id)
         if changed is None:
             return
         answer = DescribeGroupResponse(
@@ -119,7 +119,7 @@ class Answers:
             changed=changed,
         )
         self._close(request.reply_partition)
-        # The query answers something else, so the audit is not told.
+        # The query answers something else, so the audit does not get this answer.
         self._records.append(EarlyRecord(request.reply_partition, encode(answer), {}))
 
     def dead_letter(self, letter: DeadLetter) -> None:

@@ -199,7 +199,7 @@ class RequestsFollower:
         if self._held is not None:
             self._stand_by(self._held)
         self._append()
-        self._look_at_lag()
+        self._update_lag()
         self._producer.poll(0)
 
     def stop(self) -> None:
@@ -323,7 +323,7 @@ class RequestsFollower:
             self._reason, self._machine.is_permitted = reason, False
             self._producer.purge(in_flight=False)
 
-    def _look_at_lag(self) -> None:
+    def _update_lag(self) -> None:
         """Decide whether answers may be given."""
         lag = 0
         for number, partition in self._machine.partitions.items():

@@ -10,22 +10,22 @@ from streaming.query.handling import DecodedGroup
 DECODED_MAX = 4_000
 """Of the groups that are decoded, those that rest longest are encoded beyond this number."""
 
-Awaken = Callable[[str, codec.Entry | None], DecodedGroup]
+DecodeGroup = Callable[[str, codec.Entry | None], DecodedGroup]
 
 
 class ReplicaGroups:
-    """The groups by id. `awaken` decodes one.
+    """The groups by id. `decode_group` decodes one.
 
-    `touched` has to be called after each use of a group that `awake` or `due` gave.
+    `touched` has to be called after each use of a group that `decoded` or `due` gave.
     """
 
     def __init__(
-        self, entries: dict[str, codec.Entry], awaken: Awaken, *, awake_max: int = DECODED_MAX
+        self, entries: dict[str, codec.Entry], decode_group: DecodeGroup, *, decoded_max: int = DECODED_MAX
     ) -> None:
         self._entries = entries
-        self._awaken = awaken
-        self._awake_max = awake_max
-        self._awake: OrderedDict[str, DecodedGroup] = OrderedDict()
+        self._decode_group = decode_group
+        self._decoded_max = decoded_max
+        self._decoded: OrderedDict[str, DecodedGroup] = OrderedDict()
         # (time, group id): one for each group with a deadline, at a time that is not later than the deadline.
         self._due = [
             (entry.next_deadline_ms, group_id)
@@ -36,20 +36,20 @@ class ReplicaGroups:
         self._scheduled_ms = {group_id: at_ms for at_ms, group_id in self._due}
 
     def __len__(self) -> int:
-        return len(self._entries) + len(self._awake)
+        return len(self._entries) + len(self._decoded)
 
     def __contains__(self, group_id: str) -> bool:
-        return group_id in self._awake or group_id in self._entries
+        return group_id in self._decoded or group_id in self._entries
 
-    def awake(self, group_id: str) -> DecodedGroup:
+    def decoded(self, group_id: str) -> DecodedGroup:
         """Return the group, decoded, or an empty place for a new one."""
-        group = self._awake.get(group_id)
+        group = self._decoded.get(group_id)
         if group is None:
-            group = self._awake[group_id] = self._awaken(group_id, self._entries.pop(group_id, None))
-            if len(self._awake) > self._awake_max:
-                self._put_to_rest(*self._awake.popitem(last=False))
+            group = self._decoded[group_id] = self._decode_group(group_id, self._entries.pop(group_id, None))
+            if len(self._decoded) > self._decoded_max:
+                self._put_to_rest(*self._decoded.popitem(last=False))
         else:
-            self._awake.move_to_end(group_id)
+            self._decoded.move_to_end(group_id)
         return group
 
     def due(self, until_ms: int) -> Iterator[DecodedGroup]:
@@ -65,7 +65,7 @@ class ReplicaGroups:
                 if group_id in self:
                     found.append(group_id)
         for group_id in found:
-            yield self.awake(group_id)
+            yield self.decoded(group_id)
 
     def touched(self, group: DecodedGroup) -> None:
         """Note the deadlines that the group has now."""
@@ -79,8 +79,8 @@ class ReplicaGroups:
 
     def rest(self) -> None:
         """Encode all groups."""
-        while self._awake:
-            self._put_to_rest(*self._awake.popitem(last=False))
+        while self._decoded:
+            self._put_to_rest(*self._decoded.popitem(last=False))
 
     def _put_to_rest(self, group_id: str, awake: DecodedGroup) -> None:
         group = awake.timeline.group

@@ -22,12 +22,12 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.lifetimes import BackgroundThread
 
-# From the begin of a look to that of the next one, so that looks are no rarer where each takes long.
+# From the begin of a poll to that of the next one, so that polls are no rarer where each takes long.
 INTERVAL_S = 0.2
-# No answer is given on the strength of an older look. With the round of the follower that is under way, this
+# No answer is given on the strength of an older poll. With the round of the follower that is under way, this
 # bounds the time from the loss of a record to the last answer: at most 1 s (docs/faults.md has it measured).
 CONFIRMED_FOR_S = 0.5
-# A machine that paused for a moment has old looks only. A new one takes milliseconds.
+# A machine that paused for a moment has old polls only. A new one takes milliseconds.
 _RENEWAL_WAIT_S = 0.3
 _TIMEOUT_S = 0.5
 
@@ -101,7 +101,7 @@ class LogWatch(BackgroundThread):
         with self._changed:
             self._changed.wait_for(lambda: self._now_s() - self._seen_s <= CONFIRMED_FOR_S, _RENEWAL_WAIT_S)
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Poll the topic once. Raises KafkaException if the brokers do not answer in time.
 
         A topic that a broker does not know is a loss for as long as no broker knows it: the service checks
@@ -134,6 +134,6 @@ class LogWatch(BackgroundThread):
     def _run(self) -> None:
         while not self._stopped.is_set():
             next_s = time.monotonic() + INTERVAL_S
-            with suppress(KafkaException):  # then no look is recent, and nothing is answered
-                self.look()
+            with suppress(KafkaException):  # then no poll is recent, and nothing is answered
+                self.poll()
             self._stopped.wait(max(0.0, next_s - time.monotonic()))

@@ -141,11 +141,11 @@ class ResponsesReader(BackgroundThread):
         if first is not None:
             self.is_replaced = self.is_replaced or not self.compares or first > self._replica
         elif not self.compares:
-            self._learn(message)
+            self._read_horizon(message)
         elif value is not None and as_of(headers) is None:  # type: ignore[arg-type]
             self.differs(self._audit.query(unpack(value)))
 
-    def _learn(self, message: Message) -> None:
+    def _read_horizon(self, message: Message) -> None:
         headers = message.headers()
         if not self.is_replaced and self._counting.counts(message.partition(), headers):  # type: ignore[arg-type]
             early = as_of(headers)  # type: ignore[arg-type]

@@ -112,7 +112,7 @@ class Record(NamedTuple):
 
 class StateMachine:
     """The state machine of all partitions. `as_of_ms` is the greatest time that it has acted on. `is_owned`:
-    the log shows at the last record that the replica's owner runs. `awake_max` is the number of groups of a
+    the log shows at the last record that the replica's owner runs. `decoded_max` is the number of groups of a
     partition that stay decoded.
     """
 
@@ -122,9 +122,9 @@ class StateMachine:
         seed: ReplicaSeed,
         *,
         step: Step = step_of_both,
-        awake_max: int = DECODED_MAX,
+        decoded_max: int = DECODED_MAX,
     ) -> None:
-        self.answers = Answers(terms.layout.response_max_bytes, self._changed_beside)
+        self.answers = Answers(terms.layout.response_max_bytes, self._list_changed)
         self._terms = terms
         self.as_of_ms = 0
         self.is_owned = False
@@ -136,7 +136,7 @@ class StateMachine:
             entries[partition_of(group_id, count)][group_id] = entry
         self.partitions = {
             number: Partition(
-                number, terms, entries[number], self.answers, step, seed.ends.get(number, 0), awake_max
+                number, terms, entries[number], self.answers, step, seed.ends.get(number, 0), decoded_max
             )
             for number in range(count)
         }
@@ -146,7 +146,7 @@ class StateMachine:
         for number, partition in self.partitions.items():
             partition.changed.committed(ends.get(number, 0), watermark_ms)
 
-    def _changed_beside(self, group_id: str) -> list[ListedGroup] | None:
+    def _list_changed(self, group_id: str) -> list[ListedGroup] | None:
         number = partition_of(group_id, len(self.partitions))
         return self.partitions[number].changed_groups()
 
@@ -189,12 +189,12 @@ class Partition:
         answers: Answers,
         step: Step,
         next_offset: int,
-        awake_max: int,
+        decoded_max: int,
     ) -> None:
         self.next_offset = next_offset
         self.has_ended = False
         """Whether a later owner has taken the partition."""
-        self.groups = ReplicaGroups(entries, self._awaken, awake_max=awake_max)
+        self.groups = ReplicaGroups(entries, self._decode_group, decoded_max=decoded_max)
         self.changed = ChangedGroups()
         self._terms = terms
         self._periods = Periods(terms.configs, terms.outages)
@@ -273,7 +273,7 @@ class Partition:
         row = LogRow(record.partition, record.offset, record.at_ms, record.key or b"", record.value or b"")
         for message in self._admission.messages(row):
             group = handle(
-                message, self._admission, self.groups.__contains__, self.groups.awake, self._answers
+                message, self._admission, self.groups.__contains__, self.groups.decoded, self._answers
             )
             if group is not None:
                 self.groups.touched(group)
@@ -284,9 +284,11 @@ class Partition:
         group_ids = self.changed.ids()
         if group_ids is None:
             return None
-        return [listed_group(group_id, self.groups.awake(group_id).timeline.group) for group_id in group_ids]
+        return [
+            listed_group(group_id, self.groups.decoded(group_id).timeline.group) for group_id in group_ids
+        ]
 
-    def _awaken(self, group_id: str, entry: codec.Entry | None) -> DecodedGroup:
+    def _decode_group(self, group_id: str, entry: codec.Entry | None) -> DecodedGroup:
         terms = self._terms
         return DecodedGroup(
             group_id,

@@ -20,7 +20,7 @@ from streaming.service.topics import FoundTopics, TopicsError, find_topic
 
 # A topic that is not there may be one that a broker does not know yet.
 _GONE_AFTER_S = 2.0
-_LOOK_AGAIN_S = 0.2
+_RETRY_S = 0.2
 _UNREAD = "(docs/recovery.md, 'Requests that were deleted unread')"
 
 
@@ -101,7 +101,7 @@ def _find(client_config: ClientConfig, topic: str) -> FoundTopics:
         found = find_topic(client_config, topic)
         if found.ids or time.monotonic() > give_up_s:
             return found
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_RETRY_S)
 
 
 def _check_records(client_config: ClientConfig, topic: str, begin: Mapping[int, int]) -> None:

@@ -20,7 +20,7 @@ REPLICA_BATCH_INTERVAL_MS = 1_000
 class Options:
     """The options of a coordinator. `settings` are by Kafka's dotted names.
 
-    With `replica` a process beside the query answers early (`streaming.replica`). `batch_interval_ms` is the
+    With `replica` a second process answers before the query (`streaming.replica`). `batch_interval_ms` is the
     interval of the query's batches. If it is None, it is REPLICA_BATCH_INTERVAL_MS with a replica, and
     without one there is no pause.
 

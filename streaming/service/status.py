@@ -141,7 +141,7 @@ class ReplicaWatch(BackgroundThread):
     """A thread that keeps the replica's phrase in the status, and logs each new phase.
 
     A thread of its own, because the other ones wait: for Spark to start, for the topics to be free.
-    `is_stopping` says whether the service stops in order.
+    `is_stopping` returns True while the service stops in order.
     """
 
     def __init__(

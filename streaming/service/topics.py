@@ -31,7 +31,7 @@ BROKER_TIMEOUT_MS = 10_000
 _ERROR_MAX_CHARS = 300
 # How long every broker may take to know a topic that was just created.
 _KNOWN_TIMEOUT_S = 10.0
-_LOOK_AGAIN_S = 0.1
+_RETRY_S = 0.1
 
 # On a cluster of three brokers or more, so that the loss of any one broker loses and stops nothing.
 REPLICAS, REPLICAS_IN_SYNC = 3, 2
@@ -68,7 +68,7 @@ _TELEMETRY: Settings = MappingProxyType(
     }
 )
 
-# A sighting that is older is of a rebalance that the log has told long ago.
+# A sighting that is older is of a rebalance that has been in the log for long.
 SIGHTINGS_TOPIC: tuple[int, Settings] = (
     1,
     {"message.timestamp.type": "LogAppendTime", **_DELETED_BY_TIME, "retention.ms": str(3 * DAY_MS)},
@@ -294,7 +294,7 @@ def _found(admin: KafkaAdminClient, topics: list[str]) -> tuple[dict[str, Any], 
         except UnknownTopicOrPartitionError:
             if is_late:
                 raise
-        time.sleep(_LOOK_AGAIN_S)
+        time.sleep(_RETRY_S)
 
 
 def _warn_of_less(topic: str, described: Mapping[str, Any], found: Settings, wanted: Replication) -> None:

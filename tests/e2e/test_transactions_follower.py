@@ -146,7 +146,7 @@ def test_tw7_a_topic_of_markers_that_is_made_again(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was pending stays so, with an alarm. What comes later is decided."""
-    monkeypatch.setattr(follower_module, "_TOPIC_LOOK_S", 0.5)
+    monkeypatch.setattr(follower_module, "_TOPIC_CHECK_S", 0.5)
     monkeypatch.setattr(follower_module, "FAILING_ALARM_S", 0.5)
     follower = followed.follow()
     lost = followed.joined()

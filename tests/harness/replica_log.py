@@ -63,11 +63,11 @@ def machine(
     under: Terms | None = None,
     *,
     step: Step = step_of_both,
-    awake_max: int = DECODED_MAX,
+    decoded_max: int = DECODED_MAX,
     rows: Iterable[tuple[int, bytes]] = (),
 ) -> StateMachine:
     """A state machine that may answer."""
-    made = StateMachine(under or terms(), seed(rows), step=step, awake_max=awake_max)
+    made = StateMachine(under or terms(), seed(rows), step=step, decoded_max=decoded_max)
     made.is_permitted = True
     return made
 
@@ -106,9 +106,9 @@ def owned(records: Iterable[Record], owner_epoch: int = OWNER) -> Iterator[Recor
         yield record
 
 
-def answers_of(partitions: Iterable[Iterable[Record]], awake_max: int) -> list[bytes]:
+def answers_of(partitions: Iterable[Iterable[Record]], decoded_max: int) -> list[bytes]:
     """What the replica appends, record by record."""
-    replica = machine(terms(config=WITH_DELAY), awake_max=awake_max)
+    replica = machine(terms(config=WITH_DELAY), decoded_max=decoded_max)
     appended = []
     for records in partitions:
         for record in records:

@@ -112,7 +112,7 @@ class Replica:
         assert self._producer is not None
         try:
             if random.random() < 0.8:
-                self.follower.log_watch.look()
+                self.follower.log_watch.poll()
                 self.follower.round()
             if random.random() < 0.8:
                 self._producer.deliver(1_000)
@@ -177,7 +177,7 @@ class Replica:
             first_terms(self._start, seed),
             seed,
             step=self._notes.of(self._world.step),
-            awake_max=self._world.random.choice((1, 2, 4_000)),
+            decoded_max=self._world.random.choice((1, 2, 4_000)),
         )
         now_ms = self._world.now_ms
         self.follower = RequestsFollower(

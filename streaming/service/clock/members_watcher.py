@@ -12,7 +12,7 @@ from kafka_why.topic_reader import FollowerThread, TopicReader
 from streaming.service.clock.pace import Pace
 from streaming.service.request_appender import BROKER_TIMEOUT_MS
 
-LOOK_S = 1.0
+POLL_S = 1.0
 
 
 class _View(Struct):
@@ -91,12 +91,12 @@ class MembersWatcher(FollowerThread):
                 self._worked()
                 if not groups:
                     self._pace.no_member(asked_at_s)
-                self._stopped.wait(LOOK_S)
+                self._stopped.wait(POLL_S)
 
     def _wait_for_quiet(self) -> bool:
         """Wait until `pace` needs to know if groups have members. Return False if stopped."""
         while not self._stopped.is_set():
             if self._pace.is_unproven():
                 return True
-            self._stopped.wait(LOOK_S)
+            self._stopped.wait(POLL_S)
         return False

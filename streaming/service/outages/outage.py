@@ -79,7 +79,7 @@ def _mark(client_config: ClientConfig, layout: TopicLayout, first: ReplicaId) ->
 FIRST_REQUEST_WAIT_S = 30.0
 # A request counts as sent in the outage if it follows the last clock record by at least this long.
 SILENCE_MS = 1_000
-_LOOK_MS = 100
+_POLL_MS = 100
 _READ_TIMEOUT_MS = 30_000
 
 
@@ -150,7 +150,7 @@ class FirstRequest:
         """Wait for the request. Return False if it does not come within this time."""
         give_up_s = time.monotonic() + timeout_s
         while True:
-            found = [self._is_it(record) for record in self._reader.poll(_LOOK_MS)]
+            found = [self._is_it(record) for record in self._reader.poll(_POLL_MS)]
             if any(found):
                 return True
             if time.monotonic() > give_up_s or given_up():

@@ -1,6 +1,6 @@
 """The lease: one coordinator's claim on its topics, with the order of steps that makes a takeover safe.
 
-The order is the proof of docs/decisions/0019-a-standby.md: the claim, then the fence, and only then a look at
+The order is the proof of docs/decisions/0019-a-standby.md: the claim, then the fence, and only then a poll at
 what an earlier owner planned.
 """
 
@@ -71,17 +71,17 @@ class Lease:
         checkpoint: Checkpoint,
         identity: Identity,
         stopping: threading.Event,
-        say: Callable[[str], None],
+        on_reason: Callable[[str], None],
         check: Callable[[], None],
         claimed: Callable[[], object],
     ) -> bool:
         """Wait until the topics are free and take them. False if `stopping` was set before.
 
-        `say` is called with the reason to wait, `check` once a look, and what it raises ends the wait.
+        `on_reason` is called with the reason to wait, `check` once a poll, and what it raises ends the wait.
         `claimed` is called after the claim. Raises FolderError, and NotOwner if the topics belong to another
         state.
         """
-        standby = Standby(self._client_config, self._layout, self.ownership, say, check)
+        standby = Standby(self._client_config, self._layout, self.ownership, on_reason, check)
         wanted = self._wanted(checkpoint, identity)
         if not standby.claim_when_silent(wanted, stopping, take_over=self._take_over, moved=identity.moved):
             return False

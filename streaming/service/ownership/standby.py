@@ -30,10 +30,10 @@ from streaming.service.ownership.owner import (
 
 # The pause after each clock record. A standby so reads a small part of the requests topic only.
 PAUSE_S = 0.2
-# How long one look waits for a clock record. Claims are read between two looks.
-LOOK_S = 0.5
-# A look that took longer waited for a broker, or this process was stopped. It counts as one look.
-LONG_LOOK_S = 2.0
+# How long one poll waits for a clock record. Claims are read between two polls.
+POLL_S = 0.5
+# A poll that took longer waited for a broker, or this process was stopped. It counts as one poll.
+LONG_POLL_S = 2.0
 # An owner that has lost its brokers, too, gets this much longer to find them again. Its producer reconnects
 # after up to `ticker.RECONNECT_MAX_MS`, then looks for the leader and sends again what was under way.
 RETURN_S = 3.0
@@ -74,27 +74,27 @@ class Silence:
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
-        self.end()
+        self.reset()
 
-    def end(self) -> None:
+    def reset(self) -> None:
         """Reset the time, because the owner has appended a record."""
         self.seconds = 0.0
         self._was_cut_off = False
-        self._looked_s = self._now_s()
+        self._polled_s = self._now_s()
 
     def cut_off(self) -> None:
         """Reset the time, because no broker answered, so the owner could not append a record."""
-        self.end()
+        self.reset()
         self._was_cut_off = True
 
-    def goes_on(self) -> None:
+    def add_poll(self) -> None:
         """Add the time of a poll that found no record of the owner."""
         now_s = self._now_s()
-        took_s = now_s - self._looked_s
-        self._looked_s = now_s
-        if took_s > LONG_LOOK_S:
+        took_s = now_s - self._polled_s
+        self._polled_s = now_s
+        if took_s > LONG_POLL_S:
             self._was_cut_off = True
-            took_s = LOOK_S
+            took_s = POLL_S
         self.seconds += took_s
 
     def is_longer_than(self, limit_ms: int) -> bool:
@@ -103,8 +103,8 @@ class Silence:
 
 
 class Standby:
-    """A standby, which waits for the topics and claims them. `say` is called with a sentence when the reason
-    to wait changes, and `check` once a poll. An error of `check` ends the wait.
+    """A standby, which waits for the topics and claims them. `on_reason` is called with a sentence when the
+    reason to wait changes, and `check` once a poll. An error of `check` ends the wait.
 
     For one thread. The ownership has not been taken yet.
     """
@@ -114,15 +114,15 @@ class Standby:
         client_config: ClientConfig,
         layout: TopicLayout,
         ownership: TopicsOwnership,
-        say: Callable[[str], None],
+        on_reason: Callable[[str], None],
         check: Callable[[], None] = lambda: None,
     ) -> None:
         self._client_config = client_config
         self._layout = layout
         self._ownership = ownership
-        self._say = say
+        self._on_reason = on_reason
         self._check = check
-        self._said = ""
+        self._reason = ""
         self._owner: Claim | None = None
         self._silence = Silence()
 
@@ -136,7 +136,7 @@ class Standby:
         ends in order releases its claim.
         """
         with closing(ClockRecords(self._client_config, self._layout)) as clock:
-            self._silence.end()
+            self._silence.reset()
             while not stopping.is_set():
                 self._check()
                 try:
@@ -145,7 +145,7 @@ class Standby:
                         return True
                 except KafkaError as error:
                     self._silence.cut_off()
-                    self._tell(f"no broker answers: {type(error).__name__}")
+                    self._report(f"no broker answers: {type(error).__name__}")
                     # kafka-python's consumers were seen to answer no more after a broker was killed.
                     with suppress(KafkaError):
                         clock.reconnect()
@@ -161,15 +161,15 @@ class Standby:
             return True
         check_state(owner, wanted, moved, take_over=take_over)
         if self._owner is None or owner.claim_id != self._owner.claim_id:
-            self._silence.end()  # a new owner has not started its clock yet
+            self._silence.reset()  # a new owner has not started its clock yet
         self._owner = owner
         if owner.is_released or is_same_folder(owner, wanted):
             return True
-        if clock.come_within(LOOK_S):
-            self._silence.end()
+        if clock.come_within(POLL_S):
+            self._silence.reset()
         else:
-            self._silence.goes_on()
-        self._tell(f"the coordinator that owns the topics runs: {owner}")
+            self._silence.add_poll()
+        self._report(f"the coordinator that owns the topics runs: {owner}")
         if not self._silence.is_longer_than(silence_ms(owner.tick_interval_ms)):
             return False
         log.warning(
@@ -189,8 +189,8 @@ class Standby:
             return False
         return True
 
-    def _tell(self, reason: str) -> None:
-        if reason != self._said:
-            self._said = reason
+    def _report(self, reason: str) -> None:
+        if reason != self._reason:
+            self._reason = reason
             log.info("standing by", reason=reason)
-            self._say(reason)
+            self._on_reason(reason)

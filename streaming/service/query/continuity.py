@@ -23,7 +23,7 @@ class Continuity:
     """The control of the replica and of the outage around each start of the query. One thread calls it. Any
     thread may call `end` and `is_settled`.
 
-    `acted` is what `streaming.service.outages.outage.acted_so_far` said when the owner took the topics.
+    `acted` is the result of `streaming.service.outages.outage.acted_so_far` when the owner took the topics.
     `replica` is None if this owner runs none. `first_request` is what ends the outage where gateways are
     processes of their own, None where the gateway of this process listens already.
     """
@@ -56,12 +56,12 @@ class Continuity:
             self._begun = outages
 
     def wait_for_clients(
-        self, wait_s: float, given_up: Callable[[], bool], say: Callable[[str], None]
+        self, wait_s: float, given_up: Callable[[], bool], on_reason: Callable[[str], None]
     ) -> None:
         """At the first start of the query, wait for a client's request, this long at most."""
         if self._first_request is None:
             return
-        say(f"sessions begin with the first request, in {wait_s:.0f} s at the latest")
+        on_reason(f"sessions begin with the first request, in {wait_s:.0f} s at the latest")
         with closing(self._first_request) as first:
             has_come = first.wait(wait_s, given_up)
         log.info("the outage ends", because="a request came" if has_come else "no request came in time")

@@ -100,7 +100,7 @@ class CoordinatorsQuery(SupervisedQuery):
         self._owner_epoch: int | None = lease.ownership.epoch
         self._times = times
         self._reports = reports
-        self._looks_without_batch: int | None = None
+        self._polls_without_batch: int | None = None
         self._loss_since_s: float | None = None
         log_path = session.log_path  # a string if it is the log of spark-submit
         self._under_way = str(log_path.with_name("under-way")) if isinstance(log_path, Path) else None
@@ -139,7 +139,7 @@ class CoordinatorsQuery(SupervisedQuery):
                 lambda: self._session.spark, outages, checks_clocks=self._owner_epoch is not None
             )
         self._times.end_of("query")
-        self._looks_without_batch = None
+        self._polls_without_batch = None
         return running
 
     def committed(self, batch: BatchProgress) -> None:
@@ -150,7 +150,7 @@ class CoordinatorsQuery(SupervisedQuery):
         ends = batch.ends_of(self.source)
         self._ticker.pace.batch_read(ends)
         self._continuity.batch_committed(ends, batch.watermark_ms)
-        self._looks_without_batch = 0
+        self._polls_without_batch = 0
         self._times.first_batch(batch)
         self._reports.on_batch(batch)
 
@@ -183,12 +183,12 @@ class CoordinatorsQuery(SupervisedQuery):
         The first batch of a query may take long. So a batch that always takes long is run to its end by the
         next JVM.
         """
-        if self._looks_without_batch is None:
+        if self._polls_without_batch is None:
             return None
-        self._looks_without_batch = 0 if self._ticker.cut_off_s() > 0 else self._looks_without_batch + 1
-        if self._looks_without_batch * POLL_S <= STANDSTILL_S:
+        self._polls_without_batch = 0 if self._ticker.cut_off_s() > 0 else self._polls_without_batch + 1
+        if self._polls_without_batch * POLL_S <= STANDSTILL_S:
             return None
-        self._looks_without_batch = None
+        self._polls_without_batch = None
         return f"no batch was committed for {STANDSTILL_S:.0f} s"
 
     def alarms(self) -> Iterable[str | None]:

@@ -89,8 +89,8 @@ class SparkKeeper:
     """A keeper of one Spark between `start` and `stop`. One thread calls `keep` and `worked`.
 
     A JVM that hangs is killed if this process can start another one, or if `has_standby`: the service then
-    ends, and the standby takes over. `pause` waits so many seconds, or until `stopping`. `say` is called with
-    a sentence before each restart.
+    ends, and the standby takes over. `pause` waits for a number of seconds, or until `stopping` is set.
+    `on_reason` is called with a sentence before each restart.
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class SparkKeeper:
         stopping: threading.Event,
         *,
         pause: Callable[[float], object],
-        say: Callable[[str], object] = lambda _: None,
+        on_reason: Callable[[str], object] = lambda _: None,
         has_standby: bool = False,
     ) -> None:
         self._spark = spark
         self._stopping = stopping
         self._pause = pause
-        self._say = say
+        self._on_reason = on_reason
         self._kills_hung = spark.can_restart or has_standby
         self._hung: str | None = None
         self._restarts = 0  # since Spark has worked
@@ -170,7 +170,7 @@ class SparkKeeper:
             pause_s = backoff_s(self._restarts)
             self._restarts += 1
             log.error("Spark has ended", reason=reason, attempt=self._restarts, again_in_s=pause_s)
-            self._say(f"{reason}. It is started again, attempt {self._restarts} of {MOST_RESTARTS}")
+            self._on_reason(f"{reason}. It is started again, attempt {self._restarts} of {MOST_RESTARTS}")
             self._pause(pause_s)
             try:
                 if not self._stopping.is_set():

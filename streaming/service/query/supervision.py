@@ -142,7 +142,7 @@ class Supervisor(BackgroundThread):
             session,
             self._stopped,
             pause=self._pause_for_spark,
-            say=partial(status.enter, ServicePhase.RESTARTING),
+            on_reason=partial(status.enter, ServicePhase.RESTARTING),
             has_standby=query.has_standby,
         )
 
@@ -253,18 +253,18 @@ class Supervisor(BackgroundThread):
         """End the query, and wait until there is no obstacle, or the service stops."""
         log.warning("query stopped for a while", reason=obstacle)
         self._status.enter(ServicePhase.RESTARTING, obstacle, batch_id=self._checkpoint.last_batch("commits"))
-        self._look_at_disk()  # it may be full, and the broker have died of that
+        self._check_disk()  # it may be full, and the broker have died of that
         self._set_alarms()
         self._check_can_continue()  # the topic may be what is missing
         running.stop()  # returns when the broker answers or Kafka's clients give it up, which takes minutes
-        looked_s, checked_s = float("-inf"), time.monotonic()
+        disk_checked_s, checked_s = float("-inf"), time.monotonic()
         while self._query.obstacle() and not self._stopped.is_set():
             if time.monotonic() - checked_s > CHECK_S:
                 self._check_can_continue()
                 checked_s = time.monotonic()
-            if time.monotonic() - looked_s > SPACE_POLL_S:
-                self._look_at_disk()
-                looked_s = time.monotonic()
+            if time.monotonic() - disk_checked_s > SPACE_POLL_S:
+                self._check_disk()
+                disk_checked_s = time.monotonic()
             self._pause(POLL_S)
         self._disk_alarm = None
 
@@ -273,18 +273,18 @@ class Supervisor(BackgroundThread):
 
         A full disk is no failure of the batch, which is planned or run again when there is space.
         """
-        full = self._look_at_disk()
+        full = self._check_disk()
         if full is None:
             return False
         log.error("query stopped until there is space", reason=full, error=error)
         self._status.enter(ServicePhase.RESTARTING, full, batch_id=self._checkpoint.last_batch("commits"))
         while full is not None and not self._stopped.is_set():
             self._pause(SPACE_POLL_S)
-            full = self._look_at_disk()
+            full = self._check_disk()
         log.info("there is space again" if full is None else "stopped while a disk is full")
         return True
 
-    def _look_at_disk(self) -> str | None:
+    def _check_disk(self) -> str | None:
         self._disk_alarm = describe_full_disk(
             filter(None, (self._checkpoint.files.local, self._session.local_dir))
         )

@@ -50,7 +50,7 @@ class ReplicaProcess:
             # A terminal sends Ctrl-C to its whole process group. The service itself ends the replica.
             process_group=0,
         )
-        self.tell(start)
+        self.send(start)
 
     def follow(self) -> str:
         """Read the reports of the process until it ends. Return the reason of its end."""
@@ -73,7 +73,7 @@ class ReplicaProcess:
         for key, value in message.records:
             self._on_pending(key, value)
 
-    def tell(self, message: StartReplica | BatchCommitted | PromoteReplica) -> None:
+    def send(self, message: StartReplica | BatchCommitted | PromoteReplica) -> None:
         """Send it a message, which is lost if it has ended."""
         assert self._process.stdin is not None
         with suppress(OSError, ValueError):  # `follow` finds its end

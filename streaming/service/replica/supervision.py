@@ -33,11 +33,12 @@ from streaming.service.topics import LogAndState
 FIRST_PAUSE_S = 0.2
 # A replica that has run for so long counts as well again.
 WELL_AFTER_S = 60.0
-# A replica answers if it has said so this recently, and has acted on times this near to the present.
+# A replica counts as answering if its report is this recent, and if it has acted on times this near to the
+# present.
 RECENT_S = 1.0
 NEAR_MS = 1_500
 _POLL_S = 0.1
-# How often a standby looks whether the owner knows another outage.
+# The pause between two checks of a standby for another outage that the owner knows.
 CHECK_S = 2.0
 
 log = structlog.get_logger()
@@ -160,7 +161,7 @@ class Replica:
                 )
                 self._plan = _Plan(spark, record.outages, promotion)
                 if process is not None:
-                    process.tell(promotion)
+                    process.send(promotion)
                 return True
         self.end()
         return False
@@ -200,7 +201,7 @@ class Replica:
         self._read_to, self._watermark_ms = ends, watermark_ms
         process = self._process
         if process is not None:
-            process.tell(BatchCommitted(ends=ends, watermark_ms=watermark_ms))
+            process.send(BatchCommitted(ends=ends, watermark_ms=watermark_ms))
 
     def is_settled(self) -> bool:
         """Return True if the query has handled all that the last process has answered."""
@@ -295,7 +296,7 @@ class Replica:
             )
             process = ReplicaProcess(start, self._on_pending)
             if promotion is not None:
-                process.tell(promotion)
+                process.send(promotion)
             self._process = process
         self._counts.seedings += 1
         if ending.is_set():

@@ -62,8 +62,8 @@ class BrokerCoordinators(Closeable):
     """The cluster's share coordinators (`ShareCoordinators`). For one thread. After NoAnswer a new object is
     needed, because a broker may have moved.
 
-    What changes a state is sent only while `may_change` says so. Raises KafkaError if no broker answers at
-    the start.
+    A request that changes a state is sent only while `may_change` returns True. Raises KafkaError if no
+    broker answers at the start.
     """
 
     def __init__(self, client_config: ClientConfig, may_change: Callable[[], bool]) -> None:

@@ -57,8 +57,8 @@ class TaskCounts:
     adopted: int = 0
     deleted: int = 0
     failures: Counter[str] = field(default_factory=Counter)
-    told_tasks: int = 0
-    told_ms: int = 0
+    reported_tasks: int = 0
+    reported_ms: int = 0
     refused: bool = False
 
     def failed(self, error_code: int) -> None:
@@ -225,7 +225,7 @@ class OpenTasks:
 
     def reports(self, now_s: float) -> Iterator[TaskReport]:
         """Yield the reports that are due: of each task whose partitions all have an outcome, and of each task
-        begun PART_AFTER_S ago, with the outcomes so far. The caller has to call `told` after each.
+        begun PART_AFTER_S ago, with the outcomes so far. The caller has to call `reported` after each.
         """
         for name, task in list(self._tasks.items()):
             if task.began_s is None:
@@ -235,7 +235,7 @@ class OpenTasks:
                 outcomes = [*task.ended.values(), *_errors(task)]
                 yield TaskReport(name, list(_records(name, task.group_id, outcomes)))
 
-    def told(self, report: TaskReport, now_s: float, now_ms: int) -> None:
+    def reported(self, report: TaskReport, now_s: float, now_ms: int) -> None:
         """Record that the report is in the log. If the task stays open, it is carried out again after its
         pause. `now_ms` is of the wall clock.
         """
@@ -249,8 +249,8 @@ class OpenTasks:
             counts.initialized += good
         counts.adopted += adopted
         if good or adopted:
-            counts.told_tasks += 1
-            counts.told_ms += max(0, now_ms - task.asked_at_ms)
+            counts.reported_tasks += 1
+            counts.reported_ms += max(0, now_ms - task.asked_at_ms)
         counts.refused = counts.refused or bool(task.refused)
         task.began_s, task.due_s = None, now_s + task.pause_s
         task.pause_s = min(2 * task.pause_s, LONGEST_PAUSE_S)
@@ -282,8 +282,8 @@ class OpenTasks:
             counts.adopted,
             counts.deleted,
             tuple(sorted(counts.failures.items())),
-            counts.told_tasks,
-            counts.told_ms,
+            counts.reported_tasks,
+            counts.reported_ms,
             alarm,
         )
 

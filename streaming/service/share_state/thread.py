@@ -25,7 +25,7 @@ from streaming.service.share_state.partition_tasks import NoOutcome, PartitionTa
 _REST_POLL_MS = 500
 # While a task is being carried out.
 _POLL_MS = 50
-# How often the permission is looked at while it is missing.
+# The pause between two checks of the permission while it is missing.
 _CHECK_PAUSE_S = 10.0
 # How old may be what a change follows from. A new owner changes nothing for UNCERTAIN_S (row SP18).
 ROUND_MAX_S = UNCERTAIN_S / 2
@@ -38,7 +38,7 @@ class ShareStateThread(FollowerThread):
     """A thread of the coordinator's process that carries out tasks until stopped. It continues when a broker
     is unreachable. `summary` is the last known state.
 
-    `may_change` says whether this process is the owner of the topics right now (row SP18). A task that was
+    `may_change` returns True while this process is the owner of the topics (row SP18). A task that was
     open before the start waits `settle_s`, because a broker may still process what the last owner sent. What
     was read before the process was held still is not acted on, because another may have been the owner since.
     """
@@ -100,7 +100,7 @@ class ShareStateThread(FollowerThread):
                 self._carry_out(tasks.due(time.monotonic()), tasks)
                 for report in tasks.reports(time.monotonic()):
                     requests.append(report.records)
-                    tasks.told(report, time.monotonic(), _wall_ms())
+                    tasks.reported(report, time.monotonic(), _wall_ms())
                 self._worked()
             self.summary = tasks.summary(_wall_ms())
 

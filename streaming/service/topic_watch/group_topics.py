@@ -3,8 +3,8 @@
 Nothing is stored over a restart: a group gets a record whenever its view on the groups topic does not fit the
 existing topics, and again later if it still does not. Most groups of other types need nothing.
 
-A look compares only the groups that may need a record, because their views or their topics have changed, and
-for LOOK_MAX_S at most. The others follow in the next looks.
+A poll compares only the groups that may need a record, because their views or their topics have changed, and
+for POLL_MAX_S at most. The others follow in the next polls.
 """
 
 from collections import Counter
@@ -26,8 +26,8 @@ from streaming.service.topic_watch.pattern_matches import PatternMatches
 # REGEX_BATCH_REFRESH_MIN_INTERVAL_MS.
 RESOLUTIONS_APART_S = 10.0
 
-# A look compares groups and matches patterns for so long. What is left waits for the next one.
-LOOK_MAX_S = 1.0
+# A poll compares groups and matches patterns for so long. What is left waits for the next one.
+POLL_MAX_S = 1.0
 
 
 class ClusterTopics(Struct, frozen=True):
@@ -65,8 +65,8 @@ class GroupTopics:
     Topics in `internal`, and those that brokers mark so, match no pattern.
     """
 
-    def __init__(self, internal: Collection[str] = (), *, look_max_s: float = LOOK_MAX_S) -> None:
-        self._look_max_s = look_max_s
+    def __init__(self, internal: Collection[str] = (), *, poll_max_s: float = POLL_MAX_S) -> None:
+        self._poll_max_s = poll_max_s
         self._until_s = 0.0
         self._views = GroupViews()
         self._groups: dict[str, GroupView] = {}
@@ -79,7 +79,7 @@ class GroupTopics:
         self._images: Images = {}
         self._seen: dict[str, UUID | None] = {}
         self._listed: frozenset[str] | None = None
-        self._changed: set[str] = set()  # topics that the last look showed otherwise than the one before
+        self._changed: set[str] = set()  # topics that the last poll showed otherwise than the one before
         self._matches = PatternMatches(frozenset(internal))
         self._metadata: dict[str, dict[str, TopicImage | None]] = {}  # by group, what it has to know
         self._resolutions: dict[str, dict[str, _Result]] = {}  # by group, what its patterns match
@@ -132,20 +132,20 @@ class GroupTopics:
         return set(self._names)
 
     def has_patterns(self) -> bool:
-        """Return True if a look has to list all topics of the cluster."""
+        """Return True if a poll has to list all topics of the cluster."""
         return bool(self._patterns)
 
     def see(self, cluster: ClusterTopics, now_s: float) -> list[GroupUpdate]:
-        """Return the records that are due after this look. The clock of `now_s` (seconds) never goes back.
+        """Return the records that are due after this poll. The clock of `now_s` (seconds) never goes back.
 
-        That a topic is gone or has another id counts when two looks in a row show it, because a broker may
+        That a topic is gone or has another id counts when two polls in a row show it, because a broker may
         lag. A topic that is new to the group, and new partitions, count at once.
         """
         began_s = monotonic()
         self._note_changes(cluster)
-        self._until_s = began_s + self._look_max_s / 2
+        self._until_s = began_s + self._poll_max_s / 2
         are_matched = self._match(cluster)
-        self._until_s = began_s + self._look_max_s
+        self._until_s = began_s + self._poll_max_s
         due: list[GroupUpdate] = []
         groups = 0
         for group_id in self._check(cluster):
@@ -160,8 +160,8 @@ class GroupTopics:
         return due
 
     def _note_changes(self, cluster: ClusterTopics) -> None:
-        """Mark the groups for which this look may differ from the last one. A topic that changed between the
-        two looks before counts too: only now two looks in a row show it.
+        """Mark the groups for which this poll may differ from the last one. A topic that changed between the
+        two polls before counts too: only now two polls in a row show it.
         """
         images, before = cluster.images, self._images
         changed = {name for name, image in images.items() if name not in before or before[name] != image}
@@ -191,7 +191,7 @@ class GroupTopics:
         return monotonic() <= self._until_s
 
     def _check(self, cluster: ClusterTopics) -> Iterator[str]:
-        """Compare the marked groups with this look while there is time: first those that wait, last those
+        """Compare the marked groups with this poll while there is time: first those that wait, last those
         that needed a record before. Yield those that need one.
         """
         for group_id in list(dict.fromkeys((*self._new, *self._unchecked, *self._differing))):
@@ -233,14 +233,14 @@ class GroupTopics:
         known = view.topics.get(name)
         if image is None:
             knows_it = name in view.topics and known is None
-            return not knows_it and self._is_gone_for_two_looks(name)
+            return not knows_it and self._is_gone_twice(name)
         if known is None:
             return True
         if known.id == image.id:
             return known.partitions < image.partitions
         return self._seen.get(name) == image.id
 
-    def _is_gone_for_two_looks(self, name: str) -> bool:
+    def _is_gone_twice(self, name: str) -> bool:
         return name in self._seen and self._seen[name] is None
 
     def _results(self, view: GroupView, cluster: ClusterTopics) -> dict[str, _Result] | None:
@@ -260,15 +260,15 @@ class GroupTopics:
     def _result(
         self, view: GroupView, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
     ) -> _Result:
-        looked_at = view.checked_regexes.get(pattern)
-        if looked_at is None:
+        gateway_digest = view.checked_regexes.get(pattern)
+        if gateway_digest is None:
             return _Result(self._names_of(view, pattern, cluster, listed))
         known = view.resolved_regexes.get(pattern, [])
         names = [name for name in known if self._may_exist(view, name, cluster.images)]
         seen = self._matches.digest_of(pattern)
-        # A group without a digest wants a look anyway.
-        if seen is None or not looked_at or self._are_doubtful(names, pattern):
-            seen = looked_at
+        # A group without a digest wants a poll anyway.
+        if seen is None or not gateway_digest or self._are_doubtful(names, pattern):
+            seen = gateway_digest
         return _Result(names, seen)
 
     def _may_exist(self, view: GroupView, name: str, images: Images) -> bool:
@@ -277,7 +277,7 @@ class GroupTopics:
         """
         if images.get(name) is not None:
             return True
-        is_gone = name in images and self._is_gone_for_two_looks(name)
+        is_gone = name in images and self._is_gone_twice(name)
         return view.topics.get(name) is not None and not is_gone
 
     def _are_doubtful(self, names: list[str], pattern: str) -> bool:
@@ -328,10 +328,10 @@ class GroupTopics:
         return None if matched is None else matched.error
 
     def _image(self, view: GroupView, name: str, images: Images) -> TopicImage:
-        """Return the topic as the group has to know it after this look."""
+        """Return the topic as the group has to know it after this poll."""
         image, known = images.get(name), view.topics.get(name)
         if known is None or (image is not None and self._differs(name, image, view)):
-            assert image is not None, f"{name} is matched, so the look shows it"
+            assert image is not None, f"{name} is matched, so the poll shows it"
             return image
         return known
 

@@ -35,7 +35,7 @@ class PatternMatches:
         self._topics: frozenset[str] = frozenset()
         self._kept: dict[str, _Kept] = {}
         self._digests: dict[str, tuple[Matched, str]] = {}
-        # The topics that came and went since former ones: patterns were matched at few different looks.
+        # The topics that came and went since former ones: patterns were matched at few different polls.
         self._differences: dict[frozenset[str], tuple[frozenset[str], frozenset[str]]] = {}
 
     def update(

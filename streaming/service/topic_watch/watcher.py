@@ -30,11 +30,11 @@ from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopic
 from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_in_doubt
 
 DEFAULT_INTERVAL_MS = 2_000
-# The shortest time between two looks. A look is due at once when a group waits for a topic or a pattern, and
+# The shortest time between two polls. A poll is due at once when a group waits for a topic or a pattern, and
 # when a topic looks gone.
-LOOKS_APART_S = 1.0
-# A look that takes long is followed by a pause so many times as long, because it grows with the topics.
-_PAUSE_PER_LOOK = 20
+POLLS_APART_S = 1.0
+# A poll that takes long is followed by a pause so many times as long, because it grows with the topics.
+_PAUSE_PER_POLL = 20
 _POLL_MS = 500
 # No client waits for the watcher, so fetches can be rarer than batches to spare the brokers.
 _FETCH_MIN_BYTES = 64 * 1024
@@ -92,16 +92,16 @@ class TopicWatcher(FollowerThread):
         partitions = reader.partitions_of(self._layout.offsets_topic, self._layout.groups_topic)
         reader.start(beginning=partitions)
         ends = reader.ends(partitions)
-        is_behind, looked_at_s, took_s = True, -math.inf, 0.0
+        is_behind, polled_at_s, took_s = True, -math.inf, 0.0
         while not self._stopped.is_set():
             self._apply_records(reader, offsets, groups)
             is_behind = is_behind and not reader.has_read(ends)
             now_s = time.monotonic()
             is_due = groups.is_waiting or self._is_in_doubt
-            pause_s = min(LOOKS_APART_S, self._interval_s) if is_due else self._interval_s
-            if not is_behind and now_s >= looked_at_s + max(pause_s, _PAUSE_PER_LOOK * took_s):
-                looked_at_s = now_s
-                self._look(admin, requests, offsets, groups, now_s)
+            pause_s = min(POLLS_APART_S, self._interval_s) if is_due else self._interval_s
+            if not is_behind and now_s >= polled_at_s + max(pause_s, _PAUSE_PER_POLL * took_s):
+                polled_at_s = now_s
+                self._poll(admin, requests, offsets, groups, now_s)
                 took_s = time.monotonic() - now_s
                 self._worked()
 
@@ -115,7 +115,7 @@ class TopicWatcher(FollowerThread):
             except UNREADABLE as error:
                 log.warning("a record cannot be read", topic=record.topic, error=str(error))
 
-    def _look(
+    def _poll(
         self,
         admin: KafkaAdminClient,
         requests: RequestAppender,

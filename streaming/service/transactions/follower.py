@@ -32,10 +32,10 @@ from streaming.service.transactions.pending import Decision, PendingTransactions
 
 # Outcomes for pending transactions that are reported before they are on the transactions topic.
 #
-# The topic gets a pending transaction with the query's batch. Whoever applies the requests earlier may
-# report it at once. Then its marker is looked for at once, too, and the group gets it. Reports are only
-# early: the follower of the topic tells each group in any case, a group takes a marker any number of
-# times, and a report that is lost, repeated or wrong decides nothing that the topic would not.
+# A pending transaction is on the topic after the query's batch. The replica applies the requests earlier, and
+# reports the transaction at once, so that the group gets the marker sooner. Nothing depends on reports: the
+# follower of the topic sends each group its marker in any case, and a group ignores a repeated marker. So a
+# report that is lost, repeated or wrong changes no outcome.
 
 
 REPORTS_CLIENT_ID = "transactions-reports"
@@ -143,7 +143,7 @@ class ReportedTransactions(FollowerThread):
             self._is_woken.wait(KEPT_S if pending else None)
 
     def _taken(self) -> Iterator[_Report]:
-        self._is_woken.clear()  # before the look: a report that comes from now on is seen the next time
+        self._is_woken.clear()  # first, so that a later report is read the next time
         while self._reports:
             yield self._reports.popleft()
 
@@ -157,8 +157,8 @@ _POLL_MS = 10
 MARKER_WAIT_MS = 100
 LEAST_MARKER_WAIT_MS = 10
 _ALARM_LOG_S = 60.0
-# How often the follower looks whether the topic of markers was made again, while something is pending.
-_TOPIC_LOOK_S = 10.0
+# The pause between two checks if the topic of markers was made again, while something is pending.
+_TOPIC_CHECK_S = 10.0
 # A follower that fails for longer raises an alarm. A broker that restarts takes less.
 FAILING_ALARM_S = 30.0
 
@@ -212,7 +212,7 @@ class TransactionsFollower(FollowerThread):
     def _follow(self, reader: TopicReader, markers: MarkersReader, requests: RequestAppender) -> None:
         """Read both topics until stopped, or until the topic of markers is another one. Raises KafkaError."""
         pending = PendingTransactions(markers.find_topic(), self._decided)
-        looked_at_s = time.monotonic()
+        checked_at_s = time.monotonic()
         partitions = partitions_of_all(reader, self._layout)
         reader.start(beginning=partitions)
         ends = reader.ends(partitions)
@@ -222,11 +222,11 @@ class TransactionsFollower(FollowerThread):
             is_behind = is_behind and not reader.has_read(ends)
             if is_behind:
                 continue
-            if pending and time.monotonic() - looked_at_s > _TOPIC_LOOK_S:
+            if pending and time.monotonic() - checked_at_s > _TOPIC_CHECK_S:
                 if markers.find_topic() != pending.topic_id:
                     log.error("the topic of markers was made again", topic=self._layout.txn_markers_topic)
                     return
-                looked_at_s = time.monotonic()
+                checked_at_s = time.monotonic()
             self._read(markers, pending)
             requests.append(marker_requests(pending.due(time.monotonic()), pending.topic_id, CLIENT_ID))
             self.summary = pending.summary(round(time.time() * 1000))

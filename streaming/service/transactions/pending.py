@@ -24,7 +24,7 @@ from streaming.service.transactions.markers import Fetched, Marker
 MARKERS_KEPT = 50_000
 # A request to a group is repeated until the entry's tombstone is read.
 FIRST_REPEAT_S, LONGEST_REPEAT_S = 5.0, 60.0
-# Kafka's default of transaction.max.timeout.ms, and what the broker's own look at it may take.
+# Kafka's default of transaction.max.timeout.ms, and the time that the broker's own check of it may take.
 TRANSACTION_MAX_TIMEOUT_MS = 900_000
 OVERDUE_MS = TRANSACTION_MAX_TIMEOUT_MS + 60_000
 _BY_HAND = "see `groups abort-pending`"

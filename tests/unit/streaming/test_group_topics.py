@@ -35,8 +35,8 @@ OTHER, FAILS = TopicImage(UUID(int=3), 1), TopicImage(UUID(int=0), 0)
 class Watch:
     """Views that groups publish, and a look at the cluster every 5 s."""
 
-    def __init__(self, look_max_s: float = 60.0) -> None:
-        self.groups = GroupTopics({"coordinator-requests"}, look_max_s=look_max_s)
+    def __init__(self, poll_max_s: float = 60.0) -> None:
+        self.groups = GroupTopics({"coordinator-requests"}, poll_max_s=poll_max_s)
         self.now_s = 0.0
 
     def publish(
@@ -251,7 +251,7 @@ def test_a_look_touches_no_more_groups_than_the_query_can_bear(monkeypatch: pyte
 
 
 def test_a_look_without_time_takes_a_step_and_the_next_looks_go_on() -> None:
-    watch = Watch(look_max_s=0.0)
+    watch = Watch(poll_max_s=0.0)
     for number in range(5):
         watch.publish(f"g{number}", unresolved=(f"t{number}",))
     watch.publish("named", unknown=("t0",))

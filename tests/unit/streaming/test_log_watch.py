@@ -43,7 +43,7 @@ UNKNOWN = "the start of the requests topic is not known"
 
 def test_a_look_permits_answers_for_a_moment_only(watch: LogWatch, clock: Clock) -> None:
     assert watch.why_silent() == UNKNOWN
-    watch.look()
+    watch.poll()
     clock.now_s += CONFIRMED_FOR_S - 0.001
     assert watch.why_silent() == ""
     clock.now_s += 0.002
@@ -54,7 +54,7 @@ def test_deleted_records_silence_until_a_batch_turns_out_to_have_read_them(
     watch: LogWatch, broker: Broker
 ) -> None:
     broker.starts["t", 0], broker.starts["t", 1] = 5, 8
-    watch.look()
+    watch.poll()
     assert watch.loss() == Loss(reason="records were deleted before they were handled: t[1] 7 to 7")
     assert watch.why_silent() == "records were deleted before they were handled: t[1] 7 to 7"
     watch.committed({1: 8})
@@ -63,21 +63,21 @@ def test_deleted_records_silence_until_a_batch_turns_out_to_have_read_them(
 
 def test_a_topic_that_was_created_again_is_no_longer_the_log(broker: Broker) -> None:
     watch = LogWatch(CLIENT_CONFIG, "t", OTHER_ID, {0: 5})
-    watch.look()
+    watch.poll()
     assert watch.loss() == Loss(reason="t was deleted and created again", is_other_topic=True)
     assert watch.why_silent() == "t was deleted and created again"
 
 
 def test_a_topic_that_no_broker_knows_is_a_loss(watch: LogWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch.look()
+    watch.poll()
     with monkeypatch.context() as patch:
         patch.setattr(
             Admin, "describe_topics", failing(Admin.describe_topics, KafkaError.UNKNOWN_TOPIC_OR_PART)
         )
-        watch.look()
+        watch.poll()
     assert watch.loss() == Loss(reason="t does not exist any more")
     assert watch.why_silent() == "t does not exist any more"
-    watch.look()
+    watch.poll()
     assert watch.loss() is None
 
 
@@ -85,10 +85,10 @@ def test_a_topic_that_no_broker_knows_is_a_loss(watch: LogWatch, monkeypatch: py
 def test_brokers_that_do_not_answer_permit_nothing_new(
     watch: LogWatch, clock: Clock, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    watch.look()
+    watch.poll()
     monkeypatch.setattr(Admin, call, failing(getattr(Admin, call)))
     with pytest.raises(KafkaException):
-        watch.look()
+        watch.poll()
     assert watch.why_silent() == ""
     clock.now_s += CONFIRMED_FOR_S + 0.001
     assert watch.why_silent() == UNKNOWN

@@ -31,7 +31,7 @@ class Looks:
         self.at_s += 1
         listed, answered_s = set(names), self.at_s + 0.01
         described = {g: seen for g in self.runs.choose(listed) if g not in set(finished)}
-        self.runs.look(self.at_s, answered_s, listed, described, is_whole=is_whole)
+        self.runs.update(self.at_s, answered_s, listed, described, is_whole=is_whole)
         return self.written(answered_s)
 
     def written(self, seen_s: float) -> dict[str, SightingRecord]:

@@ -105,7 +105,7 @@ class PolledGroup:
         if listed and (described := self._state(now_ms)) is not None:
             seen[G] = described
         now_ms += self.random.randrange(10)
-        runs.look(asked_ms / 1000, now_ms / 1000, listed, seen, is_whole=self.random.random() >= self.fails)
+        runs.update(asked_ms / 1000, now_ms / 1000, listed, seen, is_whole=self.random.random() >= self.fails)
         answered_s = now_ms / 1000
         runs.ended(now_ms / 1000, {0: sum(at <= now_ms for at, _ in self._log)}, {0: committed})
         for key, record in runs.records(now_ms / 1000, answered_s):

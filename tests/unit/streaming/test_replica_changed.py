@@ -31,8 +31,8 @@ def listing(replica: StateMachine) -> dict[str, ListedGroup]:
     """What a list shows now."""
     found = {}
     for groups in (partition.groups for partition in replica.partitions.values()):
-        for group_id in [*groups._entries, *groups._awake]:
-            group = listed_group(group_id, groups.awake(group_id).timeline.group)
+        for group_id in [*groups._entries, *groups._decoded]:
+            group = listed_group(group_id, groups.decoded(group_id).timeline.group)
             if group.state != DEAD:
                 found[group_id] = group
     return found
@@ -47,10 +47,10 @@ def changes(replica: StateMachine) -> dict[str, ListedGroup]:
 
 @given(st.integers(0, 10_000), st.integers(1, 60), st.sampled_from([1, 3, 4_000]))
 def test_what_the_topic_has_and_what_has_changed_are_the_groups_of_now(
-    seed: int, records_a_batch: int, awake_max: int
+    seed: int, records_a_batch: int, decoded_max: int
 ) -> None:
     """With a log that has members of every protocol, sessions that end, and groups that are deleted."""
-    replica = machine(terms(config=WITH_DELAY), awake_max=awake_max)
+    replica = machine(terms(config=WITH_DELAY), decoded_max=decoded_max)
     topic: dict[str, ListedGroup] = {}
     for number, record in enumerate(record for records in log_of(seed) for record in records):
         replica.apply(LogRecord(*record))

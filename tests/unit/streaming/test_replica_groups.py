@@ -21,7 +21,7 @@ NAMES = ("a", "b", "c", "d")
 class StableGroups:
     """Stable groups of one member each. The session of the n-th ends n seconds after that of the first."""
 
-    def __init__(self, awake_max: int) -> None:
+    def __init__(self, decoded_max: int) -> None:
         self.woken: list[str] = []
         self.member_ids: dict[str, str] = {}
         log, state = Log(), spark_state()
@@ -29,9 +29,11 @@ class StableGroups:
             records, self.member_ids[name] = log.stable_member(T0 + 1_000 * n, name, session_ms=SESSION_MS)
             call(records, state)
             state = spark_state(tuple(state.get))
-        self.groups = ReplicaGroups(codec.read_row("shard 0", *state.get), self._awaken, awake_max=awake_max)
+        self.groups = ReplicaGroups(
+            codec.read_row("shard 0", *state.get), self._decode_group, decoded_max=decoded_max
+        )
 
-    def _awaken(self, group_id: str, entry: codec.Entry | None) -> DecodedGroup:
+    def _decode_group(self, group_id: str, entry: codec.Entry | None) -> DecodedGroup:
         self.woken.append(group_id)
         return DecodedGroup(group_id, entry, Configs(CONFIG), (), step)
 
@@ -45,23 +47,23 @@ class StableGroups:
         return given
 
     def members(self, group_id: str) -> int:
-        group = self.groups.awake(group_id).timeline.group
+        group = self.groups.decoded(group_id).timeline.group
         assert isinstance(group, ClassicGroup)
         return len(group.members)
 
 
-@pytest.mark.parametrize("awake_max", [1, 2, 3])
-def test_groups_that_rest_longest_are_encoded_beyond_the_bound(awake_max: int) -> None:
-    world = StableGroups(awake_max)
+@pytest.mark.parametrize("decoded_max", [1, 2, 3])
+def test_groups_that_rest_longest_are_encoded_beyond_the_bound(decoded_max: int) -> None:
+    world = StableGroups(decoded_max)
     for name in (*NAMES, *reversed(NAMES)):
-        world.groups.awake(name)
-    assert world.woken == [*NAMES, *reversed(NAMES[:-awake_max])]
+        world.groups.decoded(name)
+    assert world.woken == [*NAMES, *reversed(NAMES[:-decoded_max])]
     assert len(world.groups) == len(NAMES)
 
 
 def test_a_later_deadline_is_found_at_the_time_of_the_earlier_one() -> None:
     world = StableGroups(10)
-    group = world.groups.awake("a")
+    group = world.groups.decoded("a")
     group.timeline.apply(Row(T0 + 5_000, "requests-0-99", heartbeat("a", world.member_ids["a"])))
     world.groups.touched(group)
     assert world.fire(T0 + SESSION_MS) == ["a"]

@@ -222,8 +222,8 @@ def test_so_are_requests_whose_handling_fails_and_answers_that_are_too_large() -
 
 @examples(20)
 @given(st.integers(0, 2**32), st.sampled_from((1, 2)))
-def test_the_number_of_decoded_groups_changes_no_answer(seed: int, awake_max: int) -> None:
-    assert answers_of(log_of(seed), awake_max) == answers_of(log_of(seed), 4_000)
+def test_the_number_of_decoded_groups_changes_no_answer(seed: int, decoded_max: int) -> None:
+    assert answers_of(log_of(seed), decoded_max) == answers_of(log_of(seed), 4_000)
 
 
 def test_no_answer_depends_on_the_order_of_a_set() -> None:

@@ -66,7 +66,7 @@ class Groups:
     def tell(self) -> list[ShareStatePartition]:
         reports = self.work()
         for report in reports:
-            self.tasks.told(report, self.now_s, 2_000)
+            self.tasks.reported(report, self.now_s, 2_000)
         return [one for report in reports for record in report.records for one in record.partitions]
 
 

@@ -1,6 +1,6 @@
 """How a standby counts the silence of the owner."""
 
-from streaming.service.ownership.standby import LONG_LOOK_S, LOOK_S, RETURN_S, Silence
+from streaming.service.ownership.standby import LONG_POLL_S, POLL_S, RETURN_S, Silence
 
 LIMIT_MS = 2_000
 
@@ -13,22 +13,22 @@ def silence_at(*times_s: float) -> Silence:
 
 def test_silence_is_counted_look_by_look_and_ends_with_a_sign() -> None:
     silence = silence_at(0.0, 1.0, 2.5, 2.5, 3.0)
-    silence.goes_on()
+    silence.add_poll()
     assert not silence.is_longer_than(LIMIT_MS)
-    silence.goes_on()
+    silence.add_poll()
     assert silence.seconds == 2.5
     assert silence.is_longer_than(LIMIT_MS)
-    silence.end()
+    silence.reset()
     assert silence.seconds == 0
-    silence.goes_on()
+    silence.add_poll()
     assert silence.seconds == 0.5
 
 
 def test_a_look_that_took_long_has_not_seen_a_silence() -> None:
     """A machine that was suspended, or a call that waited for a broker, shows nothing about the owner."""
     silence = silence_at(0.0, 3_600.0)
-    silence.goes_on()
-    assert silence.seconds == LOOK_S
+    silence.add_poll()
+    assert silence.seconds == POLL_S
 
 
 def test_the_owner_gets_time_to_find_the_brokers_again() -> None:
@@ -37,15 +37,15 @@ def test_the_owner_gets_time_to_find_the_brokers_again() -> None:
     after_an_error = silence_at(0.0, back_s, back_s + 1.9, back_s + 3.8, back_s + 5.0)
     after_an_error.cut_off()
     after_a_long_look = silence_at(
-        0.0, LONG_LOOK_S + 0.1, LONG_LOOK_S + 2.0, LONG_LOOK_S + 3.9, LONG_LOOK_S + 4.6
+        0.0, LONG_POLL_S + 0.1, LONG_POLL_S + 2.0, LONG_POLL_S + 3.9, LONG_POLL_S + 4.6
     )
-    after_a_long_look.goes_on()
+    after_a_long_look.add_poll()
     for silence in (after_an_error, after_a_long_look):
-        silence.goes_on()
-        silence.goes_on()
+        silence.add_poll()
+        silence.add_poll()
         assert silence.seconds > LIMIT_MS / 1000
         assert not silence.is_longer_than(LIMIT_MS)
-        silence.goes_on()
+        silence.add_poll()
         assert silence.seconds == LIMIT_MS / 1000 + RETURN_S
         assert silence.is_longer_than(LIMIT_MS)
 
@@ -53,6 +53,6 @@ def test_the_owner_gets_time_to_find_the_brokers_again() -> None:
 def test_a_sign_of_the_owner_ends_the_time_to_find_the_brokers() -> None:
     silence = silence_at(0.0, 1.0, 2.0, 4.0)
     silence.cut_off()
-    silence.end()
-    silence.goes_on()
+    silence.reset()
+    silence.add_poll()
     assert silence.is_longer_than(LIMIT_MS)

@@ -51,7 +51,11 @@ class Kept:
         self.said: list[str] = []
         self.stopping = threading.Event()
         self.keeper = SparkKeeper(
-            jvm, self.stopping, pause=self.pauses_s.append, say=self.said.append, has_standby=has_standby
+            jvm,
+            self.stopping,
+            pause=self.pauses_s.append,
+            on_reason=self.said.append,
+            has_standby=has_standby,
         )
 
     def dying(self, *works: bool) -> Callable[[], None]:
