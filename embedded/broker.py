@@ -21,7 +21,7 @@ from kafka.errors import KafkaError
 
 from embedded import parent_watchdog
 from embedded.broker_settings import SETTINGS, write_settings
-from embedded.jars import broker_classpath
+from embedded.jars import jar_paths
 from embedded.java import QUICK_COMPILER, find_java
 from embedded.paths import broker_archive
 from kafka_why.connections import kafka_clients
@@ -257,17 +257,12 @@ class EmbeddedBroker(Startable):
     def _java(
         self, main_class: str, *arguments: str, archive: Sequence[str], compiler: Sequence[str]
     ) -> list[str]:
-        jars = broker_classpath() if self._classpath is None else self._classpath
+        jars = jar_paths("broker") if self._classpath is None else self._classpath
         if self._classpath is not None:
             archive = ()
         options = (*archive, *_JVM_OPTIONS, *compiler, *self._java_options)
         classpath = os.pathsep.join(map(str, jars))
         return [str(find_java()), *options, "-cp", classpath, main_class, *arguments]
-
-    def _archive_options(self) -> list[str]:
-        if self._written_archive is not None:
-            return [f"-XX:ArchiveClassesAtExit={self._written_archive}"]
-        return archive_options()
 
     def _format(self) -> None:
         """Format the log folder with its ids and the features of this Kafka version, as kafka-storage.sh
@@ -285,9 +280,10 @@ class EmbeddedBroker(Startable):
             raise self._failure("formatting its log folder failed")
 
     def _launch(self, lock: BinaryIO) -> None:
-        archive = self._archive_options()
+        archive, grace_s = archive_options(), STOP_GRACE_S
+        if self._written_archive is not None:
+            archive, grace_s = [f"-XX:ArchiveClassesAtExit={self._written_archive}"], _ARCHIVE_GRACE_S
         server = self._java("kafka.Kafka", "server.properties", archive=archive, compiler=self._compiler)
-        grace_s = STOP_GRACE_S if self._written_archive is None else _ARCHIVE_GRACE_S
         command = [sys.executable, "-I", "-S", parent_watchdog.__file__, str(grace_s), *server]
         with self.log_path.open("ab") as log:
             self._watchdog = subprocess.Popen(

@@ -59,13 +59,6 @@ def spark_jars() -> list[Path]:
     return jar_paths("spark")
 
 
-def broker_classpath() -> list[Path]:
-    """Return absolute paths of the Kafka broker's jars, fetched first if missing. Raises
-    `JarsUnavailable`.
-    """
-    return jar_paths("broker")
-
-
 def jar_paths(name: SetName) -> list[Path]:
     """Return absolute paths of a set's jars, fetched first if missing. Raises `JarsUnavailable`."""
     jar_set = read_jar_sets(JARS_TOML.read_text())[name]

@@ -12,16 +12,12 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from gateway.limits import UNLIMITED
 
-# A queue in which tenants take turns, so that a wait depends on how many tenants wait, and not on how much
-# one of them sends.
-#
-# A tenant is a principal, or the address of anonymous clients. Its connections share its turns, in the
-# order in which they come. Whoever has many principals has many turns, but no more than in a queue without
-# tenants.
-
+# In a fair queue the time of a wait depends on the number of waiting tenants, and not on how much one of them
+# sends. A tenant is a principal, or the address of anonymous clients. The connections of a tenant share its
+# turns. Someone with many principals has many turns, but no more than in a queue without tenants.
 
 TENANT: ContextVar[str] = ContextVar("tenant", default="")
-"""The tenant whose request the current task serves, empty for what the gateway does of itself."""
+"""The tenant whose request the current task serves, empty for work of the gateway itself."""
 
 
 class Waiter(Protocol):
@@ -92,10 +88,6 @@ class FairQueue(Generic[W]):
         return waiter
 
 
-# A bound on what all connections together have under way. A connection that finds no room waits, and the
-# gateway reads nothing more of it. So the clients of an overloaded coordinator wait at their sockets.
-
-
 class CapacityLimiter:
     """A limiter for `requests` concurrent requests of fewer than `total_bytes` bytes in total. The last
     request may exceed the bytes. Waiting tenants take turns. `async with` acquires capacity for a request of
@@ -116,7 +108,7 @@ class CapacityLimiter:
         """Acquire capacity without waiting. Return False if there is none, or if other requests wait
         for it.
         """
-        if self._waiting or not self._has_room:
+        if self._waiting or not self._has_capacity:
             return False
         self._take(request_bytes)
         return True
@@ -130,7 +122,7 @@ class CapacityLimiter:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it had just got the room
+            if not turn.cancelled():  # it had just got the capacity
                 self.release(request_bytes)
             raise
 
@@ -138,7 +130,7 @@ class CapacityLimiter:
         """Release the capacity of a request, and give it to those that wait."""
         self._requests_left += 1
         self._bytes_left += request_bytes
-        while self._has_room and self._waiting.first() is not None:
+        while self._has_capacity and self._waiting.first() is not None:
             turn = self._waiting.popleft()
             self._take(turn.request_bytes)
             turn.set_result(None)
@@ -150,7 +142,7 @@ class CapacityLimiter:
         self.release()
 
     @property
-    def _has_room(self) -> bool:
+    def _has_capacity(self) -> bool:
         return self._requests_left > 0 and self._bytes_left > 0
 
     def _take(self, request_bytes: int) -> None:

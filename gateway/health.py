@@ -19,9 +19,9 @@ CHECKS = (LISTENING, BROKERS, COORDINATOR)
 Checks = dict[str, str | None]
 """The reason why a check fails, by the check's name. The reason is None if it does not fail."""
 
-# What was found is not checked again for this time, because each check of the coordinator costs it a batch.
+# An outcome is reused for this time, because each check of the coordinator costs it a batch.
 AGE_MAX_S = 5.0
-# How long a check may take. Less than the timeout of those who ask, so that they get the reason.
+# The timeout of a check, less than that of the callers, so that they get the reason.
 _CHECK_TIMEOUT_S = 2.0
 # The group in the request to the coordinator. It need not exist.
 _GROUP_ID, _CLIENT_ID, _DESCRIBE_VERSION = "__readiness", "gateway", 5
@@ -40,7 +40,7 @@ class Readiness:
         self._gateway = gateway
         self._cluster = cluster
         self._backend = backend
-        self._asked: dict[str, tuple[float, asyncio.Task[str | None]]] = {}
+        self._recent_checks: dict[str, tuple[float, asyncio.Task[str | None]]] = {}
 
     async def checks(self, exclude: Collection[str] = ()) -> Checks:
         """Run the checks, except those in `exclude`, and return their outcomes."""
@@ -62,10 +62,10 @@ class Readiness:
         """Return the outcome of a check that began a short time ago, or of a new one. All callers share
         it.
         """
-        began_s, task = self._asked.get(name, (0.0, None))
+        began_s, task = self._recent_checks.get(name, (0.0, None))
         if task is None or (task.done() and time.monotonic() - began_s > AGE_MAX_S):
             task = asyncio.ensure_future(check())
-            self._asked[name] = time.monotonic(), task
+            self._recent_checks[name] = time.monotonic(), task
         return await asyncio.shield(task)
 
     async def _brokers(self) -> str | None:

@@ -62,7 +62,7 @@ class Limits:
     upstream_timeout_s: float = 30.0  # for the gateway's own requests
     groups_behind_max_s: float = 3.0  # how long ListGroups waits for the reader of the groups topic
     member_held_s: float = 3.0  # by a coordinator that does not answer: docs/decisions/0009
-    topics_look_up_s: float = 3.0  # for what the gateway adds to a member's request, which goes on without it
+    topics_look_up_s: float = 3.0  # of what the gateway adds to a member's request, else sent without it
     quota_window_num: int = 11  # quota.window.num
     quota_window_s: float = 1.0  # quota.window.size.seconds
 

@@ -41,7 +41,7 @@ from records.topic_sizes import with_topic_sizes
 CLIENT_ID = "gateway"
 _STOP_TIMEOUT_S = 30.0
 _GC_THRESHOLDS = (50_000, 20, 100)
-# How long another thread keeps the interpreter from the event loop, which may want it back for each event.
+# The time for which another thread may keep the interpreter from the event loop.
 _SWITCH_INTERVAL_S = 0.0005
 
 
@@ -59,9 +59,9 @@ STARTUP_ERRORS = (
     UpstreamLost,
 )
 
-# How often the file of quotas is looked at.
+# The interval at which the quotas file is checked.
 QUOTAS_INTERVAL_S = 2.0
-# How long a question to the event loop may take. A loop that does not answer is stuck.
+# The time in which the event loop must respond. Otherwise it is stuck.
 LOOP_TIMEOUT_S = 5.0
 
 T = TypeVar("T")
@@ -87,16 +87,16 @@ class RunningGateway:
         async def numbers() -> Numbers:
             return self._gateway.numbers()
 
-        return self._ask(numbers(), LOOP_TIMEOUT_S)
+        return self._call(numbers(), LOOP_TIMEOUT_S)
 
     def checks(self, exclude: Collection[str] = ()) -> Checks:
         """Return the outcomes of the readiness checks: see `gateway.health`."""
-        return self._ask(self._readiness.checks(exclude), LOOP_TIMEOUT_S)
+        return self._call(self._readiness.checks(exclude), LOOP_TIMEOUT_S)
 
     def drain(self, timeout_s: float) -> None:
         """Accept no more connections, and wait until the open ones have ended, for at most this time."""
         try:
-            self._ask(self._gateway.drain(timeout_s), timeout_s + LOOP_TIMEOUT_S)
+            self._call(self._gateway.drain(timeout_s), timeout_s + LOOP_TIMEOUT_S)
         except TimeoutError:
             log.error("the gateway could not drain, because its event loop does not answer")
 
@@ -104,8 +104,8 @@ class RunningGateway:
         """Stop the event loop, which closes everything that is still open."""
         self._loop.call_soon_threadsafe(self._stop.set)
 
-    def _ask(self, question: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        return asyncio.run_coroutine_threadsafe(question, self._loop).result(timeout_s)
+    def _call(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout_s)
 
 
 @contextmanager

@@ -38,7 +38,7 @@ class WatchedFiles(Generic[T]):
         found = self._signatures()
         try:
             is_new = self._read_if_other(found)
-        except Exception as error:  # noqa: BLE001 - whatever a new file is, the earlier one is kept
+        except Exception as error:  # noqa: BLE001 - whatever the new file is, the earlier one stays in use
             if found != self._refused:
                 self._refused = found
                 why = str(error) if isinstance(error, ValueError) else type(error).__name__

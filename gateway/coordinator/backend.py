@@ -20,14 +20,12 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.messages import Request, Response
 from kafka_why.topic_reader import ClientError
 
-# How long a member's request is held by the gateway: docs/decisions/0009. No IO and no clock of its
-# own.
+# The time for which the gateway holds a member's request is explained in docs/decisions/0009.
 
-
-# The batches of an overloaded coordinator grow: at twice the rate that it holds, each batch takes twice the
-# time of the one before. No answer comes between the last of one batch and the first of the next.
+# The batches of an overloaded coordinator grow: at twice the rate that it sustains, each batch takes twice
+# the time of the previous one. No answer comes between the last of one batch and the first of the next.
 _MARGIN = 3.0
-# What a slow answer took fades, to half after this time.
+# The half-life of the influence of a slow answer.
 _HALF_LIFE_S = 5.0
 
 
@@ -55,12 +53,12 @@ class AdaptiveTimeout:
         self._least_s = least_ms / 1000
         self._most_s = most_ms / 1000
         self._slowest_s = 0.0
-        self._learned_at_s = 0.0
+        self._recorded_at_s = 0.0
 
     def record(self, took_s: float, now_s: float) -> None:
         """Record how long an answer took, even if it came too late for the member."""
-        faded_s = self._slowest_s * 0.5 ** ((now_s - self._learned_at_s) / _HALF_LIFE_S)
-        self._slowest_s, self._learned_at_s = max(took_s, faded_s), now_s
+        faded_s = self._slowest_s * 0.5 ** ((now_s - self._recorded_at_s) / _HALF_LIFE_S)
+        self._slowest_s, self._recorded_at_s = max(took_s, faded_s), now_s
 
     @property
     def bound_s(self) -> float:
@@ -184,7 +182,7 @@ class CoordinatorBackend:
         self._unsent: list[_Waiting] = []
         self._has_forgotten = False
         """Whether one of these may have been forgotten."""
-        # The loop is woken once for all outcomes that come between two of its turns.
+        # The loop is woken once for all outcomes that arrive between two of its turns.
         self._outcomes: deque[Sequence[SettledRequest]] = deque()
         self._is_woken = False
         self._loop: asyncio.AbstractEventLoop | None = None

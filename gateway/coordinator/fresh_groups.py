@@ -32,9 +32,6 @@ from kafka_why.contract.kafka.responses import DEAD, DescribeGroupResponse, List
 from kafka_why.contract.messages import ANONYMOUS
 from kafka_why.partitioner import hash_of
 
-# Work for callers that come at the same time, in rounds.
-
-
 S = TypeVar("S")
 R = TypeVar("R")
 
@@ -79,7 +76,7 @@ class Rounds(Generic[S]):
             for piece in pieces:
                 piece.fail(error)
             return
-        while pieces:  # a result that its callers are through with is not kept
+        while pieces:  # so that no result outlives its callers
             piece = pieces.popleft()
             if piece.is_wanted:
                 await piece.run(begun)
@@ -100,14 +97,14 @@ class _Piece(Generic[S]):
 
     async def run(self, begun: S) -> None:
         try:
-            made = await self._work(begun)
+            result = await self._work(begun)
         except Exception as error:  # noqa: BLE001 - the callers must get any error
             self.fail(error)
             return
         # Each caller may write the result to a client, which takes some ms if it is long.
-        for result in self.results:
-            if not result.done():
-                result.set_result(made)
+        for future in self.results:
+            if not future.done():
+                future.set_result(result)
                 await asyncio.sleep(0)
 
     def fail(self, error: Exception) -> None:
@@ -170,7 +167,7 @@ class FreshGroups:
     def _merged(self, changed: Iterable[ListedGroup]) -> Listing:
         """Return the groups of the view and those that have changed since, by id. Runs in a worker thread."""
         known = {group.group_id: group for group in self._groups.groups()}
-        known |= {group.group_id: _known(group) for group in changed}
+        known |= {group.group_id: _cached(group) for group in changed}
         there = [group for group in known.values() if group.state != DEAD]
         there.sort(key=attrgetter("group_id"))
         return there
@@ -194,15 +191,14 @@ class FreshGroups:
             log.warning("the groups topic is not read to its end, ListGroups may miss the latest changes")
 
     async def _ask(
-        self, group_ids: Sequence[str], made: Callable[[Header], DescribeGroup]
+        self, group_ids: Sequence[str], build: Callable[[Header], DescribeGroup]
     ) -> list[DescribeGroupResponse]:
         """Ask about all these groups at once, and return their responses."""
         headers = (self._backend.header(it, BARRIER_VERSION, _CLIENT_ID, "", ANONYMOUS) for it in group_ids)
-        asked = (self._backend.ask(made(header)) for header in headers)
-        return await asyncio.gather(*asked)
+        return await asyncio.gather(*(self._backend.ask(build(header)) for header in headers))
 
 
-def _known(group: ListedGroup) -> KnownGroup:
+def _cached(group: ListedGroup) -> KnownGroup:
     return KnownGroup(
         group.group_id,
         group.state,

@@ -18,9 +18,9 @@ import structlog
 from gateway.metrics.counts import GatewayCounts
 
 HELD_MAX_S = 0.02
-"""So much processor time one step may take. A longer one is counted, and logged with its place."""
+"""The processor time that one step may take. A longer step is counted, and logged with its place."""
 
-_LOOK_S = 0.02
+_SAMPLE_S = 0.02
 _LOG_S = 1.0
 _MACHINERY = ("asyncio.runners", "asyncio.base_events", "asyncio.events")
 _OURS = ("gateway", "clients", "kafka_why", "records", "state")
@@ -49,7 +49,7 @@ class _LoopWatch:
         self._thread = threading.get_ident()
         self._clock = time.pthread_getcpuclockid(self._thread)
         self._cpu_s = 0.0
-        """As of the last look."""
+        """As of the last sample."""
         self._turned = threading.Event()
         """Set by the loop when it turns to the next step, after it was asked to."""
         self._step: FrameType | None = None
@@ -60,10 +60,10 @@ class _LoopWatch:
 
     def run(self) -> None:
         """Sample the loop until the end."""
-        while not self.ended.wait(_LOOK_S):
+        while not self.ended.wait(_SAMPLE_S):
             cpu_s = time.clock_gettime(self._clock)
             if self._step is not None and not self._turned.is_set():
-                self._look_again(cpu_s)
+                self._sample_again(cpu_s)
             else:
                 self._conclude()
                 # A loop that is idle for most of the time has no long step.
@@ -79,7 +79,7 @@ class _LoopWatch:
             self._step, self._step_cpu_s = stack[0], cpu_s
             self._loop.call_soon_threadsafe(self._turned.set)
 
-    def _look_again(self, cpu_s: float) -> None:
+    def _sample_again(self, cpu_s: float) -> None:
         """Sample again while the loop has not turned: the same step runs, or another one of the same turn."""
         stack = self._stack()
         if not stack or stack[0] is not self._step:

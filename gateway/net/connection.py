@@ -203,7 +203,7 @@ class Connection:
         if self._session.has_ended and sasl is None:
             raise AuthenticationFailed("the session ended before the client had authenticated again")
         if header.api_key == ApiKey.ApiVersions and apis.is_allowed(header.api_key, header.api_version):
-            await self._say_versions(header, message, slot)
+            await self._answer_versions(header, message, slot)
         elif sasl is not None and header.api_version in sasl.versions:
             if len(message) > self._listener.limits.unauthenticated_frame_bytes:
                 raise ProtocolError(f"a SASL request of {len(message)} bytes")
@@ -221,13 +221,13 @@ class Connection:
         else:
             self._refuse(header, slot)
 
-    async def _say_versions(self, header: RequestHeader, message: bytes, slot: ResponseSlot) -> None:
+    async def _answer_versions(self, header: RequestHeader, message: bytes, slot: ResponseSlot) -> None:
         """Answer ApiVersions for the broker: a client that is not authenticated costs no connection to it."""
         await self._in_order(slot, RequestOrdering.ALONE)
         request = codec.decode_request(header, message)
         if is_valid(request, header.api_version):
-            kept = self._listener.api_versions
-            response = await kept.response(header, partial(self._rewritten, screened=None))
+            versions = self._listener.api_versions
+            response = await versions.response(header, partial(self._rewritten, screened=None))
         else:
             response = codec.encode_response(header, {"error_code": ErrorCode.INVALID_REQUEST})
         self._client.answer(slot, framed(response))

@@ -17,8 +17,8 @@ StartAtOnce = Callable[[bytes, ResponseSlot], bool]
 class DispatchPhase(Enum):
     """The state of the connection's task with regard to the next request."""
 
-    AWAY = "it is busy with a request, or waits for the answers to earlier ones"
-    STARTING = "requests start at once. What is answered at once meanwhile makes room, and starts none itself"
+    AWAY = "it handles a request, or waits for the answers to earlier ones"
+    STARTING = "requests start at once; an answer meanwhile frees a slot, and does not start another one"
     WAITING = "it waits for a request"
     GIVEN = "there is a request for it"
 
@@ -59,7 +59,7 @@ class Dispatcher:
         self._given: tuple[bytes, ResponseSlot] | None = None
         """The request of the phase GIVEN."""
         self._wanted: Future[None] | None = None
-        """What the task waits for: a request, or its turn."""
+        """The future that the task waits for: of a request, or of its turn."""
         self.in_flight_max = 1
         self.start_at_once: StartAtOnce = _never
 
@@ -101,7 +101,7 @@ class Dispatcher:
     def _start_all(self) -> None:
         """Start requests until one of them cannot start at once."""
         self._phase = _STARTING
-        while self._may_take():
+        while self._may_dispatch():
             request = self._reading.next()
             slot = self._writing.open_slot(len(request))
             if not self.start_at_once(request, slot):
@@ -109,12 +109,12 @@ class Dispatcher:
                 return
         self._phase = _WAITING
 
-    def _may_take(self) -> bool:
+    def _may_dispatch(self) -> bool:
         slots = self._writing.slots
         if not self._reading.requests or len(slots) >= self.in_flight_max:
             return False
         if self._writing.unsent is not None or MUTED in self._reading.reasons:
-            return False  # a client that does not read its responses gets no more of them
+            return False  # no more responses for a client that does not read them
         if not self._life.state.takes:
             return False
         return not slots or self._writing.taken_bytes < self._bytes_max

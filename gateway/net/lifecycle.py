@@ -104,7 +104,9 @@ class Timers:
 
     def watch_authentication(self, client: Watched) -> None:
         """End the client if it does not authenticate in time."""
-        self._set(Deadline.AUTHENTICATION, self._limits.authentication_timeout_s, self._end_stranger, client)
+        self._set(
+            Deadline.AUTHENTICATION, self._limits.authentication_timeout_s, self._end_unauthenticated, client
+        )
 
     def watch_silence(self, client: Watched) -> None:
         """End the client if it sends nothing for too long, unless it waits for responses."""
@@ -147,7 +149,7 @@ class Timers:
         del self._handles[deadline]
         act(*args)
 
-    def _end_stranger(self, client: Watched) -> None:
+    def _end_unauthenticated(self, client: Watched) -> None:
         client.end(ProtocolError(f"no authentication within {self._limits.authentication_timeout_s:g} s"))
 
     def _end_if_idle(self, client: Watched) -> None:
@@ -172,13 +174,13 @@ class ConnectionState(Enum):
     `gives`: responses are written.
     """
 
-    NEW = ("the client is not there yet", False, False)
-    STRANGER = ("the client has not authenticated: tight bounds hold for it", True, True)
-    OPEN = ("requests are taken up and answered", True, True)
-    FINISHING = ("no more requests are taken up; those under way are answered", False, True)
-    LINGERING = ("all are answered; the client knows of the end, and has time to read", False, False)
+    NEW = ("the client is not connected yet", False, False)
+    UNAUTHENTICATED = ("the client has not authenticated, so tighter limits apply", True, True)
+    OPEN = ("requests are dispatched and answered", True, True)
+    FINISHING = ("no more requests are dispatched; those under way are answered", False, True)
+    LINGERING = ("all are answered, and the client has been notified and has time to read", False, False)
     ENDED = ("there is a reason to close the connection, or it is being closed", False, False)
-    CLOSED = ("the socket is gone", False, False)
+    CLOSED = ("the socket is closed", False, False)
 
     def __init__(self, meaning: str, takes: bool, gives: bool) -> None:
         self.meaning = meaning
@@ -189,21 +191,21 @@ class ConnectionState(Enum):
 class ConnectionEvent(Enum):
     """An event that changes the state of a connection."""
 
-    CONNECTED = "the client is there"
-    AUTHENTICATED = "the client has authenticated, or does not have to, or has again"
+    CONNECTED = "the client is connected"
+    AUTHENTICATED = "the client has authenticated, perhaps again, or does not have to"
     FINISH = "the gateway is about to end"
-    ANSWERED = "the kernel has the responses to all requests that were taken up"
+    ANSWERED = "the kernel has the responses to all dispatched requests"
     END = "there is a reason for the end, or the connection's owner has closed it"
     LOST = "the socket is closed, by whichever side"
 
 
 TABLE: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] = MappingProxyType(
     {
-        (ConnectionState.NEW, ConnectionEvent.CONNECTED): ConnectionState.STRANGER,
-        (ConnectionState.STRANGER, ConnectionEvent.AUTHENTICATED): ConnectionState.OPEN,
-        (ConnectionState.STRANGER, ConnectionEvent.FINISH): ConnectionState.FINISHING,
-        (ConnectionState.STRANGER, ConnectionEvent.END): ConnectionState.ENDED,
-        (ConnectionState.STRANGER, ConnectionEvent.LOST): ConnectionState.CLOSED,
+        (ConnectionState.NEW, ConnectionEvent.CONNECTED): ConnectionState.UNAUTHENTICATED,
+        (ConnectionState.UNAUTHENTICATED, ConnectionEvent.AUTHENTICATED): ConnectionState.OPEN,
+        (ConnectionState.UNAUTHENTICATED, ConnectionEvent.FINISH): ConnectionState.FINISHING,
+        (ConnectionState.UNAUTHENTICATED, ConnectionEvent.END): ConnectionState.ENDED,
+        (ConnectionState.UNAUTHENTICATED, ConnectionEvent.LOST): ConnectionState.CLOSED,
         (ConnectionState.OPEN, ConnectionEvent.AUTHENTICATED): ConnectionState.OPEN,
         (ConnectionState.OPEN, ConnectionEvent.FINISH): ConnectionState.FINISHING,
         (ConnectionState.OPEN, ConnectionEvent.END): ConnectionState.ENDED,
@@ -256,18 +258,10 @@ class Lifecycle:
             self._timers.stop()
         return after
 
-    def end(self, why: Exception) -> None:
+    def end(self, why: Exception, event: ConnectionEvent = ConnectionEvent.END) -> None:
         """End the connection: dispatch no more requests, and write no more responses. The first reason is
         kept.
         """
-        self.on(ConnectionEvent.END)
-        self._give(why)
-
-    def lost(self, why: Exception) -> None:
-        """Note that the socket is closed. `why` is the reason unless there is an earlier one."""
-        self.on(ConnectionEvent.LOST)
-        self._give(why)
-
-    def _give(self, why: Exception) -> None:
+        self.on(event)
         if not self.ended.done():
             self.ended.set_result(why)

@@ -10,12 +10,12 @@ from gateway.wire.framing import FrameBuffer
 class PauseReason(Enum):
     """A reason not to read from a client."""
 
-    FULL = "as much of it is under way as a connection may have"
-    WAITING = "the gateway waits before it goes on: for room at the coordinator, or to begin with it at all"
-    HELD = "all clients together have sent too much, or it is the turn of others"
-    MUTED = "the client is throttled: no more requests of it are taken up"
+    FULL = "the connection has as many requests or bytes under way as it may have"
+    WAITING = "a request waits for capacity at the coordinator, or the connection for its beginning"
+    HELD = "all clients together have sent too much, or others have their turn"
+    MUTED = "the client is throttled: no more of its requests are dispatched"
 
-    # An enum's own is a function of Python. `reasons` is looked at for each request.
+    # The hash of an enum is a function of Python, and `reasons` is read for each request.
     __hash__ = object.__hash__
 
 

@@ -330,8 +330,7 @@ class Gateway:
 
 
 def _port_of(server: asyncio.Server) -> int:
-    port: int = server.sockets[0].getsockname()[1]
-    return port
+    return int(server.sockets[0].getsockname()[1])
 
 
 def _now_ms() -> int:

@@ -25,7 +25,7 @@ from gateway.net.lifecycle import (
     Lifecycle,
     Timers,
 )
-from gateway.net.limits.buffers import MUCH_BYTES, SMALL_BYTES, ReceiveBufferLimit, WriteBufferLimit
+from gateway.net.limits.buffers import LARGE_READ_BYTES, SMALL_BYTES, ReceiveBufferLimit, WriteBufferLimit
 from gateway.net.reading import FULL, HELD, MUTED, WAITING, PauseReason, RequestReader
 from gateway.net.writing import ResponseSlot, ResponseWriter
 from gateway.upstream.connections import READ_BYTES, Upstream, UpstreamLost
@@ -77,33 +77,24 @@ _FINISHING = ConnectionState.FINISHING  # looked up once: an attribute of an enu
 
 
 class ClientStream(Endpoint, asyncio.Protocol):
-    """The asyncio protocol of one client's connection. `made` is called with the stream when the client is
-    connected.
+    """The asyncio protocol of one client's connection. `on_connected` is called with the stream when the
+    client is connected.
 
     With `authenticated` False the tighter limits of `Limits` apply until `authenticate` is called. `ended` is
     the reason why no more requests come. It does not close the connection.
     """
 
-    # What has slots has no dictionary. The parts do not hold the stream: it goes when its owner goes.
+    # An object with slots has no dictionary. The parts do not refer to the stream, so it is freed with its
+    # owner.
     __slots__ = (
-        "_counts",
-        "_is_authenticated",
-        "_is_counted",
-        "_life",
-        "_limits",
-        "_loop",
-        "_made",
-        "_reading",
-        "_received",
-        "_timers",
-        "_writing",
-        "dispatcher",
+        "_counts", "_is_authenticated", "_is_counted", "_life", "_limits", "_loop", "_on_connected",
+        "_reading", "_received", "_timers", "_writing", "dispatcher",
     )  # fmt: skip
 
     def __init__(
         self,
         limits: Limits,
-        made: Callable[["ClientStream"], None],
+        on_connected: Callable[["ClientStream"], None],
         counts: GatewayCounts,
         unread: WriteBufferLimit,
         received: ReceiveBufferLimit,
@@ -111,7 +102,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         authenticated: bool = True,
     ) -> None:
         self._limits = limits
-        self._made = made
+        self._on_connected = on_connected
         self._counts = counts
         self._received = received
         self._is_authenticated = authenticated
@@ -124,15 +115,15 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._writing = ResponseWriter(self._life, counts, unread)
         self.dispatcher = Dispatcher(limits, self._life, self._reading, self._writing, loop)
 
-    # The way of a request, and of its response.
+    # Requests and responses.
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes, and dispatch the requests in them."""
         if not self._life.state.takes:
-            return  # the client sends it again, over another connection
+            return  # the client sends the request again, on another connection
         self._timers.heard_at_s = self._loop.time()
         self._counts.received_bytes += len(data)
-        if len(data) >= MUCH_BYTES:
+        if len(data) >= LARGE_READ_BYTES:
             self._received.rest(self)
         try:
             self._reading.feed(data)
@@ -171,7 +162,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Note that the transport accepts no more bytes for now."""
-        self._writing.pause(self._loop.create_future())
+        self._writing.unsent = self._loop.create_future()
         self._timers.watch_writing(self)
 
     def resume_writing(self) -> None:
@@ -198,9 +189,9 @@ class ClientStream(Endpoint, asyncio.Protocol):
             number = len(reading.requests) + len(writing.slots)
             reading.set(FULL, holds=self.dispatcher.is_full(number, reading.bytes + writing.taken_bytes))
         elif self._life.state is _FINISHING and not writing.slots:
-            self._say_end()
+            self._begin_linger()
 
-    # The life of the connection.
+    # The lifecycle of the connection.
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Begin the connection without TLS."""
@@ -210,7 +201,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         """Begin the connection. `socket` is the transport below TLS."""
         self._transport, self._socket = transport, socket
         self._reading.transport = self._writing.transport = transport
-        # A response counts as given when the kernel has all of it, so that closing loses none.
+        # A response counts as sent when the kernel has all of it, so that closing loses none.
         socket.set_write_buffer_limits(high=0)
         self._life.on(ConnectionEvent.CONNECTED)
         self._timers.watch_silence(self)
@@ -218,7 +209,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
             self.authenticate()
         else:
             self._timers.watch_authentication(self)
-        self._made(self)
+        self._on_connected(self)
 
     def authenticate(self) -> None:
         """Lift the limits for clients that have not authenticated."""
@@ -234,7 +225,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
             self._reading.forget_reasons()  # to see the client's end; what it sends is dropped
             self._go_on()
 
-    def _say_end(self) -> None:
+    def _begin_linger(self) -> None:
         """Tell the client that no more responses come, and give it time to read them. If the gateway closed
         at once, a request that the client has just sent would make the kernel drop unread responses.
         """
@@ -263,9 +254,10 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._writing.forget()
         self._received.forget(self)
         is_drained = self._life.state in (ConnectionState.FINISHING, ConnectionState.LINGERING)
-        self._life.lost(Drained("drained") if is_drained else ClientGone("the client ended the connection"))
+        why = Drained("drained") if is_drained else ClientGone("the client ended the connection")
+        self._life.end(why, ConnectionEvent.LOST)
 
-    # What holds the client up.
+    # Pauses.
 
     def pause(self, *, paused: bool) -> None:
         """Stop reading from the client while the gateway waits, or continue."""
@@ -291,7 +283,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         if self._life.state.takes:
             self._reading.set(reason, holds=holds)
 
-    # What others see of it.
+    # State for others.
 
     @property
     def ended(self) -> Future[Exception]:
@@ -322,7 +314,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
 HELD_MAX_BYTES = READ_BYTES
 """Smaller responses are held whole: one write costs less than two."""
 
-# What of a response is looked at: its correlation id, and the session's id in that to a Fetch.
+# The bytes of a response that are read: the correlation id, and the session's id in that to a Fetch.
 _HEAD_BYTES = 16
 
 

@@ -134,10 +134,6 @@ class ResponseWriter:
         """Stop counting the bytes of a part, because the kernel has them."""
         self._unread.remove(self._life.end, number)
 
-    def pause(self, unsent: Future[None]) -> None:
-        """Note that the kernel accepts no more bytes until `unsent` is done."""
-        self.unsent = unsent
-
     def resume(self) -> None:
         """Note that the kernel has all that was written."""
         if self.unsent is not None:

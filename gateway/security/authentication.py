@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self, TypeVar
 
-from gateway.security.distinguished_name import subject_of
+from gateway.security.certificate_names import subject_of
 from gateway.security.mechanisms import MAX_NAME_CHARS, PLAIN, PlainExchange, ScramExchange, ServerExchange
 from gateway.security.oauthbearer import (
     OAUTHBEARER,

@@ -146,8 +146,8 @@ class ScramExchange:
             channel, proof = (b64decode(match[part], validate=True) for part in ("channel", "proof"))
         except binascii.Error:
             return AuthenticationRefused(f"a malformed last message of {self._mechanism}")
-        said = f"{first.bare},{first.reply},{match['without_proof']}".encode()
-        signature = hmac.digest(first.credential.stored_key, said, self._hash)
+        signed = f"{first.bare},{first.reply},{match['without_proof']}".encode()
+        signature = hmac.digest(first.credential.stored_key, signed, self._hash)
         is_right = (
             self._proves(first.credential, signature, proof)
             & hmac.compare_digest(match["nonce"], first.nonce)
@@ -156,7 +156,7 @@ class ScramExchange:
         )
         if not is_right:
             return AuthenticationRefused(f"authentication of user {quoted(first.name)} failed")
-        verifier = hmac.digest(first.credential.server_key, said, self._hash)
+        verifier = hmac.digest(first.credential.server_key, signed, self._hash)
         return AuthenticationAccepted(first.name, b"v=" + b64encode(verifier))
 
     def _proves(self, credential: ScramCredential, signature: bytes, proof: bytes) -> bool:

@@ -28,22 +28,25 @@ class CachedApiVersions:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._kept: dict[int, tuple[bytes, float]] = {}
+        self._cached: dict[int, tuple[bytes, float]] = {}
         """By version: the response after the correlation id, and when it was asked for."""
-        self._asking = asyncio.Lock()
+        self._requesting = asyncio.Lock()
 
     async def response(self, header: RequestHeader, rewritten: Rewritten) -> bytes:
         """Return the response to a request, made from a broker's by `rewritten`. Raises UpstreamLost."""
-        kept = self._kept.get(header.api_version)
-        if kept is None or (_is_old(kept) and not self._asking.locked()):
-            async with self._asking:
-                kept = self._kept.get(header.api_version)
-                if kept is None or _is_old(kept):
-                    kept = self._kept[header.api_version] = await self._ask(header, rewritten, kept), _now_s()
-        return header.correlation_id.to_bytes(_CORRELATION_ID_BYTES, "big", signed=True) + kept[0]
+        cached = self._cached.get(header.api_version)
+        if cached is None or (_is_old(cached) and not self._requesting.locked()):
+            async with self._requesting:
+                cached = self._cached.get(header.api_version)
+                if cached is None or _is_old(cached):
+                    cached = self._cached[header.api_version] = (
+                        await self._ask(header, rewritten, cached),
+                        _now_s(),
+                    )
+        return header.correlation_id.to_bytes(_CORRELATION_ID_BYTES, "big", signed=True) + cached[0]
 
     async def _ask(
-        self, header: RequestHeader, rewritten: Rewritten, kept: tuple[bytes, float] | None
+        self, header: RequestHeader, rewritten: Rewritten, cached: tuple[bytes, float] | None
     ) -> bytes:
         body = SOFTWARE if header.api_version >= _FIRST_WITH_SOFTWARE else {}
         request = codec.encode_request(
@@ -57,14 +60,14 @@ class CachedApiVersions:
         try:
             response = await self._cluster.at_any(ask)
         except UpstreamLost:
-            if kept is None:
+            if cached is None:
                 raise
-            return kept[0]
+            return cached[0]
         return (await rewritten(header, response))[_CORRELATION_ID_BYTES:]
 
 
-def _is_old(kept: tuple[bytes, float]) -> bool:
-    return _now_s() - kept[1] > AGE_MAX_S
+def _is_old(cached: tuple[bytes, float]) -> bool:
+    return _now_s() - cached[1] > AGE_MAX_S
 
 
 def _now_s() -> float:

@@ -38,10 +38,10 @@ _METADATA_VERSION = 12
 TOPIC_AGE_MAX_S = 30.0
 # How long the gateway caches that a topic does not exist. A new topic is found after this time.
 _MISSING_AGE_MAX_S = 1.0
-# Stale entries are removed when there are so many, because clients may ask for any names.
+# Stale answers are removed if there are more, because clients may ask for any names.
 _CACHED_MAX = 10_000
-# The names or ids of a caller in one Metadata request, and those of others beside them. All of them take some
-# 15 ms of the event loop.
+# The names or ids of a caller in one Metadata request, and those of other callers. All of them take some 15
+# ms of the event loop.
 _LOOKED_UP_AT_ONCE = 500
 _SHARED_AT_ONCE = 1_000
 _NO_TOPIC = frozenset({GatewayError.UNKNOWN_TOPIC_OR_PARTITION, GatewayError.INVALID_TOPIC_EXCEPTION})

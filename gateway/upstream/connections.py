@@ -44,7 +44,7 @@ PLAIN_TEXT = BrokerAccess()
 
 
 _SIZE_BYTES = 4
-# Of a response that nobody reads, up to twice as much is held here. The rest stays at the broker.
+# Up to twice as many bytes of a response that nobody reads are buffered here. The rest stays at the broker.
 READ_BYTES = 64 * 1024
 
 CLIENT_ID = "gateway"

@@ -6,7 +6,7 @@ connection for each client.
 """
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from kafka.net.sasl import get_sasl_mechanism
 from kafka.net.sasl.scram import ScramClient
@@ -16,7 +16,7 @@ from kafka_why.connections.used_settings import ClientConfigError
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 """The mechanisms that the gateway can use, and whose names of users it can read from a client's exchange."""
 
-# Kafka's brokers store at least so many: org.apache.kafka.common.security.scram.internals.ScramMechanism.
+# The minimum that Kafka's brokers store: org.apache.kafka.common.security.scram.internals.ScramMechanism.
 _MIN_ITERATIONS = 4096
 # A broker has one salt for a user and mechanism. It changes with the password.
 _SALTED_MAX = 16
@@ -60,8 +60,7 @@ class Sasl:
             return _Scram(self._settings, self._salted)
         # Without `security_protocol`, for which it would log a warning for each connection.
         given = {name: value for name, value in self._settings.items() if name.startswith("sasl_")}
-        exchange: ClientExchange = get_sasl_mechanism(self.mechanism)(**given)
-        return exchange
+        return cast(ClientExchange, get_sasl_mechanism(self.mechanism)(**given))
 
 
 class _Scram:
@@ -72,8 +71,7 @@ class _Scram:
         self._answers = 0
 
     def auth_bytes(self) -> bytes:
-        message: bytes = self._client.final_message() if self._answers else self._client.first_message()
-        return message
+        return bytes(self._client.final_message() if self._answers else self._client.first_message())
 
     def receive(self, auth_bytes: bytes) -> None:
         try:

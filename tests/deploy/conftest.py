@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 import yaml
 
-from embedded.jars import broker_classpath, jar_paths
+from embedded.jars import jar_paths
 from tests.deploy.podman import IMAGE, KAFKA, NEEDED, ROOT, Podman
 
 _KAFKA_FILE = f"""
@@ -47,7 +47,7 @@ def kafka_image(podman: Podman, image: str, tmp_path_factory: pytest.TempPathFac
     """A stand-in for Kafka's own image, with the same settings by the same variables."""
     folder: Path = tmp_path_factory.mktemp("kafka")
     (folder / "libs").mkdir()
-    for jar in {jar.name: jar for jar in (*broker_classpath(), *jar_paths("tools"))}.values():
+    for jar in {jar.name: jar for jar in (*jar_paths("broker"), *jar_paths("tools"))}.values():
         shutil.copy(jar, folder / "libs")
     shutil.copy(Path(__file__).with_name("kafka_start.py"), folder / "start.py")
     script = (

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
-from embedded.jars import broker_classpath
+from embedded.jars import jar_paths
 from kafka_why.observed.consumer_offsets import schemas
 
 _JAR = re.compile(r"kafka-group-coordinator-\d[\d.]*\.jar")
@@ -22,7 +22,7 @@ _NOT_READ = ("about", "ignorable")
 
 def of_kafka() -> list[dict[str, Any]]:
     """Return the schemas of Kafka's jar in their compact form, by type."""
-    (jar,) = (path for path in broker_classpath() if _JAR.fullmatch(path.name))
+    (jar,) = (path for path in jar_paths("broker") if _JAR.fullmatch(path.name))
     with ZipFile(jar) as archive:
         names = [name for name in archive.namelist() if name.startswith("common/message/") and "." in name]
         found = [json.loads(_COMMENT.sub("", archive.read(name).decode())) for name in names]

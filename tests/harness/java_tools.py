@@ -9,7 +9,7 @@ from pathlib import Path
 
 from cli.processes.child import Child
 from embedded.broker import archive_options
-from embedded.jars import broker_classpath, jar_paths
+from embedded.jars import jar_paths
 from embedded.java import find_java
 
 _RUN_TIMEOUT_S = 120
@@ -85,7 +85,7 @@ def java_options(jars: Iterable[Path] = ()) -> list[str]:
     classes fits it. A jar that the broker has, too, is there once: SLF4J prints five lines if its binding is
     there twice.
     """
-    of_broker = list(broker_classpath())
+    of_broker = list(jar_paths("broker"))
     names = {jar.name for jar in of_broker}
     classpath = [*of_broker, *(jar for jar in jars if jar.name not in names)]
     return [*_JVM_OPTIONS, *archive_options(), *_classpath(classpath)]

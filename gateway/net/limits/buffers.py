@@ -8,18 +8,14 @@ from typing import Protocol
 
 from gateway.net.lifecycle import SlowReader, SlowSender
 
-# A bound on what all clients together have sent and the gateway has not answered: whole requests, and
-# frames of which a part is missing.
-
-
-# A client that has sent no more than this is neither counted nor held.
+# A client that has sent at most this many bytes is neither counted nor held.
 SMALL_BYTES = 16 * 1024
-# Of a client that has sent so much at once nothing more is read in this turn of the event loop.
-MUCH_BYTES = 128 * 1024
-# Where the bound is exceeded, the greatest clients are looked for again after so many bytes more.
+# After so many bytes at once, nothing more is read from the client in this turn of the event loop.
+LARGE_READ_BYTES = 128 * 1024
+# While the limit is exceeded, the largest clients are searched for again after so many more bytes.
 _STEP_BYTES = 1024 * 1024
-# So far above the bound nothing is read of any client that is counted.
-_HIGH = 1.25
+# Above this multiple of the limit the gateway does not read from any counted client.
+_ALL_HELD_ABOVE = 1.25
 
 
 class CountedClient(Protocol):
@@ -52,7 +48,7 @@ class ReceiveBufferLimit:
         self._patience_s = patience_s
         self._by_client: dict[CountedClient, int] = {}
         self._held: set[CountedClient] = set()
-        self._looks_at_bytes = total_bytes
+        self._search_above_bytes = total_bytes
         self._timer: asyncio.TimerHandle | None = None
         self.bytes = 0
 
@@ -68,10 +64,10 @@ class ReceiveBufferLimit:
             return False
         self.bytes += number - self._by_client.get(client, 0)
         self._by_client[client] = number
-        if self.bytes > self._looks_at_bytes:
-            self._hold_the_greatest()
+        if self.bytes > self._search_above_bytes:
+            self._hold_the_largest()
         elif self.bytes <= self._total_bytes:
-            self._let_go()
+            self._resume_held()
         return True
 
     def forget(self, client: CountedClient) -> None:
@@ -81,7 +77,7 @@ class ReceiveBufferLimit:
             self._held.remove(client)
             client.hold(held=False)
         if self.bytes <= self._total_bytes:
-            self._let_go()
+            self._resume_held()
 
     def rest(self, client: CountedClient) -> None:
         """Pause reading from a client for one turn of the event loop, so that others are served.
@@ -91,15 +87,15 @@ class ReceiveBufferLimit:
         """
         if client not in self._held:
             client.hold(held=True)
-            asyncio.get_running_loop().call_soon(self._go_on, client)
+            asyncio.get_running_loop().call_soon(self._end_rest, client)
 
-    def _go_on(self, client: CountedClient) -> None:
+    def _end_rest(self, client: CountedClient) -> None:
         if client not in self._held:
             client.hold(held=False)
 
-    def _hold_the_greatest(self) -> None:
-        self._looks_at_bytes = self.bytes + _STEP_BYTES
-        is_high = self.bytes > _HIGH * self._total_bytes
+    def _hold_the_largest(self) -> None:
+        self._search_above_bytes = self.bytes + _STEP_BYTES
+        is_high = self.bytes > _ALL_HELD_ABOVE * self._total_bytes
         least = 0 if is_high else self.bytes / len(self._by_client)
         for client in [client for client, number in self._by_client.items() if number >= least]:
             self._held.add(client)
@@ -107,10 +103,10 @@ class ReceiveBufferLimit:
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._end_the_incomplete)
 
-    def _let_go(self) -> None:
+    def _resume_held(self) -> None:
         if self._timer is None:
             return  # none is held
-        self._looks_at_bytes = self._total_bytes
+        self._search_above_bytes = self._total_bytes
         self._timer.cancel()
         self._timer = None
         held, self._held = self._held, set()

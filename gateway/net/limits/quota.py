@@ -21,13 +21,13 @@ _USER = "User:"
 class QuotaMeter:
     """The meter of the requests of one connection."""
 
-    __slots__ = ("_bucket", "_counts", "_known", "_quotas")
+    __slots__ = ("_bucket", "_bucket_key", "_counts", "_quotas")
 
     def __init__(self, quotas: Quotas, counts: GatewayCounts) -> None:
         self._quotas = quotas
         self._counts = counts
-        self._known: tuple[int, str, str | None] | None = None
-        """For what `_bucket` was looked up."""
+        self._bucket_key: tuple[int, str, str | None] | None = None
+        """The quotas' version, the principal and the client id of `_bucket`."""
         self._bucket: TokenBucket | None = None
 
     def over(self, principal: str, client_id: str | None, api_key: int) -> TokenBucket | None:
@@ -61,13 +61,13 @@ class QuotaMeter:
         """Return the bucket of the client's quota, or None if it has none."""
         quotas = self._quotas
         wanted = quotas.version, principal, client_id
-        if wanted != self._known:
+        if wanted != self._bucket_key:
             self._bucket = quotas.requests_of(principal.removeprefix(_USER), client_id or "")
-            self._known = quotas.version, principal, client_id  # a look-up may change the version
+            self._bucket_key = quotas.version, principal, client_id  # a look-up may change the version
         return self._bucket
 
 
-# An item has no bytes of its own: those of its request are counted once.
+# The bytes of an item are 0, because those of its request are counted once.
 _NO_BYTES = 0
 
 

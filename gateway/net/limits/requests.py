@@ -9,11 +9,11 @@ from itertools import count
 
 from gateway.fairness import CapacityLimiter, FairQueue, Turn
 
-# A bound on the bytes of all requests that the coordinator has parked.
+# The limit on the bytes of all requests that the coordinator has parked.
 #
-# Such a request cannot wait for room, because the requests that end its wait may need the room. So the
-# largest is given up where all together are too large. A member whose request is no larger than the mean at
-# the bound is not given up, whatever others send.
+# A parked request cannot wait for capacity, because the requests that end its wait may need it. So the
+# largest request is given up when all together are too large. A member whose request is no larger than the
+# mean at the limit is not given up, whatever others send.
 
 
 class ParkedMemoryLimit:
@@ -24,7 +24,7 @@ class ParkedMemoryLimit:
         self._numbers = count()
         self._by_number: dict[int, tuple[int, Callable[[], None]]] = {}
         self._largest_first: list[tuple[int, int]] = []
-        """Negative sizes and numbers. A request that has left may still be in it."""
+        """A heap of negative sizes and numbers. Removed requests may still be in it."""
         self.bytes = 0
 
     def add(self, request_bytes: int, give_up: Callable[[], None]) -> int:
@@ -55,14 +55,14 @@ class ParkedMemoryLimit:
                 self._by_number[-negative][1]()
 
 
-# A bound on the bytes of large requests that all clients together send to the coordinator in a second.
+# The limit on the bytes of large requests that all clients together send to the coordinator in a second.
 #
-# The log has one order for all, so a heartbeat is handled behind every request that was written before it.
-# Clients that send large requests at once would keep the coordinator busy for longer than the sessions of
-# others last, and with a JoinGroup they need not even wait for the answer.
+# The log has one order for all requests, so a heartbeat is handled after every request that was written
+# before it. Clients that send large requests at once would keep the coordinator busy for longer than the
+# sessions of others last, and with a JoinGroup they need not even wait for the answer.
 
 
-# Smaller requests pass at once. Their number is bounded by what the gateway can decode.
+# Smaller requests are not limited. The speed at which the gateway decodes them bounds their number.
 SMALL_BYTES = 16 * 1024
 
 
@@ -105,7 +105,7 @@ class LargeRequestRate:
     def _wake_later(self) -> None:
         if self._timer is None and self._waiting:
             wait_s = max(0.0, -self._left / self._rate)
-            # A little more, so that there is a byte then.
+            # Slightly longer, so that at least one byte is available then.
             self._timer = asyncio.get_running_loop().call_later(wait_s + 0.001, self._wake)
 
     def _wake(self) -> None:
@@ -116,11 +116,11 @@ class LargeRequestRate:
         self._wake_later()
 
 
-# Bounds on the requests of clients at brokers.
+# The limits on the requests of clients at brokers.
 #
-# A broker handles the requests of one connection one after the other, and those behind the first wait
-# there. So they have at most half of the places. The other half is for the first requests of connections,
-# however many requests a client sends at once, and however long its broker takes for them.
+# A broker handles the requests of one connection one after the other, and those behind the first wait there.
+# So they get at most half of the capacity. The other half is for the first requests of connections, however
+# many requests a client sends at once, and however long its broker takes for them.
 
 
 class ForwardingLimiter:
@@ -128,9 +128,9 @@ class ForwardingLimiter:
     also needs capacity of `behind`.
     """
 
-    def __init__(self, places: int) -> None:
-        self.all = CapacityLimiter(places)
-        self.behind = CapacityLimiter(places // 2)
+    def __init__(self, requests: int) -> None:
+        self.all = CapacityLimiter(requests)
+        self.behind = CapacityLimiter(requests // 2)
 
 
 class ForwardedRequests:

@@ -11,7 +11,8 @@ from structlog.testing import capture_logs
 
 from gateway.security import authentication
 from gateway.security.authentication import ListenerSecurity
-from gateway.security.settings import ClientAuth, PrincipalMapper, SecuritySettings
+from gateway.security.certificate_names import PrincipalMapper
+from gateway.security.settings import ClientAuth, SecuritySettings
 from gateway.watched_files import WatchedFiles
 from gateway.wire import codec
 from gateway.wire.framing import framed

@@ -10,8 +10,7 @@ from cryptography import x509
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.security.distinguished_name import name_text
-from gateway.security.settings import InvalidRule, NoMatchingRule, PrincipalMapper
+from gateway.security.certificate_names import InvalidRule, NoMatchingRule, PrincipalMapper, name_text
 from tests.harness.principals import CASES, NAMES, Attributes, request_of
 
 
