@@ -136,7 +136,7 @@ def _digest(files: tuple[LockedFile, ...]) -> str:
 
 
 def _is_complete(folder: Path, files: tuple[LockedFile, ...]) -> bool:
-    """Return True if all files have their size. Contents were checked before the folder was moved here."""
+    """Return True if every file has its pinned size. Contents were checked when the folder was fetched."""
     try:
         return all((folder / file.name).stat().st_size == file.size_bytes for file in files)
     except OSError:

@@ -28,8 +28,8 @@ class Limits:
     connections, and `at_coordinator` those at the coordinator that it does not park. The gateway does not
     read from connections that wait for this capacity.
 
-    If clients have to authenticate, a connection has one request under way until it has authenticated, and
-    the gateway closes it after `authentication_timeout_s` otherwise. A TLS handshake has the same time.
+    If clients have to authenticate, a connection must do so within `authentication_timeout_s`, and until then
+    has one request under way. A TLS handshake has the same timeout.
 
     A quota allows a burst of `quota_window_num` windows of `quota_window_s`, and throttles a request for at
     most one window.

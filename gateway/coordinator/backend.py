@@ -159,10 +159,12 @@ class _Waiting(PendingRequest):
 
 
 class CoordinatorBackend:
-    """Appends requests to the requests topic and reads responses from this gateway's reply partition.
+    """A backend that appends requests to the requests topic and reads responses from this gateway's reply
+    partition.
 
-    Several gateways may share a reply partition: correlation ids are unique for each start of a client, and
-    each gateway drops the responses to others' requests. All methods but `close` belong to the event loop.
+    Several gateways may share a reply partition. Correlation ids are unique for each start of a client, and
+    each gateway drops the responses to other gateways' requests. All methods but `close` belong to the event
+    loop.
     """
 
     def __init__(

@@ -50,11 +50,12 @@ class ConnectionLog:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """The listener that a client connected to: that of broker `node_id`, or the first listener (None), which
-    any broker may serve. `forwarding` limits the concurrent requests at brokers over all connections, and
-    `capacity` those at the coordinator. Requests that may be parked do not take capacity, because the
-    requests that end their wait may need it: `parked_memory` limits them. `large_requests` limits the bytes
-    of large requests a second.
+    """A listener, with the objects that its connections share. `node_id` is its broker, or None for the first
+    listener, which any broker may serve.
+
+    `forwarding` limits the concurrent requests at brokers over all connections, and `capacity` those at the
+    coordinator. Requests that may be parked do not take capacity, because the requests that end their wait
+    may need it: `parked_memory` limits them. `large_requests` limits the bytes of large requests a second.
     """
 
     node_id: int | None

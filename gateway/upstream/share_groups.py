@@ -86,9 +86,7 @@ class ShareGroups:
         self._level = level
 
     def coordinator_of(self, group_id: str) -> int | None:
-        """Return the broker that coordinates a group, or None if that is not known or not up to the
-        brokers.
-        """
+        """Return the broker that coordinates a share group, or None if no broker is known to."""
         if not self.are_at_brokers or not self._leaders:
             return None
         find = partition_of_offsets if len(group_id) > REMEMBERED_MAX_CHARACTERS else _cached_partition
@@ -108,7 +106,7 @@ class ShareGroups:
             self._finding = asyncio.create_task(self._find(group_id))
 
     async def existing(self, node_id: int | None, group_ids: Sequence[str]) -> frozenset[str]:
-        """Return those of the groups that are share groups of this broker. Raises UpstreamLost."""
+        """Return the ids of those share groups that this broker coordinates. Raises UpstreamLost."""
         address = None if node_id is None else self._cluster.nodes.get(node_id)
         if address is None or not group_ids:
             return frozenset()

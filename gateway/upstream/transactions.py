@@ -31,8 +31,8 @@ CONNECTIONS_PER_BROKER = 8
 
 
 class OwnRequests:
-    """The gateway's own requests to brokers by node id. Each broker has at most CONNECTIONS_PER_BROKER of
-    these connections, each with one request under way. Idle connections are kept.
+    """The gateway's own requests to brokers by node id. It has at most CONNECTIONS_PER_BROKER connections to
+    each broker for them, each with one request under way, and keeps idle connections open.
 
     Only for requests that may be sent twice, because an idle connection may have ended unnoticed.
     """
