@@ -70,7 +70,7 @@ def test_tenants_take_turns_and_each_keeps_its_order() -> None:
     assert taken(queue) == ["a0", "b0", "c0", "a1", "b1", "a2", "a3"]
 
 
-def test_who_is_gone_costs_its_tenant_no_turn() -> None:
+def test_waiter_that_is_gone_costs_its_tenant_no_turn() -> None:
     """So clients of one principal that come and go do not delay another client of it."""
     items = [("a", Item(f"a{n}")) for n in range(9)] + [("b", Item(f"b{n}")) for n in range(3)]
     for _, item in items[:8]:
@@ -100,7 +100,7 @@ async def test_large_joins_of_one_tenant_delay_another_by_one(loop: StillLoop) -
 
 
 @asynchronous
-async def test_room_is_given_by_turns_and_given_back() -> None:
+async def test_capacity_is_given_by_turns_and_released() -> None:
     room, entered = CapacityLimiter(1), list[str]()
 
     async def enter() -> None:
@@ -204,7 +204,9 @@ async def test_addresses_of_anonymous_clients_take_turns(world: GatewayFixture) 
 
 
 @played(forwarded=4)
-async def test_requests_behind_others_leave_places_at_brokers_to_other_clients(world: GatewayFixture) -> None:
+async def test_requests_behind_others_leave_capacity_at_brokers_to_other_clients(
+    world: GatewayFixture,
+) -> None:
     """A broker may take as long as the client says, as for a Fetch."""
     many, one = await world.client(), await world.client()
     world.broker.open.clear()
@@ -219,7 +221,7 @@ async def test_requests_behind_others_leave_places_at_brokers_to_other_clients(w
 
 
 @asynchronous
-async def test_a_connection_gives_all_its_places_at_brokers_back() -> None:
+async def test_connection_releases_its_capacity_at_brokers() -> None:
     async def never() -> None:
         raise AssertionError("there are places behind others")
 

@@ -46,7 +46,7 @@ def in_flight(world: GatewayFixture) -> float:
 
 @pytest.mark.parametrize("kind", range(len(about(0))))
 @played(at_coordinator=10)
-async def test_each_group_of_a_request_takes_room(world: GatewayFixture, kind: int) -> None:
+async def test_each_group_of_a_request_needs_capacity(world: GatewayFixture, kind: int) -> None:
     attacker, other = await world.client(), await world.client()
     events = [hold(world, f"g-{n}") for n in range(100)]
     api_key, version, fields, _ = about(100)[kind]

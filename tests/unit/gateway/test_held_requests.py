@@ -1,4 +1,4 @@
-"""How long members' requests are held: by an absent, a slow and an overloaded coordinator."""
+"""The time for which members' requests are held with an absent, a slow and an overloaded coordinator."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

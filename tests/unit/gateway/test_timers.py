@@ -107,7 +107,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 @in_still_time
-async def test_what_runs_is_what_was_set_and_neither_reached_nor_cancelled(
+async def test_running_timers_are_those_set_and_neither_reached_nor_cancelled(
     loop: StillLoop, steps: list[tuple[str, Deadline | float | None]]
 ) -> None:
     timers, client, is_stopped = Timers(LIMITS, loop), Client(), False

@@ -1,4 +1,4 @@
-"""A bound on what all clients have sent and is not answered. The greatest clients are held first."""
+"""The limit on unanswered bytes of all clients. The largest clients are held first."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -98,7 +98,7 @@ def held(world: GatewayFixture) -> float:
 
 
 @played(unanswered_bytes=1024 * KIB)
-async def test_who_sends_much_is_held_and_others_are_served(world: GatewayFixture) -> None:
+async def test_client_that_sends_much_is_held_and_others_are_served(world: GatewayFixture) -> None:
     others = [await world.client() for _ in range(3)]
     for _ in range(3):
         await begun(world, 400 * KIB)

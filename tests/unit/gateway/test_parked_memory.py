@@ -1,4 +1,4 @@
-"""What is kept of requests that the coordinator parks, and of those that it could not answer."""
+"""Memory of requests that the coordinator parks, and of those that it could not answer."""
 
 import asyncio
 from typing import Any
@@ -101,7 +101,7 @@ async def test_the_largest_parked_request_is_given_up_where_all_are_too_large(wo
 
 
 @played
-async def test_a_parked_request_leaves_with_its_connection(world: GatewayFixture) -> None:
+async def test_parked_request_is_removed_with_its_connection(world: GatewayFixture) -> None:
     client, _ = await parked(world, "g", 1_000)
     (counted,) = world.gateway.numbers()["parked_bytes"][()]
     assert counted > 1_000

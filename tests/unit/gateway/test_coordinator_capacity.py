@@ -45,7 +45,7 @@ async def test_more_requests_than_the_coordinator_may_have_wait_and_get_no_error
 
 
 @played(at_coordinator=1)
-async def test_a_request_that_may_be_parked_waits_for_no_room(world: GatewayFixture) -> None:
+async def test_request_that_may_be_parked_needs_no_capacity(world: GatewayFixture) -> None:
     hold(world, "g0")
     await beating(world, 1)
     client = await world.client()
@@ -55,7 +55,7 @@ async def test_a_request_that_may_be_parked_waits_for_no_room(world: GatewayFixt
 
 
 @played(bytes_at_coordinator=50)
-async def test_the_requests_at_the_coordinator_have_so_many_bytes(world: GatewayFixture) -> None:
+async def test_bytes_of_requests_at_the_coordinator_are_limited(world: GatewayFixture) -> None:
     held = [hold(world, f"g{number}") for number in range(5)]
     clients = await beating(world, 5)
     await nothing_more(world, 2)  # of 29 bytes each
