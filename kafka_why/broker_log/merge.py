@@ -26,7 +26,7 @@ _CLOCKS_DIFFER_MS = 60_000
 
 
 class Merged(NamedTuple):
-    """The entries of both, and what is to say of them: how much the log explains, and contradictions."""
+    """The entries of both, and notes: how much the log explains, and contradictions."""
 
     entries: list[HistoryEntry]
     notes: list[str]
@@ -61,7 +61,7 @@ class _Round:
 
 
 def merge(recorded: Sequence[HistoryEntry], logged: Sequence[HistoryEntry]) -> Merged:
-    """Return what both say of a group. Both are in their order; `recorded` has one entry at least."""
+    """Merge the entries of a group from its records, at least one, and from the log, each in its order."""
     return _Merge(logged).of(recorded)
 
 

@@ -25,7 +25,7 @@ from kafka_why.now import now_ms
 from kafka_why.topic_reader import ClientError, TopicsMissing, layout_on
 from kafka_why.why.broker_logs import alone, of_logs, with_records
 from kafka_why.why.deliveries.model import DeliveryReport, LoneDeliveries
-from kafka_why.why.deliveries.reading import read_since
+from kafka_why.why.deliveries.reading import read_deliveries
 from kafka_why.why.deliveries.text import alone_text, strangers
 from kafka_why.why.history import (
     History,
@@ -289,7 +289,7 @@ def _in_history(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: 
 def _in_topics(
     client_config: ClientConfig, layout: TopicLayout, group_id: str, since_ms: int | None, now_ms: int
 ) -> _Found:
-    deliveries = partial(read_since, client_config, layout, group_id, since_ms, now_ms)
+    deliveries = partial(read_deliveries, client_config, layout, group_id, since_ms, now_ms)
     try:
         history = read_history(client_config, layout, group_id, since_ms)
     except HistoryUnavailable:

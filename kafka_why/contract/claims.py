@@ -43,7 +43,7 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 
 class Claims:
-    """The claims of an owner topic as far as its records were applied."""
+    """The claims of an owner topic after the records that were applied."""
 
     def __init__(self) -> None:
         # Claims by key, each with the offset of its first record.

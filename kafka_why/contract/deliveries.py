@@ -65,7 +65,7 @@ _SUMMED = tuple(name for name in Counted.__struct_fields__ if name not in _NAMES
 
 
 class Suspect(Struct, kw_only=True, omit_defaults=True, gc=False):
-    """A record that may be poison, as far as this gateway knows. `released_by` are the first members that
+    """A record that may be poison, by what this gateway knows. `released_by` are the first members that
     released it, `releases` how often that was.
     """
 

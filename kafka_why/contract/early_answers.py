@@ -137,16 +137,12 @@ class EarlyAnswers:
         if not headers:
             return True
         try:
-            return self._counts(partition, headers)
+            first, early = marked(headers), as_of(headers)
         except ValueError:
             return False
-
-    def _counts(self, partition: Hashable, headers: Headers) -> bool:
-        first = marked(headers)
         if first is not None:
             self._first[partition] = max(first, self._first.get(partition, first))
             return False
-        early = as_of(headers)
         return early is None or partition not in self._first or early.replica >= self._first[partition]
 
 

@@ -128,7 +128,7 @@ class TopicLayout:
 
     @classmethod
     def observed(cls, prefix: str, partitions: int) -> "TopicLayout":
-        """Return the layout of an observer whose topics have so many partitions each."""
+        """Return the layout of an observer, whose topics have `partitions` partitions each."""
         return replace(cls.named(prefix, request_partitions=partitions), is_observed=True)
 
     @property

@@ -21,12 +21,12 @@ class SeenMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 
 
 class RebalanceSeen(Struct, frozen=True):
-    """A classic group was rebalancing when its broker was asked at `seen_ms`, in `state`.
+    """A classic group that was rebalancing, in `state`, when its broker was polled at `seen_ms`.
 
-    It was first seen so at `first_ms`, and was not so `within_ms` before. `run` names all that was seen
-    without a poll between at which it was not rebalancing. All that the group's partition of
-    `__consumer_offsets` had at `read_ms` was handled before this record was written; None if that is not
-    known. `is_over`: it is not rebalancing any more. `members` is None if there are too many.
+    It was first seen rebalancing at `first_ms`, and not yet `within_ms` before. `run` names the polls in a
+    row at which it was rebalancing. All records that the group's partition of `__consumer_offsets` had at
+    `read_ms` were handled before this record was written; None if that time is not known. `is_over`: it is
+    not rebalancing any more. `members` is None if there are too many.
     """
 
     run: str

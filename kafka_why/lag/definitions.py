@@ -79,7 +79,7 @@ WINDOW_MS = 600_000
 STEPS = 10
 """The parts of the window, of which each is known by its least and its greatest lag."""
 COMPARED_STEPS = 3
-"""So many steps at the beginning of the window are compared with so many at its end."""
+"""The steps at the beginning of the window that are compared with as many at its end."""
 BEHIND_MS = 60_000
 """A partition with less lag in time is not called behind, whatever its trend."""
 

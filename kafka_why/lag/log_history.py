@@ -11,7 +11,7 @@ MAX_SAMPLES = 64
 COARSENESS = 3
 """Samples of an age stand up to this part of it apart."""
 FORGET_MS = 300_000
-"""A partition without an end for so long is forgotten. One whose leader changes has none for seconds."""
+"""A partition whose end is unknown for this time is forgotten. A change of leader takes seconds."""
 
 
 class Seen(NamedTuple):
@@ -121,7 +121,7 @@ class Trend:
         self._lows, self._highs = array("q"), array("q")
 
     def add(self, records: int, at_ms: int) -> None:
-        """Take the lag at a time. A step without any, when no broker answered, begins the window anew."""
+        """Take the lag at a time. A step without any, when no broker answered, starts a new window."""
         step = at_ms // STEP_MS
         if self._lows and step == self._step:
             self._lows[-1] = min(self._lows[-1], records)

@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 class RateLimit:
-    """At most so many requests in any minute. Times are seconds of a clock that does not go back."""
+    """A limit of `per_minute` requests in any minute. Times are seconds of a clock that does not go back."""
 
     def __init__(self, per_minute: int) -> None:
         self._sent_s: deque[float] = deque(maxlen=per_minute)
@@ -61,7 +61,7 @@ class BackOff:
         return max(pause_s, min(retry_after_s or 0.0, LONGEST_RETRY_AFTER_S))
 
     def worked(self) -> None:
-        """Begin anew with the shortest pause, because a request did not fail."""
+        """Reset the pause, because a request did not fail."""
         self._next_s = FIRST_PAUSE_S
 
 
@@ -98,7 +98,9 @@ class Courier:
         self._is_kept = True
 
     def turn(self) -> float | None:
-        """Send once at most. Return the seconds until the next turn, None if there is nothing to send."""
+        """Send at most one request. Return the seconds until the next turn, None if there is nothing
+        to send.
+        """
         now_s = self._now_s()
         messages = self._outbox.head(self._at_once)
         if not messages:

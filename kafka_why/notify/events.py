@@ -6,8 +6,6 @@ import structlog
 from kafka import KafkaAdminClient, TopicPartition
 
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.codec import UNREADABLE
-from kafka_why.contract.history_reader import decode_entry
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.notify.messages import Filter, Link, rebalance_message
@@ -19,6 +17,7 @@ from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.stored_groups import GroupNews
 from kafka_why.stored_log import StoredLog
 from kafka_why.topic_reader import FollowerThread, Record, TopicReader
+from kafka_why.why.history import entry_in
 
 _BROKER_TIMEOUT_MS = 5_000
 _POLL_MS = 500
@@ -136,16 +135,17 @@ class EventsFollower(FollowerThread):
         for record in records:
             position = self._positions[record.partition]
             is_told = record.offset < position.offset
-            self._ended.add(_entry(record), is_told=is_told)
+            for entry in entry_in(record.value or b"", (record.key or b"").decode(errors="replace")):
+                self._ended.add(entry, is_told=is_told)
             if not is_told:
                 self._positions[record.partition] = Position(record.offset + 1, record.timestamp)
         return self._ended.put(self._positions)
 
 
 class OffsetsEvents(OffsetsFollower):
-    """Follows `__consumer_offsets` for a fleet, and hands over the entries that its records make.
+    """Follows `__consumer_offsets` for a fleet, and passes on the entries that follow from its records.
 
-    What is older than the fleet's window is not told: a warning says so.
+    Entries that are older than the fleet's window are not sent: a warning says so.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class OffsetsEvents(OffsetsFollower):
 
 
 class PolledEvents(PollingFollower):
-    """Polls groups for a fleet, and hands over the entries that polls make, which have no positions."""
+    """Polls groups for a fleet, and passes on the entries that follow from polls, which have no positions."""
 
     def __init__(self, client_config: ClientConfig, fleet: Fleet, ended: EndedRebalances) -> None:
         super().__init__(client_config, fleet, "notify")
@@ -217,12 +217,3 @@ def within(partition: TopicPartition, kept: Position, begin: int, end: int) -> P
         )
         return Position(begin, kept.at_ms)
     return kept
-
-
-def _entry(record: Record) -> object:
-    """Return the entry in a record, None if it cannot be read."""
-    try:
-        return decode_entry(record.value or b"")
-    except UNREADABLE as error:
-        log.warning("a history entry cannot be read", offset=record.offset, error=str(error))
-        return None

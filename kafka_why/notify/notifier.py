@@ -25,7 +25,7 @@ from kafka_why.service_state import StateReader
 from kafka_why.topic_reader import BrokersOwn, FollowerThread
 
 SETTLED_MS = max(STUCK_MS, WINDOW_MS) + 60_000
-"""So long after its start this process may not see yet what the one before it saw: see `Episodes`."""
+"""The time after its start in which this process may miss what the one before it saw: see `Episodes`."""
 _READER = "notify"
 
 

@@ -75,12 +75,12 @@ class Outbox:
             self._changed.wait_for(lambda: self._is_closed or bool(self._names), timeout_s)
 
     def head(self, number: int) -> list[Message]:
-        """Return up to so many messages, the first ones. They stay."""
+        """Return the first messages, at most `number`. They stay."""
         with self._changed:
             return list(islice((one for one in self._waiting if isinstance(one, Message)), number))
 
     def take(self, number: int) -> Taken:
-        """Take off so many messages, and the positions behind them."""
+        """Take off `number` messages, and the positions behind them."""
         with self._changed:
             positions: Positions | None = None
             beyond: list[Message] = []

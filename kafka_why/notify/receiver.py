@@ -24,7 +24,7 @@ from kafka_why.escaping import visible
 from kafka_why.numbers import is_whole_number
 
 TIMEOUT_S = 10.0
-"""So long a request may take, from the connect to the answer."""
+"""The longest time of a request, from the connect to the answer."""
 MAX_ANSWER_BYTES = 1_000
 MAX_SHOWN_CHARS = 200
 MAX_SECRET_BYTES = 64 * 1024

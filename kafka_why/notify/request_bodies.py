@@ -21,7 +21,7 @@ from kafka_why.page.words import iso
 
 VERSION = 1
 FIRES_MS = 300_000
-"""So long an alert that reports a rebalance fires, and one that nobody refreshes."""
+"""The time for which an alert fires that reports a rebalance, or that nobody refreshes."""
 REFRESH_MS = 60_000
 """Alertmanager ends an alert that is not sent again. Prometheus sends each one again after a minute."""
 _SLACK_LABELS = ("why", "it said", "took", "awaited", "silent", "removed", "moved")

@@ -1,1 +1,1 @@
-"""Groups of the cluster's own coordinator, as far as its records in `__consumer_offsets` show them."""
+"""Groups of the cluster's own coordinator, as its records in `__consumer_offsets` show them."""

@@ -36,7 +36,7 @@ def observe_generation(seen: Observation, now: ClassicGeneration) -> None:
 
 
 def find_again(seen: Observation, now: ClassicGeneration) -> None:
-    """Begin anew with another group of this name: the records that ended the one before are missing."""
+    """Start again with another group of this name: the records that ended the one before are missing."""
     seen.lose()
     seen.group.classic, seen.group.sightings = None, []
     _find(seen, now)
@@ -118,7 +118,7 @@ def _change(seen: Observation, now: ClassicGeneration) -> Change:
 
 
 def _skipped(before: int, now: int) -> str:
-    """Return what is to say of the generations between these two."""
+    """Return the part of a sentence about the generations between these two."""
     skipped = range(before + 1, now)
     if not skipped:
         return ""

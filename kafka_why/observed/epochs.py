@@ -37,7 +37,7 @@ from kafka_why.observed.records import (
 
 
 def _changed_by_consumer(was: MemberSubscription, now: MemberSubscription) -> str:
-    """Return what a member changed, "" if nothing that makes an epoch."""
+    """Return what a member changed, "" if no change makes an epoch."""
     is_other = (was.topic_names, was.topic_regex) != (now.topic_names, now.topic_regex)
     return "what it subscribes to" if is_other else ""
 

@@ -19,7 +19,7 @@ _UNKNOWN = "<UNKNOWN>"
 
 
 def changed(was: MemberSubscription, now: MemberSubscription) -> str:
-    """Return what a member changed, "" if nothing that makes an epoch."""
+    """Return what a member changed, "" if no change makes an epoch."""
     return "what it subscribes to" if set(was.topic_names) != set(now.topic_names) else ""
 
 

@@ -107,7 +107,9 @@ def claim(
 
 
 def _is_of_a_later_one(seen: Observation, found: Sighting, formed: Sequence[ClassicMember]) -> bool:
-    """Return True if a member of this generation and of the one before was gone. No member id comes again."""
+    """Return True if the sighting lacks a member of both generations. It was seen in a later rebalance then,
+    because no member id comes again.
+    """
     assert seen.group.classic is not None
     stayed = {m.member_id for m in seen.group.classic.members} & {m.member_id for m in formed}
     return found.members is not None and not stayed <= {m.member_id for m in found.members}

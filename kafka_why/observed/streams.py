@@ -88,7 +88,7 @@ def reasons(topology: Topology, record: GroupEpoch) -> list[tuple[str, str]]:
 
 
 def read_by(topology: Topology, tasks: Partitions) -> list[TopicPartition]:
-    """Return the partitions that active tasks read, as far as they exist."""
+    """Return the partitions that active tasks read, of topics that exist."""
     return [
         TopicPartition(topic, number)
         for subtopology, topics in topology.sources.items()

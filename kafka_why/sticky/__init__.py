@@ -1,1 +1,1 @@
-"""Kafka's sticky assignors: members keep what they own, as far as balance allows (KIP-54, KIP-429)."""
+"""Kafka's sticky assignors: members keep what they own, unless balance forbids it (KIP-54, KIP-429)."""

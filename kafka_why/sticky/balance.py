@@ -1,4 +1,4 @@
-"""Levels the loads of members with different topics as far as any chain of moves can."""
+"""Levels the loads of members with different topics until no chain of moves improves them."""
 
 from collections import deque
 

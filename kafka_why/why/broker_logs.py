@@ -72,7 +72,7 @@ class BrokerLogs:
     groups: dict[str, LoggedGroup] = field(default_factory=dict)
 
     def notes(self, files: Sequence[str], zone: tzinfo | None) -> list[str]:
-        """Return what is to say of these files as evidence."""
+        """Return notes that say what these files are worth as evidence."""
         of = "" if not self.brokers else f" of broker {', '.join(map(str, sorted(self.brokers)))}"
         found = [f"read from {', '.join(map(_name, files))}: {self.lines:,} lines{of}"]
         if self.skipped:

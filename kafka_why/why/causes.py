@@ -36,7 +36,7 @@ LOST = Cause(kind=CauseKind.UNKNOWN, reason="the entries with the cause are not 
 
 
 def kind_of(type_: EntryType, rule: str) -> CauseKind | None:
-    """Return the kind of cause that such an entry names, None if it names none."""
+    """Return the kind of cause that an entry of this type and row names, None if it names none."""
     kind = _BY_TYPE.get(type_)
     return None if kind is None else BY_RULE.get(rule, kind)
 
@@ -136,7 +136,7 @@ def _ready(event: HistoryEntry) -> str:
 
 
 def kind_of_member(type_: EntryType, rule: str) -> CauseKind:
-    """Return the kind of cause that such an entry about a member names."""
+    """Return the kind of cause that an entry of this type and row about a member names."""
     return _REMOVED_BY_RULE.get(rule, _OF_EPOCHS.get(type_, CauseKind.UNKNOWN))
 
 

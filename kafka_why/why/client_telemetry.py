@@ -18,9 +18,9 @@ from kafka_why.why.model import About, CauseKind, ClientSaid, Rebalance
 from kafka_why.why.wording import Lines, Names, duration_text
 
 SLOWEST = 3
-"""So many members that were waited for are asked about, the slowest."""
+"""The number of awaited members, the slowest, about which a report says something."""
 LEAST_WAIT_MS = 1_000
-"""A member that joined earlier was not waited for to speak of."""
+"""A member that joined within this time does not count as awaited."""
 
 # Of these causes the members are gone, and those of all others are there.
 _GONE = (

@@ -1,4 +1,4 @@
-"""A group's history as it goes on: each entry, and each rebalance with its explanation when it is over."""
+"""Follows a group: shows each new entry, and each rebalance with its explanation when it is over."""
 
 import threading
 from collections.abc import Callable, Sequence

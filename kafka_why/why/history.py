@@ -46,7 +46,7 @@ class History:
     `unread` are the names, (incarnation, seq), of entries that were not read because nothing depends on them.
     `from_start`: the entries begin with the first retained entry. `records_read` counts
     all records that were read to find the entries, including other groups' records. `telemetry` is what the
-    members' clients said as of the call. `notes` say what there is to say of the source. `unnamed` is the
+    members' clients said as of the call. `notes` are about the source. `unnamed` is the
     number of members that no line names if brokers' logs are the only source, else None.
     """
 

@@ -1,4 +1,4 @@
-"""The sources from which a group's history goes on while it is followed."""
+"""The sources of new entries of a group that is followed."""
 
 import time
 from collections.abc import Callable
@@ -100,7 +100,7 @@ class LiveOffsetsTopic:
 
 
 class BrokersClock:
-    """The difference of this machine's clock and the brokers', as far as their records tell.
+    """The difference of this machine's clock and the brokers', by the times of their records.
 
     A record that a read finds was appended after the read before. `ahead_ms` is 0 unless that cannot be.
     """
@@ -196,8 +196,9 @@ def read_at_once(
     follows: bool,
     tell: Callable[[str], None],
 ) -> tuple[History, LiveSource | None]:
-    """Return the history of a group, and where it goes on if it is followed. With `polls` True it is polled,
-    with None only if `__consumer_offsets` is not readable. `tell` reports what takes time.
+    """Return the history of a group, and the source of its new entries if it is followed. The group is polled
+    if `polls` is True, with None only if `__consumer_offsets` is not readable. `tell` reports what takes
+    time.
 
     Raises HistoryUnavailable, which names the right that is missing, and KafkaError.
     """

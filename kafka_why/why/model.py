@@ -161,8 +161,8 @@ class Progress(Struct, frozen=True, kw_only=True):
 
 
 class ConnectWork(Struct, frozen=True, kw_only=True):
-    """The work of a worker of Kafka Connect: connectors, and tasks by connector. `is_incremental`: that
-    is new, and what it had before it keeps, except for what is revoked. `delay_ms` is how long the work of a
+    """The work of a worker of Kafka Connect: connectors, and tasks by connector. `is_incremental`: these are
+    additions, and the worker keeps the rest, except for what is revoked. `delay_ms` is how long the work of a
     worker that left waits for its return, 0 for none. `error` is that of Connect's protocol, 0 for none.
     """
 
@@ -319,5 +319,5 @@ class Rebalance(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def goes_by_epochs(self) -> bool:
-        """Return True if it is a consumer, share or streams group, as far as the rebalance shows."""
+        """Return True if it is a consumer, share or streams group, by what the rebalance shows."""
         return bool(self.epochs or self.progress)

@@ -206,7 +206,7 @@ def needless_of_unequal(
     now: Mapping[TopicPartition, MemberId],
     subscriptions: Subscriptions,
 ) -> int:
-    """Return the same number if the current members subscribe to different topics."""
+    """Return the number of needless moves if the current members subscribe to different topics."""
     counts: dict[str, int] = {}
     for topic, number in [*last, *now]:
         counts[topic] = max(counts.get(topic, 0), number + 1)

@@ -32,7 +32,7 @@ from kafka_why.why.wording import Clock
 SLICE_RECORDS = 200_000
 """The newest records that are read first. If they do not have enough, four times as many are read."""
 GENERATIONS = 11
-"""The last ten rebalances of a classic group need so many generations: each has the whole group."""
+"""The generations that show the last ten rebalances of a classic group. Each has the whole group."""
 _GROWTH = 4
 
 
@@ -185,8 +185,8 @@ class GroupRecords:
 
     @property
     def history(self) -> History:
-        """The entries as a history, which says from when on nothing is missing. Of a group that was there
-        before, that is from its first entry: what led to it needs older records.
+        """The entries as a history with a note that says since when no record is missing. Of a group that
+        existed before, that is since its first entry, because the cause of that entry is in older records.
         """
         number, walk = self.walk.next_offset - self.walk.first, self.walk
         name, is_all = f"{KAFKAS_OFFSETS_TOPIC}-{self.partition}", walk.first == self._begin

@@ -69,7 +69,8 @@ class Reconciling:
             case EntryType.MEMBER_RECONCILED if member_id is not None:
                 self._reconcile(member_id, event)
             case EntryType.SHARE_PARTITIONS_INITIALIZED:
-                self._free_since.update(dict.fromkeys(flat(event.partitions) - self._used(), event.at_ms))
+                free = flat(event.partitions).difference(*self.assigned.values())
+                self._free_since.update(dict.fromkeys(free, event.at_ms))
             case EntryType.STABLE if event.members is not None:
                 self.is_complete = self.assigned.keys() >= set(event.members)
             case EntryType.EMPTY:
@@ -77,9 +78,6 @@ class Reconciling:
             case EntryType.GROUP_CONVERTED if event.targets is not None:
                 self.assigned = {m: flat(partitions) for m, partitions in event.targets.items()}
                 self.is_complete = True
-
-    def _used(self) -> Partitions:
-        return _NOTHING.union(*self.assigned.values())
 
     def _replace(self, old: MemberId, new: MemberId) -> None:
         for held in (self.assigned, self._revoking):

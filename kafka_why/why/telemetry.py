@@ -20,7 +20,7 @@ from kafka_why.why.segments import JOINS, REMOVALS
 LOOKBACK_MS = 3_600_000
 """The longest interval of pushes: so much earlier a member can have said what it said last."""
 MAX_MEMBERS = 20
-"""The joins of so many members that said something and were removed are read, the last ones."""
+"""The number of removed members whose joins are read: the last ones whose clients said something."""
 
 
 def read_telemetry(

@@ -114,7 +114,7 @@ _GAPS = {
 
 
 def details(r: Rebalance, now_ms: int, names: Names) -> Lines:
-    """Yield what there is to say of a rebalance, each line with its label."""
+    """Yield the lines about a rebalance, each with its label."""
     yield from _cause(r, names)
     yield from client_lines(r, names, About.CAUSE)
     if r.converted is not None and r.cause.kind is not CauseKind.CONVERTED:

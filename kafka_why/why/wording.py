@@ -104,7 +104,7 @@ def member_listing(label: str, texts: Sequence[tuple[str, str]]) -> Lines:
 
 
 def shortened(words: Sequence[str], most: int = MAX_LISTED) -> str:
-    """Return a list of at most so many words, and how many more there are."""
+    """Return the first words as a list, and how many more there are."""
     more = f", {len(words) - most} more" if len(words) > most else ""
     return ", ".join(words[:most]) + more
 

@@ -2,9 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 
-from kafka_why.contract.protocols import connect_protocol, streams_protocol
+from kafka_why.contract.protocols import connect_protocol
 from kafka_why.contract.protocols.connect_protocol import CONFIG_MISMATCH, ConnectAssignment
-from kafka_why.contract.protocols.streams_protocol import AT_ONCE, NEVER, AssignmentInfo, AssignorError
+from kafka_why.contract.protocols.streams_protocol import (
+    AT_ONCE,
+    NEVER,
+    PROTOCOL_NAME,
+    AssignmentInfo,
+    AssignorError,
+    decode_assignment_info,
+)
 from kafka_why.contract.protocols.subscriptions import MemberId, decode_assignment
 from kafka_why.contract.protocols.wire import ProtocolError
 from kafka_why.why.model import ConnectWork, Rebalance, StreamsTasks
@@ -33,10 +40,14 @@ def streams_tasks(
     assignments: Mapping[MemberId, bytes] | None, protocol_name: str | None
 ) -> dict[MemberId, StreamsTasks]:
     """Return the tasks of the threads of Kafka Streams; {} as for `connect_work`."""
-    if assignments is None or protocol_name != streams_protocol.PROTOCOL_NAME:
+    if assignments is None or protocol_name != PROTOCOL_NAME:
         return {}
     try:
-        return {member_id: _streams(_user_data(data)) for member_id, data in assignments.items() if data}
+        return {
+            member_id: _streams(decode_assignment_info(decode_assignment(data).user_data or b""))
+            for member_id, data in assignments.items()
+            if data
+        }
     except ProtocolError:
         return {}
 
@@ -51,11 +62,6 @@ def _connect(found: ConnectAssignment) -> ConnectWork:
         delay_ms=max(found.delay_ms, 0),
         error=found.error,
     )
-
-
-def _user_data(data: bytes) -> AssignmentInfo:
-    """Raises ProtocolError."""
-    return streams_protocol.decode_assignment_info(decode_assignment(data).user_data or b"")
 
 
 def _streams(info: AssignmentInfo) -> StreamsTasks:

@@ -245,7 +245,7 @@ class ConsumerGroupDescribeResponse(
 class ShareGroupHeartbeatResponse(
     MemberHeartbeatResponse, frozen=True, kw_only=True, tag="ShareGroupHeartbeat"
 ):
-    """The member may fetch from its assignment, as others may."""
+    """The answer to a heartbeat. The member may fetch from its assignment, which other members may share."""
 
 
 class ShareGroupMemberDescription(Struct, frozen=True):

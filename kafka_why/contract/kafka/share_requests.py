@@ -87,7 +87,7 @@ class AlterShareGroupOffsets(Request[AlterShareGroupOffsetsResponse], frozen=Tru
 
 
 class DeleteShareGroupOffsets(Request[DeleteShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True):
-    """Forget where a group without members stands in these topics. The answer waits for the share
+    """Forget the positions of a group without members in these topics. The answer waits for the share
     coordinator. `images` are as in AlterShareGroupOffsets.
     """
 

@@ -50,8 +50,8 @@ def last_commit(ago_ms: int | None) -> str:
 
 
 def last_commit_in(reason: str, earlier_ms: int = 0) -> str:
-    """Return the part of a reason that `last_commit` wrote, "" if there is none. It is as of
-    `earlier_ms` before the time of the reason.
+    """Return the sentence of `last_commit` in a reason, "" if there is none. The reason is about a time
+    `earlier_ms` after the time from which the result counts.
     """
     found = _LAST_COMMIT.search(reason)
     if found is not None:

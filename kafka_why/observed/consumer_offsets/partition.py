@@ -19,7 +19,7 @@ _JUMP = 2_862_933_555_777_941_757
 
 
 def partition_of_offsets(group_id: str, partitions: int) -> int:
-    """Return the partition of a topic with so many partitions. Java's String.hashCode decides."""
+    """Return a group's partition of a topic with `partitions` partitions. Java's String.hashCode decides."""
     units = memoryview(group_id.encode("utf-16-le", "surrogatepass")).cast("H")
     code = 0
     for unit in units:
@@ -29,7 +29,9 @@ def partition_of_offsets(group_id: str, partitions: int) -> int:
 
 
 def redpandas_partition(group_id: str, partitions: int) -> int:
-    """Return Redpanda's partition of a topic with so many partitions: a jump consistent hash of the XXH64."""
+    """Return Redpanda's partition of a topic with `partitions` partitions: a jump consistent hash of the
+    XXH64.
+    """
     key, found, following = xxh64(group_id.encode()), -1, 0
     while following < partitions:
         found = following

@@ -11,23 +11,16 @@ from kafka_why.why.deliveries.model import DeliveryReport
 from kafka_why.why.deliveries.report import Sums
 
 RECORDS_MAX = 100_000
-"""So many records are read at most, the last ones, of all groups in the group's partition of the topic."""
+"""The most records that are read: the last ones of the group's partition, of all its groups."""
 DEFAULT_MS = 24 * 3_600_000
 """What is read if nobody says since when."""
 
 
-def read_since(
-    client_config: ClientConfig, layout: TopicLayout, group_id: str, since_ms: int | None, now_ms: int
-) -> DeliveryReport | None:
-    """Return what was written since a time, or in the last day. Raises KafkaError."""
-    from_ms = now_ms - DEFAULT_MS if since_ms is None else since_ms
-    return read_deliveries(client_config, layout, group_id, from_ms, now_ms)
-
-
 def read_deliveries(
-    client_config: ClientConfig, layout: TopicLayout, group_id: str, from_ms: int, to_ms: int
+    client_config: ClientConfig, layout: TopicLayout, group_id: str, since_ms: int | None, to_ms: int
 ) -> DeliveryReport | None:
-    """Return what was written between two times, None if nothing was. Raises KafkaError."""
+    """Return what was written between two times, or in the last day, None for nothing. Raises KafkaError."""
+    from_ms = to_ms - DEFAULT_MS if since_ms is None else since_ms
     partition = TopicPartition(layout.telemetry_topic, partition_of(group_id, layout.request_partitions))
     sums = Sums(group_id, from_ms, to_ms)
     with TopicReader(client_config) as reader:

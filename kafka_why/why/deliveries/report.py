@@ -9,7 +9,7 @@ from kafka_why.why.deliveries.model import DeliveryReport, Interval, MemberSum, 
 ROWS_MAX, SUSPECTS_MAX, MEMBERS_MAX = 1_000, 1_000, 1_000
 INTERVALS = 24
 MANY = 20
-"""So many failed deliveries are more than some bad records make."""
+"""The least number of failed deliveries that a few bad records do not explain."""
 _MOST, _FEW = 0.5, 0.1
 
 Key = tuple[str, int, int]

@@ -11,7 +11,7 @@ MAX_ROWS, MAX_SUSPECTS = 20, 20
 _SLOW = 0.8
 """A member is slow if its longest time from delivery to acknowledgement is such a share of the lock's."""
 _RENEWS = 1
-"""A member renews often if it renews each record so many times."""
+"""The renewals of each record from which on a member renews often."""
 _HEADS = ("partition", "member", "delivered", "again", "accepted", "released", "rejected", "expired", "late")
 
 
