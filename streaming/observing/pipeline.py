@@ -36,7 +36,7 @@ from streaming.query.pipeline import StatefulFunction, as_records, cluster_optio
 
 
 _DAY_MS = 24 * 60 * 60 * 1_000
-# What each table has as columns of its own, so that SQL need not read JSON. `value` is the record itself.
+# The columns of each table besides `value`, which is the record itself, so that SQL need not read JSON.
 _EVENT = """group_id string, incarnation string, seq long, at_ms long, type string, from_state string,
     to_state string, generation int, reason string, rule string, group_type string, member_id string,
     client_id string, client_host string"""

@@ -29,8 +29,8 @@ DEFAULT_BATCH_INTERVAL_MS = 1_000
 FOLDER_BATCH_INTERVAL_MS = 60_000
 DEFAULT_POLL_INTERVAL_MS = 1_000
 POLL_INTERVAL_MAX_MS = 5_000
-# Of each partition of `__consumer_offsets`, of which a cluster has 50. Each shard that has records costs a
-# batch 1.4 ms, and the groups of a shard are read and written together.
+# The shards of each partition of `__consumer_offsets`, which has 50 partitions. Each shard with records costs
+# a batch 1.4 ms, and the groups of a shard are read and written together.
 DEFAULT_SHARDS = 4
 # A backlog is read by two tasks side by side. Each costs a batch two passes of a Python worker.
 DEFAULT_STATE_PARTITIONS = 2
@@ -65,7 +65,7 @@ class ObserverOptions:
 
 # How often a cluster is asked for `__consumer_offsets` that has none: no group has committed or joined yet.
 _RETRY_S = 1.0
-# A query that has failed and is started again counts as running after so long, or at its first batch.
+# A query that is restarted after a failure counts as running after this time, or at its first batch.
 _PROOF_S = 10.0
 _ANEW = "the observer then reads the topic from its beginning, and the histories of all groups begin anew"
 

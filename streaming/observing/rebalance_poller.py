@@ -41,7 +41,7 @@ GROUPS_MAX = 2_000
 """The largest number of groups that are followed at a time."""
 # The query has read these ends of a partition sooner or later, and the first of them is enough.
 _ENDS_MAX = 64
-# A run that is over is forgotten if the query has not read up to its end after so long.
+# A rebalance that is over is forgotten after this time, even if the query has not read up to its end.
 _FORGET_S = 600.0
 
 
@@ -196,7 +196,7 @@ _DESCRIBED_AT_ONCE = 100
 _BROKER_TIMEOUT_MS = 5_000
 _DELIVERY_TIMEOUT_MS = 2_000
 _RETRY_S = 1.0
-# A poll that takes long is followed by a pause of at least so long a part of it.
+# The pause after a poll is at least this part of the time that the poll took.
 _PAUSE_PART = 1.0
 
 log = structlog.get_logger()

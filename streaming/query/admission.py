@@ -24,11 +24,11 @@ from kafka_why.numbers import parse_whole_number
 from kafka_why.partitioner import partition_of
 from streaming.query.log_order import LogRow
 
-# Shards: groups that share one keyed state, because each state that a batch touches has a cost of its own.
+# Shards: groups that share one keyed state, because each state that a batch touches has a cost.
 #
 # `partition = murmur2(group id) mod P`, `shard = (partition, crc32(group id) mod k)`. k is a power of two,
 # so the slot of a pack (`kafka_why.contract.pack`) decides the shard of all its requests if k is at most
-# PACK_SLOTS. With a k of MAX_SHARDS practically every group has a keyed state of its own. The checkpoint
+# PACK_SLOTS. With a k of MAX_SHARDS practically every group has its own keyed state. The checkpoint
 # pins P and k.
 
 
@@ -50,7 +50,9 @@ def parse_shards(text: str) -> int:
 
 
 def shard_of(group_id: str, partition: int, shards: int) -> int:
-    """Return the number of a group's shard, over all partitions of requests. `shards` is k."""
+    """Return the number of a group's shard, counted over all partitions of requests. `shards` is the number
+    of shards of a partition.
+    """
     return partition * shards + crc32(group_id.encode()) % shards
 
 
@@ -82,8 +84,8 @@ class Admission:
     skip: frozenset[str]
 
     def messages(self, row: LogRow) -> Iterator[LogMessage]:
-        """Yield the messages of a record, in their order. A record to skip and a pack that is too large are
-        one.
+        """Yield the messages of a record in their order. A record to skip, and a pack that is too large, are
+        one message each.
         """
         record = request_id(self.layout.requests_topic, row.partition, row.offset)
         if not is_pack(row.value) or record in self.skip or len(row.value) > self.layout.request_max_bytes:

@@ -34,7 +34,7 @@ REQUIRED = ("confluent-kafka", "kafka-python", "msgspec", "numpy", "pandas", "py
 ZIP_NAME = "group-coordinator.zip"
 MARK_NAME = ".shared"
 CHECK_TIMEOUT_S = 60.0
-# A task of the check takes so long that one executor cannot run all of them.
+# Each task of the check takes this long, so that one executor cannot run all of them.
 _TASK_S = 0.2
 _PYTHON = "Python"
 _MISSING = "none"
@@ -113,7 +113,7 @@ def send_code(context: Any, folder: Path) -> None:
     """Let executors of this SparkContext fetch the code. `folder` keeps the file as long as the context."""
     before = list(sys.path)
     context.addPyFile(str(write_zip(folder)))
-    sys.path[:] = before  # the driver goes on with its own
+    sys.path[:] = before  # the driver keeps its own
 
 
 def with_mark(demand: Demand, checkpoint: str, content: str) -> Demand:

@@ -202,7 +202,7 @@ def _deferred_signals() -> Iterator[None]:
 # The watchdog: it ends a JVM that hangs, so that another one can be started.
 #
 # A JVM that does not answer for `UNANSWERED_S` is killed, also while Spark starts in it. The service then
-# goes on as after any end of its JVM (`streaming.service.query.spark_keeper`).
+# continues as after any end of its JVM (`streaming.service.query.spark_keeper`).
 
 
 UNANSWERED_S = 10

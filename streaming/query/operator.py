@@ -72,19 +72,23 @@ class Operator:
         yield from call.finish(state.getCurrentWatermarkMs())
 
     def configs(self, batch_id: int | None) -> Configs:
-        """Return the configurations that the batch knows, by time; with None all."""
+        """Return the configurations that the batch knows, in the order of their times, or all configurations
+        if `batch_id` is None.
+        """
         first, *later = self._known_epochs(batch_id)
         return Configs(first.config, [ConfigChange(epoch.after_ms, epoch.config) for epoch in later])
 
     def skip(self, batch_id: int | None) -> frozenset[str]:
-        """Return the ids of the records that the batch skips, with None those of the last epoch."""
+        """Return the ids of the records that the batch skips, or those of the last epoch if `batch_id` is
+        None.
+        """
         return self._known_epochs(batch_id)[-1].skip
 
     def _known_epochs(self, batch_id: int | None) -> list[ConfigEpoch]:
         return [epoch for epoch in self.epochs if batch_id is None or epoch.from_batch <= batch_id]
 
     def known_outages(self, batch_id: int | None) -> list[Outage]:
-        """Return the outages that precede the batch, with None all outages."""
+        """Return the outages that precede the batch, or all outages if `batch_id` is None."""
         return [known.outage for known in self.outages if batch_id is None or known.from_batch <= batch_id]
 
 

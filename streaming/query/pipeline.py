@@ -131,7 +131,7 @@ def _key() -> Column:
 
 
 def log_row() -> Column:
-    """Return all fields that the operator needs of a record, in one column, because each column costs per
+    """Return all fields that the operator needs of a record in one column, because each column costs time per
     shard.
     """
     header = F.concat_ws(

@@ -35,7 +35,7 @@ _MASTER = (
     r"|spark://[^\s,:]+:\d+(,[^\s,:]+:\d+)*|k8s://\S+|yarn"
 )
 
-# Settings that have an option of their own, with that option.
+# Settings for which there is an option, with that option.
 WITH_AN_OPTION: Mapping[str, str] = {
     "spark.driver.host": "--driver-host",
     "spark.master": "--master",
@@ -151,8 +151,8 @@ def cluster_settings(master: str, driver_host: str | None) -> dict[str, str]:
         # A task runs again on any executor. `spark.excludeOnFailure` stays off: a batch that fails for a
         # reason of its own would fail on each executor, and for an hour Spark would use none of them.
         "spark.task.maxFailures": str(CLUSTER_TASK_FAILURES),
-        # An executor whose machine is cut off keeps a batch waiting for so long (Spark: 120 s, looked at each
-        # 60 s).
+        # A batch waits this long for an executor whose machine is cut off. Spark's defaults are 120 s, and a
+        # check each 60 s.
         "spark.network.timeout": "30s",
         "spark.network.timeoutInterval": "5s",
         "spark.executor.heartbeatInterval": "5s",

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-# Of the query's answers that came first, so many are kept for a replica that is slow.
+# The bounds on answers of the query that are kept because the replica has not given its own yet.
 KEPT_OF_QUERY = 20_000
 KEPT_OF_QUERY_BYTES = 32 * 1024 * 1024
-# An early answer is overdue if the query has not given it so long after the batch whose turn it was.
+# An early answer is overdue if the query has not given it this long after the batch that read its request.
 OVERDUE_AFTER_S = 5.0
 
 # JSON escapes quotes within strings, so these bytes are the names of fields. Every response has both, in this
@@ -74,7 +74,7 @@ class Audit:
         return self._bytes
 
     def early(self, answers: Mapping[str, bytes], place: LogPosition) -> AnswerDifference | None:
-        """Take early answers by the ids of their requests. Returns a difference if the query was first."""
+        """Add early answers by the ids of their requests. Return a difference if the query answered first."""
         difference = None
         with self._lock:
             for request, value in answers.items():
@@ -90,7 +90,7 @@ class Audit:
         return difference
 
     def query(self, answers: Iterable[bytes]) -> AnswerDifference | None:
-        """Take answers of the query. Returns a difference if there is one."""
+        """Add answers of the query. Return a difference if there is one."""
         difference = None
         with self._lock:
             for value in answers:
@@ -135,7 +135,7 @@ class Audit:
 
 
 def request_of(answer: bytes) -> str | None:
-    """Return the id of the request that this response answers, None if it answers none."""
+    """Return the id of the request that this response answers, or None if it answers none."""
     correlation_id = answer.find(_CORRELATION_ID)
     begin = answer.find(_REQUEST, correlation_id) + len(_REQUEST)
     if correlation_id < 0 or begin < len(_REQUEST):

@@ -66,7 +66,7 @@ class Lead(NamedTuple):
 
 # A replica that is further behind answers nothing until it has come to the end: the query is as fast.
 LAG_MAX_MS = 5_000
-# Clock records come all the time. While none of its own coordinator comes, a replica answers nothing.
+# A replica stops answering after this time without a clock record of its own coordinator.
 UNOWNED_AFTER_S = 1.5
 _RECORDS_MAX = 500
 _ANSWERS_MAX_BYTES = 1024 * 1024

@@ -53,8 +53,8 @@ class ReplicaGroups:
         return group
 
     def due(self, until_ms: int) -> Iterator[DecodedGroup]:
-        """Yield the groups that may have a deadline until this time. Each has to be used before the next is
-        taken, because that one may put it to rest.
+        """Yield the groups that may have a deadline until this time. The caller has to finish with a group
+        before it takes the next, because that may encode the group.
         """
         found = []
         while self._due and self._due[0][0] <= until_ms:
@@ -68,7 +68,7 @@ class ReplicaGroups:
             yield self.decoded(group_id)
 
     def touched(self, group: DecodedGroup) -> None:
-        """Note the deadlines that the group has now."""
+        """Note the present deadlines of the group."""
         at_ms, group_id = group.timeline.due_ms, group.timeline.group_id
         if at_ms is None:
             return

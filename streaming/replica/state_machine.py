@@ -29,10 +29,10 @@ from streaming.replica.answers import Answers
 from streaming.replica.groups import DECODED_MAX, ReplicaGroups
 from streaming.replica.terms import NO_OWNER, ReplicaSeed, Terms
 
-# The groups of a partition that may stand otherwise on the groups topic than they are.
+# The groups of a partition whose published view may be stale.
 #
 # The query writes a group's view with its batch. A replica that answers earlier knows which groups have
-# changed since the last batch that is committed, and tells ListGroups what these are now.
+# changed since the last batch that is committed, and ListGroups shows these as they are now.
 
 
 # More changed groups, or longer ids, are not listed: the query's answer is waited for.
@@ -89,7 +89,7 @@ def listed_group(group_id: str, group: AnyGroup | None) -> ListedGroup:
 
 
 OWNER_SILENCE_MS = 1_000
-# After so long without a clock record of the owner, the service may decide that this time was an outage.
+# After this time without a clock record of the owner, the service may treat the time as an outage.
 GAP_MAX_MS = 5_000
 # The replica keeps groups decoded for long, so it copies them more often than a call of the operator.
 JOURNAL_MAX_STEPS = 64
@@ -162,7 +162,7 @@ class StateMachine:
             partition.change_terms(terms)
 
     def apply(self, record: Record) -> None:
-        """Take the next record of a partition. Raises InDoubt, OperatorError and StateError."""
+        """Apply the next record of a partition. Raises InDoubt, OperatorError and StateError."""
         partition = self.partitions[record.partition]
         clock = clock_of(record.key, record.value)
         partition.check_gap(record)
@@ -223,7 +223,7 @@ class Partition:
             raise InDoubt(f"no clock record of the owner came for {record.at_ms - seen_ms} ms")
 
     def acted_ms(self, record: Record, clock: Clock | None) -> int:
-        """Return the time in ms on which taking this record acts."""
+        """Return the time in ms on which the replica acts if it applies this record."""
         if self.has_ended:
             return 0
         if clock is None:
@@ -318,7 +318,7 @@ def _past(terms: Terms, as_of_ms: int) -> tuple[list[Outage], CoordinatorConfig,
 # everything later is held back.
 
 
-# The owner's replica answers nothing if so many records wait, and a new seed is better than more of them.
+# If this many records wait, the owner's replica does not answer, and a new seed is better than more records.
 HELD_MAX = 200_000
 
 

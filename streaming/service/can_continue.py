@@ -1,4 +1,4 @@
-"""The check whether a query can ever continue from its checkpoint.
+"""The check if a query can ever continue from its checkpoint.
 
 It is made before each start of the query, after each batch that fails, and when the replica sees records
 disappear. Where the answer is no, the service ends as a refused start does, because another try ends the same

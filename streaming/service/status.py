@@ -162,7 +162,7 @@ class ReplicaWatch(BackgroundThread):
             self._status.set_replica(state.phrase)
             if state.phase != phase:
                 phase = state.phase
-                # The replica's end is a part of the service's, of which others speak.
+                # If the service stops, the end of the replica is expected.
                 if phase != "ended" or not self._is_stopping():
                     log.info("the replica has another phase", phase=phase, reason=state.reason)
             self._stopped.wait(INTERVAL_S)

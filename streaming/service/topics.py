@@ -325,7 +325,7 @@ def _create(
         for topic, (partitions, settings) in topics.items()
     }
     answers: list[dict[str, Any]] = admin.create_topics(options, raise_errors=False)["topics"]
-    # Another process may have created a topic by now. The checks that follow are the same.
+    # Another process may have created a topic meanwhile. It is checked like any existing topic.
     refused = [a for a in answers if a["error_code"] not in (NoError.errno, TopicAlreadyExistsError.errno)]
     if refused:
         reasons = [f"{a['name']}: {a['error_message'] or for_code(a['error_code'])}" for a in refused]

@@ -93,12 +93,12 @@ class Pace:
             return self._no_member_at_s > self._request_at_s
 
     def wait(self) -> None:
-        """Wait until the next clock record is due, or `hurry`."""
+        """Wait until the next clock record is due, or until `hurry` is called."""
         self._sooner.wait(self._rest_interval_s if self.is_resting() else self._interval_s)
         self._sooner.clear()
 
     def hurry(self) -> None:
-        """End the wait, or the next one."""
+        """End the current wait, or the next one."""
         self._sooner.set()
 
     def _see_request(self) -> None:

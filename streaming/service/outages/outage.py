@@ -27,7 +27,7 @@ from streaming.service.topics import LogAndState
 # The horizon: the greatest time that a replica has acted on, by the early answers that count.
 #
 # Clients may have such an answer. So no outage begins before the horizon, and requests up to it are handled
-# at their own times, under the configuration of then.
+# at their own times, under the configuration in force at that time.
 
 
 # The key of a marker, because kafka-python sends no record without key and value.

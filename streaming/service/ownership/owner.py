@@ -53,8 +53,8 @@ class NotOwner(RuntimeError):
 
 
 def owner_id_of(identity: Identity) -> str:
-    """Return the owner id of a folder's state. An imported state has its own: its old folder is another
-    owner.
+    """Return the owner id of a folder's state. An imported state has an id of its own, because its old folder
+    is another owner.
     """
     if identity.moved is not None:
         return identity.moved.owner_id

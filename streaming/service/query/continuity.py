@@ -58,7 +58,7 @@ class Continuity:
     def wait_for_clients(
         self, wait_s: float, given_up: Callable[[], bool], on_reason: Callable[[str], None]
     ) -> None:
-        """At the first start of the query, wait for a client's request, this long at most."""
+        """Wait for a client's request for at most `wait_s`, at the first start of the query."""
         if self._first_request is None:
             return
         on_reason(f"sessions begin with the first request, in {wait_s:.0f} s at the latest")

@@ -41,9 +41,9 @@ from streaming.service.topics import LogAndState
 TICKER_ALARM_AGE_S = 10.0
 # A longer time without a broker is an outage, because no heartbeat can arrive: a takeover follows.
 CUT_OFF_S = 5.0
-# How long a stop waits for the batch with the last early answers.
+# The longest wait of a stop for the batch with the last early answers.
 SETTLE_MAX_S = 5.0
-# After so long without a batch, although others were committed before, another JVM has to try.
+# The JVM is replaced after this time without a batch, if it has committed batches before.
 STANDSTILL_S = 60.0
 # A batch that has read what was deleted meanwhile is committed within this time.
 LOSS_S = 2.0

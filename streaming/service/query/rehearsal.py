@@ -89,7 +89,9 @@ class Rehearsal(Startable):
             log.warning("the standby's Spark is not kept warm", error=str(error).partition("\n")[0])
 
     def check(self) -> None:
-        """Start Spark again if it has ended, and the query, as after a broker was away. Raises SparkEnded."""
+        """Start Spark again if its JVM has ended, and start the query again if it has ended, for example
+        because a broker was unreachable. Raises SparkEnded.
+        """
         self._spark.keep(self._look)
 
     def _look(self) -> None:

@@ -31,7 +31,7 @@ from streaming.service.replica.process import ReplicaProcess, make_seed
 from streaming.service.topics import LogAndState
 
 FIRST_PAUSE_S = 0.2
-# A replica that has run for so long counts as well again.
+# The count of failures starts again after a replica has run for this time.
 WELL_AFTER_S = 60.0
 # A replica counts as answering if its report is this recent, and if it has acted on times this near to the
 # present.

@@ -22,7 +22,7 @@ from streaming.service.share_state.partition_tasks import NoOutcome, PartitionTa
 # A task that stays open after its outcomes were appended is carried out again after a pause, which doubles.
 FIRST_PAUSE_S = 30.0
 LONGEST_PAUSE_S = 300.0
-# After so long the outcomes that there are are appended, although other partitions have none.
+# After this time the outcomes so far are appended, although other partitions have none.
 PART_AFTER_S = 60.0
 # A partition without an outcome is tried again after a back-off, which doubles. The topic of the states takes
 # half a second to be made.
@@ -142,7 +142,7 @@ class OpenTasks:
         return bool(self._tasks)
 
     def apply(self, key: bytes | None, value: bytes | None, due_s: float) -> None:
-        """Read a record of the groups topic. A task that is new is due from `due_s` on. Raises one of
+        """Apply a record of the groups topic. A new task is due from `due_s` on. Raises one of
         `kafka_why.contract.codec.UNREADABLE`.
         """
         group_id = (key or b"").decode()

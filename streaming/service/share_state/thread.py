@@ -29,7 +29,7 @@ _POLL_MS = 50
 _CHECK_PAUSE_S = 10.0
 # How old may be what a change follows from. A new owner changes nothing for UNCERTAIN_S (row SP18).
 ROUND_MAX_S = UNCERTAIN_S / 2
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it goes on while the machine sleeps
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it also advances while the machine sleeps
 
 log = structlog.get_logger()
 

@@ -30,7 +30,8 @@ _ATTEMPTS = 3
 
 
 def back_up(checkpoint: Checkpoint, spark: SparkSession, path: Path) -> tuple[Header, int]:
-    """Write the state after the newest committed batch into a new file. Nothing is locked.
+    """Write the state after the newest committed batch into a new file, without a lock. Return the header and
+    the number of groups.
 
     Returns the header and the number of groups.
 

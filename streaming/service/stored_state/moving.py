@@ -205,7 +205,7 @@ def import_state(
 
 
 def _complete(new: Path, header: Header, identity: Identity) -> None:
-    """Make the seeded checkpoint one of the coordinator's query, and write the files beside it."""
+    """Turn the seeded checkpoint into one of the coordinator's query, and write its other files."""
     committed, planned, topic = header.committed, header.planned, identity.requests_topic
     if topic != header.identity.requests_topic:
         # A planned batch of a drained topic has clock records only.

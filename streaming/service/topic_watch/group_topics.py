@@ -26,7 +26,7 @@ from streaming.service.topic_watch.pattern_matches import PatternMatches
 # REGEX_BATCH_REFRESH_MIN_INTERVAL_MS.
 RESOLUTIONS_APART_S = 10.0
 
-# A poll compares groups and matches patterns for so long. What is left waits for the next one.
+# A poll compares groups and matches patterns for at most this time. The others wait for the next poll.
 POLL_MAX_S = 1.0
 
 
@@ -350,7 +350,7 @@ class GroupTopics:
     def _if_due(
         resend: Resend[Content], group_id: str, contents: dict[str, Content], now_s: float
     ) -> Content | None:
-        """Return the content of the group's record if it is due, which then is sent."""
+        """Return the content of the group's record if it is due, and count it as sent."""
         content = contents.get(group_id)
         if content is None or not resend.is_due(group_id, content, now_s):
             return None

@@ -45,7 +45,9 @@ class Resend(Generic[Content]):
         self._sent: dict[str, _Sent[Content]] = {}
 
     def keep(self, group_ids: Container[str], now_s: float) -> None:
-        """Forget the other groups, which need no record, once another record for them is due at once."""
+        """Forget the last records of all other groups, which need no record, unless the minimum interval
+        since the last one has not passed.
+        """
         self._sent = {
             group_id: sent
             for group_id, sent in self._sent.items()

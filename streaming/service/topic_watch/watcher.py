@@ -33,7 +33,7 @@ DEFAULT_INTERVAL_MS = 2_000
 # The shortest time between two polls. A poll is due at once when a group waits for a topic or a pattern, and
 # when a topic looks gone.
 POLLS_APART_S = 1.0
-# A poll that takes long is followed by a pause so many times as long, because it grows with the topics.
+# The pause after a poll is at least this many times as long as the poll, which grows with the topics.
 _PAUSE_PER_POLL = 20
 _POLL_MS = 500
 # No client waits for the watcher, so fetches can be rarer than batches to spare the brokers.

@@ -157,7 +157,7 @@ _POLL_MS = 10
 MARKER_WAIT_MS = 100
 LEAST_MARKER_WAIT_MS = 10
 _ALARM_LOG_S = 60.0
-# The pause between two checks if the topic of markers was made again, while something is pending.
+# The pause between two checks for a topic of markers that was created again, while something is pending.
 _TOPIC_CHECK_S = 10.0
 # A follower that fails for longer raises an alarm. A broker that restarts takes less.
 FAILING_ALARM_S = 30.0

@@ -50,7 +50,7 @@ class MarkersReader(Closeable):
     """A reader of the markers topic. For one thread. All methods raise KafkaError.
 
     It reads the topic that `find_topic` found last, and no topic that was made again with the same name.
-    After an error, as of a leader that moved, a new reader is needed.
+    After an error, for example if a leader has moved, a new reader is needed.
     """
 
     def __init__(self, client_config: ClientConfig, topic: str) -> None:

@@ -41,8 +41,8 @@ class Decision(NamedTuple):
 
 @dataclass(slots=True)
 class _Entry:
-    """An open entry. `marker` is the one that decides it, `outcome` what it means. `is_lost`: the log has not
-    all markers from its position on.
+    """An open entry. `marker` is the one that decides it, and `outcome` is its meaning. `is_lost`: the log
+    does not have all markers from the entry's position on.
     """
 
     pending: PendingTransaction
@@ -79,7 +79,7 @@ class PendingTransactions:
         return bool(self._entries)
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Take the next record of the transactions topic. Raises msgspec.DecodeError."""
+        """Apply the next record of the transactions topic. Raises msgspec.DecodeError."""
         if value is None:
             entry = self._entries.pop(key, None)
             if entry is not None and entry.outcome is not None:
@@ -124,7 +124,7 @@ class PendingTransactions:
         return {partition: self._partitions[partition].position for partition in sorted(wanted)}
 
     def read(self, number: int, fetched: Fetched) -> None:
-        """Take what was read of a partition from its position on."""
+        """Add the records that were read of a partition from its position on."""
         partition = self._partitions[number]
         partition.end = fetched.end
         missing_to = max(fetched.start, 0)
