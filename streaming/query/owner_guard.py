@@ -39,9 +39,8 @@ class OwnerGuard:
     epoch: int
 
     def check(self) -> None:
-        """Raise LostTopics if there is a later claim, KafkaException if no broker answers.
-
-        A task is checked once, whatever number of times it calls this.
+        """Raise LostTopics if there is a later claim, KafkaException if no broker answers. A task is checked
+        at its first call only.
         """
         context = TaskContext.get()
         task = None if context is None else context.taskAttemptId()

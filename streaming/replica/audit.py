@@ -22,7 +22,7 @@ _CORRELATION_ID = b'"correlation_id":"'
 _REQUEST = b'"request":"'
 
 
-class LogPosition(NamedTuple):
+class ReplicaPosition(NamedTuple):
     """A position in the log at which early answers were made: before these offsets of the partitions of
     requests, and with the deadlines up to `as_of_ms` fired.
     """
@@ -30,7 +30,7 @@ class LogPosition(NamedTuple):
     offsets: Mapping[int, int]
     as_of_ms: int
 
-    def is_before(self, other: "LogPosition") -> bool:
+    def is_before(self, other: "ReplicaPosition") -> bool:
         """Return True if everything before this position is before the other one, too."""
         if self.as_of_ms > other.as_of_ms:
             return False
@@ -47,7 +47,7 @@ class AnswerDifference(Struct, frozen=True):
 
 class _Early(NamedTuple):
     value: bytes
-    place: LogPosition
+    place: ReplicaPosition
 
 
 class Audit:
@@ -60,7 +60,7 @@ class Audit:
         self._bytes = 0
         self._of_query: OrderedDict[str, bytes] = OrderedDict()
         self._of_query_bytes = 0
-        self._batches: deque[tuple[float, LogPosition]] = deque()
+        self._batches: deque[tuple[float, ReplicaPosition]] = deque()
 
     def __len__(self) -> int:
         return len(self._early)
@@ -73,7 +73,7 @@ class Audit:
         """The size of the early answers that wait for the query's."""
         return self._bytes
 
-    def early(self, answers: Mapping[str, bytes], place: LogPosition) -> AnswerDifference | None:
+    def early(self, answers: Mapping[str, bytes], place: ReplicaPosition) -> AnswerDifference | None:
         """Add early answers by the ids of their requests. Return a difference if the query answered first."""
         difference = None
         with self._lock:
@@ -114,7 +114,7 @@ class Audit:
             _, oldest = self._of_query.popitem(last=False)
             self._of_query_bytes -= len(oldest)
 
-    def committed(self, read: LogPosition, now_s: float) -> None:
+    def committed(self, read: ReplicaPosition, now_s: float) -> None:
         """Record that the query has committed a batch, and has reached this position by it."""
         with self._lock:
             self._batches.append((now_s, read))
@@ -123,7 +123,7 @@ class Audit:
         """Return an early answer that the query should have given, or None. It is missing if it is still here
         after everything on the topic was taken.
         """
-        read: LogPosition | None = None
+        read: ReplicaPosition | None = None
         with self._lock:
             while self._batches and self._batches[0][0] + OVERDUE_AFTER_S <= now_s:
                 _, read = self._batches.popleft()

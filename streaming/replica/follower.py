@@ -16,7 +16,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.early_answers import ReplicaId, early_headers
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.service import ReplicaPhase
-from streaming.replica.audit import Audit, LogPosition
+from streaming.replica.audit import Audit, ReplicaPosition
 from streaming.replica.log_watch import LogWatch
 from streaming.replica.messages import BatchCommitted, PendingChanges, ReplicaReport
 from streaming.replica.responses_reader import ResponsesReader
@@ -211,7 +211,7 @@ class RequestsFollower:
         self.log_watch.committed(batch.ends)
         self._committed_s = self._now_s()
         self._committed = batch
-        self._audit.committed(LogPosition(batch.ends, batch.watermark_ms), self._committed_s)
+        self._audit.committed(ReplicaPosition(batch.ends, batch.watermark_ms), self._committed_s)
 
     def promote(self, replica: ReplicaId, terms: Terms, handled: Mapping[int, int]) -> None:
         """Answer as this replica from now on, because the standby has taken the topics. Any thread may call
@@ -293,7 +293,7 @@ class RequestsFollower:
         records = machine.answers.drain()
         if not records:
             return
-        place = LogPosition(
+        place = ReplicaPosition(
             {number: partition.next_offset for number, partition in machine.partitions.items()},
             machine.as_of_ms,
         )

@@ -348,7 +348,7 @@ def _problems(
 
 
 def _size_problems(topic: str, found: Settings, wanted: Settings, least_bytes: int | None) -> Iterator[str]:
-    """Yield the problem of a topic whose records would be too small."""
+    """Yield a problem if the topic's largest record is too small."""
     if least_bytes is None:
         least_bytes = int(wanted.get(MAX_MESSAGE_BYTES, "0"))
     if int(found[MAX_MESSAGE_BYTES]) < least_bytes:

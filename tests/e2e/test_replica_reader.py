@@ -15,14 +15,14 @@ from kafka_why.contract.early_answers import ReplicaId
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import ReleaseGroupResponse
-from streaming.replica.audit import OVERDUE_AFTER_S, AnswerDifference, Audit, LogPosition
+from streaming.replica.audit import OVERDUE_AFTER_S, AnswerDifference, Audit, ReplicaPosition
 from streaming.replica.responses_reader import ResponsesReader
 from streaming.service.topics import prepare_topics
 from tests.e2e.harness import new_layout, wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
-HERE = LogPosition({0: 5}, 1_000)
+HERE = ReplicaPosition({0: 5}, 1_000)
 BATCH_S = 100.0
 
 

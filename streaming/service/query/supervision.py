@@ -173,7 +173,7 @@ class Supervisor(BackgroundThread):
             self._on_end(reason, error)
 
     def _keep_running(self) -> None:
-        """Start the query, and start it again whenever it ends, until the service stops or Spark ends."""
+        """Start the query, and restart it whenever it ends, until the service stops or Spark ends."""
         if torn := remove_torn_state(self._checkpoint.files):
             log.warning("damaged files of a batch that was cut off are removed", files=[*map(str, torn)])
         failures, failed_batch = 0, -1
@@ -199,7 +199,7 @@ class Supervisor(BackgroundThread):
             raise CannotContinue(describe_damaged_checkpoint(batch, damage, self._query.way_back))
 
     def _check_can_continue(self) -> None:
-        """Raise what ends the service, because each later query would fail."""
+        """Raise the error that ends the service if every later query would fail, too."""
         try:
             self._query.check_can_continue()
         except KafkaError as error:

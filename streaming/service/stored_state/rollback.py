@@ -202,7 +202,7 @@ def _check(
 
 
 def _swap(checkpoint: Checkpoint, folder: Path, keep: Path, follows: Continuation) -> None:
-    """Put the new checkpoint into the place of the old one.
+    """Replace the old checkpoint by the new one.
 
     A crash on the way leaves a folder without a checkpoint of Spark, which no coordinator starts on.
     """

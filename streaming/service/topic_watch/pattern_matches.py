@@ -64,7 +64,7 @@ class PatternMatches:
         return changed, True
 
     def of(self, pattern: str) -> Matched | None:
-        """Return what the pattern matches among the topics, None if there was no time for it yet."""
+        """Return the matches of the pattern among the topics, or None if there was no time for it yet."""
         kept = self._kept.get(pattern)
         return kept.matched if kept is not None and kept.among is self._topics else None
 

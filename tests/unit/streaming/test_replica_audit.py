@@ -21,11 +21,11 @@ from streaming.replica.audit import (
     OVERDUE_AFTER_S,
     AnswerDifference,
     Audit,
-    LogPosition,
+    ReplicaPosition,
     request_of,
 )
 
-HERE = LogPosition({0: 5, 1: 5}, 1_000)
+HERE = ReplicaPosition({0: 5, 1: 5}, 1_000)
 
 
 def answer(request: str, said: str = "x") -> bytes:
@@ -33,7 +33,9 @@ def answer(request: str, said: str = "x") -> bytes:
     return encode(ReleaseGroupResponse(group_id=said, correlation_id="c", request=request, error_code=error))
 
 
-def early(audit: Audit, request: str, said: str = "x", place: LogPosition = HERE) -> AnswerDifference | None:
+def early(
+    audit: Audit, request: str, said: str = "x", place: ReplicaPosition = HERE
+) -> AnswerDifference | None:
     return audit.early({request: answer(request, said)}, place)
 
 
@@ -79,17 +81,17 @@ def test_large_answers_of_the_query_are_kept_up_to_a_bound_in_bytes(monkeypatch:
 @pytest.mark.parametrize(
     ("read", "said", "is_missing"),
     [
-        (LogPosition({0: 5, 1: 6}, 1_000), (early,), True),
-        (LogPosition({0: 9, 1: 9}, 9_000), (early, query), False),
-        (LogPosition({0: 4, 1: 9}, 9_000), (early,), False),
-        (LogPosition({0: 9}, 9_000), (early,), False),
-        (LogPosition({0: 9, 1: 9}, 999), (early,), False),
+        (ReplicaPosition({0: 5, 1: 6}, 1_000), (early,), True),
+        (ReplicaPosition({0: 9, 1: 9}, 9_000), (early, query), False),
+        (ReplicaPosition({0: 4, 1: 9}, 9_000), (early,), False),
+        (ReplicaPosition({0: 9}, 9_000), (early,), False),
+        (ReplicaPosition({0: 9, 1: 9}, 999), (early,), False),
         (None, (early,), False),
     ],
     ids=["never", "it came", "a record before", "a partition unread", "no deadline has fired", "no batch"],
 )
 def test_an_answer_that_the_query_never_gave_is_a_difference_some_time_after_its_batch(
-    read: LogPosition | None, said: Sequence[Callable[[Audit, str], object]], is_missing: bool
+    read: ReplicaPosition | None, said: Sequence[Callable[[Audit, str], object]], is_missing: bool
 ) -> None:
     audit = Audit()
     for take in said:
