@@ -42,7 +42,7 @@ from kafka_why.page.fleet import Fleet
 from kafka_why.page.histories import Courses, Histories
 from kafka_why.page.overview import Overview
 from kafka_why.page.security import Access
-from kafka_why.page.sources import Sources
+from kafka_why.page.sources import PageSources
 from kafka_why.page.topics_followers import ServiceTopics
 from kafka_why.sticky.assignor import StickyAssignor
 from kafka_why.why.history import History, entries_since
@@ -97,7 +97,7 @@ class Bench:
         self.courses = Courses(histories, self.fleet)
         self.overview = Overview(self.fleet)
         self.lines = self.overview.lines(now_ms)
-        self._sources = Sources(
+        self._sources = PageSources(
             fleet=self.fleet,
             lines=lambda: self.lines,
             members=lambda: self.overview.members,

@@ -6,7 +6,7 @@ from kafka_why.contract.rocketmq.requests import ConsumeType
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 
 
-class GroupState(StrEnum):
+class RocketMqGroupState(StrEnum):
     """RocketMQ's groups have no states of their own; its tools report whether a group is online."""
 
     ONLINE = "Online"
@@ -20,10 +20,10 @@ _MODES = {
 }
 
 
-def group_state(group: GroupSnapshot) -> GroupState:
+def group_state(group: GroupSnapshot) -> RocketMqGroupState:
     """Return ONLINE if a consumer is connected. An offline group has only producers, locks or modes."""
     # The view may omit the consumers, but it keeps what they last sent about the group.
-    return GroupState.OFFLINE if group.message_model is None else GroupState.ONLINE
+    return RocketMqGroupState.OFFLINE if group.message_model is None else RocketMqGroupState.ONLINE
 
 
 def consume_mode(group: GroupSnapshot) -> str:

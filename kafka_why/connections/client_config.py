@@ -49,7 +49,7 @@ SETTINGS = client_tls.SETTINGS | client_login.SETTINGS | {"security.protocol"}
 
 
 @dataclass(frozen=True, slots=True)
-class SecuritySettings:
+class ClientSecurity:
     """The meaning of the settings. `mechanism` and `login` are None without SASL, `tls` without TLS."""
 
     protocol: str
@@ -58,12 +58,12 @@ class SecuritySettings:
     login: Login | None = None
 
 
-def security_of(properties: Mapping[str, str], servers: str = "") -> SecuritySettings:
+def security_of(properties: Mapping[str, str], servers: str = "") -> ClientSecurity:
     """Return the meaning of these settings (`read_security`)."""
     return read_security(UsedSettings(properties), servers)
 
 
-def read_security(settings: UsedSettings, servers: str = "") -> SecuritySettings:
+def read_security(settings: UsedSettings, servers: str = "") -> ClientSecurity:
     """Return the meaning of the settings. Files that they name are read now. The settings that have no
     meaning for this protocol stay unread. Raises ClientConfigError.
     """
@@ -76,10 +76,10 @@ def read_security(settings: UsedSettings, servers: str = "") -> SecuritySettings
     # A login that cannot work is found before the files are read.
     mechanism, login = read_login(settings, servers) if protocol.startswith("SASL") else (None, None)
     tls = read_tls(settings) if protocol.endswith("SSL") else None
-    return SecuritySettings(protocol, tls, mechanism, login)
+    return ClientSecurity(protocol, tls, mechanism, login)
 
 
-def java_settings(security: SecuritySettings) -> dict[str, str]:
+def java_settings(security: ClientSecurity) -> dict[str, str]:
     """Return the settings of Kafka's clients in Java. The only file that they name is the file of a token, so
     they are good on other machines.
     """
@@ -126,7 +126,7 @@ def _java_token_login(module: str, login: TokenLogin) -> dict[str, str]:
     }
 
 
-def kafka_python_settings(security: SecuritySettings) -> dict[str, Any]:
+def kafka_python_settings(security: ClientSecurity) -> dict[str, Any]:
     """Return the keyword arguments of kafka-python's clients. Raises PemError."""
     settings: dict[str, Any] = {"security_protocol": security.protocol}
     if security.tls is not None:
@@ -144,7 +144,7 @@ def kafka_python_settings(security: SecuritySettings) -> dict[str, Any]:
     return settings
 
 
-def librdkafka_settings(security: SecuritySettings) -> dict[str, Any]:
+def librdkafka_settings(security: ClientSecurity) -> dict[str, Any]:
     """Return the settings of librdkafka's clients."""
     settings: dict[str, Any] = {"security.protocol": security.protocol.lower()}
     if security.tls is not None:
@@ -210,7 +210,7 @@ class ClientConfig:
         except ClientConfigError as error:
             raise ClientConfigError(f"{path}: {error}") from None
         _log_unused(path, security, settings.unused)
-        is_default = security == SecuritySettings("PLAINTEXT")
+        is_default = security == ClientSecurity("PLAINTEXT")
         return cls(bootstrap_servers, {} if is_default else java_settings(security))
 
     def kafka_python_settings(self) -> dict[str, Any]:
@@ -235,7 +235,7 @@ class ClientConfig:
         """
         return {"bootstrap.servers": self.bootstrap_servers, **java_settings(self._security())}
 
-    def _security(self) -> SecuritySettings:
+    def _security(self) -> ClientSecurity:
         return security_of(self.properties, self.bootstrap_servers)
 
     def __str__(self) -> str:
@@ -257,7 +257,7 @@ def _check_names(names: Iterable[str]) -> None:
             raise ClientConfigError(f"{name}: no Kafka client has this setting. Did you mean {intended}?")
 
 
-def _log_unused(path: Path, security: SecuritySettings, names: list[str]) -> None:
+def _log_unused(path: Path, security: ClientSecurity, names: list[str]) -> None:
     """Log the settings that have no use for this connection, in one line."""
     if not names:
         return

@@ -35,7 +35,7 @@ ROCKETMQ_TYPE = GroupType.ROCKETMQ.value
 log = structlog.get_logger()
 
 
-class ListedGroup(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class GroupListRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A group's row in the list. Only RocketMQ's groups have `clients`, the number of client ids, and
     `client_versions`, the versions that their connections report.
     """
@@ -87,10 +87,10 @@ def consumer_groups(groups: Iterable[AnyView]) -> list[AnyView]:
     return [g for g in groups if isinstance(g, RocketMqSnapshot) or listed(g).is_of_consumers]
 
 
-def listed(group: AnyView) -> ListedGroup:
+def listed(group: AnyView) -> GroupListRow:
     """Return the group's row."""
     if isinstance(group, RocketMqSnapshot):
-        return ListedGroup(
+        return GroupListRow(
             group=group.group_id,
             type=ROCKETMQ_TYPE,
             state=group_state(group),
@@ -98,7 +98,7 @@ def listed(group: AnyView) -> ListedGroup:
             clients=len({consumer.client_id for consumer in group.consumers}),
             client_versions=sorted({client_version(consumer) for consumer in group.consumers}),
         )
-    return ListedGroup(
+    return GroupListRow(
         group=group.group_id,
         type=TYPES[group.group_type],
         state=group.state,
@@ -106,14 +106,14 @@ def listed(group: AnyView) -> ListedGroup:
     )
 
 
-def list_broker_groups(client_config: ClientConfig) -> list[ListedGroup]:
+def list_broker_groups(client_config: ClientConfig) -> list[GroupListRow]:
     """Return the groups of the cluster's own coordinator that the principal may describe, by id, as the
     brokers' ListGroups has them. Raises KafkaError.
     """
     with closing(kafka_clients.admin(client_config)) as admin:
         groups: list[dict[str, str]] = admin.list_groups()
     rows = [
-        ListedGroup(
+        GroupListRow(
             group=group["group_id"],
             type=TYPES.get(group.get("group_type", "").lower(), TYPES[CLASSIC]),
             state=group.get("group_state", ""),
@@ -125,11 +125,11 @@ def list_broker_groups(client_config: ClientConfig) -> list[ListedGroup]:
 
 
 def select_groups(
-    rows: Iterable[ListedGroup],
+    rows: Iterable[GroupListRow],
     states: frozenset[str],
     types: frozenset[str],
     protocols: frozenset[str] = frozenset(),
-) -> list[ListedGroup]:
+) -> list[GroupListRow]:
     """Return the rows of groups that are in one of the states, of one of the types and of one of the protocol
     types; an empty set does not filter. Source: GroupsCommand.listGroups.
     """

@@ -10,7 +10,7 @@ from kafka_why.contract.kafka.history import ConsumerGroupState
 from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.groups.describe import LagSummary, MemberRow, PartitionRow, StateRow
 from kafka_why.groups.error_text import error_text
-from kafka_why.groups.list_groups import ListedGroup
+from kafka_why.groups.list_groups import GroupListRow
 from kafka_why.groups.tables import Column, render_table
 
 
@@ -41,7 +41,7 @@ class Removal(Struct, frozen=True, kw_only=True):
 
 
 def group_list(
-    groups: Sequence[ListedGroup], *, with_type: bool, with_state: bool, with_protocol: bool = False
+    groups: Sequence[GroupListRow], *, with_type: bool, with_state: bool, with_protocol: bool = False
 ) -> VisibleText:
     """Format ids, one per line; with types, protocol types or states a table, with more columns for a
     RocketMQ group.

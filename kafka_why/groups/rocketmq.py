@@ -14,7 +14,7 @@ from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapsh
 from kafka_why.escaping import VisibleText
 from kafka_why.groups.list_groups import ROCKETMQ_TYPE
 from kafka_why.groups.tables import Column, render_table
-from kafka_why.rocketmq_group import GroupState, group_state
+from kafka_why.rocketmq_group import RocketMqGroupState, group_state
 
 
 class ClientRow(Struct, frozen=True, kw_only=True):
@@ -91,7 +91,7 @@ def _clients(connections: Sequence[ConnectionSnapshot], duplicates: Container[st
 
 def rocketmq_remarks(row: RocketMqRow) -> Iterator[str]:
     """Yield the remarks for the user about the group."""
-    if row.state == GroupState.OFFLINE:
+    if row.state == RocketMqGroupState.OFFLINE:
         yield f"Consumer group '{row.group}' has no active members."
     if row.message_model == MessageModel.CLUSTERING:
         for client_id, connections in row.duplicate_client_ids.items():

@@ -9,7 +9,7 @@ from kafka_why.contract.kafka.history import NOT_READY
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.groups.list_groups import ROCKETMQ_TYPE, TYPES
 from kafka_why.numbers import INT32_MAX, parse_whole_number
-from kafka_why.rocketmq_group import GroupState as RocketMqState
+from kafka_why.rocketmq_group import RocketMqGroupState
 
 # The states of Kafka's tool and those of RocketMQ's groups.
 _STATES = (
@@ -21,7 +21,7 @@ _STATES = (
     "Assigning",
     "Reconciling",
     NOT_READY,
-    *RocketMqState,
+    *RocketMqGroupState,
 )
 _TYPES = (*TYPES.values(), ROCKETMQ_TYPE)
 

@@ -21,8 +21,7 @@ from kafka_why.metrics.consumer_groups import consumer_group_gauges, epoch_count
 from kafka_why.metrics.lags import EXPORTER, OWN, lag_gauges
 from kafka_why.metrics.metrics_state import MetricsState, TopicCounts
 from kafka_why.metrics.series import SeriesSelection, add_others, filled, fits, without_series
-from kafka_why.rocketmq_group import GroupState as RocketMqGroupState
-from kafka_why.rocketmq_group import consume_mode, group_state
+from kafka_why.rocketmq_group import RocketMqGroupState, consume_mode, group_state
 
 MANAGER = "kafka_coordinator_group_groupmetadatamanager"
 COORDINATOR = "kafka_server_group_coordinator_metrics"

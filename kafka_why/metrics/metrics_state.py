@@ -40,7 +40,7 @@ from kafka_why.lag.lag_book import LagBook
 from kafka_why.metrics.batch_progress import BatchProgress
 from kafka_why.metrics.consumer_groups import EpochCounts
 from kafka_why.metrics.lags import GroupLags, LagTotals
-from kafka_why.metrics.series import SelectedGroups, SeriesBounds, SeriesSelection
+from kafka_why.metrics.series import SeriesBounds, SeriesGroups, SeriesSelection
 
 G = TypeVar("G")
 
@@ -121,7 +121,7 @@ class MetricsState:
         self._groups: dict[str, GroupSnapshot] = {}
         self._rocketmq_groups: dict[str, RocketMqGroup] = {}
         self.bounds = bounds or SeriesBounds()
-        self._selected = SelectedGroups(self.bounds)
+        self._selected = SeriesGroups(self.bounds)
         self._ownerships: dict[str, Ownership] = {}  # made of the view when it is needed
         self._lags = LagBook()
         self._looked_ms = 0

@@ -57,7 +57,7 @@ class SeriesSelection:
 
 
 @dataclass(slots=True)
-class SelectedGroups:
+class SeriesGroups:
     """Chooses the groups that have series: those that the pattern matches, then the others, in the order in
     which they were first seen. So a group keeps its series until it ends, or one that the pattern matches
     needs its place, and the next one gets a place that is free.

@@ -14,7 +14,7 @@ _MAX_TIME_MS = 10**15 - 1
 _MAX_PAGE = 999_999
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """A request that cannot be answered. The message is for the reader."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -26,7 +26,7 @@ def parameter(request: Request, name: str) -> str:
     """Return a required parameter. Raises Refused."""
     found = request.query_params.get(name)
     if not found or len(found) > MAX_TEXT_CHARS:
-        raise Refused(400, f"the address has no {name}, or one that is too long")
+        raise RequestRefused(400, f"the address has no {name}, or one that is too long")
     return found
 
 
@@ -35,7 +35,7 @@ def time_parameter(request: Request) -> int:
     try:
         return _time_ms(parameter(request, "at"))
     except ValueError as error:
-        raise Refused(400, "`at` is a time in milliseconds") from error
+        raise RequestRefused(400, "`at` is a time in milliseconds") from error
 
 
 def selection(request: Request) -> GroupSelection:
@@ -69,9 +69,9 @@ def limits_ms(request: Request, now_ms: int) -> tuple[int, int]:
         since = query.get("since", "1h")[:_MAX_TIME_CHARS]
         from_ms = _time_ms(query["from"]) if "from" in query else parse_since(since, now_ms)
     except ValueError as error:
-        raise Refused(400, f"a time cannot be read: {error}") from error
+        raise RequestRefused(400, f"a time cannot be read: {error}") from error
     if not 0 <= from_ms < to_ms:
-        raise Refused(400, "the time from which to show the group is not before that to which")
+        raise RequestRefused(400, "the time from which to show the group is not before that to which")
     return from_ms, to_ms
 
 

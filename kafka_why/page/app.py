@@ -22,7 +22,7 @@ from starlette.staticfiles import StaticFiles
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.page import words
 from kafka_why.page.address import (
-    Refused,
+    RequestRefused,
     is_only_time,
     limits_ms,
     members_selection,
@@ -39,10 +39,10 @@ from kafka_why.page.fleet import WINDOW_MS, GroupFacts
 from kafka_why.page.group import GroupPage, RebalancePage, group_page, rebalance_page
 from kafka_why.page.live import HeldVersion, LiveReader
 from kafka_why.page.members import MEMBER_SORTS, MemberGrouping, causes_text, columns_of, sentence
-from kafka_why.page.overview import PAGE_LINES, SORTS, Protocol
+from kafka_why.page.overview import PAGE_LINES, SORTS, GroupProtocol
 from kafka_why.page.rocketmq import RocketMqPage, rocketmq_page
 from kafka_why.page.security import Access, Guard
-from kafka_why.page.sources import Sources
+from kafka_why.page.sources import PageSources
 from kafka_why.web import ClientSlots
 from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.wording import duration_text
@@ -60,7 +60,7 @@ _HERE = Path(__file__).parent
 log = structlog.get_logger()
 
 
-def app(sources: Sources, access: Access) -> Starlette:
+def app(sources: PageSources, access: Access) -> Starlette:
     """Return the application."""
     pages = _Pages(sources)
     asked = CommandPages(sources.histories, sources.log, sources.now_ms, pages.text)
@@ -86,7 +86,7 @@ def app(sources: Sources, access: Access) -> Starlette:
             Middleware(GZipMiddleware, minimum_size=1_000, compresslevel=5),
         ],
         exception_handlers={
-            Refused: pages.refused,
+            RequestRefused: pages.refused,
             HistoryUnavailable: pages.refused,
             KafkaError: pages.refused,
             Exception: pages.failed,
@@ -97,7 +97,7 @@ def app(sources: Sources, access: Access) -> Starlette:
 class _Pages:
     """The handlers. What reads from brokers or reckons runs in threads, which Starlette starts and bounds."""
 
-    def __init__(self, sources: Sources) -> None:
+    def __init__(self, sources: PageSources) -> None:
         self._sources = sources
         self._live = ClientSlots[LiveReader](MAX_LIVE, lambda live: False, ends_busy=True)
         self._templates = Environment(
@@ -127,7 +127,7 @@ class _Pages:
             "groups.html",
             now_ms=self._sources.now_ms(),
             sorts=SORTS,
-            protocols=list(Protocol),
+            protocols=list(GroupProtocol),
             version=version,
             broker_groups=self._sources.broker_groups(),
             **shown,
@@ -151,12 +151,12 @@ class _Pages:
         version = self._sources.fleet.group_version(group_id) or 0
         try:
             found = self.load_group(request)
-        except (HistoryUnavailable, Refused):
+        except (HistoryUnavailable, RequestRefused):
             alone = self._only_deliveries(request, group_id, between_ms)
             if alone is None:
                 raise
             return alone
-        is_shared = isinstance(found, GroupPage) and found.protocol == Protocol.SHARE
+        is_shared = isinstance(found, GroupPage) and found.protocol == GroupProtocol.SHARE
         return self._page(
             "rocketmq.html" if isinstance(found, RocketMqPage) else "group.html",
             group=found,
@@ -228,7 +228,7 @@ class _Pages:
         """Answer a request that cannot be fulfilled."""
         status = (
             error.status
-            if isinstance(error, Refused)
+            if isinstance(error, RequestRefused)
             else 404
             if isinstance(error, HistoryUnavailable)
             else 503
@@ -288,7 +288,7 @@ class _Pages:
         """Return what is known of the coordinator. Raises Refused."""
         sources, now_ms = self._sources, self._sources.now_ms()
         if sources.service_topics is None:
-            raise Refused(404, "the brokers' own coordinator leaves no record about itself")
+            raise RequestRefused(404, "the brokers' own coordinator leaves no record about itself")
         return coordinator_page(
             sources.service_topics.facts(now_ms),
             sources.fleet.starts(now_ms),
@@ -313,7 +313,7 @@ class _Pages:
             return rocketmq_page(group_id, made.rocketmq, between_ms, now_ms, unfolded=unfolded)
         facts = self._sources.fleet.facts(group_id) or GroupFacts(group_id, None, {}, (), 0, 0)
         if made.course is None and not isinstance(facts.view, GroupSnapshot):
-            raise Refused(404, "the history of this group is older than what its topic keeps")
+            raise RequestRefused(404, "the history of this group is older than what its topic keeps")
         notes = []
         if made.since_ms > needed_ms[0]:
             notes.append(f"what was before {words.utc_time(made.since_ms)} UTC is being read")
@@ -333,7 +333,7 @@ class _Pages:
             if found is None or found.earlier_ms is not None or made.from_start:
                 break  # else it may have an earlier neighbour
         if found is None:
-            raise Refused(404, "the history has no rebalance that began then")
+            raise RequestRefused(404, "the history has no rebalance that began then")
         return found
 
     def _version(self, request: Request) -> int | None:

@@ -19,7 +19,7 @@ from starlette.routing import Route
 from kafka_why.assign.model import InputError
 from kafka_why.assign.recorded import recorded_group
 from kafka_why.contract.kafka.history import HistoryEntry
-from kafka_why.page.address import Refused, parameter, time_parameter
+from kafka_why.page.address import RequestRefused, parameter, time_parameter
 from kafka_why.page.commands import (
     LIMIT_S,
     MAX_TRIES,
@@ -110,7 +110,7 @@ class CommandPages:
         kind = request.url.path.removeprefix("/api/")
         question = await asyncio.to_thread(self._question, kind, request, as_json=True)
         if not _is_asked_here(request):
-            raise Refused(403, "another site may not ask this")
+            raise RequestRefused(403, "another site may not ask this")
         self._check_room()
         async for seen in self._runner.run(question.command, request.is_disconnected):
             if isinstance(seen, CommandResult) and seen.output:
@@ -123,20 +123,20 @@ class CommandPages:
 
     def _check_room(self) -> None:
         if self._runner.is_full:
-            raise Refused(503, "this page already runs as many questions as it may; ask again later")
+            raise RequestRefused(503, "this page already runs as many questions as it may; ask again later")
 
     def _question(self, kind: str, request: Request, *, as_json: bool = False) -> CommandQuestion:
         """Raises Refused, HistoryUnavailable and KafkaError."""
         group_id, at_ms = parameter(request, "group"), time_parameter(request)
         tries = [text for text in request.query_params.getlist("try") if text.strip()]
         if len(tries) > MAX_TRIES or any(len(text) > MAX_TRY_CHARS for text in tries):
-            raise Refused(400, f"at most {MAX_TRIES} tries of {MAX_TRY_CHARS} characters")
+            raise RequestRefused(400, f"at most {MAX_TRIES} tries of {MAX_TRY_CHARS} characters")
         if not PROGRAM.exists():
-            raise Refused(
+            raise RequestRefused(
                 404, f"{kind} is a command of {PROGRAM.name}, which is not installed beside this page"
             )
         if kind != ASSIGN and self._log is None:
-            raise Refused(404, f"{kind} reads the coordinator's log: {_NO_LOG}")
+            raise RequestRefused(404, f"{kind} reads the coordinator's log: {_NO_LOG}")
         if kind == WHATIF and not tries:
             _, rebalance = self._rebalance(group_id, at_ms)
             tries = tries_for(rebalance)
@@ -148,7 +148,7 @@ class CommandPages:
             try:
                 return assign_command(recorded_group(*self._rebalance(group_id, at_ms)), as_json=as_json)
             except InputError as error:
-                raise Refused(404, f"this rebalance cannot be compared: {error}") from error
+                raise RequestRefused(404, f"this rebalance cannot be compared: {error}") from error
         assert self._log is not None, "it was refused"
         if kind == REPLAY:
             return replay_command(self._log, group_id, at_ms)
@@ -161,7 +161,7 @@ class CommandPages:
         found = report(group_id, entries, now_ms, unread=history.unread, from_start=history.from_start)
         at = [rebalance for rebalance in found.rebalances if rebalance.began_ms == at_ms]
         if not at:
-            raise Refused(404, "the history has no rebalance that began then")
+            raise RequestRefused(404, "the history has no rebalance that began then")
         return entries, at[-1]
 
 

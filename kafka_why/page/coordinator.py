@@ -17,7 +17,7 @@ from kafka_why.contract.service import (
     ServicePhase,
     TransactionsSummary,
 )
-from kafka_why.page.topics_followers import DeadLetterLine, PendingOffsets, ServiceFacts
+from kafka_why.page.topics_followers import DeadLetterLine, PendingTransactionLine, ServiceFacts
 from kafka_why.page.words import thousands
 from kafka_why.service_state import Durations, ServiceState, Unreadable
 from kafka_why.why.wording import count, duration_text
@@ -77,7 +77,7 @@ class CoordinatorPage(Struct, frozen=True, kw_only=True):
     reasons: dict[str, int]
     letters: str
     is_read: bool
-    pending: list[PendingOffsets]
+    pending: list[PendingTransactionLine]
     pending_number: int
     is_observed: bool = False
 

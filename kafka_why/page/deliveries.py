@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kafka_why.contract.deliveries import Counted
-from kafka_why.page.address import Refused, limits_ms, parameter
+from kafka_why.page.address import RequestRefused, limits_ms, parameter
 from kafka_why.why.deliveries.model import DeliveryReport, Interval
 from kafka_why.why.deliveries.text import lines, names_of, place_text
 from kafka_why.why.wording import Names
@@ -93,5 +93,5 @@ def _json(kept: KeptDeliveries, now_ms: Callable[[], int], request: Request) -> 
     group_id = parameter(request, "id")
     found = kept.report(group_id, limits_ms(request, now_ms()))
     if found is None:
-        raise Refused(404, "no gateway counted deliveries of this group in this time")
+        raise RequestRefused(404, "no gateway counted deliveries of this group in this time")
     return Response(msgspec.json.encode(found), media_type="application/json")

@@ -281,7 +281,7 @@ class PhaseBar(Struct, frozen=True):
     took: str
 
 
-class MemberMoves(Struct, frozen=True, kw_only=True):
+class MovedMember(Struct, frozen=True, kw_only=True):
     """The partitions that one member got and lost, in words."""
 
     name: str
@@ -299,7 +299,7 @@ class RebalancePage(Struct, frozen=True, kw_only=True):
     ended_ms: int | None
     lines: list[tuple[str, str]]
     phases: list[PhaseBar]
-    moves: list[MemberMoves]
+    moves: list[MovedMember]
     earlier_ms: int | None
     later_ms: int | None
     now_ms: int
@@ -367,11 +367,11 @@ def _phases(r: Rebalance, names: Names, now_ms: int) -> list[PhaseBar]:
     return found
 
 
-def _moves(r: Rebalance, names: Names) -> list[MemberMoves]:
+def _moves(r: Rebalance, names: Names) -> list[MovedMember]:
     if r.moves is None:
         return []
     return [
-        MemberMoves(
+        MovedMember(
             name=names.of(member.member_id),
             before=member.before,
             after=member.after,

@@ -32,7 +32,7 @@ MEMBERS_INTERVAL = 5
 _SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value, DEAD)
 
 
-class Protocol(StrEnum):
+class GroupProtocol(StrEnum):
     """The protocols of groups."""
 
     CLASSIC = "classic"
@@ -50,7 +50,7 @@ class GroupLine(Struct, frozen=True, kw_only=True):
     """
 
     group_id: str
-    protocol: Protocol
+    protocol: GroupProtocol
     state: str
     since_ms: int
     members: int
@@ -165,7 +165,7 @@ class Overview:
         records = [lag.records for lag in facts.lags.values() if lag.records is not None]
         return GroupLine(
             group_id=facts.group_id,
-            protocol=Protocol(view.group_type),
+            protocol=GroupProtocol(view.group_type),
             state=view.state,
             since_ms=view.state_timestamp_ms,
             members=len(view.members),
@@ -183,7 +183,7 @@ def _rocketmq_line(facts: GroupFacts, view: RocketMqSnapshot, now_ms: int) -> Gr
     last = facts.entries[-1] if facts.entries else None
     return GroupLine(
         group_id=facts.group_id,
-        protocol=Protocol.ROCKETMQ,
+        protocol=GroupProtocol.ROCKETMQ,
         state=group_state(view),
         since_ms=view.at_ms,
         members=len({consumer.client_id for consumer in view.consumers}),

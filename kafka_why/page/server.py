@@ -18,7 +18,7 @@ from kafka_why.page.fleet import Fleet
 from kafka_why.page.histories import Courses, Histories
 from kafka_why.page.overview import OverviewThread
 from kafka_why.page.security import Access
-from kafka_why.page.sources import Sources
+from kafka_why.page.sources import PageSources
 from kafka_why.page.topics_followers import GroupsFollower, ServiceFollower, ServiceTopics
 from kafka_why.service_state import StateReader
 from kafka_why.topic_reader import BrokersOwn
@@ -29,7 +29,7 @@ from kafka_why.why.offsets_topic import read_offsets_topic
 
 
 class _Read(NamedTuple):
-    """The source of a page's data: see `kafka_why.page.sources.Sources`. `followers` are to be started."""
+    """The source of a page's data: see `PageSources`. `followers` are to be started."""
 
     fleet: Fleet
     histories: Histories
@@ -106,7 +106,7 @@ class Page(Startable):
         self._overview = overview = OverviewThread(fleet)
         self._broker_groups = BrokerGroups(client_config) if watches_broker else None
         self._courses = courses = Courses(histories, fleet)
-        sources = Sources(
+        sources = PageSources(
             fleet=fleet,
             lines=lambda: overview.lines,
             members=lambda: overview.members,

@@ -15,7 +15,7 @@ from kafka_why.page.topics_followers import ServiceTopics
 from kafka_why.service_state import StateReader
 
 
-class Sources(NamedTuple):
+class PageSources(NamedTuple):
     """The sources of the page. `lines` are all groups, `members` their clients and hosts, both of the fleet's
     `lines_version` at least. `read_age_s` is how long ago the topics were read. `service_topics` is None for
     the brokers' own topic, and `remarks` say what was read of that. `service_state` and `log` are None if it

@@ -64,7 +64,7 @@ class DeadLetterLine(Struct, frozen=True):
     answered: bool
 
 
-class PendingOffsets(Struct, frozen=True):
+class PendingTransactionLine(Struct, frozen=True):
     """Offsets of a group that are pending in a transaction since a time."""
 
     at_ms: int
@@ -89,7 +89,7 @@ class ServiceFacts(Struct, frozen=True, kw_only=True):
     is_silent: bool | None
     dead_letters: list[DeadLetterLine]
     has_more: bool
-    pending: list[PendingOffsets]
+    pending: list[PendingTransactionLine]
     pending_number: int
     is_observed: bool = False
 
@@ -103,7 +103,7 @@ class ServiceTopics:
         self._claims = Claims()
         self._dead_letters: deque[DeadLetterLine] = deque()
         self._dropped_ms: int | None = None
-        self._pending: dict[bytes, PendingOffsets] = {}
+        self._pending: dict[bytes, PendingTransactionLine] = {}
         self._is_complete = False
         self._clock_ms: int | None = None
         self._is_silent: bool | None = None
@@ -147,7 +147,7 @@ class ServiceTopics:
             if read is None:
                 self._pending.pop(key or b"", None)
             else:
-                self._pending[key or b""] = PendingOffsets(
+                self._pending[key or b""] = PendingTransactionLine(
                     read.at_ms, read.group_id, read.transactional_id, read.partitions
                 )
 

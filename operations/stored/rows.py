@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.protocols.subscriptions import ProtocolError, by_topic
-from kafka_why.rocketmq_group import GroupState as RocketMqState
+from kafka_why.rocketmq_group import RocketMqGroupState
 from operations.stored.partition_rows import (
     OffsetRow,
     PendingRow,
@@ -220,7 +220,7 @@ def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> G
 def _of_protocol(group: KafkaGroup | RocketMqGroup) -> dict[str, Any]:
     if isinstance(group, RocketMqGroup):
         return {
-            "state": str(RocketMqState.ONLINE if group.channels else RocketMqState.OFFLINE),
+            "state": str(RocketMqGroupState.ONLINE if group.channels else RocketMqGroupState.OFFLINE),
             "members": len(group.channels),
             "subscribed_topics": sorted(group.subscriptions),
             "message_model": group.message_model,

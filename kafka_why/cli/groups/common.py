@@ -19,8 +19,8 @@ from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.groups.gather import Answers, GroupDescriber, KnownTypes, LogOffsets, TopicsGroups, dead
 from kafka_why.groups.list_groups import (
+    GroupListRow,
     GroupOffsets,
-    ListedGroup,
     OffsetWithEpoch,
     consumer_groups,
     list_broker_groups,
@@ -107,7 +107,7 @@ class Cluster:
             return TopicsGroups(self._client_config, self.layout, self._timeout_ms)
         return BrokersGroups(self._client_config)
 
-    def listed(self) -> list[ListedGroup]:
+    def listed(self) -> list[GroupListRow]:
         """Return the rows of all groups, of every protocol type."""
         return [*map(listed, self.groups())] if self.is_set_up else list_broker_groups(self._client_config)
 

@@ -26,7 +26,7 @@ from kafka_why.page.histories import Courses, Histories
 from kafka_why.page.members import EMPTY
 from kafka_why.page.security import HEADERS, MAX_CREDENTIAL_CHARS, Access
 from kafka_why.page.server import is_loopback
-from kafka_why.page.sources import Sources
+from kafka_why.page.sources import PageSources
 from kafka_why.page.topics_followers import ServiceTopics
 from kafka_why.web import MAX_CONNECTIONS, WebServer, listening_at, names_of
 from kafka_why.why.history import History, read_history
@@ -50,7 +50,7 @@ def serving(
     fleet = fleet or Fleet(LAYOUT)
     fleet.complete()
     histories = Histories(read or partial(read_history, NOBODY, LAYOUT), fleet)
-    sources = Sources(
+    sources = PageSources(
         fleet=fleet,
         lines=list,
         members=lambda: EMPTY,

@@ -13,10 +13,10 @@ from kafka_why.page.fleet import WINDOW_MS, Fleet
 from kafka_why.page.overview import (
     INTERVALS,
     GroupLine,
+    GroupProtocol,
     GroupSelection,
     Overview,
     OverviewThread,
-    Protocol,
     shares,
 )
 from kafka_why.why.state_timelines import Span
@@ -43,7 +43,7 @@ def lines(fleet: Fleet, now_ms: int = NOW_MS) -> list[GroupLine]:
 
 def line(group_id: str, **fields: object) -> GroupLine:
     given = {
-        "protocol": Protocol.CLASSIC,
+        "protocol": GroupProtocol.CLASSIC,
         "state": "Stable",
         "since_ms": 0,
         "members": 1,
@@ -108,9 +108,9 @@ def test_the_protocols_are_told_apart_and_a_group_of_rocketmq_has_its_own_line()
     fleet.apply(LAYOUT.groups_topic, b"rocket", encode(rocketmq()), 0)
     found = {one.group_id: one for one in lines(fleet)}
     assert {name: one.protocol for name, one in found.items()} == {
-        "classic": Protocol.CLASSIC,
-        "epochs": Protocol.CONSUMER,
-        "rocket": Protocol.ROCKETMQ,
+        "classic": GroupProtocol.CLASSIC,
+        "epochs": GroupProtocol.CONSUMER,
+        "rocket": GroupProtocol.ROCKETMQ,
     }
     rocket = found["rocket"]
     assert (rocket.lag_records, rocket.rebalances, rocket.members, rocket.since_ms) == (None, 0, 0, 9)
@@ -157,7 +157,7 @@ ALL = (
     line("billing", state="Empty", members=0, lag_records=70, changed_ms=3),
     line(
         "audit",
-        protocol=Protocol.CONSUMER,
+        protocol=GroupProtocol.CONSUMER,
         members=9,
         findings=[Finding(FindingKind.STUCK, "s")],
         rebalances=4,
