@@ -1,5 +1,5 @@
 """A client of the coordinator. It appends requests to the requests topic and reads responses from a partition
-of the responses topic. It decodes the messages that it waits for (`Pending.awaits`), and no others.
+of the responses topic. It decodes the messages that it waits for (`PendingRequests.awaits`), and no others.
 
 It uses the coordinator's own records, not Kafka's wire protocol. The caller interprets the responses.
 """
@@ -22,10 +22,10 @@ from kafka import TopicPartition as KafkaTopicPartition
 from clients.pending import (
     AnyRequest,
     AnyResponse,
-    Counts,
     FutureRequest,
-    Pending,
+    MessageCounts,
     PendingRequest,
+    PendingRequests,
     R,
     resolve_futures,
 )
@@ -106,7 +106,7 @@ _decoder: msgspec.json.Decoder[AnyResponse | AnyToConnection] = msgspec.json.Dec
 log = structlog.get_logger()
 
 
-def settle(values: Iterable[bytes], pending: Pending, listener: Listener | None) -> list[str]:
+def settle(values: Iterable[bytes], pending: PendingRequests, listener: Listener | None) -> list[str]:
     """Settle the requests that these records answer. `listener` gets the messages to connections, in order.
 
     Returns the correlation ids of the requests that a coordinator without packs has refused.
@@ -199,7 +199,7 @@ class CoordinatorClient(Closeable):
         self._host = socket.gethostname()
         self._timeout_ms = request_timeout_ms
         self._listener = listener
-        self._pending = Pending(f"{self._start_id}-")
+        self._pending = PendingRequests(f"{self._start_id}-")
         self._closing = threading.Event()
         self._answers = _reader_at_end(client_config, layout, reply_partition)
         self._writer = RequestWriter(
@@ -219,7 +219,7 @@ class CoordinatorClient(Closeable):
         self._reader.start()
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> MessageCounts:
         """Counts of the records read from the reply partition so far."""
         return self._pending.counts
 

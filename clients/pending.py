@@ -2,7 +2,7 @@
 
 Several clients may share a partition of the responses topic, and most answers are there twice: early, and
 with the query's batch (`kafka_why.contract.early_answers`). So most are for other clients, or second copies.
-Only the first answer counts. `Pending.awaits` finds the others without decoding them.
+Only the first answer counts. `PendingRequests.awaits` finds the others without decoding them.
 """
 
 import threading
@@ -67,9 +67,9 @@ class ClientClosed(ClientError):
 class PendingRequest:
     """A request in flight.
 
-    `asked_at_s` is in seconds of the clock that `Pending.expire` gets; `timeout_ms` is in milliseconds.
-    `receive` gets the outcomes of all requests with this receiver that are settled at the same time. It is
-    called by the thread that settles them, and must be short.
+    `asked_at_s` is in seconds of the clock that `PendingRequests.expire` gets. `receive` gets the outcomes of
+    all requests with this receiver that are settled at the same time. It is called by the thread that settles
+    them, and must be short.
     """
 
     request: AnyRequest[Any]
@@ -114,7 +114,7 @@ def resolve_futures(outcomes: Sequence[SettledRequest]) -> None:
 
 
 @dataclass(slots=True)
-class Counts:
+class MessageCounts:
     """Counts of the messages of the reply partition, and of what was written.
 
     `duplicates` were answers to requests of this client that were not in flight any more: second copies, or
@@ -130,7 +130,7 @@ class Counts:
     records_written: int = 0
 
 
-class Pending:
+class PendingRequests:
     """The requests in flight, by correlation id. Thread-safe; receivers are called outside the lock.
 
     The correlation ids of this client begin with `prefix`, and no other client's do. They are ASCII without
@@ -138,7 +138,7 @@ class Pending:
     """
 
     def __init__(self, prefix: str) -> None:
-        self.counts = Counts()
+        self.counts = MessageCounts()
         self._prefix = prefix
         self._encoded_prefix = prefix.encode()
         self._lock = threading.Lock()

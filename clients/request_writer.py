@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from clients.pending import Pending, PendingRequest, RequestTooLarge
+from clients.pending import PendingRequest, PendingRequests, RequestTooLarge
 from kafka_why.contract.codec import encode
 from kafka_why.contract.layout import excess
 from kafka_why.contract.pack import PACK_MAX_BYTES, PACK_MAX_REQUESTS, pack, pack_key, slot_of
@@ -35,32 +35,32 @@ _GROUPS_REMEMBERED = 20_000
 _Line: TypeAlias = deque[tuple[PendingRequest, bytes]]
 
 
-class Place(NamedTuple):
+class PackSlot(NamedTuple):
     """The destination of a group's requests: a partition of the requests topic, and a slot of packs."""
 
     partition: int
     slot: int
 
 
-def place_of(group_id: str, partitions: int) -> Place:
+def pack_slot_of(group_id: str, partitions: int) -> PackSlot:
     """Return the place of a group's requests."""
     if len(group_id) > REMEMBERED_MAX_CHARACTERS:
-        return _place_of(group_id, partitions)
+        return _pack_slot_of(group_id, partitions)
     return _remembered(group_id, partitions)
 
 
-def _place_of(group_id: str, partitions: int) -> Place:
-    return Place(partition_of(group_id, partitions), slot_of(group_id))
+def _pack_slot_of(group_id: str, partitions: int) -> PackSlot:
+    return PackSlot(partition_of(group_id, partitions), slot_of(group_id))
 
 
-_remembered = lru_cache(_GROUPS_REMEMBERED)(_place_of)
+_remembered = lru_cache(_GROUPS_REMEMBERED)(_pack_slot_of)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Written:
     """A record to write, and the requests in it."""
 
-    place: Place
+    place: PackSlot
     key: bytes
     value: bytes
     requests: Sequence[PendingRequest]
@@ -74,7 +74,7 @@ class Packer:
         self._max_bytes = max_bytes
         self.packs = True
         """Whether requests are packed. If not, each is a record without the first line of a pack."""
-        self._waiting: dict[int, dict[Place, _Line]] = {}
+        self._waiting: dict[int, dict[PackSlot, _Line]] = {}
         """By partition: the requests of each slot, the slots in the order in which they began to wait."""
         self._under_way: dict[int, int] = {}
         """By partition: the number of records under way."""
@@ -84,7 +84,7 @@ class Packer:
         """True if nothing waits and nothing is under way."""
         return not self._waiting and not self._under_way
 
-    def add(self, place: Place, request: PendingRequest, message: bytes) -> None:
+    def add(self, place: PackSlot, request: PendingRequest, message: bytes) -> None:
         """Add a request at the end of its place's line. `message` is the encoded request."""
         lines = self._waiting.setdefault(place.partition, {})
         lines.setdefault(place, deque()).append((request, message))
@@ -105,13 +105,13 @@ class Packer:
                 del self._waiting[partition]
         return records
 
-    def written(self, place: Place) -> None:
+    def written(self, place: PackSlot) -> None:
         """Note that the place's write has ended, with or without success."""
         left = self._under_way.pop(place.partition) - 1
         if left:
             self._under_way[place.partition] = left
 
-    def _next(self, place: Place, lines: dict[Place, _Line]) -> Written | None:
+    def _next(self, place: PackSlot, lines: dict[PackSlot, _Line]) -> Written | None:
         """Return the next record of a place, None if none of its requests is wanted."""
         line = lines[place]
         requests: list[PendingRequest] = []
@@ -158,7 +158,7 @@ class RequestWriter:
         make_producer: Callable[[], Producer],
         topic: str,
         partitions: int,
-        pending: Pending,
+        pending: PendingRequests,
         name: str,
         max_bytes: int,
     ) -> None:
@@ -180,7 +180,7 @@ class RequestWriter:
     def write(self, requests: Sequence[PendingRequest]) -> None:
         """Write requests that are in flight. Those of one group are appended in this order.
 
-        A request that cannot be written fails in `Pending`.
+        A request that cannot be written fails in `PendingRequests`.
         """
         encoded: list[tuple[PendingRequest, bytes]] = []
         for request in requests:
@@ -196,7 +196,7 @@ class RequestWriter:
                 encoded.append((request, message))
         with self._lock:
             for request, message in encoded:
-                self._packer.add(place_of(request.request.group_id, self._partitions), request, message)
+                self._packer.add(pack_slot_of(request.request.group_id, self._partitions), request, message)
             records = self._packer.next_records()
         self._hand_over(records)
 

@@ -59,7 +59,7 @@ LOCK_AGAIN_MS = 500
 log = structlog.get_logger()
 
 
-class Rebalance:
+class GroupRebalance:
     """The group's process queue table, and the operations on it.
 
     `again_at_ms` is the latest time of the next round after a lock was refused, None if none was refused.
@@ -281,11 +281,11 @@ class ClientInstance:
         intervals: Intervals | None = None,
     ) -> None:
         self.client_id = client_id
-        self.groups: dict[str, Rebalance] = {}
+        self.groups: dict[str, GroupRebalance] = {}
         for config in consumers:
             if config.group_id in self.groups:
                 raise GroupTaken(f"the consumer group[{config.group_id}] has been created before")
-            self.groups[config.group_id] = Rebalance(config, client_id, broker, now_ms)
+            self.groups[config.group_id] = GroupRebalance(config, client_id, broker, now_ms)
         self._broker = broker
         self._intervals = intervals or Intervals()
         self._schedule = Schedule(now_ms, self._intervals.rebalance_ms, self._intervals.rebalance_min_ms)
@@ -354,7 +354,7 @@ class ClientInstance:
         )
 
 
-def _consumer_data(group: Rebalance) -> ConsumerData:
+def _consumer_data(group: GroupRebalance) -> ConsumerData:
     config = group.config
     subscriptions = tuple(
         SubscriptionData(topic, sub_string, group.subscription_version_ms)

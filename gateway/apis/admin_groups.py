@@ -26,7 +26,7 @@ from gateway.authorization.acls import Operation, ResourceType
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, SHARE_STATE_TIMEOUT_MS
 from gateway.coordinator.fresh_groups import Listing
 from gateway.coordinator.groups import KnownGroup
-from gateway.wire import beside, codec
+from gateway.wire import codec, offload
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.schema_encoder import EncodedList
@@ -108,7 +108,7 @@ def _listed(group: KnownGroup) -> Fields:
 
 async def _screen_list(context: RequestContext, message: bytes) -> Screened | None:
     """List the share groups of the listener's broker together with the coordinator's groups."""
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     own = await serve_list(context, request)
     types = _lowered(request.types_filter)
     if own["error_code"] or (types and SHARE not in types):
@@ -218,7 +218,7 @@ def _delete(context: RequestContext, group_id: str) -> Fields | Deferred:
 
 async def _screen_deletion(context: RequestContext, message: bytes) -> Screened | None:
     """Groups of other types at the brokers are not deleted: clients of the gateway do not see them."""
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     async with context.fan_out.acquired(context):
         deferred = await serve_deletion(context, request)
         results = deferred.fields(await deferred.response)["results"]
@@ -228,7 +228,7 @@ async def _screen_deletion(context: RequestContext, message: bytes) -> Screened 
     if not found:
         return Screened(None, {"results": others})
     request.groups_names = [group_id for group_id in missing if group_id in found]
-    return Screened(await beside.with_body(context.header, message, request), {"results": others})
+    return Screened(await offload.with_body(context.header, message, request), {"results": others})
 
 
 DELETE_GROUPS = Api(

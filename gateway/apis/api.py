@@ -12,7 +12,7 @@ from kafka.protocol.api_key import ApiKey
 from gateway.apis.context import Deferred, RequestContext, Services
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import Operation
-from gateway.wire import beside, codec
+from gateway.wire import codec, offload
 from gateway.wire.codec import Fields
 from gateway.wire.framing import RequestHeader
 from gateway.wire.newer_messages import NewerApiKey
@@ -70,9 +70,9 @@ class Api:
 
     async def decoded(self, header: RequestHeader, message: bytes) -> Any:
         """Decode a request, beside the event loop if it is large. Raises ProtocolError."""
-        if len(message) <= beside.AT_ONCE_BYTES:
+        if len(message) <= offload.AT_ONCE_BYTES:
             return self.decode(header, message, None)
-        return await beside.run(self.decode, header, message, beside.pause)
+        return await offload.run(self.decode, header, message, offload.pause)
 
     async def answer(self, context: RequestContext, request: Any) -> Answer:
         """Answer a request that may need something to wait for."""

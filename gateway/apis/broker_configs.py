@@ -13,7 +13,7 @@ from gateway.apis.context import RequestContext
 from gateway.apis.group_configs import is_coordinators
 from gateway.apis.screened import Screened
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
-from gateway.wire import beside, codec
+from gateway.wire import codec, offload
 from gateway.wire.codec import Fields
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import DescribeGroupConfigs
@@ -39,7 +39,7 @@ async def screen_descriptions(context: RequestContext, message: bytes) -> Screen
     """DescribeConfigs: a broker's response with this coordinator's values. A setting that the coordinator
     lacks, or of which it does not tell the value now, is left out. Raises ProtocolError.
     """
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     if all(resource.resource_type != _BROKER for resource in request.resources):
         return None
     asked = DescribeGroupConfigs(**context.to_group(_ANY_GROUP), of_coordinator=True)
@@ -83,7 +83,7 @@ async def screen_alterations(context: RequestContext, message: bytes) -> Screene
     """AlterConfigs, IncrementalAlterConfigs: a resource that names such a setting is refused. Raises
     ProtocolError.
     """
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     named = [(resource, _first_of_coordinator(context, resource)) for resource in request.resources]
     refused = [
         {
@@ -98,7 +98,7 @@ async def screen_alterations(context: RequestContext, message: bytes) -> Screene
     if not refused:
         return None
     request.resources = [resource for resource, name in named if name is None]
-    remaining = await beside.with_body(context.header, message, request) if request.resources else None
+    remaining = await offload.with_body(context.header, message, request) if request.resources else None
     return Screened(remaining, {"responses": refused})
 
 

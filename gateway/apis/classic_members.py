@@ -20,7 +20,7 @@ from gateway.apis.guards import GROUP_REFUSED, described_topics, may_read_group
 from gateway.apis.topics import images_of, is_too_much
 from gateway.coordinator.backend import PARKED_TIMEOUT_MS
 from gateway.upstream.connections import UpstreamLost
-from gateway.wire import beside
+from gateway.wire import offload
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.heartbeats import decode_heartbeat
@@ -133,10 +133,10 @@ async def _topics(context: RequestContext, request: Any) -> TopicImages | None:
     if not context.services.consumer_protocol or request.protocol_type != PROTOCOL_TYPE:
         return None
     metadata = [protocol.metadata for protocol in request.protocols]
-    if sum(map(len, metadata)) <= beside.AT_ONCE_BYTES:
+    if sum(map(len, metadata)) <= offload.AT_ONCE_BYTES:
         names = _named(metadata)
     else:
-        names = await beside.run(_named, metadata)
+        names = await offload.run(_named, metadata)
     if is_too_much(names):
         return None
     images = await images_of(context, sorted(names))

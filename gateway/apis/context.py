@@ -20,7 +20,7 @@ from gateway.authorization.authorizer import Authorizer
 from gateway.coordinator.backend import Backend
 from gateway.coordinator.fresh_groups import FreshGroups
 from gateway.coordinator.oversized import too_large
-from gateway.deliveries.member import Member
+from gateway.deliveries.member import MemberDeliveries
 from gateway.deliveries.service import Deliveries
 from gateway.fairness import CapacityLimiter
 from gateway.security.session import ClientSession
@@ -102,7 +102,7 @@ class ShareSession:
         self.checked: CheckedTopics | None = None
         self.is_doubted = False
         self._beginning: CheckedTopics | None = None
-        self._counted: tuple[Deliveries, Member] | None = None
+        self._counted: tuple[Deliveries, MemberDeliveries] | None = None
 
     @property
     def is_begun(self) -> bool:

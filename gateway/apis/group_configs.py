@@ -28,7 +28,7 @@ from gateway.apis.topics import Codes
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS
 from gateway.upstream.share_groups import Coordinators
-from gateway.wire import beside, codec
+from gateway.wire import codec, offload
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from kafka_why.contract.errors import ErrorCode
@@ -154,7 +154,7 @@ async def _screen(
     """Have the coordinator answer for the groups of a request. Returns None if the request names none. Raises
     ProtocolError.
     """
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     groups = [resource for resource in request.resources if resource.resource_type == _GROUP]
     if not groups:
         return None
@@ -177,7 +177,7 @@ async def _screen(
     brokers = {name: part.brokers for name, part in parts.items() if part.brokers and name not in failed}
     others = [resource for resource in request.resources if resource.resource_type != _GROUP]
     request.resources = [*others, *brokers.values()]
-    remaining = await beside.with_body(context.header, message, request) if request.resources else None
+    remaining = await offload.with_body(context.header, message, request) if request.resources else None
     joined = {one["resource_name"]: one for one in answers if one["resource_name"] in brokers}
     alone = [one for one in answers if one["resource_name"] not in brokers]
     change: Change = partial(_join, response_field, coordinators, joined)
@@ -342,7 +342,7 @@ async def screen_list(context: RequestContext, message: bytes) -> Screened | Non
     """ListConfigResources: the groups with settings of their own, in place of the broker's, or beside those
     that have settings of share groups.
     """
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     if context.version < _FIRST_LIST_WITH_TYPES or (
         request.resource_types and _GROUP not in request.resource_types
     ):

@@ -11,7 +11,7 @@ from gateway.apis.context import RequestContext
 from gateway.apis.screened import Change, Screened
 from gateway.authorization.acls import CLUSTER_NAME, SUPPORTED, Operation, ResourceType
 from gateway.upstream.cluster import TOPIC_AGE_MAX_S
-from gateway.wire import beside
+from gateway.wire import offload
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 
@@ -97,15 +97,15 @@ class Entries:
         self, context: RequestContext, message: bytes, change: Change | None = None
     ) -> Screened | None:
         """Check a request, as `gateway.apis.passed_on.guard` does. `change` is that of the response."""
-        request = await beside.decode_passed(context.header, message)
+        request = await offload.decode_passed(context.header, message)
         entries: list[Any] = getattr(request, self.request_field) or []
         errors = await context.slices().each(partial(self.error, context), entries)
         if not any(errors):
             return None if change is None else Screened(message, {}, change)
         kept = [entry for entry, error in zip(entries, errors, strict=True) if error is None]
         setattr(request, self.request_field, kept)
-        remaining = await beside.with_body(context.header, message, request) if kept else None
-        refused = await beside.made(message, self._refused, entries, errors)
+        remaining = await offload.with_body(context.header, message, request) if kept else None
+        refused = await offload.run_sized(message, self._refused, entries, errors)
         return Screened(remaining, {self.response_field: refused}, change)
 
     def _refused(self, entries: Iterable[Any], errors: Iterable[GatewayError | None]) -> list[Fields]:

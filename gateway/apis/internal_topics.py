@@ -18,7 +18,7 @@ from kafka.protocol.api_key import ApiKey
 from gateway.apis.api import Screen
 from gateway.apis.context import RequestContext
 from gateway.apis.screened import Screened
-from gateway.wire import beside, codec
+from gateway.wire import codec, offload
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import ProtocolError
@@ -52,7 +52,7 @@ class _Named:
         if not context.services.internal_topics.names:
             return None
         header = context.header
-        request = await beside.decode_passed(header, message)
+        request = await offload.decode_passed(header, message)
         entries: list[Any] = getattr(request, self.request_field) or []
         mine = await _internal(context, filter(None, map(self.topic, entries)))
         refused = [self.refused(entry) for entry in entries if self.topic(entry) in mine]
@@ -62,7 +62,7 @@ class _Named:
             raise ProtocolError(f"a {ApiKey(header.api_key).name} v{context.version} to an internal topic")
         kept = [entry for entry in entries if self.topic(entry) not in mine]
         setattr(request, self.request_field, kept)
-        remaining = await beside.with_body(header, message, request) if kept else None
+        remaining = await offload.with_body(header, message, request) if kept else None
         return Screened(remaining, {self.response_field: refused})
 
 
@@ -73,7 +73,7 @@ def _whole(refused: Callable[[Any, frozenset[str]], Fields | None]) -> Screen:
         internal = context.services.internal_topics.names
         if not internal:
             return None
-        response = refused(await beside.decode_passed(context.header, message), internal)
+        response = refused(await offload.decode_passed(context.header, message), internal)
         return None if response is None else Screened(None, response)
 
     return screen

@@ -15,7 +15,7 @@ from gateway.apis.guards import ERRORS, Entries, TopicKey, may_on_cluster, topic
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
 from gateway.limits import MIB
-from gateway.wire import beside, codec
+from gateway.wire import codec, offload
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import ProtocolError
@@ -32,7 +32,7 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
     Names that are denied do not reach the broker, which would create them. Topics by id, and all topics, are
     taken out of the response.
     """
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     topics: list[Any] | None = request.topics
     if topics is not None and not topics and context.version < _FIRST_NULL_FOR_ALL:
         topics = None
@@ -55,7 +55,7 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
     if topics is not None and (errors or stops_creation):
         request.topics = [topic for topic in topics if topic.name not in errors]
         request.allow_auto_topic_creation = request.allow_auto_topic_creation and not stops_creation
-        remaining = await beside.with_body(context.header, message, request)
+        remaining = await offload.with_body(context.header, message, request)
     if is_plain:
         return Screened(remaining, {})
 
@@ -79,7 +79,7 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
 
 async def guard_cluster(context: RequestContext, message: bytes) -> Screened | None:
     """DescribeCluster shows the client's own operations."""
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     if not request.include_cluster_authorized_operations:
         return None
 
@@ -164,7 +164,7 @@ _SESSION_ID_AT = 10
 async def guard_produce(context: RequestContext, message: bytes) -> Screened | None:
     """WRITE on each topic, and on the transactional id if there is one."""
     header = context.header
-    request = await beside.decode_passed(header, message)
+    request = await offload.decode_passed(header, message)
     by_id = context.version >= _PRODUCE_FIRST_BY_ID
     keys: list[TopicKey] = [topic.topic_id or _NO_ID if by_id else topic.name for topic in request.topic_data]
     if request.transactional_id is not None and not context.may(
@@ -178,9 +178,11 @@ async def guard_produce(context: RequestContext, message: bytes) -> Screened | N
         return None
     if context.version not in codec.versions(ApiKey.Produce):
         raise ProtocolError(f"a Produce v{context.version} that is not allowed")
-    refused = await beside.made(message, _each_refused, _refused_produce, request.topic_data, keys, errors)
+    refused = await offload.run_sized(
+        message, _each_refused, _refused_produce, request.topic_data, keys, errors
+    )
     request.topic_data = [t for t, key in zip(request.topic_data, keys, strict=True) if key not in errors]
-    remaining = await beside.with_body(header, message, request) if request.topic_data else None
+    remaining = await offload.with_body(header, message, request) if request.topic_data else None
     return Screened(remaining, {"responses": refused})
 
 
@@ -197,7 +199,7 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
     header, authorizer = context.header, context.services.authorizer
     assert authorizer is not None
     version = authorizer.version
-    request = await beside.decode_passed(header, message)
+    request = await offload.decode_passed(header, message)
     if _is_of_replica(request):
         raise ProtocolError("a Fetch of a replica: no broker replicates through a gateway")
     by_id = context.version >= _FETCH_FIRST_BY_ID
@@ -220,12 +222,12 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
 
         return Screened(message, {}, saw=saw)
     kept = [t for t, key in zip(request.topics, topics, strict=True) if key not in errors]
-    refused = await beside.made(message, _each_refused, _refused_fetch, request.topics, topics, errors)
+    refused = await offload.run_sized(message, _each_refused, _refused_fetch, request.topics, topics, errors)
     request.topics = kept
     request.max_bytes = min(request.max_bytes, CHANGED_MAX_BYTES)
     if has_session:
         request.session_id, request.session_epoch = NO_SESSION, _FINAL_EPOCH
-    remaining = await beside.with_body(header, message, request) if kept else None
+    remaining = await offload.with_body(header, message, request) if kept else None
     return Screened(remaining, {"responses": refused})
 
 
@@ -298,7 +300,7 @@ async def guard_find(context: RequestContext, message: bytes) -> Screened | None
     """FindCoordinator of transactions."""
     if context.version >= _FIRST_FIND_OF_SEVERAL:
         return await _FOUND.guard(context, message)
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     error = on_transaction(context, request.key)
     if error is None:
         return None
@@ -307,7 +309,7 @@ async def guard_find(context: RequestContext, message: bytes) -> Screened | None
 
 async def guard_producer_id(context: RequestContext, message: bytes) -> Screened | None:
     """InitProducerId: a transaction's id, or for idempotence WRITE on any topic."""
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     authorizer = context.services.authorizer
     error = None
     if request.transactional_id is not None:
@@ -324,7 +326,7 @@ async def guard_producer_id(context: RequestContext, message: bytes) -> Screened
 
 async def guard_end(context: RequestContext, message: bytes) -> Screened | None:
     """EndTxn."""
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     if context.may(Operation.WRITE, _TRANSACTION, request.transactional_id):
         return None
     return Screened(None, {"error_code": ERRORS[_TRANSACTION]})
@@ -335,7 +337,7 @@ _FIRST_ADD_BY_BROKERS = 4
 
 async def guard_addition(context: RequestContext, message: bytes) -> Screened | None:
     """AddPartitionsToTxn, which adds all partitions or none. From version 4 on only brokers send it."""
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     if context.version >= _FIRST_ADD_BY_BROKERS:
         if may_on_cluster(context, Operation.CLUSTER_ACTION):
             return None
@@ -389,7 +391,7 @@ async def guard_description(context: RequestContext, message: bytes) -> Screened
 
 async def guard_transactions(context: RequestContext, message: bytes) -> Screened | None:
     """ListTransactions shows the transactions that the client may describe."""
-    await beside.decode_passed(context.header, message)
+    await offload.decode_passed(context.header, message)
 
     async def hide(response: Any) -> None:
         response.transaction_states = await context.slices().kept(

@@ -31,7 +31,7 @@ from gateway.apis.passed_guards import (
 from gateway.apis.screened import Screened
 from gateway.authorization.acls import CLUSTER_NAME, Operation, ResourceType
 from gateway.log_text import quoted
-from gateway.wire import beside, codec
+from gateway.wire import codec, offload
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import ProtocolError
@@ -54,7 +54,7 @@ async def guard(api: Passed | None, context: RequestContext, message: bytes) -> 
         if api is None or not (api.is_free or (api.needs is not None and may_on_cluster(context, api.needs))):
             raise ProtocolError(f"{quoted(context.principal)} may not send a request of api {key}")
     if key in codec.REQUESTS:
-        await beside.decode_passed(context.header, message)  # a guard reads it, too
+        await offload.decode_passed(context.header, message)  # a guard reads it, too
     return None
 
 
@@ -150,7 +150,7 @@ async def _guard_deletion(context: RequestContext, message: bytes) -> Screened |
     """
     if context.version < _FIRST_DELETE_BY_ID:
         return await _DELETED_NAMES.guard(context, message)
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     ids = [topic.topic_id for topic in request.topics if not topic.name]
     found = await context.services.cluster.topics_by_id(ids)
     names = {topic_id: topic.name for topic_id, topic in found.items()}
@@ -172,7 +172,7 @@ def _on_cluster(operation: Operation, refused: Callable[[Any], Fields]) -> Scree
     """Return the check of a request about the cluster, with the response of one that is refused."""
 
     async def guard_request(context: RequestContext, message: bytes) -> Screened | None:
-        request = await beside.decode_passed(context.header, message)
+        request = await offload.decode_passed(context.header, message)
         return None if may_on_cluster(context, operation) else Screened(None, refused(request))
 
     return guard_request

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gateway.wire import beside, codec
+from gateway.wire import codec, offload
 from gateway.wire.codec import Fields
 
 Change = Callable[[Any], Awaitable[None]]
@@ -45,10 +45,10 @@ class Screened:
             return await self.answer(response), False
         if self.change is not None:
             await self.change(response)
-        is_long = beside.is_long(self.refused)
+        is_long = offload.is_long(self.refused)
         for name, entries in self.refused.items():
             if is_long:
-                await beside.run(codec.extend, response, name, entries)
+                await offload.run(codec.extend, response, name, entries)
             else:
                 codec.extend(response, name, entries)
         return response, is_long

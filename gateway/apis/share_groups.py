@@ -48,7 +48,7 @@ from gateway.apis.shares_at_brokers import (
 )
 from gateway.apis.topics import images_of, is_too_much
 from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, SHARE_STATE_TIMEOUT_MS
-from gateway.wire import beside, codec
+from gateway.wire import codec, offload
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader
@@ -156,7 +156,7 @@ async def fill_in(context: RequestContext, message: bytes) -> Screened | None:
     """Name the partitions of groups for which a DescribeShareGroupOffsets names none (row SO3)."""
     if not context.services.share_groups.are_ours:
         return None
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     asked = [group for group in request.groups if group.topics is None]
     if not asked:
         return None
@@ -167,7 +167,7 @@ async def fill_in(context: RequestContext, message: bytes) -> Screened | None:
     request.groups = [g for g in request.groups if g.topics is not None or g.group_id in filled]
     if not request.groups:
         return Screened(None, {"groups": alone})
-    remaining = await beside.run(_filled, context.header, message, request, filled)
+    remaining = await offload.run(_filled, context.header, message, request, filled)
     return Screened(remaining, {"groups": alone}, partial(_leave_out_denied, filled))
 
 

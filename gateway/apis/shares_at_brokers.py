@@ -40,7 +40,7 @@ from gateway.authorization.acls import Operation
 from gateway.authorization.authorizer import Authorizer
 from gateway.log_text import quoted
 from gateway.upstream.cluster import TOPIC_AGE_MAX_S
-from gateway.wire import beside
+from gateway.wire import offload
 from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 from gateway.wire.fetch_messages import error_of, with_member_id
@@ -63,7 +63,7 @@ def are_at_brokers(services: Services) -> bool:
 
 async def _guard_heartbeat(context: RequestContext, message: bytes) -> Screened | None:
     """READ on the group, DESCRIBE on each topic."""
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     if not may_read_group(context, request.group_id):
         return Screened(None, GROUP_REFUSED)
     names = list(dict.fromkeys(request.subscribed_topic_names or ()))
@@ -98,7 +98,7 @@ _DESCRIBED = Entries(
 
 async def _guard_description(context: RequestContext, message: bytes) -> Screened | None:
     """DESCRIBE on each group, and on each topic of its members' assignments."""
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
 
     async def change(response: Any) -> None:
         for group in response.groups:
@@ -125,7 +125,7 @@ async def guard_offsets(context: RequestContext, message: bytes) -> Screened | N
     """DESCRIBE on each group and each topic. A topic that the request names has an error, others are left
     out.
     """
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     named = {group.group_id for group in request.groups if group.topics is not None}
 
     async def change(response: Any) -> None:
@@ -158,7 +158,7 @@ def _guard_change(may: Callable[[RequestContext, str], bool], refused: Callable[
     )
 
     async def guard(context: RequestContext, message: bytes) -> Screened | None:
-        request = await beside.decode_passed(context.header, message)
+        request = await offload.decode_passed(context.header, message)
         if not may(context, request.group_id):
             return Screened(None, CHANGE_REFUSED)
         return await topics.guard(context, message)
@@ -209,7 +209,7 @@ async def screen_session(context: RequestContext, message: bytes) -> Screened:
     the request, and its partitions have the error. Raises ProtocolError if the connection has another
     member's session.
     """
-    request = await beside.decode_passed(context.header, message)
+    request = await offload.decode_passed(context.header, message)
     session = context.remembered.shares
     if request.group_id is None or request.member_id is None:
         return Screened(None, _INVALID)
@@ -267,9 +267,9 @@ async def _without(context: RequestContext, message: bytes, request: Any, errors
     if context.header.api_key == ApiKey.ShareFetch:
         entry = _not_fetched
         request.max_bytes = min(request.max_bytes, CHANGED_MAX_BYTES)
-    refused = await beside.made(message, _refused, request.topics, errors, entry)
+    refused = await offload.run_sized(message, _refused, request.topics, errors, entry)
     request.topics = [topic for topic in request.topics if topic.topic_id not in errors]
-    return Screened(await beside.with_body(context.header, message, request), {"responses": refused})
+    return Screened(await offload.with_body(context.header, message, request), {"responses": refused})
 
 
 async def rewrite_fetch(context: RequestContext, response: Any) -> None:

@@ -9,31 +9,31 @@ from typing import NamedTuple
 from kafka_why.contract.deliveries import ACCEPTED, GONE, OPEN, REJECTED, Counted, Suspect
 
 
-class Room:
-    """A limiter with a fixed number of places."""
+class CapacityCounter:
+    """A counter of capacity that is used and released. Nobody waits for it."""
 
     __slots__ = ("free",)
 
-    def __init__(self, places: int) -> None:
-        self.free = places
+    def __init__(self, capacity: int) -> None:
+        self.free = capacity
 
-    def take(self) -> bool:
-        """Take a place. Returns whether there was one."""
+    def try_acquire(self) -> bool:
+        """Acquire one unit of capacity. Return False if there is none."""
         if self.free <= 0:
             return False
         self.free -= 1
         return True
 
-    def give(self, places: int = 1) -> None:
-        """Give places back."""
-        self.free += places
+    def release(self, number: int = 1) -> None:
+        """Release units of capacity."""
+        self.free += number
 
 
-Place = tuple[bytes, int]
+PartitionKey = tuple[bytes, int]
 """A partition: the id of its topic, and its number."""
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """Offsets of a partition, both included, that a member got together. Their lock ends at `until_ms`."""
 
     first: int
@@ -48,14 +48,14 @@ class Range(NamedTuple):
         return self.last - self.first + 1
 
 
-class Held:
+class HeldRanges:
     """Ranges by partition, which do not overlap. At most `ranges_max`, and no more than there is `room`."""
 
-    __slots__ = ("_by_place", "_free", "_room", "_until_ms")
+    __slots__ = ("_by_place", "_capacity", "_free", "_until_ms")
 
-    def __init__(self, room: Room, ranges_max: int) -> None:
-        self._by_place: dict[Place, list[Range]] = {}
-        self._room = room
+    def __init__(self, room: CapacityCounter, ranges_max: int) -> None:
+        self._by_place: dict[PartitionKey, list[OffsetRange]] = {}
+        self._capacity = room
         self._free = ranges_max
         self._until_ms: int | None = None
         """No lock ends before, None if this has to be found out."""
@@ -63,9 +63,9 @@ class Held:
     def __bool__(self) -> bool:
         return bool(self._by_place)
 
-    def add(self, place: Place, one: Range) -> bool:
+    def add(self, place: PartitionKey, one: OffsetRange) -> bool:
         """Add a range that overlaps none. Returns False if there is no room for it."""
-        if self._free <= 0 or not self._room.take():
+        if self._free <= 0 or not self._capacity.try_acquire():
             return False
         self._free -= 1
         ranges = self._by_place.setdefault(place, [])
@@ -77,7 +77,7 @@ class Held:
             self._until_ms = min(self._until_ms, one.until_ms)
         return True
 
-    def take(self, place: Place, first: int, last: int) -> list[Range]:
+    def take(self, place: PartitionKey, first: int, last: int) -> list[OffsetRange]:
         """Take out what there is of these offsets. What is left of a range of which the middle is taken takes
         a place more, also if there is no room.
         """
@@ -103,7 +103,7 @@ class Held:
             del self._by_place[place]
         return taken
 
-    def take_expired(self, now_ms: int) -> list[tuple[Place, Range]]:
+    def take_expired(self, now_ms: int) -> list[tuple[PartitionKey, OffsetRange]]:
         """Take out the ranges of which the lock has ended."""
         if self._until_ms is not None and self._until_ms > now_ms:
             return []
@@ -113,19 +113,19 @@ class Held:
         self._until_ms = min((one.until_ms for _, one in self), default=None)
         return found
 
-    def take_all(self) -> list[tuple[Place, Range]]:
+    def take_all(self) -> list[tuple[PartitionKey, OffsetRange]]:
         """Take out everything."""
         found = list(self)
         self._gave(len(found))
         self._by_place.clear()
         return found
 
-    def __iter__(self) -> Iterator[tuple[Place, Range]]:
+    def __iter__(self) -> Iterator[tuple[PartitionKey, OffsetRange]]:
         return ((place, one) for place, ranges in self._by_place.items() for one in ranges)
 
     def _gave(self, places: int) -> None:
         self._free += places
-        self._room.give(places)
+        self._capacity.release(places)
 
 
 # Records of one group that may be poison. No IO and no clock here.
@@ -153,18 +153,18 @@ def is_suspected(one: Suspect) -> bool:
 class Suspects:
     """The offsets that were released or rejected, or whose last delivery has ended."""
 
-    __slots__ = ("_awaited", "_changed", "_known", "_room", "found")
+    __slots__ = ("_awaited", "_capacity", "_changed", "_known", "found")
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: CapacityCounter) -> None:
         self._known: dict[Key, Suspect] = {}
         self._changed: dict[Key, None] = {}
         self._awaited: set[Key] = set()
         """Those that have been given back, and will be delivered again."""
-        self._room = room
+        self._capacity = room
         self.found = 0
         """How many became suspected, since the start."""
 
-    def acquired(self, place: Place, one: Range) -> None:
+    def acquired(self, place: PartitionKey, one: OffsetRange) -> None:
         """Note that a range was delivered again, so it was not archived, whatever was inferred."""
         for key in self._known_in(place, one):
             suspect = self._known[key]
@@ -174,7 +174,7 @@ class Suspects:
             self._awaited.discard(key)
             self._note(key, was_suspected=was_suspected)
 
-    def accepted(self, place: Place, one: Range) -> None:
+    def accepted(self, place: PartitionKey, one: OffsetRange) -> None:
         """Note that a range was processed in the end."""
         for key in self._known_in(place, one):
             if is_suspected(self._known[key]):
@@ -183,9 +183,9 @@ class Suspects:
                 self._note(key, was_suspected=True)
             else:
                 self._forget(key)
-                self._room.give()
+                self._capacity.release()
 
-    def ended(self, what: str, place: Place, one: Range, member_id: str, limit: int) -> None:
+    def ended(self, what: str, place: PartitionKey, one: OffsetRange, member_id: str, limit: int) -> None:
         """Note the end of a delivery: the member `released` or `rejected` it, or its lock or session has
         `ended`, which means something only of the last delivery.
         """
@@ -227,7 +227,7 @@ class Suspects:
 
     def clear(self) -> None:
         """Forget all."""
-        self._room.give(len(self._known))
+        self._capacity.release(len(self._known))
         self._known.clear()
         self._changed.clear()
         self._awaited.clear()
@@ -237,7 +237,7 @@ class Suspects:
             self._changed.pop(key, None)
             self._changed[key] = None
 
-    def _known_in(self, place: Place, one: Range) -> list[Key]:
+    def _known_in(self, place: PartitionKey, one: OffsetRange) -> list[Key]:
         """Nothing is known of what is delivered for the first time."""
         if not self._known or one.delivery_count <= 1:
             return []
@@ -246,7 +246,7 @@ class Suspects:
             return [key for key in keys if key in self._known]
         return [key for key in self._known if key[:2] == place and one.first <= key[2] <= one.last]
 
-    def _each(self, place: Place, one: Range) -> Iterator[tuple[Key, Suspect]]:
+    def _each(self, place: PartitionKey, one: OffsetRange) -> Iterator[tuple[Key, Suspect]]:
         for offset in range(one.first, min(one.last, one.first + RANGE_MAX - 1) + 1):
             key: Key = (*place, offset)
             suspect = self._known.pop(key, None)
@@ -259,7 +259,7 @@ class Suspects:
             yield key, suspect
 
     def _has_place(self) -> bool:
-        if len(self._known) < SUSPECTS_MAX and self._room.take():
+        if len(self._known) < SUSPECTS_MAX and self._capacity.try_acquire():
             return True
         if not self._known:
             return False
@@ -278,7 +278,7 @@ DEFAULT_LIMIT = 5
 """Kafka's default of group.share.delivery.count.limit."""
 
 
-class Group:
+class DeliveryCounts:
     """The counts since they were taken last, and the suspects.
 
     `limit` is `share.delivery.count.limit`, which the brokers said if `is_limit_known`. `lock_ms` is 0 until
@@ -286,11 +286,20 @@ class Group:
     """
 
     __slots__ = (
-        "_others", "_room", "_rows", "_since_ms", "group_id", "is_limit_known", "limit", "limit_asked_ms",
-        "lock_ms", "sessions", "suspects",
+        "_capacity",
+        "_others",
+        "_rows",
+        "_since_ms",
+        "group_id",
+        "is_limit_known",
+        "limit",
+        "limit_asked_ms",
+        "lock_ms",
+        "sessions",
+        "suspects",
     )  # fmt: skip
 
-    def __init__(self, group_id: str, rows: Room, suspects: Room, now_ms: int) -> None:
+    def __init__(self, group_id: str, rows: CapacityCounter, suspects: CapacityCounter, now_ms: int) -> None:
         self.group_id = group_id
         self.limit = DEFAULT_LIMIT
         self.is_limit_known = False
@@ -300,29 +309,29 @@ class Group:
         self.suspects = Suspects(suspects)
         self._rows: dict[tuple[bytes, int, str], Counted] = {}
         self._others: Counted | None = None
-        self._room = rows
+        self._capacity = rows
         self._since_ms = now_ms
 
-    def row(self, place: Place, member_id: str) -> Counted:
+    def row(self, place: PartitionKey, member_id: str) -> Counted:
         """Return the counts of this member and this partition."""
         key = (*place, member_id)
         found = self._rows.get(key)
         if found is not None:
             return found
-        if len(self._rows) < ROWS_MAX and self._room.take():
+        if len(self._rows) < ROWS_MAX and self._capacity.try_acquire():
             self._rows[key] = row = Counted(partition=place[1], member_id=member_id)
             return row
         if self._others is None:
             self._others = Counted()
         return self._others
 
-    def take(self, now_ms: int) -> "Taken | None":
+    def take(self, now_ms: int) -> "TakenCounts | None":
         """Take the counts out, None if there are none."""
         if not self._rows and self._others is None:
             self._since_ms = now_ms
             return None
-        taken = Taken(self._rows, self._others, now_ms - self._since_ms)
-        self._room.give(len(self._rows))
+        taken = TakenCounts(self._rows, self._others, now_ms - self._since_ms)
+        self._capacity.release(len(self._rows))
         self._rows, self._others, self._since_ms = {}, None, now_ms
         return taken
 
@@ -332,7 +341,7 @@ class Group:
         self.suspects.clear()
 
 
-class Taken:
+class TakenCounts:
     """The counts of a group in some time."""
 
     __slots__ = ("_rows", "others", "took_ms")

@@ -6,7 +6,7 @@ from itertools import groupby
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from gateway.deliveries.group import Group, Held, Place, Range, Room
+from gateway.deliveries.group import CapacityCounter, DeliveryCounts, HeldRanges, OffsetRange, PartitionKey
 from gateway.wire.fetch_messages import ShareResponseHandler, share_response_reader
 from gateway.wire.framing import RequestHeader
 from kafka_why.contract.deliveries import Counted
@@ -20,7 +20,7 @@ locks 10,000 records of a partition at most (`group.share.partition.max.record.l
 """
 
 
-class Type(IntEnum):
+class AcknowledgeType(IntEnum):
     """The types of org.apache.kafka.clients.consumer.AcknowledgeType. GAP: the log has no record there."""
 
     GAP = 0
@@ -30,7 +30,7 @@ class Type(IntEnum):
     RENEW = 4
 
 
-class Batch(NamedTuple):
+class AcknowledgementBatch(NamedTuple):
     """Offsets of a partition, both included. There is one type for all of them, or one for each."""
 
     first: int
@@ -49,11 +49,11 @@ class Batch(NamedTuple):
             at = end
 
 
-def batches_of(request: Any) -> tuple[dict[Place, list[Batch]], bool]:
+def batches_of(request: Any) -> tuple[dict[PartitionKey, list[AcknowledgementBatch]], bool]:
     """Return the acknowledgements of a decoded request by partition, and True if there are more that are left
     out. Batches that every broker refuses are left out silently (KafkaApis.validateAcknowledgementBatches).
     """
-    found: dict[Place, list[Batch]] = {}
+    found: dict[PartitionKey, list[AcknowledgementBatch]] = {}
     left = TYPES_MAX
     for topic in request.topics or ():
         topic_id = topic.topic_id.bytes
@@ -68,13 +68,13 @@ def batches_of(request: Any) -> tuple[dict[Place, list[Batch]], bool]:
     return found, False
 
 
-def _batch(batch: Any) -> Batch | None:
+def _batch(batch: Any) -> AcknowledgementBatch | None:
     first, last, types = batch.first_offset, batch.last_offset, batch.acknowledge_types
     if last < first or not types or len(types) not in (1, last - first + 1):
         return None
-    if min(types) < Type.GAP or max(types) > Type.RENEW:
+    if min(types) < AcknowledgeType.GAP or max(types) > AcknowledgeType.RENEW:
         return None
-    return Batch(first, last, bytes(types))
+    return AcknowledgementBatch(first, last, bytes(types))
 
 
 HELD_MAX = 10_000
@@ -89,16 +89,16 @@ _FINAL_EPOCH = -1  # ShareRequestMetadata
 _INVALID_RECORD_STATE = 121  # org.apache.kafka.common.protocol.Errors
 _NAMES: Mapping[int, str] = MappingProxyType(
     {
-        Type.GAP: "gaps",
-        Type.ACCEPT: "accepted",
-        Type.RELEASE: "released",
-        Type.REJECT: "rejected",
-        Type.RENEW: "renewed",
+        AcknowledgeType.GAP: "gaps",
+        AcknowledgeType.ACCEPT: "accepted",
+        AcknowledgeType.RELEASE: "released",
+        AcknowledgeType.REJECT: "rejected",
+        AcknowledgeType.RENEW: "renewed",
     }
 )
 
 
-class Totals:
+class DeliveryTotals:
     """The counts of all members since the start. `refused` are acknowledgements of a partition that a leader
     refused with INVALID_RECORD_STATE.
     """
@@ -111,39 +111,41 @@ class Totals:
         self.suspected = 0
 
 
-class Shared(NamedTuple):
+class SharedState(NamedTuple):
     """The totals, the bounds and the clock, which all members share."""
 
-    totals: Totals
-    held: Room
-    lost: Room
+    totals: DeliveryTotals
+    held: CapacityCounter
+    lost: CapacityCounter
     clock_ms: Callable[[], int]
 
 
-class Member:
+class MemberDeliveries:
     """Counts what passes between a member and the leaders, until its connection ends. `join` returns its
     group, None if there is no room for it. The member has none until a leader has answered without an error:
     until then it may be anybody.
     """
 
-    def __init__(self, member_id: str, join: Callable[[], Group | None], shared: Shared) -> None:
+    def __init__(
+        self, member_id: str, join: Callable[[], DeliveryCounts | None], shared: SharedState
+    ) -> None:
         self.has_ended = False
         self._join = join
-        self._joined: Group | None = None
+        self._joined: DeliveryCounts | None = None
         self._member_id = member_id
         self._shared = shared
-        self._held = Held(shared.held, HELD_MAX)
-        self._lost = Held(shared.lost, LOST_MAX)
+        self._held = HeldRanges(shared.held, HELD_MAX)
+        self._lost = HeldRanges(shared.lost, LOST_MAX)
         self._asked: dict[_Answer, int] = {}
         """When each request that has no answer yet came."""
 
     @property
-    def joined(self) -> Group | None:
+    def joined(self) -> DeliveryCounts | None:
         """Its group, None if it has none yet."""
         return self._joined
 
     @property
-    def group(self) -> Group:
+    def group(self) -> DeliveryCounts:
         """Its group, which it has if it holds anything."""
         assert self._joined is not None, "a member without a group has nothing"
         return self._joined
@@ -196,7 +198,7 @@ class Member:
         for place, one in self._held.take_all():
             self._add(place, "unfollowed", one.offsets)
 
-    def acquired(self, place: Place, one: Range) -> None:
+    def acquired(self, place: PartitionKey, one: OffsetRange) -> None:
         """Count a range that the member got."""
         self._add(place, "delivered", one.offsets)
         if one.delivery_count > 1:
@@ -211,7 +213,7 @@ class Member:
             self._add(place, "expired", before.offsets)  # by the broker's clock, which was ahead
         self._hold(place, one)
 
-    def acknowledged(self, place: Place, batches: list[Batch], asked_ms: int) -> None:
+    def acknowledged(self, place: PartitionKey, batches: list[AcknowledgementBatch], asked_ms: int) -> None:
         """Count acknowledgements that the broker accepted."""
         for batch in batches:
             for first, last, kind in batch.runs():
@@ -221,7 +223,7 @@ class Member:
                 for one in (*lost, *self._held.take(place, first, last)):
                     self._end(place, one, kind, asked_ms)
 
-    def came_too_late(self, place: Place, batches: list[Batch]) -> None:
+    def came_too_late(self, place: PartitionKey, batches: list[AcknowledgementBatch]) -> None:
         """Count acknowledgements that the broker refused, because one of the offsets is not this member's. It
         accepted none of the others either, so they are held as before.
         """
@@ -230,33 +232,33 @@ class Member:
             for one in self._lost.take(place, batch.first, batch.last):
                 self._add(place, "late", one.offsets)
 
-    def _end(self, place: Place, one: Range, kind: int, asked_ms: int) -> None:
+    def _end(self, place: PartitionKey, one: OffsetRange, kind: int, asked_ms: int) -> None:
         """Count a range, or a part of one, that was acknowledged."""
         row = self._add(place, _NAMES[kind], one.offsets)
-        if kind == Type.RENEW:
+        if kind == AcknowledgeType.RENEW:
             self._hold(place, one._replace(until_ms=asked_ms + (self.group.lock_ms or DEFAULT_LOCK_MS)))
             return
-        if kind == Type.GAP:
+        if kind == AcknowledgeType.GAP:
             return
         took_ms = max(asked_ms - one.acquired_ms, 0)
         row.processed_ms += took_ms * one.offsets
         row.processed_max_ms = max(row.processed_max_ms, took_ms)
-        if kind == Type.ACCEPT:
+        if kind == AcknowledgeType.ACCEPT:
             self.group.suspects.accepted(place, one)
         else:
             self._suspects(_NAMES[kind], place, one)
 
-    def _hold(self, place: Place, one: Range) -> None:
+    def _hold(self, place: PartitionKey, one: OffsetRange) -> None:
         if not self._held.add(place, one):
             self._add(place, "unfollowed", one.offsets)
 
-    def _add(self, place: Place, name: str, offsets: int) -> Counted:
+    def _add(self, place: PartitionKey, name: str, offsets: int) -> Counted:
         row = self.group.row(place, self._member_id)
         for counted in (row, self._shared.totals.counted):
             setattr(counted, name, getattr(counted, name) + offsets)
         return row
 
-    def _suspects(self, what: str, place: Place, one: Range) -> None:
+    def _suspects(self, what: str, place: PartitionKey, one: OffsetRange) -> None:
         suspects = self.group.suspects
         before = suspects.found
         suspects.ended(what, place, one, self._member_id, self.group.limit)
@@ -266,7 +268,7 @@ class Member:
 class _Answer(ShareResponseHandler):
     """The response to one request of a member."""
 
-    def __init__(self, member: Member, request: Any, clock_ms: Callable[[], int]) -> None:
+    def __init__(self, member: MemberDeliveries, request: Any, clock_ms: Callable[[], int]) -> None:
         self._member = member
         self._clock_ms = clock_ms
         self._is_final = request.share_session_epoch == _FINAL_EPOCH
@@ -293,7 +295,7 @@ class _Answer(ShareResponseHandler):
         if self._is_counted:
             now_ms = self._clock_ms()
             until_ms = now_ms + (self._member.group.lock_ms or DEFAULT_LOCK_MS)
-            one = Range(first, last, delivery_count, now_ms, until_ms)
+            one = OffsetRange(first, last, delivery_count, now_ms, until_ms)
             self._member.acquired((topic_id, partition), one)
 
     def end(self) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 import structlog
 from kafka.protocol.api_key import ApiKey
 
-from gateway.deliveries.group import DEFAULT_LIMIT, Group
+from gateway.deliveries.group import DEFAULT_LIMIT, DeliveryCounts
 from gateway.deliveries.service import Deliveries
 from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import UpstreamLost
@@ -22,7 +22,7 @@ _LOOK_S = 5.0
 _PAUSE_S = 0.1
 """New groups make no more looks than this allows."""
 _DESCRIBE_VERSION = 4
-_GROUP = 32  # ConfigResource.Type.GROUP
+_GROUP = 32  # ConfigResource.AcknowledgeType.GROUP
 _LIMIT = "share.delivery.count.limit"
 
 log = structlog.get_logger()
@@ -100,7 +100,7 @@ class DeliveryReports:
         return {raw: found[topic_id].name for raw, topic_id in ids.items() if topic_id in found}
 
 
-def _learn(groups: Sequence[Group], results: Sequence[Any]) -> None:
+def _learn(groups: Sequence[DeliveryCounts], results: Sequence[Any]) -> None:
     said: dict[str, str | None] = {
         result.resource_name: config.value
         for result in results

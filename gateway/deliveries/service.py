@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from uuid import uuid4
 
-from gateway.deliveries.group import Group, Room
-from gateway.deliveries.member import Member, Shared, Totals
+from gateway.deliveries.group import CapacityCounter, DeliveryCounts
+from gateway.deliveries.member import DeliveryTotals, MemberDeliveries, SharedState
 from gateway.metrics.numbers import Numbers, Values
 from kafka_why.contract.deliveries import GroupDeliveries
 from kafka_why.contract.messages import RECORD_VERSION
@@ -30,13 +30,15 @@ class Deliveries:
     """The deliveries to members of share groups, and their acknowledgements. `clock_ms` never goes back."""
 
     def __init__(self, clock_ms: Callable[[], int]) -> None:
-        self.totals = Totals()
+        self.totals = DeliveryTotals()
         self.gateway_id = uuid4().hex
         self._clock_ms = clock_ms
-        self._shared = Shared(self.totals, Room(_HELD_MAX), Room(_LOST_MAX), clock_ms)
-        self._rows, self._suspects = Room(_ROWS_MAX), Room(_SUSPECTS_MAX)
-        self._groups: dict[str, Group] = {}
-        self._members: dict[Member, None] = {}
+        self._shared = SharedState(
+            self.totals, CapacityCounter(_HELD_MAX), CapacityCounter(_LOST_MAX), clock_ms
+        )
+        self._rows, self._suspects = CapacityCounter(_ROWS_MAX), CapacityCounter(_SUSPECTS_MAX)
+        self._groups: dict[str, DeliveryCounts] = {}
+        self._members: dict[MemberDeliveries, None] = {}
         self.on_group: Callable[[], None] = _nothing
         """Called when the limit of a new group is to be asked."""
 
@@ -45,13 +47,13 @@ class Deliveries:
         """The number of connections of members of share groups."""
         return len(self._members)
 
-    def open(self, group_id: str, member_id: str) -> Member:
+    def open(self, group_id: str, member_id: str) -> MemberDeliveries:
         """Return a new member, which sends its first request on a connection."""
-        member = Member(member_id, partial(self._joined, group_id), self._shared)
+        member = MemberDeliveries(member_id, partial(self._joined, group_id), self._shared)
         self._members[member] = None
         return member
 
-    def close(self, member: Member) -> None:
+    def close(self, member: MemberDeliveries) -> None:
         """Remove a member whose connection has ended."""
         if member in self._members:
             del self._members[member]
@@ -64,7 +66,7 @@ class Deliveries:
         for member in self._members:
             member.expire()
 
-    def without_limit(self) -> list[Group]:
+    def without_limit(self) -> list[DeliveryCounts]:
         """Groups with members of which `share.delivery.count.limit` is to be asked now."""
         now_ms = self._clock_ms()
         due = []
@@ -102,19 +104,21 @@ class Deliveries:
             )
             yield record, [*(topic_id for topic_id, _ in rows), *(key[0] for key, _ in suspects)]
 
-    def _joined(self, group_id: str) -> Group | None:
+    def _joined(self, group_id: str) -> DeliveryCounts | None:
         group = self._group(group_id)
         if group is not None:
             group.sessions += 1
         return group
 
-    def _group(self, group_id: str) -> Group | None:
+    def _group(self, group_id: str) -> DeliveryCounts | None:
         found = self._groups.get(group_id)
         if found is not None:
             return found
         if len(group_id) > ID_MAX_CHARS or not self._has_place():
             return None
-        self._groups[group_id] = group = Group(group_id, self._rows, self._suspects, self._clock_ms())
+        self._groups[group_id] = group = DeliveryCounts(
+            group_id, self._rows, self._suspects, self._clock_ms()
+        )
         self.on_group()
         return group
 

@@ -31,7 +31,7 @@ from gateway.net.stream import HELD_MAX_BYTES, ClientStream, passes, relay
 from gateway.net.writing import ResponseSlot
 from gateway.upstream.connections import Upstream, UpstreamLost
 from gateway.upstream.passthrough import PassedSasl
-from gateway.wire import beside, codec
+from gateway.wire import codec, offload
 from gateway.wire.framing import (
     ProtocolError,
     RequestHeader,
@@ -180,7 +180,7 @@ class Connection:
         return (
             self._session.is_open
             and (self._latest is RequestOrdering.COORDINATOR or self._client.unanswered == 1)
-            and slot.request_bytes <= beside.AT_ONCE_BYTES
+            and slot.request_bytes <= offload.AT_ONCE_BYTES
             and header.api_version in api.versions
             and not api.passes(self._listener.services)
         )
@@ -306,7 +306,7 @@ class Connection:
         if screened.remaining is not None:
             await self._forward(tasks, header, screened.remaining, slot, screened)
         elif has_response:
-            self._client.answer(slot, framed(await beside.encode_fields(header, screened.refused)))
+            self._client.answer(slot, framed(await offload.encode_fields(header, screened.refused)))
         if not has_response:
             # As a broker does, because a client that expects no response has no other sign of the error.
             raise ProtocolError("a Produce with acks=0 to a topic that the client may not change")
@@ -376,12 +376,12 @@ class Connection:
             screened.see(response)
         if rewrite is None and (screened is None or not screened.changes_response):
             return response
-        decoded: Any = await beside.decode_response(header.api_key, header.api_version, response)
+        decoded: Any = await offload.decode_response(header.api_key, header.api_version, response)
         if rewrite is not None:
             await rewrite(self._call(header), decoded)
         decoded, grows = (decoded, False) if screened is None else await screened.complete(decoded)
-        if grows or len(response) > beside.AT_ONCE_BYTES:
-            return await beside.encode_response(header, decoded)
+        if grows or len(response) > offload.AT_ONCE_BYTES:
+            return await offload.encode_response(header, decoded)
         return codec.encode_response(header, decoded)
 
     def _call(self, header: RequestHeader, oversized_bytes: int = 0) -> RequestContext:

@@ -13,7 +13,7 @@ from gateway.net.limits.quota import FanOutSlots, QuotaMeter
 from gateway.net.listener import Listener
 from gateway.net.stream import ClientStream
 from gateway.net.writing import ResponseSlot
-from gateway.wire import beside, codec
+from gateway.wire import codec, offload
 from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader, framed, size_prefix
 from kafka_why.contract.errors import ErrorCode
@@ -133,8 +133,8 @@ class Responses:
         if slot.quota is not None:
             throttle_s, fields = self._meter.throttled(slot.quota, fields)
             self._client.unmute_after(throttle_s)
-        if beside.is_long(fields):
-            encoding = beside.encode_response(header, fields)
+        if offload.is_long(fields):
+            encoding = offload.encode_response(header, fields)
             encoding.add_done_callback(partial(self._encoded, slot))
             slot.waits_for = encoding
         elif header.api_key == _LIST_GROUPS:

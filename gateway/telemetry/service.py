@@ -47,7 +47,7 @@ _INT32_SIGN = 1 << 31
 
 
 @dataclass(frozen=True)
-class Subscription:
+class MetricsSubscription:
     """The subscription of all clients. Another gateway with the same `interval_ms` has the same."""
 
     interval_ms: int
@@ -77,7 +77,7 @@ class ClientTelemetry:
     """The subscription of all clients, and what becomes of their pushes."""
 
     def __init__(self, interval_ms: int, evidence: Evidence) -> None:
-        self.subscription = Subscription(interval_ms)
+        self.subscription = MetricsSubscription(interval_ms)
         self.decompressor = Decompressor(MAX_BYTES)
         self.evidence = evidence
 

@@ -16,7 +16,7 @@ from kafka.protocol.api_key import ApiKey
 from gateway.fairness import CapacityLimiter
 from gateway.limits import Limits
 from gateway.upstream.connections import CLIENT_ID, PLAIN_TEXT, Address, BrokerAccess, Upstream, UpstreamLost
-from gateway.wire import beside, codec
+from gateway.wire import codec, offload
 from gateway.wire.errors import GatewayError
 from kafka_why.connections.client_config import ClientConfig
 
@@ -360,7 +360,7 @@ class Cluster:
 
     async def _ask_on(self, upstream: Upstream, api_key: int, api_version: int, body: codec.Fields) -> Any:
         encode = codec.encode_frequent if api_key == ApiKey.Metadata else codec.encode_request
-        decode = beside.decode_frequent if api_key == ApiKey.Metadata else beside.decode_response
+        decode = offload.decode_frequent if api_key == ApiKey.Metadata else offload.decode_response
         answer = await upstream.request(encode(api_key, api_version, next(self._numbers), CLIENT_ID, body))
         self._upstream = upstream
         return await decode(api_key, api_version, answer)

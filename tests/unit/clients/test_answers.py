@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from clients.coordinator_client import decode_response, settle
-from clients.pending import Counts, Pending, PendingRequest, SettledRequest
+from clients.pending import MessageCounts, PendingRequest, PendingRequests, SettledRequest
 from kafka_why.contract.codec import encode
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka import requests as kafka
@@ -35,7 +35,7 @@ FALSE_KEY = f'","correlation_id":"{MINE}1","'
 Told = list[tuple[str, Any]]
 
 
-def asked(pending: Pending, told: Told) -> None:
+def asked(pending: PendingRequests, told: Told) -> None:
     """Ask, and note each outcome."""
 
     def receive(outcomes: Sequence[SettledRequest]) -> None:
@@ -53,7 +53,7 @@ def asked(pending: Pending, told: Told) -> None:
 def decoding_everything(polls: Sequence[Sequence[bytes]]) -> Told:
     """The answers that a client gets if it decodes every message."""
     told: Told = []
-    pending = Pending(MINE)
+    pending = PendingRequests(MINE)
     asked(pending, told)
     for poll in polls:
         refused: list[str] = []
@@ -72,7 +72,7 @@ def decoding_everything(polls: Sequence[Sequence[bytes]]) -> Told:
     return told
 
 
-def again(pending: Pending, refused: list[str]) -> Told:
+def again(pending: PendingRequests, refused: list[str]) -> Told:
     return [("again", one.request.correlation_id) for one in pending.to_write_again(refused)]
 
 
@@ -117,7 +117,7 @@ values = st.one_of(messages, damaged, st.lists(messages | damaged, min_size=1, m
 @given(st.lists(st.lists(values, max_size=4), max_size=6))
 def test_what_a_client_is_told_is_the_same_as_by_decoding_everything(polls: list[list[bytes]]) -> None:
     told: Told = []
-    pending = Pending(MINE)
+    pending = PendingRequests(MINE)
     asked(pending, told)
 
     def listen(message: AnyToConnection) -> None:
@@ -134,7 +134,7 @@ def test_what_a_client_is_told_is_the_same_as_by_decoding_everything(polls: list
 
 def test_no_message_that_is_not_awaited_is_decoded() -> None:
     """These could not be: each is cut off behind its correlation id."""
-    pending = Pending(MINE)
+    pending = PendingRequests(MINE)
     told: Told = []
     asked(pending, told)
     answer = HeartbeatResponse(
@@ -144,7 +144,7 @@ def test_no_message_that_is_not_awaited_is_decoded() -> None:
     settle([encode(answer)], pending, None)
     assert told == [(f"{MINE}1", str(answer))]
     settle([cut, pack([cut.replace(MINE.encode(), b"theirs-"), cut])], pending, None)
-    assert pending.counts == Counts(answered=1, duplicates=2, unknown=1)
+    assert pending.counts == MessageCounts(answered=1, duplicates=2, unknown=1)
     settle([cut[:-2] + b'2"'], pending, None)
     assert pending.counts.malformed == 1, "it is awaited"
 
@@ -159,9 +159,9 @@ def test_the_correlation_id_of_every_response_is_found_by_its_bytes(kind: type[m
     fields = {"group_id": FALSE_KEY, "correlation_id": f"{MINE}1", "request": "requests-0-1"}
     wanted = {"error_code": ErrorCode.NONE, "error_message": FALSE_KEY}
     response = encode(kind(**fields, **{name: wanted[name] for name in wanted if name in required(kind)}))
-    pending = Pending(MINE)
+    pending = PendingRequests(MINE)
     assert not pending.awaits(response)
-    assert pending.counts == Counts(duplicates=1)
+    assert pending.counts == MessageCounts(duplicates=1)
     asked(pending, [])
     assert pending.awaits(response)
 
@@ -170,7 +170,7 @@ def test_the_correlation_id_of_every_response_is_found_by_its_bytes(kind: type[m
 def test_messages_to_connections_are_decoded(kind: type[ToConnection]) -> None:
     told: list[AnyToConnection] = []
     fields: dict[str, Any] = dict.fromkeys(required(kind), FALSE_KEY)
-    settle([encode(kind(**fields))], Pending(MINE), told.append)
+    settle([encode(kind(**fields))], PendingRequests(MINE), told.append)
     assert told == [kind(**fields)]
 
 

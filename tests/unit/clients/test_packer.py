@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from clients import request_writer
 from clients.pending import PendingRequest
-from clients.request_writer import Packer, Place, place_of
+from clients.request_writer import Packer, PackSlot, pack_slot_of
 from kafka_why.contract.codec import decode_request, encode
 from kafka_why.contract.kafka.requests import Heartbeat
 from kafka_why.contract.pack import is_pack, pack_key, slot_of, unpack
@@ -33,7 +33,7 @@ def asked(group_id: str, number: int = 0, member_id: str = "m") -> PendingReques
 
 def add(packer: Packer, *requests: PendingRequest) -> None:
     for request in requests:
-        place = place_of(request.request.group_id, PARTITIONS)
+        place = pack_slot_of(request.request.group_id, PARTITIONS)
         packer.add(place, request, encode(request.request))
 
 
@@ -46,7 +46,7 @@ def test_the_first_request_of_a_slot_is_written_at_once_and_packed() -> None:
     packer = Packer()
     add(packer, asked("g"))
     (record,) = packer.next_records()
-    assert record.place == Place(partition_of("g", PARTITIONS), slot_of("g"))
+    assert record.place == PackSlot(partition_of("g", PARTITIONS), slot_of("g"))
     assert record.key == pack_key(slot_of("g"))
     assert is_pack(record.value)
     assert len(unpack(record.value)) == 1
@@ -57,15 +57,17 @@ def test_the_places_of_long_group_ids_are_not_remembered(characters: int, rememb
     """Clients choose them: 20,000 ids of 32 kB would be much memory."""
     group_id = "g" * characters
     request_writer._remembered.cache_clear()
-    assert place_of(group_id, PARTITIONS) == Place(partition_of(group_id, PARTITIONS), slot_of(group_id))
+    assert pack_slot_of(group_id, PARTITIONS) == PackSlot(
+        partition_of(group_id, PARTITIONS), slot_of(group_id)
+    )
     assert request_writer._remembered.cache_info().currsize == remembered
 
 
 def test_what_waits_for_a_round_of_its_partition_makes_the_next_one() -> None:
     """The round ends with the last of its records."""
     same, same_too, other = "group 5", "group 9", "group 1"
-    assert place_of(same, PARTITIONS).partition == place_of(same_too, PARTITIONS).partition
-    assert place_of(same, PARTITIONS).partition != place_of(other, PARTITIONS).partition
+    assert pack_slot_of(same, PARTITIONS).partition == pack_slot_of(same_too, PARTITIONS).partition
+    assert pack_slot_of(same, PARTITIONS).partition != pack_slot_of(other, PARTITIONS).partition
     packer = Packer()
     add(packer, asked(same, 0), asked(same_too, 1))
     first = packer.next_records()
@@ -141,7 +143,7 @@ def test_each_groups_requests_keep_their_order(
     """And each request is in one record, which is for its place. Writes end at any time."""
     packer = Packer(max_requests)
     log: list[list[str]] = []
-    under_way: list[Place] = []
+    under_way: list[PackSlot] = []
     for number, group_id in enumerate(group_ids):
         add(packer, asked(group_id, number))
         if number in cuts:
@@ -150,7 +152,7 @@ def test_each_groups_requests_keep_their_order(
             under_way = []
         for record in packer.next_records():
             under_way.append(record.place)
-            assert {place_of(request.request.group_id, PARTITIONS) for request in record.requests} == {
+            assert {pack_slot_of(request.request.group_id, PARTITIONS) for request in record.requests} == {
                 record.place
             }
             log.append(numbers(record.requests))

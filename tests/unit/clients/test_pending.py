@@ -9,10 +9,10 @@ import pytest
 from clients.pending import (
     ClientClosed,
     CoordinatorError,
-    Counts,
     FutureRequest,
-    Pending,
+    MessageCounts,
     PendingRequest,
+    PendingRequests,
     RequestNotSent,
     RequestTimedOut,
     SettledRequest,
@@ -47,7 +47,7 @@ def asked(
     return FutureRequest(request, at_s, timeout_ms, resolve_futures, future=Future())
 
 
-def ask(pending: Pending, correlation_id: str, **fields: Any) -> Future[Any]:
+def ask(pending: PendingRequests, correlation_id: str, **fields: Any) -> Future[Any]:
     request = asked(correlation_id, **fields)
     pending.add([request])
     return request.future
@@ -60,7 +60,7 @@ def heartbeat(correlation_id: str, request: str = "requests-0-7") -> HeartbeatRe
 
 
 def test_an_answer_resolves_the_future_it_names() -> None:
-    pending = Pending("")
+    pending = PendingRequests("")
     first, second = ask(pending, "a"), ask(pending, "b")
     answer = heartbeat("b")
     pending.settle([answer])
@@ -71,7 +71,7 @@ def test_an_answer_resolves_the_future_it_names() -> None:
 
 def test_a_refused_request_is_written_again_once() -> None:
     """A refusal is on the topic twice, as every answer."""
-    pending = Pending("")
+    pending = PendingRequests("")
     ask(pending, "a")
     ask(pending, "b")
     assert [one.request.correlation_id for one in pending.to_write_again(["a", "a", "gone"])] == ["a"]
@@ -100,7 +100,7 @@ def test_a_refused_request_is_written_again_once() -> None:
     ],
 )
 def test_an_answer_of_another_kind_is_an_error(answer: AnyResponse, message: str) -> None:
-    pending = Pending("")
+    pending = PendingRequests("")
     future = ask(pending, "a")
     pending.settle([answer])
     with pytest.raises(CoordinatorError, match=message) as refused:
@@ -109,7 +109,7 @@ def test_an_answer_of_another_kind_is_an_error(answer: AnyResponse, message: str
 
 
 def test_a_request_expires_at_its_own_deadline() -> None:
-    pending = Pending("")
+    pending = PendingRequests("")
     short, long = ask(pending, "a", timeout_ms=1_000), ask(pending, "b", timeout_ms=2_000)
     pending.expire(0.999)
     assert not short.done()
@@ -118,7 +118,9 @@ def test_a_request_expires_at_its_own_deadline() -> None:
         short.result(0)
     assert not long.done()
     pending.settle([heartbeat("a")])
-    assert pending.counts == Counts(duplicates=1), "an answer that comes too late belongs to no request"
+    assert pending.counts == MessageCounts(duplicates=1), (
+        "an answer that comes too late belongs to no request"
+    )
 
 
 def test_expiry_looks_at_no_request_behind_the_first_that_is_in_time() -> None:
@@ -132,7 +134,7 @@ def test_expiry_looks_at_no_request_behind_the_first_that_is_in_time() -> None:
             Watched.looked_at += 1
             return super().deadline_s
 
-    pending = Pending("")
+    pending = PendingRequests("")
     for number in range(1_000):
         request = beat(str(number))
         timeout_ms = 600_000 if number % 2 else 25_000
@@ -144,7 +146,7 @@ def test_expiry_looks_at_no_request_behind_the_first_that_is_in_time() -> None:
 
 
 def test_what_could_not_be_sent_fails_with_the_cause() -> None:
-    pending = Pending("")
+    pending = PendingRequests("")
     requests = [asked("a"), asked("b")]
     pending.add(requests)
     pending.settle([heartbeat("b")])
@@ -158,7 +160,7 @@ def test_what_could_not_be_sent_fails_with_the_cause() -> None:
 
 
 def test_a_receiver_gets_all_outcomes_of_one_moment_at_once() -> None:
-    pending = Pending("")
+    pending = PendingRequests("")
     received: list[list[str]] = []
     others: list[SettledRequest] = []
 
@@ -176,7 +178,7 @@ def test_a_receiver_gets_all_outcomes_of_one_moment_at_once() -> None:
 
 
 def test_closing_fails_what_waits_and_what_comes_later() -> None:
-    pending = Pending("")
+    pending = PendingRequests("")
     future = ask(pending, "a")
     pending.close("the client was closed")
     pending.close("the reader ended")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from clients.pending import FutureRequest, Pending, RequestNotSent, RequestTooLarge, resolve_futures
+from clients.pending import FutureRequest, PendingRequests, RequestNotSent, RequestTooLarge, resolve_futures
 from clients.request_writer import RequestWriter
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
@@ -43,23 +43,25 @@ def producer(max_request_bytes: int = 100_000) -> Producer:
 
 
 @pytest.fixture
-def pending() -> Pending:
-    return Pending("")
+def pending() -> PendingRequests:
+    return PendingRequests("")
 
 
 @pytest.fixture
-def writer(pending: Pending) -> Iterator[RequestWriter]:
+def writer(pending: PendingRequests) -> Iterator[RequestWriter]:
     writer = RequestWriter(producer, "requests", 1, pending, "writer", MAX_BYTES)
     yield writer
     writer.close(0)
 
 
-def write(writer: RequestWriter, pending: Pending, *requests: FutureRequest) -> None:
+def write(writer: RequestWriter, pending: PendingRequests, *requests: FutureRequest) -> None:
     pending.add(requests)
     writer.write(requests)
 
 
-def test_a_write_that_fails_fails_all_requests_of_its_record(writer: RequestWriter, pending: Pending) -> None:
+def test_a_write_that_fails_fails_all_requests_of_its_record(
+    writer: RequestWriter, pending: PendingRequests
+) -> None:
     """And those that waited for it are written after it: here they fail, too."""
     requests = [asked(number) for number in range(5)]
     began_s = time.monotonic()
@@ -78,7 +80,7 @@ def test_a_write_that_fails_fails_all_requests_of_its_record(writer: RequestWrit
     assert pending.counts.records_written == 0
 
 
-def test_a_request_that_the_producer_does_not_take_holds_up_no_other(pending: Pending) -> None:
+def test_a_request_that_the_producer_does_not_take_holds_up_no_other(pending: PendingRequests) -> None:
     writer = RequestWriter(lambda: producer(1_000), "requests", 1, pending, "writer", MAX_BYTES)
     too_large, other = asked(0, "m" * (PACK_MAX_BYTES + 1)), asked(1)
     write(writer, pending, too_large, other)
@@ -88,7 +90,9 @@ def test_a_request_that_the_producer_does_not_take_holds_up_no_other(pending: Pe
     writer.close(0)
 
 
-def test_a_request_that_cannot_be_written_fails_alone(writer: RequestWriter, pending: Pending) -> None:
+def test_a_request_that_cannot_be_written_fails_alone(
+    writer: RequestWriter, pending: PendingRequests
+) -> None:
     odd, large, other = asked(0, "\ud800"), asked(1, "m" * MAX_BYTES), asked(2)
     write(writer, pending, odd, large, other)
     with pytest.raises(RequestNotSent, match="surrogates not allowed"):
@@ -98,7 +102,7 @@ def test_a_request_that_cannot_be_written_fails_alone(writer: RequestWriter, pen
     assert not other.future.done()
 
 
-def test_a_producer_that_failed_for_good_is_replaced(pending: Pending) -> None:
+def test_a_producer_that_failed_for_good_is_replaced(pending: PendingRequests) -> None:
     class Failing(Producer):
         def produce(self, *_: Any, **__: Any) -> None:
             raise FATAL

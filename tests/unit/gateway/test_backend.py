@@ -11,7 +11,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from clients.coordinator_client import CoordinatorClient, Header
-from clients.pending import ClientClosed, Pending, PendingRequest, RequestTooLarge
+from clients.pending import ClientClosed, PendingRequest, PendingRequests, RequestTooLarge
 from gateway.coordinator.backend import (
     ANSWER_TIMEOUT_MS,
     PARKED_TIMEOUT_MS,
@@ -34,7 +34,7 @@ class Log(CoordinatorClient):
     """
 
     def __init__(self) -> None:
-        self.pending = Pending("")
+        self.pending = PendingRequests("")
         self.sent: list[PendingRequest] = []
         self.turns: list[int] = []
         """How many requests were sent together."""

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.deliveries.group import Held, Range, Room
-from gateway.deliveries.member import GRACE_MS, Type
+from gateway.deliveries.group import CapacityCounter, HeldRanges, OffsetRange
+from gateway.deliveries.member import GRACE_MS, AcknowledgeType
 from kafka_why.contract.deliveries import Counted
 from tests.unit.gateway.test_deliveries import LOCK_MS, World
 
@@ -57,7 +57,7 @@ class Model:
                     del self.held[name, offset]
                 continue
             self.counts[name, "expired"] -= is_lost
-            if kind == Type.RENEW:
+            if kind == AcknowledgeType.RENEW:
                 self.held[name, offset] = now_ms + LOCK_MS, False
                 self.counts[name, "renewed"] += 1
             else:
@@ -118,8 +118,8 @@ def test_what_was_delivered_is_acknowledged_released_expired_or_held(steps: list
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 30)), max_size=60))
 def test_held_ranges_are_a_set_of_offsets(steps: list[tuple[bool, int, int]]) -> None:
-    room, place = Room(1_000), (b"t", 0)
-    held, model = Held(room, 1_000), set[int]()
+    room, place = CapacityCounter(1_000), (b"t", 0)
+    held, model = HeldRanges(room, 1_000), set[int]()
     for is_added, first, size in steps:
         last = first + size
         taken = held.take(place, first, last)
@@ -128,7 +128,7 @@ def test_held_ranges_are_a_set_of_offsets(steps: list[tuple[bool, int, int]]) ->
         }
         model -= {*range(first, last + 1)}
         if is_added:
-            assert held.add(place, Range(first, last, 1, 0, 0))
+            assert held.add(place, OffsetRange(first, last, 1, 0, 0))
             model |= {*range(first, last + 1)}
         ranges = [one for _, one in held]
         assert ranges == sorted(ranges)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.deliveries import member as members
 from gateway.deliveries.group import ROWS_MAX, SUSPECTS_MAX
-from gateway.deliveries.member import GRACE_MS, TYPES_MAX, Member, Type, batches_of
+from gateway.deliveries.member import GRACE_MS, TYPES_MAX, AcknowledgeType, MemberDeliveries, batches_of
 from gateway.deliveries.service import GROUPS_MAX, Deliveries
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
@@ -29,13 +29,13 @@ class World:
     def __init__(self) -> None:
         self.now_ms = 0
         self.deliveries = Deliveries(lambda: self.now_ms)
-        self.members: dict[str, Member] = {}
+        self.members: dict[str, MemberDeliveries] = {}
 
     def offsets_held(self, name: str) -> int:
         """Return how many offsets the member holds, as far as they are followed."""
         return sum(one.offsets for _, one in self.member(name)._held)
 
-    def member(self, name: str, group_id: str = "g") -> Member:
+    def member(self, name: str, group_id: str = "g") -> MemberDeliveries:
         if name not in self.members:
             self.members[name] = member = self.deliveries.open(group_id, name)
             assert member.begin()
@@ -101,7 +101,7 @@ class World:
 def test_sp29_acknowledgements_that_ride_in_a_fetch_count() -> None:
     world = World()
     world.get("a", 0, 9)
-    world.ask("a", (0, 9, [Type.ACCEPT]))((10, 12, 1))
+    world.ask("a", (0, 9, [AcknowledgeType.ACCEPT]))((10, 12, 1))
     assert (row := world.row()).accepted == 10
     assert row.delivered == 13
 
@@ -111,7 +111,7 @@ def test_sp29_acknowledgements_that_ride_in_a_fetch_count() -> None:
 def test_sp30_only_what_a_leader_took_counts(key: int, answer: dict[str, int]) -> None:
     world = World()
     world.get("a", 0, 9)
-    ask = world.ask("a", (0, 9, [Type.ACCEPT]), key=key)
+    ask = world.ask("a", (0, 9, [AcknowledgeType.ACCEPT]), key=key)
     ask(**answer) if "error" in answer else world.ask("a")(**answer)
     assert world.row().accepted == 0
     assert world.offsets_held("a") == 10
@@ -121,9 +121,9 @@ def test_sp30_a_range_of_all_offsets_counts_what_the_member_holds() -> None:
     """A leader answers NONE to what is before the start offset, however much that is."""
     world = World()
     world.get("a", 5, 6)
-    world.acknowledge("a", 0, 2**63 - 1, Type.ACCEPT)
+    world.acknowledge("a", 0, 2**63 - 1, AcknowledgeType.ACCEPT)
     assert world.row().accepted == 2
-    world.acknowledge("a", 0, 2**63 - 1, Type.ACCEPT)
+    world.acknowledge("a", 0, 2**63 - 1, AcknowledgeType.ACCEPT)
     assert world.records() == []
 
 
@@ -140,14 +140,22 @@ def test_sp31_redeliveries_and_the_last_deliveries_are_counted() -> None:
 @pytest.mark.parametrize(
     ("deliveries", "outcome", "suspected"),
     [
-        ([("a", Type.REJECT)], REJECTED, 1),
-        ([("a", Type.RELEASE), ("a", Type.RELEASE)], OPEN, 0),  # one member may be bad
-        ([("a", Type.RELEASE), ("a", Type.RELEASE), ("b", Type.RELEASE)], OPEN, 1),
-        ([("a", Type.RELEASE), ("b", Type.RELEASE), ("a", Type.ACCEPT)], ACCEPTED, 1),
+        ([("a", AcknowledgeType.REJECT)], REJECTED, 1),
+        ([("a", AcknowledgeType.RELEASE), ("a", AcknowledgeType.RELEASE)], OPEN, 0),  # one member may be bad
+        (
+            [("a", AcknowledgeType.RELEASE), ("a", AcknowledgeType.RELEASE), ("b", AcknowledgeType.RELEASE)],
+            OPEN,
+            1,
+        ),
+        (
+            [("a", AcknowledgeType.RELEASE), ("b", AcknowledgeType.RELEASE), ("a", AcknowledgeType.ACCEPT)],
+            ACCEPTED,
+            1,
+        ),
     ],
 )
 def test_sp32_a_record_is_suspected_that_a_member_rejects_or_several_release(
-    deliveries: list[tuple[str, Type]], outcome: str, suspected: int
+    deliveries: list[tuple[str, AcknowledgeType]], outcome: str, suspected: int
 ) -> None:
     world = World()
     for count, (name, how) in enumerate(deliveries, 1):
@@ -163,7 +171,7 @@ def test_sp32_a_record_whose_last_delivery_came_to_nothing_is_gone(how: str) -> 
     world.get("a", 3, 3, 4)
     world.get("a", 4, 4, 5)
     if how == "released":
-        world.acknowledge("a", 3, 4, Type.RELEASE)
+        world.acknowledge("a", 3, 4, AcknowledgeType.RELEASE)
     elif how == "expired":
         world.pass_ms(LOCK_MS + GRACE_MS)
     elif how == "connection":
@@ -178,7 +186,7 @@ def test_sp32_what_was_delivered_before_the_limit_was_known_is_gone_by_it() -> N
     world = World()
     for offset in (4, 5):
         world.get("a", offset, offset, 2)
-        world.acknowledge("a", offset, offset, Type.RELEASE)
+        world.acknowledge("a", offset, offset, AcknowledgeType.RELEASE)
     world.get("b", 5, 5, 3)
     group = world.member("a").group
     group.limit = 2
@@ -192,7 +200,7 @@ def test_sp32_an_acknowledgement_whose_answer_waits_is_in_time() -> None:
     world = World()
     world.get("a", 4, 4, 5)
     world.pass_ms(LOCK_MS - 1)
-    answer = world.ask("a", (4, 4, [Type.ACCEPT]))
+    answer = world.ask("a", (4, 4, [AcknowledgeType.ACCEPT]))
     world.pass_ms(10 * LOCK_MS)
     answer()
     row = world.row()
@@ -203,7 +211,7 @@ def test_sp35_the_time_of_processing_is_from_delivery_to_the_request() -> None:
     world = World()
     world.get("a", 0, 9)
     world.pass_ms(700)
-    answer = world.ask("a", (0, 3, [Type.ACCEPT]), (4, 4, [Type.RELEASE]))
+    answer = world.ask("a", (0, 3, [AcknowledgeType.ACCEPT]), (4, 4, [AcknowledgeType.RELEASE]))
     world.pass_ms(500)
     answer()
     (record,) = world.records()
@@ -225,7 +233,7 @@ def test_sp34_who_may_not_read_the_group_takes_no_room_for_it() -> None:
 def test_a_request_with_too_many_types_is_cut_and_nothing_is_inferred_of_it() -> None:
     world = World()
     world.get("a", 0, 2 * TYPES_MAX - 1, 5)
-    types = [Type.ACCEPT] * TYPES_MAX
+    types = [AcknowledgeType.ACCEPT] * TYPES_MAX
     world.ask("a", (0, TYPES_MAX - 1, types), (TYPES_MAX, 2 * TYPES_MAX - 1, types))()
     row = world.row()
     assert (row.accepted, row.unfollowed, row.expired) == (TYPES_MAX, TYPES_MAX, 0)
@@ -239,14 +247,14 @@ def test_sp29_batches_that_kafka_refuses_are_left_out(batches: list[tuple[int, i
     assert not is_cut
     for batch in found.get((TOPIC.bytes, 0), []):
         assert sum(last - first + 1 for first, last, _ in batch.runs()) == batch.last - batch.first + 1
-        assert {kind for _, _, kind in batch.runs()} <= set(Type)
+        assert {kind for _, _, kind in batch.runs()} <= set(AcknowledgeType)
 
 
 def test_sp34_rows_suspects_and_groups_have_bounds() -> None:
     world = World()
     for number in range(ROWS_MAX + 5):
         world.get(f"m{number}", number, number, 5)
-        world.acknowledge(f"m{number}", number, number, Type.RELEASE)
+        world.acknowledge(f"m{number}", number, number, AcknowledgeType.RELEASE)
     (record,) = world.records()
     assert record.others is not None
     counted = [*record.rows, record.others]
@@ -267,5 +275,5 @@ def test_sp34_what_all_members_hold_has_a_bound(monkeypatch: pytest.MonkeyPatch)
         world.get("a", offset, offset)
     row = world.row()
     assert (row.delivered, row.unfollowed) == (5, 2)
-    world.acknowledge("a", 0, 9, Type.ACCEPT)
+    world.acknowledge("a", 0, 9, AcknowledgeType.ACCEPT)
     assert world.row().accepted == 3

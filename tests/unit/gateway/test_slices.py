@@ -18,7 +18,7 @@ from gateway.authorization.acls import Operation, ResourceType
 from gateway.fairness import CapacityLimiter
 from gateway.metrics.loop_watch import HELD_MAX_S
 from gateway.upstream.share_groups import Coordinators
-from gateway.wire import beside, codec
+from gateway.wire import codec, offload
 from gateway.wire.framing import RequestHeader, framed, request_header
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import Heartbeat, OffsetCommit
@@ -163,7 +163,7 @@ def test_a_request_of_which_many_partitions_are_refused_does_not_hold_the_event_
 async def test_a_large_commit_is_decided_partition_by_partition(world: GatewayFixture) -> None:
     world.broker.topics["orders"] = 3_000
     asked = commit(("orders", range(2_000)), ("nowhere", range(2)), ("orders", range(2_999, 3_001)))
-    assert len(codec.encode_request(COMMIT, 8, 1, "me", asked)) > beside.AT_ONCE_BYTES
+    assert len(codec.encode_request(COMMIT, 8, 1, "me", asked)) > offload.AT_ONCE_BYTES
     found = outcomes(await world.ask(COMMIT, 8, **asked))
     valid = [("orders", index, 0) for index in [*range(2_000), 2_999]]
     assert sorted(found) == sorted([*valid, ("nowhere", 0, 3), ("nowhere", 1, 3), ("orders", 3_000, 3)])
@@ -291,10 +291,10 @@ def test_a_metadata_response_is_read_as_by_the_general_codec() -> None:
 
 
 def test_all_entries_of_a_response_count_as_its_length() -> None:
-    half = beside.LONG // 2
-    flat = {"topics": [{"partitions": [{"p": n} for n in range(beside.LONG - 1)]}]}
+    half = offload.LONG // 2
+    flat = {"topics": [{"partitions": [{"p": n} for n in range(offload.LONG - 1)]}]}
     deep = {"topics": [{"partitions": [{"p": n} for n in range(half)]} for _ in range(3)]}
-    assert not beside.is_long(flat)
-    assert beside.is_long(deep)
-    assert beside.is_long({"topics": [{"partitions": list(range(beside.LONG))}]})
-    assert not beside.is_long({"error_code": 0, "topics": []})
+    assert not offload.is_long(flat)
+    assert offload.is_long(deep)
+    assert offload.is_long({"topics": [{"partitions": list(range(offload.LONG))}]})
+    assert not offload.is_long({"error_code": 0, "topics": []})

@@ -1,5 +1,5 @@
-"""Encodes and decodes large messages beside the event loop, in one thread for all connections, in which
-clients take turns.
+"""Encodes and decodes large messages off the event loop, in one thread for all connections, in which clients
+take turns.
 
 Python's code does not run in two threads at once. A thread that has the interpreter gives it up after 5 ms,
 so each turn of the loop would take so much longer. `pause` gives it up earlier.
@@ -19,7 +19,7 @@ from gateway.wire.framing import RequestHeader
 AT_ONCE_BYTES = 16 * 1024
 """Messages up to this size are decoded on the event loop: their entries take some 5 ms."""
 LONG = 1_000
-"""Responses with more entries are encoded beside the loop."""
+"""Responses with more entries are encoded in the thread."""
 
 # The shortest sleep in which another thread gets the interpreter.
 _PAUSE_S = 20e-6
@@ -44,10 +44,10 @@ async def decode_passed(header: RequestHeader, message: bytes) -> Any:
 
 async def with_body(header: RequestHeader, message: bytes, request: Any) -> bytes:
     """Replace the body of a request as `codec.with_body` does."""
-    return await made(message, codec.with_body, header, message, request)
+    return await run_sized(message, codec.with_body, header, message, request)
 
 
-async def made(message: bytes, make: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+async def run_sized(message: bytes, make: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Return the result of `make`, which runs in the thread if the message is large."""
     if len(message) <= AT_ONCE_BYTES:
         return make(*args, **kwargs)
@@ -70,7 +70,7 @@ async def decode_frequent(api_key: int, api_version: int, response: bytes) -> An
 
 async def decode_response(api_key: int, api_version: int, response: bytes) -> Any:
     """Decode a response as `codec.decode_response` does."""
-    return await made(response, codec.decode_response, api_key, api_version, response)
+    return await run_sized(response, codec.decode_response, api_key, api_version, response)
 
 
 def encode_response(header: RequestHeader, response: Any) -> asyncio.Future[bytes]:
