@@ -43,7 +43,7 @@ class PackSlot(NamedTuple):
 
 
 def pack_slot_of(group_id: str, partitions: int) -> PackSlot:
-    """Return the place of a group's requests."""
+    """Return the slot of a group's requests."""
     if len(group_id) > REMEMBERED_MAX_CHARACTERS:
         return _pack_slot_of(group_id, partitions)
     return _remembered(group_id, partitions)
@@ -67,7 +67,7 @@ class Written:
 
 
 class Packer:
-    """The encoded requests that wait to be written, by their places. Not thread-safe."""
+    """The encoded requests that wait to be written, by their slots. Not thread-safe."""
 
     def __init__(self, max_requests: int = PACK_MAX_REQUESTS, max_bytes: int = PACK_MAX_BYTES) -> None:
         self._max_requests = max_requests
@@ -112,7 +112,7 @@ class Packer:
             self._under_way[place.partition] = left
 
     def _next(self, place: PackSlot, lines: dict[PackSlot, _Line]) -> Written | None:
-        """Return the next record of a place, None if none of its requests is wanted."""
+        """Return the next record of a slot, or None if none of its requests is wanted."""
         line = lines[place]
         requests: list[PendingRequest] = []
         messages: list[bytes] = []
@@ -201,7 +201,7 @@ class RequestWriter:
         self._hand_over(records)
 
     def write_unpacked(self, requests: Sequence[PendingRequest]) -> None:
-        """Write requests again, and all later ones, in records of their own."""
+        """Write these requests again, each in a record of its own, and pack no later ones."""
         self._packer.packs = False
         self.write(requests)
 

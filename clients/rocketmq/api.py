@@ -70,4 +70,4 @@ class Broker(Protocol):
         """
 
     def persist(self, config: ConsumerConfig, offsets: Mapping[MessageQueue, int]) -> None:
-        """Store the offsets at which the next owner goes on."""
+        """Store the offsets at which the next owner continues."""

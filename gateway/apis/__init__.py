@@ -1,7 +1,7 @@
-"""Which APIs the gateway answers, what it changes of the APIs that brokers answer, and which APIs it refuses.
+"""The tables of APIs: those that the gateway answers, those that brokers answer, and those that are refused.
 
-The tables are made of the rows that the modules here have: see `gateway.apis.api`. A request of an API in
-none of these tables passes undecoded. Where the gateway checks ACLs, it has to be a super user's.
+The modules here have the rows: see `gateway.apis.api`. A request of an API in none of these tables passes
+undecoded. Where the gateway checks ACLs, it has to be a super user's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -34,7 +34,7 @@ Row = TypeVar("Row", Api, Passed)
 
 
 def _by_key(*rows: Row) -> Mapping[int, Row]:
-    """By plain numbers, which a look-up compares faster than members of an enum."""
+    """Return the rows by plain numbers, which are compared faster than members of an enum."""
     table = {row.key.value: row for row in rows}
     assert len(table) == len(rows), "an API has one row"
     return MappingProxyType(table)
@@ -159,8 +159,9 @@ async def screen(context: RequestContext, message: bytes) -> Screened | None:
 
 
 def _screens(context: RequestContext) -> Iterator[Screen]:
-    """Yield what screens such a request, in this order: what the ACLs forbid is taken out of it, what the
-    coordinator answers, what is its own among the settings of brokers, and what would change its own topics.
+    """Yield the screens of such a request in their order. They take out of it what the ACLs forbid, what the
+    coordinator answers, the coordinator's own settings among those of brokers, and changes of the
+    coordinator's own topics.
     """
     api, services = PASSED.get(context.header.api_key), context.services
     if services.checks_passed_on:

@@ -1,7 +1,8 @@
-"""Requests about several groups. The coordinator gets one request for each group, side by side.
+"""Requests about several groups. The coordinator gets a request for each group. They are sent without waiting
+for each other.
 
-Each group costs what a request about it alone costs: room at the coordinator (`queued.max.requests`), and a
-part of the client's quota. So one frame gets no more than as many requests would.
+Each group costs what a request about it alone costs: capacity at the coordinator (`queued.max.requests`), and
+a part of the client's quota. So a frame about many groups has no advantage over many requests.
 """
 
 import asyncio
@@ -57,8 +58,8 @@ async def each(
 class _Batch:
     """The items of one request that are under way.
 
-    One has the request's own place at the coordinator (`gateway.fairness`). The others have places for
-    which nobody waits. So no request waits for a place while it holds one.
+    One of them uses the request's own slot at the coordinator (`gateway.fairness`). The others take slots
+    only while nobody waits for them, so no request waits for a slot while it holds one.
     """
 
     def __init__(self, context: RequestContext, group: asyncio.TaskGroup) -> None:
@@ -71,7 +72,7 @@ class _Batch:
         """About the bytes of the results that are there."""
 
     async def start(self, work: Callable[[T], Awaitable[R]], item: T) -> asyncio.Task[R]:
-        """Start the work for an item when there is a place."""
+        """Start the work for an item as soon as a slot is free."""
         while (ended := self._acquire_place()) is None:
             self._one_ended.clear()
             await self._one_ended.wait()
@@ -86,7 +87,7 @@ class _Batch:
         return result
 
     def _acquire_place(self) -> Callable[[asyncio.Task[Any]], None] | None:
-        """Take a place. Returns what gives it back, None if there is no place."""
+        """Acquire a slot. Return the function that releases it, or None if no slot is free."""
         if not self._is_own_taken:
             self._is_own_taken = True
             return self._release_own

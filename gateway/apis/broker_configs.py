@@ -36,8 +36,8 @@ def _is_coordinators(context: RequestContext, name: str) -> bool:
 
 
 async def screen_descriptions(context: RequestContext, message: bytes) -> Screened | None:
-    """DescribeConfigs: a broker's response with this coordinator's values. A setting that the coordinator
-    lacks, or of which it does not tell the value now, is left out. Raises ProtocolError.
+    """Put this coordinator's values into a broker's response to DescribeConfigs. A setting that the
+    coordinator lacks, or does not report now, is left out. Raises ProtocolError.
     """
     request = await offload.decode_passed(context.header, message)
     if all(resource.resource_type != _BROKER for resource in request.resources):

@@ -131,7 +131,7 @@ class ShareSession:
         return saw
 
     def watch(self, deliveries: Deliveries, header: RequestHeader, request: Any) -> Callable[[bytes], object]:
-        """Count a request of the member. Returns what takes the parts of the response."""
+        """Count a request of the member. Return the function that takes the parts of the response."""
         assert self.member is not None, "it is known before its requests pass"
         if self._counted is None:
             self._counted = deliveries, deliveries.open(*self.member)
@@ -156,7 +156,7 @@ _CHARS_MAX = 65_536
 
 
 class PatternLooks:
-    """The pattern to look at, by the group and the member that was asked."""
+    """The patterns that members were asked for, by group and member."""
 
     def __init__(self) -> None:
         self._patterns: dict[tuple[str, str], str] = {}
@@ -166,7 +166,9 @@ class PatternLooks:
         return len(self._patterns)
 
     def add(self, group_id: str, member_id: str, pattern: str) -> None:
-        """Remember a look. The oldest are forgotten when there are too many characters."""
+        """Remember a pattern that a member was asked for. The oldest are forgotten when there are too many
+        characters.
+        """
         self.pop(group_id, member_id)
         self._patterns[group_id, member_id] = pattern
         self._chars += len(group_id) + len(member_id) + len(pattern)
@@ -262,12 +264,12 @@ class FanOut(Protocol):
         """Take a part of the client's quota for one item, when there is some."""
 
     def try_acquire(self) -> bool:
-        """Take a place at the coordinator, unless there is none or somebody waits for one. Returns whether
-        it is taken. `release` gives it back.
+        """Acquire a slot at the coordinator, unless none is free or somebody waits for one. Return True if it
+        was acquired.
         """
 
     def release(self) -> None:
-        """Give a place back."""
+        """Release a slot."""
 
     def acquired(self, context: "RequestContext") -> AbstractAsyncContextManager[None]:
         """Acquire capacity for a request that has none of its own, and take its part of the quota."""

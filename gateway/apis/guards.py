@@ -84,8 +84,8 @@ TopicKey = str | UUID
 @dataclass(frozen=True, slots=True)
 class Entries:
     """The check of an API with one list of resources. The fields are the list's names in the request and in
-    the response. `error` is the error of an entry, None if the client may do what it asks. `refused` returns
-    the response's entry for a refused one.
+    the response. `error` is the error of an entry, or None if the client has the right. `refused` returns the
+    response's entry for a refused one.
     """
 
     request_field: str

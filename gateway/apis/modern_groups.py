@@ -67,7 +67,7 @@ _NO_FACTS = _Facts()
 
 
 async def serve_consumer_heartbeat(context: RequestContext, request: Any) -> Fields | Deferred:
-    """Send a member's heartbeat to the coordinator, with what the brokers say of its topics."""
+    """Send a member's heartbeat to the coordinator, with the metadata of its topics."""
     refused = _consumer_refused(context, request)
     if refused is not None:
         return refused
@@ -166,7 +166,7 @@ _INVALID = {"error_code": ErrorCode.INVALID_REQUEST}
 
 
 async def serve_share_heartbeat(context: RequestContext, request: Any) -> Fields | Deferred:
-    """Send a member's heartbeat to the coordinator, with what the brokers say of its topics."""
+    """Send a member's heartbeat to the coordinator, with the metadata of its topics."""
     refused = _share_refused(context, request)
     if refused is not None:
         return refused

@@ -1,4 +1,4 @@
-"""A request of which only a part goes on to the broker, or of which the response is changed."""
+"""Requests of which only a part continues to the broker, or whose response is changed."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass

@@ -99,7 +99,7 @@ async def _change(
     context: RequestContext,
     request: Any,
 ) -> Fields | Deferred:
-    """Change where an Empty group stands in some topics, if the client `may` do that to the group (rows SO9,
+    """Change the offsets of an Empty group in some topics, if the client `may` change the group (rows SO9,
     SO14). `denied` returns the part of the response for a topic that the client may not read, `changed` that
     for one of the coordinator's answer. `build` returns the coordinator's request.
     """
@@ -181,8 +181,8 @@ def _filled(header: RequestHeader, message: bytes, request: Any, filled: Mapping
 
 
 def _known(context: RequestContext) -> Callable[[Any], Awaitable[Fields]]:
-    """Returns what asks the coordinator about a group: for the topics that the client may describe, with what
-    is initialized of them, or the group's part of the response.
+    """Return the function that queries the coordinator about a group. It returns the initialized partitions
+    of the topics that the client may describe, or the group's part of the response.
     """
     left = FILLED_MAX_PARTITIONS
 

@@ -335,7 +335,7 @@ def _not_fetched(partition: Any, error: GatewayError) -> Fields:
 
 
 def _counted(context: RequestContext, request: Any, screened: Screened) -> Screened:
-    """Count what is left of a request."""
+    """Count the deliveries of a request that passes."""
     deliveries = context.services.deliveries
     if deliveries is None:
         return screened

@@ -43,7 +43,7 @@ async def get_subscriptions(context: RequestContext, request: Any) -> Fields:
 
 
 async def push(context: RequestContext, request: Any) -> Fields:
-    """Take what a client says of itself."""
+    """Take the metrics that a client pushes."""
     if not is_valid_id(request.client_instance_id):
         return {"error_code": ErrorCode.INVALID_REQUEST}
     error = context.remembered.pushes.take_push(
@@ -53,7 +53,7 @@ async def push(context: RequestContext, request: Any) -> Fields:
 
 
 def _take(context: RequestContext, request: Any) -> int:
-    """Take the content of a push that comes in time. Returns its error, 0 for none."""
+    """Take the content of a push that is not too early. Returns its error, 0 for none."""
     telemetry = _telemetry(context)
     if request.subscription_id != telemetry.subscription.id_for(request.client_instance_id):
         return GatewayError.UNKNOWN_SUBSCRIPTION_ID

@@ -1,8 +1,8 @@
 """The topics that requests name.
 
 Kafka checks whether the topics of the offset messages exist before such a request reaches the coordinator.
-Other requests get what the brokers say of their topics, because the coordinator sees no cluster (rows MI1,
-MI2 and RX1). A request for which the brokers do not answer in time goes on without it.
+Other requests get the metadata of their topics, because the coordinator sees no cluster (rows MI1, MI2 and
+RX1). A request for which the brokers do not answer in time goes on without it.
 """
 
 import asyncio
@@ -139,7 +139,9 @@ class Outcomes:
         self.add(requested, ((index, error) for index in partitions))
 
     def merge(self, decided: Iterable[tuple[NamedTopic, Sequence[PartitionError]]]) -> Steps:
-        """Add the coordinator's outcomes. A topic named twice has two entries, if it has no earlier one."""
+        """Add the coordinator's outcomes. A topic that the request names twice has two entries, unless it
+        already has an entry with errors of the gateway.
+        """
         together = bool(self._topics)
         for requested, partitions in decided:
             if not together:
@@ -181,7 +183,7 @@ _under_way: set[asyncio.Task[Any]] = set()
 
 async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImages | None:
     """Return the ids and numbers of partitions of the topics with these names, None for a name without a
-    topic. A name of which the brokers said neither is left out. Returns None if no broker answered.
+    topic. A name about which the brokers reported neither is left out. Return None if no broker answered.
     """
     wanted = list(names)
     if not wanted:
@@ -196,10 +198,10 @@ async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImage
 async def resolution_of(
     context: RequestContext, pattern: str, *, is_look: bool = False
 ) -> RegexResolution | None:
-    """Return the topics that the pattern matches, or why it is none of RE2. Internal topics are left out, as
-    clients see them, and those that the client may not DESCRIBE. Returns None if no broker answered, or if
-    the pattern had to wait too long for other patterns. With `is_look` the coordinator asked for it, because
-    the topics have changed: they are read anew.
+    """Return the topics that the pattern matches, or the reason why it is not a pattern of RE2. Internal
+    topics are left out, as clients see them, and those that the client may not DESCRIBE. Return None if no
+    broker answered, or if the pattern had to wait too long for other patterns. With `is_look` the coordinator
+    asked for the resolution, because the topics have changed: they are read anew.
     """
     age_max_s = NAMED_AGE_MAX_S if is_look else ALL_AGE_MAX_S
     known = await _in_time(context, context.services.cluster.all_topics(age_max_s))
@@ -258,7 +260,7 @@ async def _described(
 
 
 def is_too_much(*topics: Iterable[str] | None) -> bool:
-    """Return True if a request could not carry what is known of all these topics."""
+    """Return True if the metadata of all these topics is too large for one request."""
     known = (name for names in topics if names is not None for name in names)
     return sum(len(name) + _IMAGE_BYTES for name in known) > FACTS_MAX_BYTES
 
@@ -272,8 +274,8 @@ async def _in_time(context: RequestContext, looking: Coroutine[Any, Any, T]) -> 
     """Return the result of a query of the brokers, or None if it does not come in time. A query that takes
     longer continues, because others may wait for the same.
 
-    While brokers hang, only the first requests wait: a look that has to wait for one that already took the
-    time is not waited for.
+    While brokers hang, only the first requests wait: nobody waits for a query behind one that has already
+    used up the time.
     """
     cluster = context.services.cluster
     timeout_s = cluster.limits.topics_look_up_s

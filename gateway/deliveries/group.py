@@ -49,7 +49,9 @@ class OffsetRange(NamedTuple):
 
 
 class HeldRanges:
-    """Ranges by partition, which do not overlap. At most `ranges_max`, and no more than there is `room`."""
+    """Ranges by partition, which do not overlap: at most `ranges_max`, and as many as there is
+    capacity for.
+    """
 
     __slots__ = ("_by_place", "_capacity", "_free", "_until_ms")
 
@@ -64,7 +66,7 @@ class HeldRanges:
         return bool(self._by_place)
 
     def add(self, place: PartitionKey, one: OffsetRange) -> bool:
-        """Add a range that overlaps none. Returns False if there is no room for it."""
+        """Add a range that overlaps none. Return False if there is no capacity for it."""
         if self._free <= 0 or not self._capacity.try_acquire():
             return False
         self._free -= 1
@@ -78,8 +80,8 @@ class HeldRanges:
         return True
 
     def take(self, place: PartitionKey, first: int, last: int) -> list[OffsetRange]:
-        """Take out what there is of these offsets. What is left of a range of which the middle is taken takes
-        a place more, also if there is no room.
+        """Remove and return the ranges, or parts of ranges, with these offsets. A range that loses its middle
+        becomes two, even if there is no capacity for the second.
         """
         ranges = self._by_place.get(place)
         if ranges is None:
@@ -104,7 +106,7 @@ class HeldRanges:
         return taken
 
     def take_expired(self, now_ms: int) -> list[tuple[PartitionKey, OffsetRange]]:
-        """Take out the ranges of which the lock has ended."""
+        """Remove and return the ranges whose lock has ended."""
         if self._until_ms is not None and self._until_ms > now_ms:
             return []
         found = [(place, one) for place, one in self if one.until_ms <= now_ms]
@@ -226,7 +228,7 @@ class Suspects:
         return told[-most:]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget everything, and release its capacity."""
         self._capacity.release(len(self._known))
         self._known.clear()
         self._changed.clear()
@@ -238,7 +240,9 @@ class Suspects:
             self._changed[key] = None
 
     def _known_in(self, place: PartitionKey, one: OffsetRange) -> list[Key]:
-        """Nothing is known of what is delivered for the first time."""
+        """Return the known suspects in a range. There is none in a range that is delivered for the first
+        time.
+        """
         if not self._known or one.delivery_count <= 1:
             return []
         if one.offsets < len(self._known):
@@ -336,7 +340,7 @@ class DeliveryCounts:
         return taken
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget everything, and release its capacity."""
         self.take(self._since_ms)
         self.suspects.clear()
 

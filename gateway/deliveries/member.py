@@ -1,4 +1,4 @@
-"""One member of a share group on its connection: what it holds, and what becomes of that. No IO here."""
+"""A member of a share group on its connection: the records that it holds, and their outcomes. No IO here."""
 
 from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
@@ -31,7 +31,9 @@ class AcknowledgeType(IntEnum):
 
 
 class AcknowledgementBatch(NamedTuple):
-    """Offsets of a partition, both included. There is one type for all of them, or one for each."""
+    """Acknowledged offsets of a partition, both included. `types` has one type for all of them, or one for
+    each.
+    """
 
     first: int
     last: int
@@ -121,9 +123,9 @@ class SharedState(NamedTuple):
 
 
 class MemberDeliveries:
-    """Counts what passes between a member and the leaders, until its connection ends. `join` returns its
-    group, None if there is no room for it. The member has none until a leader has answered without an error:
-    until then it may be anybody.
+    """The counts of what passes between a member and the leaders, until its connection ends. `join` returns
+    its group, or None if there is no capacity for it. The member has none until a leader has answered without
+    an error: until then it may be anybody.
     """
 
     def __init__(

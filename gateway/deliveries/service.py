@@ -67,7 +67,7 @@ class Deliveries:
             member.expire()
 
     def without_limit(self) -> list[DeliveryCounts]:
-        """Groups with members of which `share.delivery.count.limit` is to be asked now."""
+        """Return the groups with members whose `share.delivery.count.limit` has to be queried now."""
         now_ms = self._clock_ms()
         due = []
         for group in self._groups.values():

@@ -64,8 +64,8 @@ def decode_request(header: RequestHeader, message: bytes, pause: Pause | None = 
 
 
 def decode_passed(header: RequestHeader, message: bytes, pause: Pause | None = None) -> Any:
-    """Decode the body of a request of which the bytes go on to a broker. `pause`: see `SchemaReader.read`.
-    Raises ProtocolError, also for a tagged field that the gateway does not know: the broker may know it.
+    """Decode the body of a request whose bytes continue to a broker. `pause`: see `SchemaReader.read`. Raises
+    ProtocolError, also for a tagged field that the gateway does not know: the broker may know it.
     """
     at = _body_at(header, message)
     if at > header.client_id_end + 1:

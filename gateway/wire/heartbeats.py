@@ -37,7 +37,7 @@ class HeartbeatRequest(Record, frozen=True):
 
 
 class KeepAlive(Record, frozen=True):
-    """Kafka's ConsumerGroupHeartbeatRequest with what does not change for a member."""
+    """A ConsumerGroupHeartbeatRequest in which no field of the member has changed."""
 
     group_id: str
     member_id: str
@@ -52,7 +52,7 @@ class KeepAlive(Record, frozen=True):
 
 
 class ShareKeepAlive(Record, frozen=True):
-    """Kafka's ShareGroupHeartbeatRequest with what does not change for a member."""
+    """A ShareGroupHeartbeatRequest in which no field of the member has changed."""
 
     group_id: str
     member_id: str
@@ -64,7 +64,7 @@ class ShareKeepAlive(Record, frozen=True):
 def _or_general(
     read: Callable[[RequestHeader, bytes], Record | None],
 ) -> Callable[[RequestHeader, bytes, Pause | None], Any]:
-    """Return a decoder that leaves to `codec.decode_request` what `read` does not take."""
+    """Return a decoder that calls `read`, and `codec.decode_request` if `read` returns None or fails."""
 
     def decode(header: RequestHeader, message: bytes, pause: Pause | None = None) -> Any:
         try:

@@ -1,5 +1,5 @@
-"""What Kafka 4.4 has and kafka-python lacks: keys of APIs, and versions of messages. Such a message is
-kafka-python's own, with what is new in it.
+"""Messages, versions of messages and keys of APIs that Kafka 4.4 has and kafka-python lacks. A newer version
+is kafka-python's own message with a patch.
 """
 
 import weakref

@@ -16,7 +16,9 @@ def message_class(name: str, package: str = _SCHEMAS, **attributes: Any) -> Any:
 
 
 def _with_operations(_: type, json: Any) -> Any:
-    """kafka-python's own messages have sets of operations where Kafka's definitions have int32."""
+    """Make the authorized operations a set, as in kafka-python's own messages. Kafka's definitions have
+    int32.
+    """
     (groups,) = (field for field in json["fields"] if field["name"] == "Groups")
     (operations,) = (field for field in groups["fields"] if field["name"] == "AuthorizedOperations")
     operations["type"] = "bitfield"
