@@ -4,18 +4,17 @@ poison. No IO and no clock here.
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from kafka_why.contract.deliveries import ACCEPTED, GONE, OPEN, REJECTED, Counted, Suspect
 
 
+@dataclass(slots=True)
 class CapacityCounter:
     """A counter of capacity that is used and released. Nobody waits for it."""
 
-    __slots__ = ("free",)
-
-    def __init__(self, capacity: int) -> None:
-        self.free = capacity
+    free: int
 
     def try_acquire(self) -> bool:
         """Acquire one unit of capacity. Return False if there is none."""
@@ -345,21 +344,17 @@ class DeliveryCounts:
         self.suspects.clear()
 
 
+@dataclass(slots=True)
 class TakenCounts:
-    """The counts of a group in some time."""
+    """The counts of a group in `took_ms`, by topic id, partition and member. `others` are added up."""
 
-    __slots__ = ("_rows", "others", "took_ms")
-
-    def __init__(
-        self, rows: dict[tuple[bytes, int, str], Counted], others: Counted | None, took_ms: int
-    ) -> None:
-        self._rows = rows
-        self.others = others
-        self.took_ms = took_ms
+    counts: dict[tuple[bytes, int, str], Counted]
+    others: Counted | None
+    took_ms: int
 
     def rows(self, most: int) -> Iterator[tuple[bytes, Counted]]:
-        """Topics' ids and rows, those with most deliveries first. Those beyond `most` go to the others."""
-        ordered = sorted(self._rows.items(), key=lambda item: -item[1].delivered - item[1].acknowledged)
+        """Return topic ids and rows, those with most deliveries first. Rows beyond `most` join the others."""
+        ordered = sorted(self.counts.items(), key=lambda item: -item[1].delivered - item[1].acknowledged)
         for _, row in ordered[most:]:
             if self.others is None:
                 self.others = Counted()

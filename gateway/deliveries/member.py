@@ -1,6 +1,7 @@
 """A member of a share group on its connection: the records that it holds, and their outcomes. No IO here."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import groupby
 from types import MappingProxyType
@@ -100,17 +101,15 @@ _NAMES: Mapping[int, str] = MappingProxyType(
 )
 
 
+@dataclass(slots=True)
 class DeliveryTotals:
     """The counts of all members since the start. `refused` are acknowledgements of a partition that a leader
     refused with INVALID_RECORD_STATE.
     """
 
-    __slots__ = ("counted", "refused", "suspected")
-
-    def __init__(self) -> None:
-        self.counted = Counted()
-        self.refused = 0
-        self.suspected = 0
+    counted: Counted = field(default_factory=Counted)
+    refused: int = 0
+    suspected: int = 0
 
 
 class SharedState(NamedTuple):

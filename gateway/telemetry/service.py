@@ -92,16 +92,14 @@ _RESERVED = UUID(int=1)  # Kafka's Uuid.RESERVED; a message with the id 0 has No
 _ASK_AGAIN = (GatewayError.UNKNOWN_SUBSCRIPTION_ID, GatewayError.UNSUPPORTED_COMPRESSION_TYPE)
 
 
+@dataclass(slots=True)
 class ClientMetricsInstance:
     """The state of the pushes of one connection. Times are of a monotonic clock."""
 
-    __slots__ = ("_is_terminating", "_last_error", "_last_get_s", "_last_push_s")
-
-    def __init__(self) -> None:
-        self._last_get_s = -inf
-        self._last_push_s = -inf
-        self._last_error = 0
-        self._is_terminating = False
+    _last_get_s: float = -inf
+    _last_push_s: float = -inf
+    _last_error: int = 0
+    _is_terminating: bool = False
 
     def take_get(self, now_s: float, interval_s: float) -> int:
         """Take a GetTelemetrySubscriptions. Returns its error, 0 for none."""

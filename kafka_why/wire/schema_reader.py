@@ -9,6 +9,7 @@ bytes behind the end. A message is read in one pass, and in a time that grows wi
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from struct import Struct, error, unpack_from
 from typing import Any
 from uuid import UUID
@@ -42,16 +43,14 @@ _BETWEEN_PAUSES = 128
 Pause = Callable[[], None]
 
 
+@dataclass(slots=True)
 class EntryBudget:
     """The number of entries of arrays, and of tags, that may still come in one message. `pause` is called
     after some of them.
     """
 
-    __slots__ = ("left", "pause")
-
-    def __init__(self, left: int, pause: Pause | None) -> None:
-        self.left = left
-        self.pause = pause
+    left: int
+    pause: Pause | None
 
 
 Value = Callable[[bytes, int, EntryBudget], tuple[Any, int]]
