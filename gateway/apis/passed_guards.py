@@ -103,19 +103,20 @@ async def _uncreatable(context: RequestContext, request: Any) -> set[str]:
     """
     if context.version >= _FIRST_WITH_CREATION_FLAG or _may_create(context, request):
         return set()
-    names = {topic.name for topic in request.topics if not _may_create_topic(context, topic.name)}
+    names = {
+        topic.name
+        for topic in request.topics
+        if not context.may(Operation.CREATE, ResourceType.TOPIC, topic.name)
+    }
     return names - (await context.services.cluster.topics(names)).keys()
 
 
 def _may_create(context: RequestContext, request: Any) -> bool:
     """Return True if the client may create all topics of the request."""
-    if context.may(Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME):
-        return True
-    return all(_may_create_topic(context, topic.name) for topic in request.topics if topic.name)
-
-
-def _may_create_topic(context: RequestContext, name: str) -> bool:
-    return context.may(Operation.CREATE, ResourceType.TOPIC, name)
+    named = (topic.name for topic in request.topics if topic.name)
+    return may_on_cluster(context, Operation.CREATE) or all(
+        context.may(Operation.CREATE, ResourceType.TOPIC, name) for name in named
+    )
 
 
 def _shown(context: RequestContext, request: Any, topic: Any, *, is_of_all: bool) -> Any | None:
@@ -250,7 +251,7 @@ def _each_refused(
 
 def _refused_produce(topic: Any, error: GatewayError) -> Fields:
     return {
-        **_key_fields(topic.name, topic.topic_id, "name"),
+        **({"name": topic.name} if topic.name else {"topic_id": topic.topic_id}),
         "partition_responses": [
             {"index": p.index, "base_offset": -1, "error_code": error} for p in topic.partition_data
         ],
@@ -266,15 +267,11 @@ def _refused_fetch(topic: Any, error: GatewayError) -> Fields:
         "records": b"",
     }
     return {
-        **_key_fields(topic.topic, topic.topic_id, "topic"),
+        **({"topic": topic.topic} if topic.topic else {"topic_id": topic.topic_id}),
         "partitions": [
             {"partition_index": p.partition, "error_code": error, **nothing} for p in topic.partitions
         ],
     }
-
-
-def _key_fields(name: str | None, topic_id: UUID | None, field: str) -> Fields:
-    return {field: name} if name else {"topic_id": topic_id}
 
 
 _TOPIC, _TRANSACTION = ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
