@@ -81,24 +81,35 @@ def _commit_partition(
     partition: CommittedPartition,
     position: LogPosition,
 ) -> ErrorCode:
-    metadata = partition.committed_metadata or ""
-    if is_metadata_too_long(context, metadata):
+    if is_metadata_too_long(context, partition):
         context.rule("O9")
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
     kept_for_ms = request.retention_time_ms
-    offset = Offset(
+    expire_at_ms = (
+        None if kept_for_ms == OWN_RETENTION_TIME else min(context.now_ms + kept_for_ms, END_OF_TIME_MS)
+    )
+    offset = _offset(context, topic, partition, position, expire_at_ms)
+    context.commit(topic.name, partition.partition_index, offset)
+    return ErrorCode.NONE
+
+
+def _offset(
+    context: StepContext,
+    topic: CommittedTopic,
+    partition: CommittedPartition,
+    position: LogPosition,
+    expire_at_ms: int | None = None,
+) -> Offset:
+    """Return the offset that a request commits for a partition."""
+    return Offset(
         offset=partition.committed_offset,
         leader_epoch=partition.committed_leader_epoch,
-        metadata=metadata,
+        metadata=partition.committed_metadata or "",
         committed_at_ms=context.now_ms,
-        expire_at_ms=None
-        if kept_for_ms == OWN_RETENTION_TIME
-        else _expire_at_ms(context.now_ms, kept_for_ms),
+        expire_at_ms=expire_at_ms,
         topic_id=topic_id_of(context.group, topic, partition.partition_index),
         position=position,
     )
-    context.commit(topic.name, partition.partition_index, offset)
-    return ErrorCode.NONE
 
 
 def topic_id_of(group: Group, topic: CommittedTopic, partition: int) -> bytes | None:
@@ -112,18 +123,13 @@ def topic_id_of(group: Group, topic: CommittedTopic, partition: int) -> bytes | 
     return None if replaced is None else replaced.topic_id
 
 
-def _expire_at_ms(now_ms: int, kept_for_ms: int) -> int:
-    return min(now_ms + kept_for_ms, END_OF_TIME_MS)
-
-
-def is_metadata_too_long(context: StepContext, metadata: str) -> bool:
-    """Whether the metadata of an offset is longer than the setting allows."""
-    return _java_length(metadata) > context.config.offset_metadata_max_bytes
-
-
-def _java_length(text: str) -> int:
-    """String.length() of the text, because Kafka counts UTF-16 units although the setting is named bytes."""
-    return len(text) + sum(character > "\uffff" for character in text)
+def is_metadata_too_long(context: StepContext, partition: CommittedPartition) -> bool:
+    """Return True if the metadata of an offset is longer than the setting allows. As in Kafka, which uses
+    String.length, UTF-16 units are counted, although the setting is named bytes.
+    """
+    text = partition.committed_metadata or ""
+    length = len(text) + sum(character > "\uffff" for character in text)
+    return length > context.config.offset_metadata_max_bytes
 
 
 # Offsets in transactions: they are pending until the marker of their transaction. Rows TO1 to TO14.
@@ -240,19 +246,11 @@ def _take_partition(
     position: LogPosition,
 ) -> ErrorCode:
     """Add the partition to the offsets of the entry, unless its metadata is too long."""
-    metadata = partition.committed_metadata or ""
-    if is_metadata_too_long(context, metadata):
+    if is_metadata_too_long(context, partition):
         context.rule("TO7")
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
-    offsets.setdefault(topic.name, {})[partition.partition_index] = Offset(
-        offset=partition.committed_offset,
-        leader_epoch=partition.committed_leader_epoch,
-        metadata=metadata,
-        committed_at_ms=context.now_ms,
-        expire_at_ms=None,
-        topic_id=topic_id_of(context.group, topic, partition.partition_index),
-        position=position,
-    )
+    offset = _offset(context, topic, partition, position)
+    offsets.setdefault(topic.name, {})[partition.partition_index] = offset
     return ErrorCode.NONE
 
 

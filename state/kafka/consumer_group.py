@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from msgspec import Struct, field
 
@@ -136,6 +136,7 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
     """
 
     type_name = "consumer"
+    protocol_type: ClassVar[str] = PROTOCOL_TYPE
 
     members: dict[str, ConsumerMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)  # group.instance.id -> member id
@@ -197,26 +198,12 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
         return self.progress.is_rebalancing
 
     @property
-    def protocol_type(self) -> str:
-        return PROTOCOL_TYPE
-
-    @property
     def is_empty(self) -> bool:
         return not self.members
 
     def is_consumer_group(self) -> bool:
         """Whether the protocol type is `consumer`, as it is for every such group."""
         return True
-
-    @property
-    def can_expire_offsets(self) -> bool:
-        """Offsets of topics without a subscriber expire in every state (row OF28)."""
-        return True
-
-    @property
-    def abandoned_since_ms(self) -> None:
-        """Offsets expire by the time of their commit in every state (row OF27)."""
-        return None
 
     def why_expired(self) -> tuple[str, str]:
         """Return the row by which offsets of this group expire, and since when, in words."""

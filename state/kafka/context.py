@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping
 from functools import cache
 from hashlib import sha1
-from typing import NewType, Protocol, TypeVar
+from typing import NewType, TypeVar
 from uuid import UUID
 
 from msgspec import Struct, field, msgpack, structs
@@ -15,10 +15,10 @@ from kafka_why.contract.kafka.requests import ReplyTo
 from kafka_why.contract.kafka.responses import AnyResponse
 from kafka_why.contract.messages import RECORD_VERSION, SettingValue
 from state.config import CoordinatorConfig
-from state.kafka.classic_group import ClassicGroup
-from state.kafka.consumer_group import ConsumerGroup
+from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.group import ConfigsOnly, Group, PendingOffsets
-from state.kafka.share_group import ShareGroup
+from state.kafka.share_group import ShareGroup, ShareMember
 from state.protocol import BaseContext
 
 # The effects of a step, as data.
@@ -105,17 +105,7 @@ Verdict = tuple[RuleId, ErrorCode]
 """What a check decided, and by which row."""
 
 
-class AnyMember(Protocol):
-    """What the history shows of a member of any protocol."""
-
-    @property
-    def member_id(self) -> str: ...
-    @property
-    def instance_id(self) -> str | None: ...
-    @property
-    def client_id(self) -> str: ...
-    @property
-    def client_host(self) -> str: ...
+AnyMember = Member | ConsumerMember | ShareMember
 
 
 class Saved(Struct, frozen=True):

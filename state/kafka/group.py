@@ -176,6 +176,20 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
         """Whether the group has no members."""
         raise NotImplementedError
 
+    @property
+    def can_expire_offsets(self) -> bool:
+        """Return True if offsets can expire in this state of the group. In groups with epochs they can in
+        every state (row OF28).
+        """
+        return True
+
+    @property
+    def abandoned_since_ms(self) -> int | None:
+        """The time in ms from which unused offsets are kept for the retention time. None if that is the time of
+        their commit, as it is in groups with epochs (row OF27).
+        """
+        return None
+
     def is_over(self) -> bool:
         """Row Z6: whether a retention pass deletes the group."""
         return self.is_empty and self.is_without_offsets()
@@ -211,8 +225,7 @@ def reported(known: Mapping[str, Topic | None], images: TopicImages, deleted: Co
         topic, before = topic_of(image), known.get(name)
         if topic is not None and topic.topic_id in deleted:
             topic = None
-        grows = topic is not None and before is not None and is_more_of(topic, before)
-        if name not in known or (before is None and topic is not None) or grows:
+        if name not in known or (before is None and topic is not None) or is_more_of(topic, before):
             found[name] = topic
     return found
 
@@ -227,14 +240,15 @@ def watched(known: Mapping[str, Topic | None], images: TopicImages, deleted: Col
         topic, before = topic_of(image), known.get(name)
         if topic is not None and topic.topic_id in deleted:
             continue
-        lags = topic is not None and before is not None and is_more_of(before, topic)
-        if name not in known or (topic != before and not lags):
+        if name not in known or (topic != before and not is_more_of(before, topic)):
             found[name] = topic
     return found
 
 
-def is_more_of(topic: Topic, before: Topic) -> bool:
-    """Whether it is the same topic with more partitions."""
+def is_more_of(topic: Topic | None, before: Topic | None) -> bool:
+    """Return True if both are the same topic, and the first has more partitions."""
+    if topic is None or before is None:
+        return False
     return topic.topic_id == before.topic_id and topic.partitions > before.partitions
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct, msgpack
 
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.history import EntryType
-from kafka_why.contract.kafka.requests import ReplyTo
+from kafka_why.contract.kafka.requests import AnyAnswered, ReplyTo
 from kafka_why.contract.kafka.responses import AnyResponse, AssignedTopicPartitions
 from kafka_why.contract.kafka.share_requests import TopicImages
 from kafka_why.contract.kafka.snapshot import Partitions, named
@@ -92,6 +92,12 @@ def record_refusal(context: StepContext, refused: Refused, member_id: str, clien
         client_id=client.client_id,
         client_host=client.client_host,
     )
+
+
+def answer_refused(context: StepContext, request: AnyAnswered, reply_to: ReplyTo, refused: Refused) -> None:
+    """Answer a refused request whose answers have a text for the error."""
+    message = refused.message
+    context.reply(reply_to, request.answer, refused.rule, refused.error, error_message=message)
 
 
 # Requests to a group id that has no group, or one of another protocol, which is the same to them.
@@ -405,13 +411,8 @@ def bump(context: StepContext, rule: RuleId, reason: str, **details: object) -> 
     context.record(rule, EntryType.GROUP_EPOCH_BUMPED, reason, **details)
 
 
-def is_due(context: StepContext, interval_ms: int) -> bool:
-    """Whether the assignment interval since the last computation is over."""
-    return due_in_ms(context, interval_ms) == 0
-
-
 def due_in_ms(context: StepContext, interval_ms: int) -> int:
-    """The rest of the assignment interval since the last computation."""
+    """Return the rest of the assignment interval since the last computation, in ms."""
     computed_ms = context.group_of(ModernGroup).assignment_timestamp_ms
     return 0 if computed_ms == 0 else max(0, computed_ms + interval_ms - context.now_ms)
 
@@ -453,7 +454,7 @@ def is_wanted(context: StepContext, settings: ModernSettings, *, current: str, t
     if group.assignment_epoch >= group.group_epoch:
         context.rule(current)
         return False
-    if not is_due(context, settings.of(context).assignment_interval_ms):
+    if due_in_ms(context, settings.of(context).assignment_interval_ms):
         context.rule(too_early)
         return False
     return True

@@ -73,6 +73,15 @@ def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> Non
     context.reply(reply_to, DeleteGroupResponse, row)
 
 
+def answer_with(row: str, error: ErrorCode = ErrorCode.NONE) -> Handler:
+    """Return a handler that gives every request the same answer: this error, by this row."""
+
+    def answer(context: StepContext, request: Any, reply_to: ReplyTo) -> None:
+        context.reply(reply_to, request.answer, context.rule(row), error)
+
+    return answer
+
+
 # A JoinGroup or SyncGroup that is too large for the log. Rows J9, S11. S10 is the classic protocol's.
 
 

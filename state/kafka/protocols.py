@@ -26,17 +26,11 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.kafka.responses import (
     AlterGroupConfigsResponse,
-    DeleteGroupResponse,
     DescribeGroupConfigsResponse,
-    DescribeGroupResponse,
     GroupConfigValue,
-    HeartbeatResponse,
     LeaveGroupResponse,
     LeftMember,
-    OffsetCommitResponse,
-    OffsetDeleteResponse,
     SyncGroupResponse,
-    TxnOffsetCommitResponse,
 )
 from kafka_why.contract.kafka.snapshot import ConfigsView, GroupSnapshot
 from kafka_why.contract.messages import ErrorResponse, GroupType, SettingValue
@@ -49,7 +43,7 @@ from state.kafka.consumer.protocol import CONSUMER
 from state.kafka.context import Effects, KafkaGroup, RuleId, StepContext, deciding, unchanged
 from state.kafka.group import ConfigsOnly, DeadlineReached
 from state.kafka.offsets import answer_fetch
-from state.kafka.protocol import KafkaProtocol
+from state.kafka.protocol import KafkaProtocol, answer_with
 from state.kafka.settings import KEPT_SETTINGS, Read, SettingBounds, values_in_force
 from state.kafka.share.protocol import SHARE
 from state.protocol import Handler, StoredKind
@@ -69,10 +63,6 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
     context.reply(reply_to, SyncGroupResponse, *refusal)
 
 
-def heartbeat(context: StepContext, _: Heartbeat, reply_to: ReplyTo) -> None:
-    context.reply(reply_to, HeartbeatResponse, context.rule("H1"), ErrorCode.UNKNOWN_MEMBER_ID)
-
-
 def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
     error = ErrorCode.UNKNOWN_MEMBER_ID
     verdicts = [(context.rule("L1"), error) for _ in request.members]
@@ -80,28 +70,27 @@ def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
     context.reply(reply_to, LeaveGroupResponse, deciding(verdicts), members=members)
 
 
-def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo) -> None:
-    """A commit by no member creates a group without members, which is a classic one."""
+def _commit(
+    context: StepContext,
+    request: OffsetCommit | TxnOffsetCommit,
+    reply_to: ReplyTo,
+    *,
+    rows: tuple[str, str],
+    knows_error_from: int,
+    commit: Handler,
+) -> None:
+    """Handle a commit to a group id without a group. A commit by no member creates a group without members,
+    which is a classic one. `rows` are those of a commit by a member and by none. Requests of a version below
+    `knows_error_from` do not know the error of a missing group.
+    """
+    of_member, of_no_member = rows
     if request.generation_id >= 0:
-        knows_error = request.api_version >= FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND
+        knows_error = request.api_version >= knows_error_from
         error = ErrorCode.GROUP_ID_NOT_FOUND if knows_error else ErrorCode.ILLEGAL_GENERATION
-        context.reply(reply_to, OffsetCommitResponse, context.rule("O1"), error)
-        return
-    reason = "first OffsetCommit for this group id, by no member"
-    context.create_group(ClassicGroup, context.rule("O2"), reason)
-    CLASSIC.commit(context, request, reply_to)
-
-
-def txn_commit(context: StepContext, request: TxnOffsetCommit, reply_to: ReplyTo) -> None:
-    """As `commit`, in a transaction."""
-    if request.generation_id >= 0:
-        knows_error = request.api_version >= FIRST_VERSION_WITH_ERRORS_OF_GROUPS
-        error = ErrorCode.GROUP_ID_NOT_FOUND if knows_error else ErrorCode.ILLEGAL_GENERATION
-        context.reply(reply_to, TxnOffsetCommitResponse, context.rule("TO2"), error)
-        return
-    reason = "first TxnOffsetCommit for this group id, by no member"
-    context.create_group(ClassicGroup, context.rule("TO3"), reason)
-    CLASSIC.txn_commit(context, request, reply_to)
+        return context.reply(reply_to, request.answer, context.rule(of_member), error)
+    reason = f"first {type(request).__name__} for this group id, by no member"
+    context.create_group(ClassicGroup, context.rule(of_no_member), reason)
+    return commit(context, request, reply_to)
 
 
 def fetch_offsets(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
@@ -109,30 +98,28 @@ def fetch_offsets(context: StepContext, request: OffsetFetch, reply_to: ReplyTo)
     answer_fetch(context, request, reply_to, {}, {}, context.rule("Q1"))
 
 
-def delete_offsets(context: StepContext, _: OffsetDelete, reply_to: ReplyTo) -> None:
-    context.reply(reply_to, OffsetDeleteResponse, context.rule("D1"), ErrorCode.GROUP_ID_NOT_FOUND)
-
-
-def describe(context: StepContext, _: DescribeGroup, reply_to: ReplyTo) -> None:
-    context.reply(reply_to, DescribeGroupResponse, context.rule("V1"))
-
-
-def delete(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> None:
-    context.reply(reply_to, DeleteGroupResponse, context.rule("K1"), ErrorCode.GROUP_ID_NOT_FOUND)
-
-
 HANDLERS_WITHOUT_GROUP: Mapping[type, Handler] = {
     JoinGroup: join_no_group,
     SyncGroup: sync,
     OversizedRequest: oversized_no_group,
-    Heartbeat: heartbeat,
+    Heartbeat: answer_with("H1", ErrorCode.UNKNOWN_MEMBER_ID),
     LeaveGroup: leave,
-    OffsetCommit: commit,
-    TxnOffsetCommit: txn_commit,
+    OffsetCommit: partial(
+        _commit,
+        rows=("O1", "O2"),
+        knows_error_from=FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND,
+        commit=CLASSIC.commit,
+    ),
+    TxnOffsetCommit: partial(
+        _commit,
+        rows=("TO2", "TO3"),
+        knows_error_from=FIRST_VERSION_WITH_ERRORS_OF_GROUPS,
+        commit=CLASSIC.txn_commit,
+    ),
     OffsetFetch: fetch_offsets,
-    OffsetDelete: delete_offsets,
-    DescribeGroup: describe,
-    DeleteGroup: delete,
+    OffsetDelete: answer_with("D1", ErrorCode.GROUP_ID_NOT_FOUND),
+    DescribeGroup: answer_with("V1"),
+    DeleteGroup: answer_with("K1", ErrorCode.GROUP_ID_NOT_FOUND),
 }
 
 

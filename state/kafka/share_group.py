@@ -141,6 +141,7 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
     """
 
     type_name = "share"
+    protocol_type: ClassVar[str] = PROTOCOL_TYPE
 
     members: dict[str, ShareMember] = field(default_factory=dict)
     target: dict[str, Partitions] = field(default_factory=dict)  # by member id
@@ -173,10 +174,6 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
         self.__dict__.pop("is_settled", None)
 
     @property
-    def protocol_type(self) -> str:
-        return PROTOCOL_TYPE
-
-    @property
     def is_empty(self) -> bool:
         return not self.members
 
@@ -187,15 +184,6 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
     def is_consumer_group(self) -> bool:
         """Whether the protocol type is `consumer`."""
         return False
-
-    @property
-    def can_expire_offsets(self) -> bool:
-        """A share group has no committed offsets."""
-        return False
-
-    @property
-    def abandoned_since_ms(self) -> None:
-        return None
 
     def why_expired(self) -> tuple[str, str]:
         raise AssertionError("a share group has no committed offsets")

@@ -20,7 +20,7 @@ from kafka_why.contract.protocols.subscriptions import (
 )
 from state.kafka.classic_group import ClassicGroup, Member
 from state.kafka.context import StepContext, Verdict
-from state.kafka.group import Topic, watched
+from state.kafka.group import is_more_of, topic_of, watched
 
 # Assignment by the coordinator. Rows M1 to M5.
 #
@@ -190,18 +190,11 @@ def record_topics(group: ClassicGroup, reported: TopicImages | None) -> None:
     topic is ignored, because a topic never loses partitions. A reported name is not wanted any more.
     """
     for name, image in (reported or {}).items():
-        topic = None if image is None else Topic(image.id.bytes, image.partitions)
-        if not _has_shrunk(group.topics.get(name), topic):
+        topic = topic_of(image)
+        if not is_more_of(group.topics.get(name), topic):
             group.topics[name] = topic
     if group.wanted_topics and reported:
         group.wanted_topics = [name for name in group.wanted_topics if name not in reported]
-
-
-def _has_shrunk(known: Topic | None, reported: Topic | None) -> bool:
-    """Whether both are the same topic, and the reported count is the lower one."""
-    if known is None or reported is None or known.topic_id != reported.topic_id:
-        return False
-    return reported.partitions < known.partitions
 
 
 def settle_topics(group: ClassicGroup) -> None:

@@ -319,15 +319,11 @@ def answer_join(
         leader=group.leader_id,
         skip_assignment=skip_assignment,
         member_id=member.member_id,
-        members=current_members(context, group) if is_leader else [],
+        members=[
+            JoinGroupMember(m.member_id, m.group_instance_id, m.metadata(group.protocol_name))
+            for m in (group.members.values() if is_leader else ())
+        ],
     )
-
-
-def current_members(context: StepContext, group: ClassicGroup) -> list[JoinGroupMember]:
-    return [
-        JoinGroupMember(m.member_id, m.group_instance_id, m.metadata(group.protocol_name))
-        for m in group.members.values()
-    ]
 
 
 def become_stable(
@@ -461,7 +457,7 @@ def _answer_without_rebalance(
     The answer says so by skip_assignment. Versions without that field get the leader's old id as the leader.
     """
     if request.api_version >= FIRST_VERSION_WITH_SKIP_ASSIGNMENT:
-        is_leader = context.group_of(ClassicGroup).leader_id == member.member_id
+        is_leader = group.leader_id == member.member_id
         answer_join(context, rule, reply_to, member, skip_assignment=is_leader)
         return
     context.reply(

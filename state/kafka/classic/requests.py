@@ -190,14 +190,16 @@ def _join_existing_member(context: StepContext, request: JoinGroup, reply_to: Re
 def _rejoin(
     context: StepContext, group: ClassicGroup, request: JoinGroup, reply_to: ReplyTo, member: Member
 ) -> None:
-    """Rows E6 to E11: a JoinGroup of a known member."""
+    """Rows E6 to E11: a JoinGroup of a known member. One that missed its answer gets it again. As in Kafka,
+    the timeouts of its request are then ignored.
+    """
     same_protocols = member.protocols == request.protocols
     match group.state:
         case GroupState.PREPARING_REBALANCE:
             rebalance.update_member(context, context.rule("E6"), member, request, reply_to)
             rebalance.maybe_complete_join(context, group)
         case GroupState.COMPLETING_REBALANCE if same_protocols:
-            _answer_current_generation(context, context.rule("E7"), reply_to, member)
+            rebalance.answer_join(context, context.rule("E7"), reply_to, member)
         case GroupState.COMPLETING_REBALANCE:
             _rejoin_and_rebalance(
                 context, context.rule("E8"), request, reply_to, member, "changed its metadata"
@@ -212,7 +214,7 @@ def _rejoin(
                 context, context.rule("E10"), request, reply_to, member, "changed its metadata"
             )
         case _:
-            _answer_current_generation(context, context.rule("E11"), reply_to, member)
+            rebalance.answer_join(context, context.rule("E11"), reply_to, member)
 
 
 def _rejoin_and_rebalance(
@@ -221,11 +223,6 @@ def _rejoin_and_rebalance(
     rebalance.update_member(context, rule, member, request, reply_to)
     reason = f"member {member.member_id} {what}"
     rebalance.prepare(context, rule, reason, member_id=member.member_id, client_reason=request.reason)
-
-
-def _answer_current_generation(context: StepContext, rule: RuleId, reply_to: ReplyTo, member: Member) -> None:
-    """Answer a member that missed its answer. As in Kafka, the request's timeouts are ignored."""
-    rebalance.answer_join(context, rule, reply_to, member)
 
 
 def _supports_protocols(context: StepContext, group: ClassicGroup, request: JoinGroup) -> bool:

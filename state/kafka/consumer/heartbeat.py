@@ -4,7 +4,7 @@ HB1 to HB61.
 Source: GroupCoordinatorService.consumerGroupHeartbeat, GroupMetadataManager.consumerGroupHeartbeat.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from msgspec import UNSET
 
@@ -32,6 +32,7 @@ from state.kafka.context import RuleId, StepContext, start_anew
 from state.kafka.modern import (
     Client,
     Refused,
+    answer_refused,
     assigned_partitions,
     is_blank,
     is_not,
@@ -326,33 +327,15 @@ refusal_of_describe = refusal("AD2", _KIND)
 
 
 def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
-    """Handle a heartbeat to a consumer group. An error changes nothing of the group."""
-    _answer(context, request, reply_to, _note_group)
-
-
-def heartbeat_no_consumer_group(
-    context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo
-) -> None:
-    """Handle a heartbeat to a group id that has no consumer group, but may get one. An error changes nothing
-    of what there is.
+    """Handle a heartbeat to a consumer group, or to a group id that may get one. An error changes nothing of
+    what there is.
     """
-    _answer(context, request, reply_to, maybe_create_consumer_group)
-
-
-def _note_group(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
-    if request.member_epoch != 0:
-        context.rule("HB16")
-
-
-def _answer(
-    context: StepContext,
-    request: ConsumerGroupHeartbeat,
-    reply_to: ReplyTo,
-    enter_group: Callable[[StepContext, ConsumerGroupHeartbeat], None],
-) -> None:
     try:
         check_request(context, request)
-        enter_group(context, request)
+        if not (context.has_group and isinstance(context.group, ConsumerGroup)):
+            maybe_create_consumer_group(context, request)
+        elif request.member_epoch != 0:
+            context.rule("HB16")
         if request.member_epoch < 0:
             leave(context, request, reply_to)
         else:
@@ -361,7 +344,8 @@ def _answer(
         context.undo()
         if refused.after is not None:
             refused.after(context)
-        _refuse(context, request, refused, reply_to)
+        record_refusal(context, refused, request.member_id, _client(request))
+        answer_refused(context, request, reply_to, refused)
 
 
 def _beat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
@@ -387,15 +371,6 @@ def _beat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: Reply
         heartbeat_interval_ms=SETTINGS.of(context).heartbeat_interval_ms,
         assignment=assigned_partitions(member.assigned) if is_full else None,
         look=look_to_ask(context, member) or UNSET,
-    )
-
-
-def _refuse(
-    context: StepContext, request: ConsumerGroupHeartbeat, refused: Refused, reply_to: ReplyTo
-) -> None:
-    record_refusal(context, refused, request.member_id, _client(request))
-    context.reply(
-        reply_to, ConsumerGroupHeartbeatResponse, refused.rule, refused.error, error_message=refused.message
     )
 
 

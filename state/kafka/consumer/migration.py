@@ -40,14 +40,12 @@ from state.kafka.modern import Refused, fingerprint
 # Source: ConsumerGroupMigrationPolicy.java.
 
 
-def allows_upgrade(context: StepContext) -> bool:
-    """Whether a classic group with members may become a consumer group."""
-    return _policy(context).allows_upgrade
-
-
-def allows_downgrade(context: StepContext) -> bool:
-    """Whether a consumer group with members may become a classic group."""
-    return _policy(context).allows_downgrade
+_ROWS_OF_POLICIES = {
+    MigrationPolicy.BIDIRECTIONAL: "PO1",
+    MigrationPolicy.UPGRADE: "PO2",
+    MigrationPolicy.DOWNGRADE: "PO3",
+    MigrationPolicy.DISABLED: "PO4",
+}
 
 
 def allows_classic_members(context: StepContext) -> bool:
@@ -60,15 +58,7 @@ def allows_classic_members(context: StepContext) -> bool:
 
 def _policy(context: StepContext) -> MigrationPolicy:
     policy = context.config.group_consumer_migration_policy
-    match policy:
-        case MigrationPolicy.BIDIRECTIONAL:
-            context.rule("PO1")
-        case MigrationPolicy.UPGRADE:
-            context.rule("PO2")
-        case MigrationPolicy.DOWNGRADE:
-            context.rule("PO3")
-        case MigrationPolicy.DISABLED:
-            context.rule("PO4")
+    context.rule(_ROWS_OF_POLICIES[policy])
     return policy
 
 
@@ -147,7 +137,7 @@ def can_replace(context: StepContext, replaced: ConsumerMember) -> bool:
 
 
 def _is_allowed(context: StepContext, members: int) -> bool:
-    if allows_downgrade(context) and members <= context.config.group_max_size:
+    if _policy(context).allows_downgrade and members <= context.config.group_max_size:
         return True
     context.rule("DN13")
     return False
@@ -264,7 +254,7 @@ def upgrade(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
 
 
 def _check(context: StepContext, group: ClassicGroup) -> None:
-    if not allows_upgrade(context):
+    if not _policy(context).allows_upgrade:
         policy = context.config.group_consumer_migration_policy
         raise _refused(context, context.rule("UP1"), f"group.consumer.migration.policy is {policy}")
     if not group.is_consumer_group():

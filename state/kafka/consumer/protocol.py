@@ -39,7 +39,6 @@ from state.kafka.consumer.classic_members import join
 from state.kafka.consumer.heartbeat import (
     describe_no_group,
     heartbeat,
-    heartbeat_no_consumer_group,
     refusal_of_describe,
     refusal_of_heartbeat,
 )
@@ -256,7 +255,7 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
         LeaveGroup: classic_members.leave,
     }
     without_own_group: ClassVar[Handlers] = {
-        ConsumerGroupHeartbeat: heartbeat_no_consumer_group,
+        ConsumerGroupHeartbeat: heartbeat,
         ConsumerGroupDescribe: describe_no_group,
     }
     unanswered_handlers: ClassVar[Handlers] = {TopicMetadata: topic_metadata, RegexResolved: regex_resolved}

@@ -13,13 +13,11 @@ from kafka_why.contract.kafka.requests import ReplyTo
 from kafka_why.contract.kafka.responses import (
     AlterShareGroupOffsetsResponse,
     DeleteShareGroupOffsetsResponse,
-    DescribeShareGroupOffsetsResponse,
     ShareGroupDescribeResponse,
     ShareGroupHeartbeatResponse,
 )
 from kafka_why.contract.kafka.share_requests import (
     AlterShareGroupOffsets,
-    DescribeShareGroupOffsets,
     ShareGroupHeartbeat,
 )
 from kafka_why.contract.kafka.snapshot import Partitions, named
@@ -31,6 +29,7 @@ from state.kafka.modern import (
     Client,
     ModernSettings,
     Refused,
+    answer_refused,
     assigned_partitions,
     bump,
     by_topic_id,
@@ -368,11 +367,6 @@ def check_may_create(context: StepContext, request: ShareGroupHeartbeat) -> None
         raise Refused(context.rule("SH12"), error, f"Share group {context.group_id} not found.")
 
 
-def describe_no_offsets(context: StepContext, _: DescribeShareGroupOffsets, reply_to: ReplyTo) -> None:
-    """Row SO5: as in Kafka, that there is no share group is no error."""
-    context.reply(reply_to, DescribeShareGroupOffsetsResponse, context.rule("SO5"))
-
-
 def alter_no_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_to: ReplyTo) -> None:
     """A group id without a group gets one. A group of another type stays what it is."""
     alter = _not_altered if context.has_group else alter_offsets
@@ -421,9 +415,7 @@ def _refuse(context: StepContext, request: ShareGroupHeartbeat, refused: Refused
     client = Client(request.client_id, request.client_host)
     if context.has_group:
         record_refusal(context, refused, request.member_id, client)
-    context.reply(
-        reply_to, ShareGroupHeartbeatResponse, refused.rule, refused.error, error_message=refused.message
-    )
+    answer_refused(context, request, reply_to, refused)
 
 
 def _beat(

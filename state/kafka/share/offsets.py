@@ -4,7 +4,6 @@ from collections.abc import Collection, Mapping
 
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import ReplyTo
-from kafka_why.contract.kafka.responses import AlterShareGroupOffsetsResponse, DeleteShareGroupOffsetsResponse
 from kafka_why.contract.kafka.share_requests import (
     AlterShareGroupOffsets,
     DeleteShareGroupOffsets,
@@ -12,7 +11,7 @@ from kafka_why.contract.kafka.share_requests import (
 )
 from state.kafka.context import StepContext
 from state.kafka.group import Topic, Topics, reported
-from state.kafka.modern import Refused, bump, come_to_rest, merge_reported
+from state.kafka.modern import Refused, answer_refused, bump, come_to_rest, merge_reported
 from state.kafka.share.state import (
     ask,
     ask_for_deletion,
@@ -109,9 +108,7 @@ def alter_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_t
         if wanted:
             _check(context, wanted, named, topics)
     except Refused as refused:
-        response, message = AlterShareGroupOffsetsResponse, refused.message
-        context.reply(reply_to, response, refused.rule, refused.error, error_message=message)
-        return
+        return answer_refused(context, request, reply_to, refused)
     if wanted:
         _alter(context, request, wanted, topics)
         park(context, ParkedKind.ALTER_OFFSETS, reply_to, named)
@@ -166,14 +163,15 @@ def _alter(context: StepContext, request: AlterShareGroupOffsets, wanted: _Offse
     for name, offsets in sorted(wanted.items()):
         topic = topics[name]
         assert topic is not None
-        asked[topic.topic_id] = (name, _asked(context, group, offsets))
+        asked[topic.topic_id] = (
+            name,
+            {
+                number: Asked(context.cause, group.group_epoch, offset, context.now_ms, altered=True)
+                for number, offset in offsets.items()
+            },
+        )
         _forget_failed_deletion(group, topic.topic_id, offsets)
     ask(context, group, row, asked)
-
-
-def _asked(context: StepContext, group: ShareGroup, offsets: Mapping[int, int]) -> dict[int, Asked]:
-    how = (context.cause, group.group_epoch)
-    return {number: Asked(*how, offset, context.now_ms, altered=True) for number, offset in offsets.items()}
 
 
 def _forget_failed_deletion(group: ShareGroup, topic_id: bytes, numbers: Mapping[int, int]) -> None:
@@ -211,9 +209,7 @@ def delete_offsets(context: StepContext, request: DeleteShareGroupOffsets, reply
         if any(topic.outcomes for topic in named):
             check_room(context, named, 0)
     except Refused as refused:
-        response, message = DeleteShareGroupOffsetsResponse, refused.message
-        context.reply(reply_to, response, refused.rule, refused.error, error_message=message)
-        return
+        return answer_refused(context, request, reply_to, refused)
     if not any(topic.outcomes for topic in named):
         row = context.rule(named[0].refused if named else "SO15")
         reply_deleted(context, row, reply_to, named)

@@ -22,15 +22,11 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.kafka.responses import (
     DescribeShareGroupOffsetsResponse,
-    HeartbeatResponse,
-    JoinGroupResponse,
     LeaveGroupResponse,
     LeftMember,
-    OffsetDeleteResponse,
     ShareGroupDescribeResponse,
     ShareGroupMemberDescription,
     ShareTopicPartitions,
-    SyncGroupResponse,
 )
 from kafka_why.contract.kafka.share_requests import (
     AlterShareGroupOffsets,
@@ -55,14 +51,13 @@ from state.kafka.context import StepContext, Verdict
 from state.kafka.group import Timer, TimerKind
 from state.kafka.modern import described_partitions, record_stable
 from state.kafka.offsets import answer_fetch
-from state.kafka.protocol import Before, KafkaProtocol, common_fields, topic_snapshots
+from state.kafka.protocol import Before, KafkaProtocol, answer_with, common_fields, topic_snapshots
 from state.kafka.share.heartbeat import (
     SETTINGS,
     alter_no_offsets,
     deadline_reached,
     delete_no_offsets,
     describe_no_group,
-    describe_no_offsets,
     heartbeat,
     heartbeat_no_share_group,
     refusal_of_describe,
@@ -134,16 +129,6 @@ def describe_offsets(context: StepContext, _: DescribeShareGroupOffsets, reply_t
             ShareTopicPartitions(name, UUID(bytes=id_), group.initialized[id_].partitions)
             for name, id_ in found
         ],
-    )
-
-
-def share_snapshot(group: ShareGroup) -> ShareSnapshot:
-    """Return how far the group's partitions are, with the open tasks."""
-    return ShareSnapshot(
-        initializing={topic.name: sorted(topic.partitions) for topic in group.initializing.values()},
-        initialized={topic.name: topic.partitions for topic in group.initialized.values()},
-        deleting={topic.name: sorted(topic.partitions) for topic in group.deleting.values()},
-        tasks=open_tasks(group),
     )
 
 
@@ -221,28 +206,10 @@ def state_result(context: StepContext, result: ShareStateResult) -> None:
 # classicGroupLeave), OffsetMetadataManager.validateOffsetCommit.
 
 
-def _refuse_join(context: StepContext, _: JoinGroup, reply_to: ReplyTo) -> None:
-    """A share group never becomes a group of another protocol, not even an Empty one."""
-    error = ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-    context.reply(reply_to, JoinGroupResponse, context.rule("SD8"), error)
-
-
-def _refuse_sync(context: StepContext, _: SyncGroup, reply_to: ReplyTo) -> None:
-    context.reply(reply_to, SyncGroupResponse, context.rule("SD9"), ErrorCode.UNKNOWN_MEMBER_ID)
-
-
-def _refuse_heartbeat(context: StepContext, _: Heartbeat, reply_to: ReplyTo) -> None:
-    context.reply(reply_to, HeartbeatResponse, context.rule("SD9"), ErrorCode.UNKNOWN_MEMBER_ID)
-
-
 def _refuse_leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
     error = ErrorCode.UNKNOWN_MEMBER_ID
     members = [LeftMember(member.member_id, member.group_instance_id, error) for member in request.members]
     context.reply(reply_to, LeaveGroupResponse, context.rule("SD9"), members=members)
-
-
-def _refuse_to_delete_offsets(context: StepContext, _: OffsetDelete, reply_to: ReplyTo) -> None:
-    context.reply(reply_to, OffsetDeleteResponse, context.rule("SO21"), ErrorCode.GROUP_ID_NOT_FOUND)
 
 
 def _fetch_no_offsets(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
@@ -262,17 +229,18 @@ class Share(KafkaProtocol[ShareGroup]):
         AlterShareGroupOffsets: alter_offsets,
         DeleteShareGroupOffsets: delete_offsets,
         DeleteGroup: delete_group,
-        JoinGroup: _refuse_join,
-        SyncGroup: _refuse_sync,
-        Heartbeat: _refuse_heartbeat,
+        # A share group never becomes a group of another protocol, not even an Empty one.
+        JoinGroup: answer_with("SD8", ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        SyncGroup: answer_with("SD9", ErrorCode.UNKNOWN_MEMBER_ID),
+        Heartbeat: answer_with("SD9", ErrorCode.UNKNOWN_MEMBER_ID),
         LeaveGroup: _refuse_leave,
         OffsetFetch: _fetch_no_offsets,
-        OffsetDelete: _refuse_to_delete_offsets,
+        OffsetDelete: answer_with("SO21", ErrorCode.GROUP_ID_NOT_FOUND),
     }
     without_own_group: ClassVar[Handlers] = {
         ShareGroupHeartbeat: heartbeat_no_share_group,
         ShareGroupDescribe: describe_no_group,
-        DescribeShareGroupOffsets: describe_no_offsets,
+        DescribeShareGroupOffsets: answer_with("SO5"),  # as in Kafka, a missing share group is no error
         AlterShareGroupOffsets: alter_no_offsets,
         DeleteShareGroupOffsets: delete_no_offsets,
     }
@@ -309,7 +277,14 @@ class Share(KafkaProtocol[ShareGroup]):
                 resolved_regexes={},
                 unknown_topics=group.unknown_topics(),
                 unresolved_regexes=[],
-                share=share_snapshot(group),
+                share=ShareSnapshot(
+                    initializing={
+                        topic.name: sorted(topic.partitions) for topic in group.initializing.values()
+                    },
+                    initialized={topic.name: topic.partitions for topic in group.initialized.values()},
+                    deleting={topic.name: sorted(topic.partitions) for topic in group.deleting.values()},
+                    tasks=open_tasks(group),
+                ),
             ),
         )
 

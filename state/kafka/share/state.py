@@ -171,7 +171,9 @@ def note_ended(context: StepContext, group: ShareGroup, ended: Ended) -> None:
             for number, code in ended.get(topic.topic_id, {}).items():
                 if topic.outcomes.get(number, code) is None:
                     topic.outcomes[number] = code
-        if parked.kind is ParkedKind.DELETE_GROUP or any(map(_waits, parked.topics)):
+        if parked.kind is ParkedKind.DELETE_GROUP or any(
+            None in topic.outcomes.values() for topic in parked.topics
+        ):
             waiting.append(parked)
         else:
             _answer_with_outcomes(context, parked)
@@ -189,10 +191,6 @@ def note_gone(context: StepContext, group: ShareGroup, gone: Iterable[bytes]) ->
     note_ended(context, group, {})
 
 
-def _waits(topic: ParkedTopic) -> bool:
-    return None in topic.outcomes.values()
-
-
 def _answer_with_outcomes(context: StepContext, parked: Parked) -> None:
     if parked.kind is ParkedKind.DELETE_OFFSETS:
         reply_deleted(context, context.rule("SO20"), parked.reply_to, parked.topics)
@@ -208,7 +206,10 @@ def reply_altered(context: StepContext, row: RuleId, to: ReplyTo, topics: Iterab
         AlteredShareTopic(
             topic.name,
             _uuid(topic.topic_id),
-            [_altered(number, code or 0) for number, code in sorted(topic.outcomes.items())],
+            [
+                AlteredSharePartition(number, error_of(code or 0), _text_of(code or 0))
+                for number, code in sorted(topic.outcomes.items())
+            ],
         )
         for topic in topics
     ]
@@ -221,10 +222,6 @@ def reply_deleted(context: StepContext, row: RuleId, to: ReplyTo, topics: Iterab
     """
     responses = [_deleted(topic) for topic in topics]
     context.reply(to, DeleteShareGroupOffsetsResponse, row, responses=responses)
-
-
-def _altered(number: int, code: int) -> AlteredSharePartition:
-    return AlteredSharePartition(number, error_of(code), _text_of(code))
 
 
 def _deleted(topic: ParkedTopic) -> DeletedShareTopic:
@@ -489,7 +486,7 @@ def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> Non
     partitions = {id_: (name, numbers) for id_, name, numbers in group.state_partitions()}
     if not partitions:
         row = context.rule("SD16")
-        _delete(context, row)
+        context.delete_group(row, "deleted by request")
         context.reply(reply_to, DeleteGroupResponse, row)
         return
     row = context.rule("SP17")
@@ -616,15 +613,7 @@ def maybe_end_deletion(context: StepContext, group: ShareGroup) -> None:
     error = error_of(codes[0]) if codes else ErrorCode.NONE
     row = context.rule("SD15" if codes else "SD16")
     if not codes:
-        _delete(context, row)
-    _answer(context, parked, row, error)
-
-
-def _delete(context: StepContext, row: RuleId) -> None:
-    context.delete_group(row, "deleted by request")
-
-
-def _answer(context: StepContext, parked: list[Parked], row: RuleId, error: ErrorCode) -> None:
+        context.delete_group(row, "deleted by request")
     for waiting in parked:
         context.reply(waiting.reply_to, DeleteGroupResponse, row, error)
 
