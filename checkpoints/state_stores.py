@@ -176,19 +176,10 @@ def _matches(content: bytes, expected: bytes) -> bool:
 
 
 def _missing_changelogs(checkpoint: Path) -> Iterator[Path]:
-    """The missing changelogs between the last snapshot of a state store and its newest changelog."""
-    for newest in _newest_changelogs(checkpoint):
-        folder = newest.parent
-        snapshots = [int(path.stem) for path in folder.glob("*.zip") if path.stem.isdigit()]
-        last = max((number for number in snapshots if number <= int(newest.stem)), default=0)
-        for version in range(last + 1, int(newest.stem)):
-            path = folder / f"{version}.changelog"
-            if not path.exists():
-                yield path
-
-
-def _newest_changelogs(checkpoint: Path) -> Iterator[Path]:
-    for folder in sorted(checkpoint.glob("state/*/*")):
-        changelogs = [path for path in folder.glob("*.changelog") if path.stem.isdigit()]
-        if changelogs:
-            yield max(changelogs, key=lambda path: int(path.stem))
+    """Yield the missing changelogs between the last snapshot of a state store and its newest changelog."""
+    for store in state_stores(checkpoint):
+        newest = max(store.changelogs, default=0)
+        last = max((version for version in store.snapshots if version <= newest), default=0)
+        for version in range(last + 1, newest):
+            if version not in store.changelogs:
+                yield store.folder / f"{version}.changelog"

@@ -25,12 +25,9 @@ MAX_ITERATIONS: Final = 16
 """The maximum number of passes over all topics; Kafka's number."""
 
 
-def assign_unequal(group: StickyGroup) -> list[int]:
-    """Return the new holder of each partition. Every topic of the group has a subscriber."""
-    return _Builder(group).build()
-
-
 class _Builder:
+    """The assignment for members with different topics. Every topic of the group has a subscriber."""
+
     def __init__(self, group: StickyGroup) -> None:
         self._group = group
         self._holder = list(group.owner)
@@ -44,6 +41,7 @@ class _Builder:
                 self._subscribers[topic].append(member)
 
     def build(self) -> list[int]:
+        """Return the new holder of each partition."""
         topics = sorted(range(len(self._group.topics)), key=self._topic_order)
         for topic in topics:
             balancer = _Balancer(self._subscribers[topic], self._load)
@@ -181,7 +179,7 @@ class UniformAssignor:
         group = number_group(partitions_per_topic, subscriptions, claims)
         if not group.members:
             return {}
-        holder = _assign_equal(group) if group.is_equal() else assign_unequal(group)
+        holder = _assign_equal(group) if group.is_equal() else _Builder(group).build()
         return group.answer(holder, subscriptions)
 
 

@@ -185,8 +185,8 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
 
     @property
     def abandoned_since_ms(self) -> int | None:
-        """The time in ms from which unused offsets are kept for the retention time. None if that is the time of
-        their commit, as it is in groups with epochs (row OF27).
+        """The time in ms from which unused offsets are kept for the retention time. None if that is the time
+        of their commit, as it is in groups with epochs (row OF27).
         """
         return None
 

@@ -164,7 +164,9 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
     The `handlers` of that group's protocol go first.
     """
     unanswered_handlers: ClassVar[Handlers] = {}
-    """Handlers of what the coordinator's own service reports, which has no answer."""
+    """Handlers of what the coordinator's own service reports, which has no answer: they take the context, the
+    group and the report.
+    """
     checks_group_id: ClassVar[Sequence[type]] = ()
     """This protocol's own requests that check by themselves whether the group id is empty."""
     settings: ClassVar[Sequence[GroupSetting]] = ()

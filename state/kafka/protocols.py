@@ -40,8 +40,9 @@ from state.kafka.classic.requests import join_no_group, oversized_no_group, vali
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.commits import FIRST_VERSION_WITH_ERRORS_OF_GROUPS
 from state.kafka.consumer.protocol import CONSUMER
-from state.kafka.context import Effects, KafkaGroup, RuleId, StepContext, deciding, unchanged
+from state.kafka.context import Effects, KafkaGroup, StepContext, deciding, unchanged
 from state.kafka.group import ConfigsOnly, DeadlineReached
+from state.kafka.modern import Refused, answer_refused
 from state.kafka.offsets import answer_fetch
 from state.kafka.protocol import KafkaProtocol, answer_with
 from state.kafka.settings import KEPT_SETTINGS, Read, SettingBounds, values_in_force
@@ -211,22 +212,15 @@ def alter_configs(context: StepContext, request: AlterGroupConfigs, reply_to: Re
     """
     try:
         configs = _altered(context, request)
-    except _Refused as refused:
-        context.reply(
-            reply_to,
-            AlterGroupConfigsResponse,
-            refused.rule,
-            ErrorCode.INVALID_CONFIG,
-            error_message=str(refused),
-        )
-        return
+    except Refused as refused:
+        return answer_refused(context, request, reply_to, refused)
     row = context.rule("CF22")
     if configs != context.configs and not request.validate_only:
         context.set_configs(configs)
         if context.has_group:
             shown = ", ".join(f"{name}={value}" for name, value in configs.items()) or "none"
             context.record(row, EntryType.CONFIGS_CHANGED, f"the group's own settings: {shown}")
-    context.reply(reply_to, AlterGroupConfigsResponse, row)
+    return context.reply(reply_to, AlterGroupConfigsResponse, row)
 
 
 def _of_group(context: StepContext) -> list[GroupConfigValue]:
@@ -252,21 +246,17 @@ def _of_coordinator(config: CoordinatorConfig) -> list[GroupConfigValue]:
     ]
 
 
-class _Refused(Exception):
-    """A setting is refused. The text names it and says what is allowed."""
-
-    def __init__(self, rule: RuleId, message: str) -> None:
-        super().__init__(message)
-        self.rule = rule
-
-
 def _altered(context: StepContext, request: AlterGroupConfigs) -> dict[str, SettingValue]:
-    """Return the group's own settings after the request, sorted. Raises _Refused."""
+    """Return the group's own settings after the request, sorted. Raises Refused."""
     configs = dict(context.configs)
     for name, given in sorted(request.configs.items()):
         if name not in _BY_NAME and name not in _KEPT_BY_NAME:
             known = ", ".join(GROUP_CONFIG_NAMES)
-            raise _Refused(context.rule("CF24"), f"Unknown group config name: {name}; known are: {known}")
+            raise Refused(
+                context.rule("CF24"),
+                ErrorCode.INVALID_CONFIG,
+                f"Unknown group config name: {name}; known are: {known}",
+            )
         if given is None:
             configs.pop(name, None)
             continue
@@ -274,7 +264,7 @@ def _altered(context: StepContext, request: AlterGroupConfigs) -> dict[str, Sett
         try:
             configs[name] = read(name, given)
         except ConfigError as error:
-            raise _Refused(context.rule(row), str(error)) from error
+            raise Refused(context.rule(row), ErrorCode.INVALID_CONFIG, str(error)) from error
     _check_together(context, configs)
     return dict(sorted(configs.items()))
 
@@ -293,4 +283,4 @@ def _check_together(context: StepContext, configs: Mapping[str, SettingValue]) -
         conflict = protocol.conflict_of(values_in_force(protocol.settings, configs, context.config))
         if conflict is not None:
             row, message = conflict
-            raise _Refused(context.rule(row), message)
+            raise Refused(context.rule(row), ErrorCode.INVALID_CONFIG, message)

@@ -80,10 +80,6 @@ def _number(name: str, default: int, at_least: int, at_most: int = INT32_MAX) ->
     return KeptSetting(name, str(default), partial(whole_number, at_least=at_least, at_most=at_most), INT)
 
 
-def _boolean(name: str, given: str) -> str:
-    return _one_of(name, given, known=("true", "false"))
-
-
 def _one_of(name: str, given: str, known: tuple[str, ...]) -> str:
     if given.lower() not in known:
         raise ConfigError(f"{name} must be one of {', '.join(known)}, not {given!r}")
@@ -111,12 +107,12 @@ def _topic(name: str, given: str) -> str:
     return given
 
 
-def _assignor(name: str, given: str) -> str:
-    return _one_of(name, given, known=("sticky",))
-
+_BOOLEANS = ("true", "false")
 
 KEPT_SETTINGS = (
-    KeptSetting("errors.deadletterqueue.copy.record.enable", "false", _boolean, BOOLEAN),
+    KeptSetting(
+        "errors.deadletterqueue.copy.record.enable", "false", partial(_one_of, known=_BOOLEANS), BOOLEAN
+    ),
     KeptSetting("errors.deadletterqueue.topic.name", "", _topic),
     KeptSetting("share.auto.offset.reset", "latest", _reset),
     _number("share.delivery.count.limit", 5, 2, 10),
@@ -127,9 +123,9 @@ KEPT_SETTINGS = (
     ),
     _number("share.partition.max.record.locks", 2_000, 100, 4_000),
     _number("share.record.lock.duration.ms", 30_000, 15_000, 60_000),
-    KeptSetting("share.renew.acknowledge.enable", "true", _boolean, BOOLEAN),
+    KeptSetting("share.renew.acknowledge.enable", "true", partial(_one_of, known=_BOOLEANS), BOOLEAN),
     _number("streams.assignment.interval.ms", 1_000, 0, 15_000),
-    KeptSetting("streams.assignor.name", "sticky", _assignor),
+    KeptSetting("streams.assignor.name", "sticky", partial(_one_of, known=("sticky",))),
     _number("streams.heartbeat.interval.ms", 5_000, 5_000, 15_000),
     _number("streams.initial.rebalance.delay.ms", 3_000, 0),
     _number("streams.num.standby.replicas", 0, 0, 2),

@@ -135,7 +135,7 @@ def _handle_unanswered(context: StepContext, request: Unanswered) -> None:
         topic_metadata(context, request)
     handler = protocol_of(context.group).unanswered_handlers.get(type(request))
     if handler is not None:
-        handler(context, request)
+        handler(context, context.group, request)
 
 
 def _deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:

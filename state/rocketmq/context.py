@@ -4,7 +4,6 @@ from enum import StrEnum
 
 from msgspec import Struct, field
 
-from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.messages import RECORD_VERSION, ErrorResponse, ReleaseGroup, ReleaseGroupResponse
 from kafka_why.contract.rocketmq.history import EntryType, HistoryEntry
 from kafka_why.contract.rocketmq.requests import AnyAnswered
@@ -174,22 +173,17 @@ class StepContext(BaseContext[Group, BrokerConfig], eq=False):
             )
         )
 
-    def reply(self, request: AnyAnswered, response: type[AnyResponse], **fields: object) -> None:
+    def reply(
+        self,
+        request: AnyAnswered | ReleaseGroup,
+        response: type[AnyResponse | ReleaseGroupResponse],
+        **fields: object,
+    ) -> None:
         """Answer one request."""
         body = response(
             group_id=self.group_id,
             correlation_id=request.correlation_id,
             request=self.cause,
             **fields,  # type: ignore[arg-type]
-        )
-        self._replies.append(Reply(request.reply_partition, body))
-
-    def reply_release(self, request: ReleaseGroup, error: ErrorCode) -> None:
-        """Answer an operator's ReleaseGroup, which is the same request for every protocol."""
-        body = ReleaseGroupResponse(
-            group_id=self.group_id,
-            correlation_id=request.correlation_id,
-            request=self.cause,
-            error_code=error,
         )
         self._replies.append(Reply(request.reply_partition, body))

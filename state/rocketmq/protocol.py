@@ -17,7 +17,7 @@ from assignors.rocketmq.strategies import (
     allocate_for_pop,
 )
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.messages import ErrorResponse, GroupType, ReleaseGroup
+from kafka_why.contract.messages import ErrorResponse, GroupType, ReleaseGroup, ReleaseGroupResponse
 from kafka_why.contract.rocketmq.history import EntryType
 from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
@@ -293,7 +293,7 @@ def _received(context: StepContext, event: Received[Request]) -> None:
 def _refuse(context: StepContext, request: Request, remark: str) -> None:
     """Answer with SYSTEM_ERROR alone. RocketMQ's clients then keep their queues."""
     if isinstance(request, ReleaseGroup):
-        context.reply_release(request, ErrorCode.UNKNOWN_SERVER_ERROR)
+        context.reply(request, ReleaseGroupResponse, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
     elif not isinstance(request, ConnectionClosed):
         context.reply(request, request.answer, code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
@@ -305,4 +305,4 @@ def _release(context: StepContext, request: ReleaseGroup) -> None:
         _count_as_heard_of(context)
         context.deadline_at(context.now_ms)  # a scan may have become due
         context.record(EntryType.RELEASED, "released by an operator; its scans run again")
-    context.reply_release(request, ErrorCode.NONE)
+    context.reply(request, ReleaseGroupResponse, error_code=ErrorCode.NONE)

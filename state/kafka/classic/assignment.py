@@ -204,9 +204,8 @@ def settle_topics(group: ClassicGroup) -> None:
     group.wanted_topics = [name for name in group.wanted_topics if name in subscribed]
 
 
-def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
+def topic_metadata(context: StepContext, group: ClassicGroup, request: TopicMetadata) -> None:
     """Keep what the topic watcher reports of the topics that the group knows or wants to know (row MI8)."""
-    group = context.group_of(ClassicGroup)
     names = {*group.topics, *group.wanted_topics}
     images = {name: request.topics[name] for name in sorted(request.topics) if name in names}
     if not images:

@@ -132,7 +132,7 @@ def _expire_member_heartbeat(context: StepContext, group: ClassicGroup, member: 
         _complete_if_all_joined(context, group)
     else:
         why = f"member {member.member_id} expired: {reason}"
-        rebalance.prepare(context, row, why, member_id=member.member_id)
+        rebalance.prepare(context, group, row, why, member_id=member.member_id)
 
 
 def _complete_if_all_joined(context: StepContext, group: ClassicGroup) -> None:
@@ -141,14 +141,14 @@ def _complete_if_all_joined(context: StepContext, group: ClassicGroup) -> None:
     As in Kafka, this includes an initial rebalance: an expiry can end the initial delay early.
     """
     if group.state is GroupState.PREPARING_REBALANCE and group.has_all_members_joined():
-        rebalance.complete_join(context)
+        rebalance.complete_join(context, group)
 
 
 def _join_phase_over(context: StepContext) -> None:
     phase = context.group_of(ClassicGroup).join_phase
     assert phase is not None, "the join deadline stands in the join phase"
     if phase.initial_remaining_ms is None:
-        rebalance.complete_join(context)
+        rebalance.complete_join(context, context.group_of(ClassicGroup))
     else:
         rebalance.initial_delay_over(context, phase, phase.initial_remaining_ms)
 
@@ -164,7 +164,7 @@ def _expire_pending_sync(context: StepContext, group: ClassicGroup) -> None:
             row, EntryType.MEMBER_REMOVED, member, "did not sync within the rebalance timeout"
         )
     names = ", ".join(m.member_id for m in overdue)
-    rebalance.prepare(context, row, f"no SyncGroup within the rebalance timeout from {names}")
+    rebalance.prepare(context, group, row, f"no SyncGroup within the rebalance timeout from {names}")
 
 
 class Classic(KafkaProtocol[ClassicGroup]):

@@ -77,18 +77,22 @@ def add_member(
     else:
         context.rule("B2")
         reason = f"new member {member_id} joined"
-        prepare(context, rule, reason, member_id=member_id, client_reason=request.reason)
+        prepare(context, group, rule, reason, member_id=member_id, client_reason=request.reason)
 
 
 def update_member(
-    context: StepContext, rule: RuleId, member: Member, request: JoinGroup, reply_to: ReplyTo
+    context: StepContext,
+    group: ClassicGroup,
+    rule: RuleId,
+    member: Member,
+    request: JoinGroup,
+    reply_to: ReplyTo,
 ) -> None:
     """Update a rejoining member from its request and park the request. The session's deadline is
     not changed.
     """
     if member.parked_join is not None:
         supersede(context, rule, member.parked_join, "the member sent a newer JoinGroup")
-    group = context.group_of(ClassicGroup)
     group.set_protocols(member, request.protocols)
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -105,6 +109,7 @@ def supersede(context: StepContext, rule: RuleId, request: ReplyTo, reason: str)
 
 def prepare(
     context: StepContext,
+    group: ClassicGroup,
     rule: RuleId,
     reason: str,
     *,
@@ -114,7 +119,6 @@ def prepare(
     """Rows R1 to R5: start a rebalance, in which every member has to join again. `rule` is the row that led
     to the rebalance, `member_id` the member that caused it, None if no single member did.
     """
-    group = context.group_of(ClassicGroup)
     if group.state is GroupState.COMPLETING_REBALANCE:
         reset_assignments(context, context.rule("R1"), ErrorCode.REBALANCE_IN_PROGRESS)
     context.rule("R2")
@@ -147,7 +151,7 @@ def prepare(
     if not initial:
         context.rule("R5")
         if group.has_all_members_joined():
-            complete_join(context)
+            complete_join(context, group)
 
 
 def reset_assignments(context: StepContext, rule: RuleId, error: ErrorCode) -> None:
@@ -171,7 +175,7 @@ def maybe_complete_join(context: StepContext, group: ClassicGroup) -> None:
         and not group.is_initial_rebalance()
         and group.has_all_members_joined()
     ):
-        complete_join(context)
+        complete_join(context, group)
 
 
 def initial_delay_over(context: StepContext, phase: JoinPhase, remaining_ms: int) -> None:
@@ -181,7 +185,7 @@ def initial_delay_over(context: StepContext, phase: JoinPhase, remaining_ms: int
     group = context.group_of(ClassicGroup)
     if not (group.new_member_added and remaining_ms):
         context.rule("I2")
-        complete_join(context)
+        complete_join(context, group)
         return
     row = context.rule("I1")
     group.new_member_added = False
@@ -197,9 +201,8 @@ def initial_delay_over(context: StepContext, phase: JoinPhase, remaining_ms: int
     )
 
 
-def complete_join(context: StepContext) -> None:
+def complete_join(context: StepContext, group: ClassicGroup) -> None:
     """Rows C1 to C5: form the next generation from the members that joined."""
-    group = context.group_of(ClassicGroup)
     group.join_phase = None
     for member in group.members_not_rejoined():
         if member.group_instance_id is None:
@@ -248,7 +251,7 @@ def _init_next_generation(context: StepContext, group: ClassicGroup, rule: RuleI
     )
     for member in group.members.values():
         if member.parked_join is not None:
-            answer_join(context, rule, member.parked_join, member)
+            answer_join(context, group, rule, member.parked_join, member)
             group.set_parked_join(member, None)
         arm_session(context, member)
         member.is_new = False
@@ -303,10 +306,15 @@ def _wait_for_joins(context: StepContext, group: ClassicGroup, at_least_ms: int 
 
 
 def answer_join(
-    context: StepContext, rule: RuleId, reply_to: ReplyTo, member: Member, *, skip_assignment: bool = False
+    context: StepContext,
+    group: ClassicGroup,
+    rule: RuleId,
+    reply_to: ReplyTo,
+    member: Member,
+    *,
+    skip_assignment: bool = False,
 ) -> None:
     """Answer a JoinGroup with the current generation. Only the leader receives the list of members."""
-    group = context.group_of(ClassicGroup)
     is_leader = group.leader_id == member.member_id
     skip_assignment |= is_leader and is_for_coordinator(group.protocol_name)
     context.reply(
@@ -411,7 +419,7 @@ def replace_static_member(
     else:
         row = context.rule("W4")
         reason = f"static member {member_id} came back before the assignment was there"
-    prepare(context, row, reason, member_id=member_id, client_reason=request.reason)
+    prepare(context, group, row, reason, member_id=member_id, client_reason=request.reason)
 
 
 def _replace_member(
@@ -458,7 +466,7 @@ def _answer_without_rebalance(
     """
     if request.api_version >= FIRST_VERSION_WITH_SKIP_ASSIGNMENT:
         is_leader = group.leader_id == member.member_id
-        answer_join(context, rule, reply_to, member, skip_assignment=is_leader)
+        answer_join(context, group, rule, reply_to, member, skip_assignment=is_leader)
         return
     context.reply(
         reply_to,

@@ -53,13 +53,14 @@ def join_no_group(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -
 
 def _admit(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     """Rows J6 to J8: the checks before those of the member."""
-    if not _accept_joining_member(context, context.group_of(ClassicGroup), request.member_id):
-        return _refuse_for_size(context, request, reply_to)
+    group = context.group_of(ClassicGroup)
+    if not _accept_joining_member(context, group, request.member_id):
+        return _refuse_for_size(context, group, request, reply_to)
     if request.member_id:
         context.rule("J8")
-        return _join_existing_member(context, request, reply_to)
+        return _join_existing_member(context, group, request, reply_to)
     context.rule("J7")
-    return _join_new_member(context, request, reply_to)
+    return _join_new_member(context, group, request, reply_to)
 
 
 def validate_join(context: StepContext, request: JoinGroup) -> Verdict | None:
@@ -87,10 +88,11 @@ def _accept_joining_member(context: StepContext, group: ClassicGroup, member_id:
     return member is not None or len(group.members) < context.config.group_max_size
 
 
-def _refuse_for_size(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+def _refuse_for_size(
+    context: StepContext, group: ClassicGroup, request: JoinGroup, reply_to: ReplyTo
+) -> None:
     """Row J6: the group is full. The member id or pending id is removed without a rebalance."""
     row = context.rule("J6")
-    group = context.group_of(ClassicGroup)
     full = f"the group is full: group.max.size is {context.config.group_max_size}"
     member = group.members.get(request.member_id)
     group.remove(request.member_id)
@@ -102,9 +104,10 @@ def _refuse_for_size(context: StepContext, request: JoinGroup, reply_to: ReplyTo
     _refuse_join(context, reply_to, (row, ErrorCode.GROUP_MAX_SIZE_REACHED), "")
 
 
-def _join_new_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+def _join_new_member(
+    context: StepContext, group: ClassicGroup, request: JoinGroup, reply_to: ReplyTo
+) -> None:
     """Rows N2 to N6: a JoinGroup without a member id."""
-    group = context.group_of(ClassicGroup)
     if not _supports_protocols(context, group, request):
         verdict = context.rule("N2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse_join(context, reply_to, verdict, "")
@@ -166,9 +169,10 @@ def _require_member_id(
     _refuse_join(context, reply_to, (rule, ErrorCode.MEMBER_ID_REQUIRED), member_id)
 
 
-def _join_existing_member(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
+def _join_existing_member(
+    context: StepContext, group: ClassicGroup, request: JoinGroup, reply_to: ReplyTo
+) -> None:
     """Rows E2 to E5: a JoinGroup with a member id."""
-    group = context.group_of(ClassicGroup)
     if not _supports_protocols(context, group, request):
         verdict = context.rule("E2"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         return _refuse_join(context, reply_to, verdict, request.member_id)
@@ -196,10 +200,10 @@ def _rejoin(
     same_protocols = member.protocols == request.protocols
     match group.state:
         case GroupState.PREPARING_REBALANCE:
-            rebalance.update_member(context, context.rule("E6"), member, request, reply_to)
+            rebalance.update_member(context, group, context.rule("E6"), member, request, reply_to)
             rebalance.maybe_complete_join(context, group)
         case GroupState.COMPLETING_REBALANCE if same_protocols:
-            rebalance.answer_join(context, context.rule("E7"), reply_to, member)
+            rebalance.answer_join(context, group, context.rule("E7"), reply_to, member)
         case GroupState.COMPLETING_REBALANCE:
             _rejoin_and_rebalance(
                 context, context.rule("E8"), request, reply_to, member, "changed its metadata"
@@ -214,15 +218,22 @@ def _rejoin(
                 context, context.rule("E10"), request, reply_to, member, "changed its metadata"
             )
         case _:
-            rebalance.answer_join(context, context.rule("E11"), reply_to, member)
+            rebalance.answer_join(context, group, context.rule("E11"), reply_to, member)
 
 
 def _rejoin_and_rebalance(
     context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member: Member, what: str
 ) -> None:
-    rebalance.update_member(context, rule, member, request, reply_to)
+    rebalance.update_member(context, context.group_of(ClassicGroup), rule, member, request, reply_to)
     reason = f"member {member.member_id} {what}"
-    rebalance.prepare(context, rule, reason, member_id=member.member_id, client_reason=request.reason)
+    rebalance.prepare(
+        context,
+        context.group_of(ClassicGroup),
+        rule,
+        reason,
+        member_id=member.member_id,
+        client_reason=request.reason,
+    )
 
 
 def _supports_protocols(context: StepContext, group: ClassicGroup, request: JoinGroup) -> bool:
@@ -243,11 +254,11 @@ FIRST_VERSION_WITH_PROTOCOL = 5  # KIP-559
 
 def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
     """Validate the member and its generation, then act by the group's state."""
-    refusal = validate_sync(context, request)
+    group = context.group_of(ClassicGroup)
+    refusal = validate_sync(context, group, request)
     if refusal is not None:
         context.reply(reply_to, SyncGroupResponse, *refusal)
         return
-    group = context.group_of(ClassicGroup)
     member = group.members[request.member_id]
     if group.state is GroupState.PREPARING_REBALANCE:
         context.reply(reply_to, SyncGroupResponse, context.rule("S6"), ErrorCode.REBALANCE_IN_PROGRESS)
@@ -277,12 +288,13 @@ def validate_sync_protocol(context: StepContext, request: SyncGroup | OversizedR
     return None
 
 
-def validate_sync(context: StepContext, request: SyncGroup | OversizedRequest) -> Verdict | None:
+def validate_sync(
+    context: StepContext, group: ClassicGroup, request: SyncGroup | OversizedRequest
+) -> Verdict | None:
     """Rows S0 to S5: return the first that applies, None if none does."""
     refusal = validate_sync_protocol(context, request)
     if refusal is not None:
         return refusal
-    group = context.group_of(ClassicGroup)
     if group.state is GroupState.EMPTY:
         return context.rule("S1"), ErrorCode.UNKNOWN_MEMBER_ID
     error = group.validate_member(request.member_id, request.group_instance_id)
@@ -335,10 +347,10 @@ def oversized_no_group(context: StepContext, request: OversizedRequest, reply_to
 
 
 def _oversized_sync(context: StepContext, request: OversizedRequest) -> Verdict:
-    refusal = validate_sync(context, request)
+    group = context.group_of(ClassicGroup)
+    refusal = validate_sync(context, group, request)
     if refusal is not None:
         return refusal
-    group = context.group_of(ClassicGroup)
     member = group.members[request.member_id]
     if group.state is GroupState.PREPARING_REBALANCE:
         return context.rule("S6"), ErrorCode.REBALANCE_IN_PROGRESS
@@ -348,7 +360,7 @@ def _oversized_sync(context: StepContext, request: OversizedRequest) -> Verdict:
     remove_pending_sync_member(group, member)
     rebalance.reset_assignments(context, row, FAILED)
     arm_session(context, member)
-    rebalance.prepare(context, row, reason_of(request), member_id=member.member_id)
+    rebalance.prepare(context, group, row, reason_of(request), member_id=member.member_id)
     return row, FAILED
 
 
@@ -357,11 +369,12 @@ def _oversized_sync(context: StepContext, request: OversizedRequest) -> Verdict:
 
 def heartbeat(context: StepContext, request: Heartbeat, reply_to: ReplyTo) -> None:
     """Renew the session of a member of this generation."""
-    context.reply(reply_to, HeartbeatResponse, *_renew_session(context, request))
+    context.reply(
+        reply_to, HeartbeatResponse, *_renew_session(context, context.group_of(ClassicGroup), request)
+    )
 
 
-def _renew_session(context: StepContext, request: Heartbeat) -> Verdict:
-    group = context.group_of(ClassicGroup)
+def _renew_session(context: StepContext, group: ClassicGroup, request: Heartbeat) -> Verdict:
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
         return context.rule("H3"), error
@@ -380,17 +393,17 @@ def _renew_session(context: StepContext, request: Heartbeat) -> Verdict:
 
 def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
     """Remove each member of the batch, then rebalance once."""
-    verdicts = [_leave_one(context, leaving) for leaving in request.members]
+    group = context.group_of(ClassicGroup)
+    verdicts = [_leave_one(context, group, leaving) for leaving in request.members]
     left = [(leaving, error) for leaving, (_, error) in zip(request.members, verdicts, strict=True)]
     gone = [leaving for leaving, error in left if error is ErrorCode.NONE]
     if gone:
-        _maybe_prepare_rebalance_or_complete_join(context, gone)
+        _maybe_prepare_rebalance_or_complete_join(context, group, gone)
     members = [LeftMember(leaving.member_id, leaving.group_instance_id, error) for leaving, error in left]
     context.reply(reply_to, LeaveGroupResponse, deciding(verdicts), members=members)
 
 
-def _leave_one(context: StepContext, leaving: LeavingMember) -> Verdict:
-    group = context.group_of(ClassicGroup)
+def _leave_one(context: StepContext, group: ClassicGroup, leaving: LeavingMember) -> Verdict:
     if not leaving.member_id:
         instance_id = leaving.group_instance_id
         if instance_id is None or instance_id not in group.static_members:
@@ -429,13 +442,14 @@ def _remove_member(context: StepContext, rule: RuleId, member: Member, client_re
     return rule, ErrorCode.NONE
 
 
-def _maybe_prepare_rebalance_or_complete_join(context: StepContext, gone: list[LeavingMember]) -> None:
+def _maybe_prepare_rebalance_or_complete_join(
+    context: StepContext, group: ClassicGroup, gone: list[LeavingMember]
+) -> None:
     """Rows L7 and L8. As in Kafka, a pending id that leaves a formed group starts a rebalance."""
-    group = context.group_of(ClassicGroup)
     if group.state is GroupState.PREPARING_REBALANCE:
         context.rule("L8")
         rebalance.maybe_complete_join(context, group)
     elif group.state is not GroupState.EMPTY:
         row = context.rule("L7")
         names = ", ".join(m.member_id or m.group_instance_id or "" for m in gone)
-        rebalance.prepare(context, row, f"left by request: {names}", client_reason=gone[0].reason)
+        rebalance.prepare(context, group, row, f"left by request: {names}", client_reason=gone[0].reason)

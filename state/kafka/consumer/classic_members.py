@@ -100,7 +100,7 @@ def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     subscription = _subscription(context, request)
     owned = _owned(context, group, request, subscription)
     _check_room(context, request, sender, subscription)
-    merge_reported(context, context.group_of(ConsumerGroup), request.topics)
+    merge_reported(context, group, request.topics)
     predecessor = sender.predecessor
     if is_static and predecessor is not None and migration.can_replace(context, predecessor):
         context.rule("CV15")
@@ -108,7 +108,7 @@ def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
         return
     member = _member(context, request, sender)
     row = context.rule("CV16")
-    go_on(context, member, _update(request, member, subscription), owned)
+    go_on(context, group, member, _update(request, member, subscription), owned)
     _answer(context, row, request, reply_to, member)
 
 
@@ -278,7 +278,14 @@ def _join_and_downgrade(
         return
     classic.set_parked_join(classic.members[member.member_id], reply_to)
     reason = f"{who}, and the target assignment is not that of the members"
-    rebalance.prepare(context, row, reason, member_id=member.member_id, client_reason=request.reason)
+    rebalance.prepare(
+        context,
+        context.group_of(ClassicGroup),
+        row,
+        reason,
+        member_id=member.member_id,
+        client_reason=request.reason,
+    )
 
 
 def _is_settled(
@@ -303,11 +310,11 @@ def _is_settled(
 
 def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
     """Answer a classic member with what it may use. The assignments that the request carries are ignored."""
-    refusal = classic_requests.validate_sync_protocol(context, request) or _validate(context, request)
+    group = context.group_of(ConsumerGroup)
+    refusal = classic_requests.validate_sync_protocol(context, request) or _validate(context, group, request)
     if refusal is not None:
         context.reply(reply_to, SyncGroupResponse, *refusal)
         return
-    group = context.group_of(ConsumerGroup)
     member, classic = _classic_member(group, request.member_id)
     first = classic.protocols[0]
     if _differ(request.protocol_type, PROTOCOL_TYPE) or _differ(request.protocol_name, first.name):
@@ -333,12 +340,12 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
 
 def heartbeat(context: StepContext, request: Heartbeat, reply_to: ReplyTo) -> None:
     """Renew the session of a classic member. The answer says whether the member has to join again."""
-    refusal = _validate(context, request)
+    group = context.group_of(ConsumerGroup)
+    refusal = _validate(context, group, request)
     if refusal is not None:
         context.rule("CV26")
         context.reply(reply_to, HeartbeatResponse, *refusal)
         return
-    group = context.group_of(ConsumerGroup)
     member, classic = _classic_member(group, request.member_id)
     arm_session(context, member)
     _update_target_of_classic_members(context, group)
@@ -351,12 +358,12 @@ def heartbeat(context: StepContext, request: Heartbeat, reply_to: ReplyTo) -> No
 
 def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
     """Remove members of either protocol, all at once (row CV34)."""
+    group = context.group_of(ConsumerGroup)
     found: dict[str, str | None] = {}
-    verdicts = [_leave_one(context, leaving, found) for leaving in request.members]
+    verdicts = [_leave_one(context, group, leaving, found) for leaving in request.members]
     if found:
         row = context.rule("CV34")
         # A member on the consumer protocol leaves by a heartbeat, so only an administrator names it here.
-        group = context.group_of(ConsumerGroup)
         is_own = any(group.members[member_id].classic is not None for member_id in found)
         reason = "left the group" if is_own else "an administrator asked for it"
         fence(context, row, list(found), reason, client_reasons=found)
@@ -367,9 +374,8 @@ def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
     context.reply(reply_to, LeaveGroupResponse, deciding(verdicts), members=members)
 
 
-def _validate(context: StepContext, request: SyncGroup | Heartbeat) -> Verdict | None:
+def _validate(context: StepContext, group: ConsumerGroup, request: SyncGroup | Heartbeat) -> Verdict | None:
     """Rows CV19 to CV22: return the first that applies, None if none does."""
-    group = context.group_of(ConsumerGroup)
     error = group.validate_instance(request.member_id, request.group_instance_id)
     if error is ErrorCode.FENCED_INSTANCE_ID:
         return context.rule("CV20"), error
@@ -438,12 +444,13 @@ def _update_target_of_classic_members(context: StepContext, group: ConsumerGroup
         bump(context, context.rule("DN13"), "the topics that members subscribe to have changed")
     if group.group_epoch > group.assignment_epoch:
         context.rule("DN13")
-        maybe_update_target(context)
+        maybe_update_target(context, group)
 
 
-def _leave_one(context: StepContext, leaving: LeavingMember, found: dict[str, str | None]) -> Verdict:
+def _leave_one(
+    context: StepContext, group: ConsumerGroup, leaving: LeavingMember, found: dict[str, str | None]
+) -> Verdict:
     """Rows CV31 to CV33. A member that may leave is added to `found` with its client's reason."""
-    group = context.group_of(ConsumerGroup)
     member_id, instance_id = leaving.member_id, leaving.group_instance_id
     if instance_id is not None and not member_id:
         member_id = group.static_members.get(instance_id, "")

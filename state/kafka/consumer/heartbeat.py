@@ -229,8 +229,7 @@ def _check_epoch(
 
 
 def _is_part_of(owned: Owned, assigned: Mapping[bytes, Mapping[int, int]]) -> bool:
-    nothing: dict[int, int] = {}
-    return all(assigned.get(topic_id, nothing).keys() >= set(numbers) for topic_id, numbers in owned.items())
+    return all(assigned.get(topic_id, {}).keys() >= set(numbers) for topic_id, numbers in owned.items())
 
 
 # A ConsumerGroupHeartbeat by which a member leaves, for good or for a while. Rows HB37 to HB42.
@@ -351,15 +350,16 @@ def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: R
 def _beat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
     """Handle the heartbeat of a sender that joins, or is a member. Raise Refused if it may not go on."""
     owned = _owned(request.topic_partitions)
+    group = context.group_of(ConsumerGroup)
     sender = identify(context, request, owned)
     _check_room(context, request, sender)
     if _has_new_pattern(request, sender):
         context.save()
     if request.topics is not None:
-        merge_reported(context, context.group_of(ConsumerGroup), request.topics)
+        merge_reported(context, group, request.topics)
     member = _member(context, request, sender)
     assigned_before = member.assigned
-    go_on(context, member, _update(request, member), owned)
+    go_on(context, group, member, _update(request, member), owned)
     arm_session(context, member)
     row, is_full = _answer_row(context, request, assigned_before != member.assigned)
     context.reply(
@@ -370,7 +370,7 @@ def _beat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: Reply
         member_epoch=member.member_epoch,
         heartbeat_interval_ms=SETTINGS.of(context).heartbeat_interval_ms,
         assignment=assigned_partitions(member.assigned) if is_full else None,
-        look=look_to_ask(context, member) or UNSET,
+        look=look_to_ask(context, group, member) or UNSET,
     )
 
 

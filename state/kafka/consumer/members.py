@@ -48,16 +48,15 @@ class Update(Struct, frozen=True, kw_only=True):
     classic: ClassicMember | None = None
 
 
-def update_member(context: StepContext, member: ConsumerMember, update: Update) -> bool:
+def update_member(context: StepContext, group: ConsumerGroup, member: ConsumerMember, update: Update) -> bool:
     """Update the member, and raise the group epoch if the group needs another target. Return whether the
     member's subscription has changed. Raise Refused for an invalid pattern.
     """
-    group = context.group_of(ConsumerGroup)
     names, regex = member.subscribed_topic_names, member.subscribed_topic_regex
     asks_for_another = update.classic is None and update.server_assignor != member.server_assignor
     was_preferred = preferred_assignor(group, context.config) if asks_for_another else ""
     names_changed = update.subscribed_topic_names != names
-    change = _change(context, member, update)
+    change = _change(context, group, member, update)
     _set_fields(group, member, update)
     subscription_changed = names_changed or change in (Change.UPDATED, Change.UPDATED_AND_RESOLVED)
     if names_changed or change is not Change.NONE:
@@ -67,7 +66,8 @@ def update_member(context: StepContext, member: ConsumerMember, update: Update) 
     if names_changed:
         reasons.append(names_change(names, update.subscribed_topic_names))
     if change is Change.UPDATED_AND_RESOLVED:
-        reasons.append(_regex_change(regex, update.subscribed_topic_regex))
+        new = update.subscribed_topic_regex
+        reasons.append(f"subscribes to the pattern {new!r}" if new else f"gives up the pattern {regex!r}")
     is_preferred = preferred_assignor(group, context.config) if asks_for_another else ""
     if not reasons and is_preferred != was_preferred:
         reasons.append(f"changes the group's assignor from {was_preferred} to {is_preferred}")
@@ -75,7 +75,9 @@ def update_member(context: StepContext, member: ConsumerMember, update: Update) 
         return subscription_changed
     topics_changed = look(group)
     if reasons:
-        row = context.rule(_row_of(names_changed, change))
+        row = context.rule(
+            "HB49" if names_changed else "HB52" if change is Change.UPDATED_AND_RESOLVED else "HB62"
+        )
         bump(context, row, f"member {member.member_id} {' and '.join(reasons)}", member_id=member.member_id)
     elif change is Change.REFRESHED:
         bump(context, context.rule("RG8"), f"the topics of {regex!r} have changed")
@@ -84,22 +86,14 @@ def update_member(context: StepContext, member: ConsumerMember, update: Update) 
     return subscription_changed
 
 
-def _row_of(names_changed: bool, change: Change) -> str:
-    """The first row that asks for the new epoch."""
-    if names_changed:
-        return "HB49"
-    return "HB52" if change is Change.UPDATED_AND_RESOLVED else "HB62"
-
-
-def _change(context: StepContext, member: ConsumerMember, update: Update) -> Change:
+def _change(context: StepContext, group: ConsumerGroup, member: ConsumerMember, update: Update) -> Change:
     """How the member's pattern, or what it matches, changes. Raise Refused for an invalid pattern."""
     regex = update.subscribed_topic_regex
     is_new = regex != member.subscribed_topic_regex
-    checked = context.group_of(ConsumerGroup).checked_regexes
-    begins_checks = update.checks_topics and bool(regex) and regex not in checked
+    begins_checks = update.checks_topics and bool(regex) and regex not in group.checked_regexes
     if not is_new and update.resolution is None and not begins_checks:
         return Change.NONE
-    return update_regex(context, member, regex, update.resolution, checks_topics=update.checks_topics)
+    return update_regex(context, group, member, regex, update.resolution, checks_topics=update.checks_topics)
 
 
 def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) -> None:
@@ -119,10 +113,6 @@ def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) ->
     member.server_assignor = update.server_assignor
     group.subscribe(member, update.subscribed_topic_names, update.subscribed_topic_regex)
     member.classic = update.classic
-
-
-def _regex_change(before: str, after: str) -> str:
-    return f"subscribes to the pattern {after!r}" if after else f"gives up the pattern {before!r}"
 
 
 # Joining and continuing, by a ConsumerGroupHeartbeat or by a JoinGroup. Rows HB20, HB44, CV4, TA31.
@@ -200,15 +190,17 @@ def admit(
     return member
 
 
-def go_on(context: StepContext, member: ConsumerMember, update: Update, owned: Owned | None) -> None:
+def go_on(
+    context: StepContext, group: ConsumerGroup, member: ConsumerMember, update: Update, owned: Owned | None
+) -> None:
     """Update the member and the group epoch, compute a due target, and take the member one step towards it.
 
     `owned` is what the client has by its request, None if it says nothing. Raise Refused for an invalid
     pattern.
     """
-    subscription_changed = update_member(context, member, update)
-    maybe_update_target(context)
-    reconcile(context, member, owned, subscription_changed)
+    subscription_changed = update_member(context, group, member, update)
+    maybe_update_target(context, group)
+    reconcile(context, group, member, owned, subscription_changed)
 
 
 def _replace_member(

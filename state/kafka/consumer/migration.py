@@ -123,7 +123,9 @@ def maybe_downgrade(context: StepContext, group: ConsumerGroup, reason: str) -> 
         return False
     row = context.rule("DN1")
     convert(context, row, reason)
-    rebalance.prepare(context, row, f"{reason}; the group became a classic group")
+    rebalance.prepare(
+        context, context.group_of(ClassicGroup), row, f"{reason}; the group became a classic group"
+    )
     return True
 
 

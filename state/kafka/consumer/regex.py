@@ -39,21 +39,20 @@ not come is asked for again then, perhaps of another member. Source: REGEX_BATCH
 """
 
 
-def begin_checks(context: StepContext, pattern: str) -> None:
+def begin_checks(context: StepContext, group: ConsumerGroup, pattern: str) -> None:
     """From now on the pattern's topics are filtered (row RA1). Those that the group knows stay until the look
     that it wants.
     """
-    group = context.group_of(ConsumerGroup)
     if pattern not in group.checked_regexes:
         context.rule("RA1")
         _keep_checked(group, pattern, CheckedRegex())
 
 
-def is_look_due(context: StepContext, pattern: str) -> bool:
+def is_look_due(context: StepContext, group: ConsumerGroup, pattern: str) -> bool:
     """Whether the group needs a look: its topics may be others, or the rights (after
     `group.consumer.regex.refresh.interval.ms`). Only of a checked pattern.
     """
-    checked = context.group_of(ConsumerGroup).checked_regexes.get(pattern)
+    checked = group.checked_regexes.get(pattern)
     if checked is None:
         return False
     most_ms = context.config.group_consumer_regex_refresh_interval_ms
@@ -67,11 +66,11 @@ def was_asked(group: ConsumerGroup, pattern: str) -> bool:
     return checked is not None and checked.asked_at_ms is not None
 
 
-def look_to_ask(context: StepContext, member: ConsumerMember) -> str | None:
+def look_to_ask(context: StepContext, group: ConsumerGroup, member: ConsumerMember) -> str | None:
     """The member's pattern if the answer to its heartbeat asks for a look (row RA4)."""
-    group, pattern = context.group_of(ConsumerGroup), member.subscribed_topic_regex
+    pattern = member.subscribed_topic_regex
     checked = group.checked_regexes.get(pattern)
-    if checked is None or not is_look_due(context, pattern):
+    if checked is None or not is_look_due(context, group, pattern):
         return None
     last = [at_ms for at_ms in (checked.asked_at_ms, checked.looked_at_ms) if at_ms is not None]
     if last and context.now_ms - max(last) < LOOKS_APART_MS:
@@ -82,14 +81,19 @@ def look_to_ask(context: StepContext, member: ConsumerMember) -> str | None:
 
 
 def note_look(
-    context: StepContext, rule: RuleId, pattern: str, resolution: RegexResolution, *, has_entry: bool
+    context: StepContext,
+    group: ConsumerGroup,
+    rule: RuleId,
+    pattern: str,
+    resolution: RegexResolution,
+    *,
+    has_entry: bool,
 ) -> None:
     """Remember what was looked at, if the result was filtered or the pattern is a checked one.
 
     `has_entry`: the history has an entry about the result already. Another digest has one in any case, by
     which the topic watcher learns of it.
     """
-    group = context.group_of(ConsumerGroup)
     before = group.checked_regexes.get(pattern)
     if before is None and resolution.seen is UNSET:
         return
@@ -111,24 +115,22 @@ def note_failed_look(context: StepContext, group: ConsumerGroup, pattern: str) -
 
 
 def allowed_of_watcher(
-    context: StepContext, patterns: Mapping[str, RegexResolution]
+    context: StepContext, group: ConsumerGroup, patterns: Mapping[str, RegexResolution]
 ) -> dict[str, RegexResolution]:
     """What the group takes of the watcher's results: results of checked patterns lose the topics that the
     group does not know by a look (row RA2), and may make a look wanted (row RA5).
     """
-    group = context.group_of(ConsumerGroup)
     return {
-        pattern: _allowed(context, pattern, result) if pattern in group.checked_regexes else result
+        pattern: _allowed(context, group, pattern, result) if pattern in group.checked_regexes else result
         for pattern, result in patterns.items()
         if pattern in group.resolved_regexes or pattern not in group.checked_regexes
     }
 
 
-def note_seen(context: StepContext, patterns: Mapping[str, RegexResolution]) -> bool:
+def note_seen(context: StepContext, group: ConsumerGroup, patterns: Mapping[str, RegexResolution]) -> bool:
     """Want a look at each checked pattern of which the watcher has seen other topics than the last look (row
     RA5). Return whether there is one.
     """
-    group = context.group_of(ConsumerGroup)
     differing = [
         pattern
         for pattern, result in patterns.items()
@@ -143,9 +145,11 @@ def note_seen(context: StepContext, patterns: Mapping[str, RegexResolution]) -> 
     return True
 
 
-def _allowed(context: StepContext, pattern: str, result: RegexResolution) -> RegexResolution:
+def _allowed(
+    context: StepContext, group: ConsumerGroup, pattern: str, result: RegexResolution
+) -> RegexResolution:
     context.rule("RA2")
-    known = set(context.group_of(ConsumerGroup).resolved_regexes[pattern].topics)
+    known = set(group.resolved_regexes[pattern].topics)
     return replace(result, topics={name: image for name, image in result.topics.items() if name in known})
 
 
@@ -166,6 +170,7 @@ class Change(Enum):
 
 def update_regex(
     context: StepContext,
+    group: ConsumerGroup,
     member: ConsumerMember,
     new: str,
     resolution: RegexResolution | None,
@@ -180,16 +185,17 @@ def update_regex(
     """
     if new == member.subscribed_topic_regex:
         context.rule("RG4a")
-        change = _refresh(context, new, resolution, checks_topics=checks_topics)
+        change = _refresh(context, group, new, resolution, checks_topics=checks_topics)
     else:
-        change = _changed(context, member, new, resolution, checks_topics=checks_topics)
+        change = _changed(context, group, member, new, resolution, checks_topics=checks_topics)
     if new and checks_topics:
-        begin_checks(context, new)
+        begin_checks(context, group, new)
     return change
 
 
 def _changed(
     context: StepContext,
+    group: ConsumerGroup,
     member: ConsumerMember,
     new: str,
     resolution: RegexResolution | None,
@@ -197,7 +203,7 @@ def _changed(
     checks_topics: bool,
 ) -> Change:
     """The member gets another pattern than it had."""
-    group, old = context.group_of(ConsumerGroup), member.subscribed_topic_regex
+    old = member.subscribed_topic_regex
     others = {m.subscribed_topic_regex for m in group.members.values() if m is not member}
     if old and old not in others:
         context.rule("RG4b")
@@ -207,38 +213,47 @@ def _changed(
         context.rule("RG4f")
         return Change.UPDATED_AND_RESOLVED
     if new not in others:
-        return _new_to_the_group(context, new, resolution)
+        return _new_to_the_group(context, group, new, resolution)
     if new in group.resolved_regexes:
         context.rule("RG4d")
         if checks_topics and new not in group.checked_regexes and _is_usable(resolution):
-            take_result(context, context.rule("RA3"), new, resolution)
+            take_result(context, group, context.rule("RA3"), new, resolution)
         return Change.UPDATED_AND_RESOLVED
     context.rule("RG4e")
-    return _resolve_at_once(context, new, resolution)
+    return _resolve_at_once(context, group, new, resolution)
 
 
-def _new_to_the_group(context: StepContext, pattern: str, resolution: RegexResolution | None) -> Change:
+def _new_to_the_group(
+    context: StepContext, group: ConsumerGroup, pattern: str, resolution: RegexResolution | None
+) -> Change:
     row = context.rule("RG4c")
     if resolution is not None and resolution.error is not None:
         context.rule("RX2")
         text = f"SubscribedTopicRegex {pattern!r} is not a valid regular expression: {resolution.error}"
         raise Refused(row, ErrorCode.INVALID_REGULAR_EXPRESSION, text)
-    return _resolve_at_once(context, pattern, resolution)
+    return _resolve_at_once(context, group, pattern, resolution)
 
 
-def _resolve_at_once(context: StepContext, pattern: str, resolution: RegexResolution | None) -> Change:
+def _resolve_at_once(
+    context: StepContext, group: ConsumerGroup, pattern: str, resolution: RegexResolution | None
+) -> Change:
     """Take the result that came with the request. Without one, the watcher is waited for (row RX4)."""
     if not _is_usable(resolution):
         context.rule("RX4")
         return Change.UPDATED
     if not context.config.regex_resolve_at_once:
         return Change.UPDATED
-    take_result(context, context.rule("RX3"), pattern, resolution)
+    take_result(context, group, context.rule("RX3"), pattern, resolution)
     return Change.UPDATED_AND_RESOLVED
 
 
 def _refresh(
-    context: StepContext, pattern: str, resolution: RegexResolution | None, *, checks_topics: bool
+    context: StepContext,
+    group: ConsumerGroup,
+    pattern: str,
+    resolution: RegexResolution | None,
+    *,
+    checks_topics: bool,
 ) -> Change:
     """Row RG5d: a request that repeats its pattern brings a result where none is known, and a newer one where
     the known one is old. The fingerprint is then compared again. Row RA3: a request brings a look that is
@@ -246,10 +261,9 @@ def _refresh(
     """
     if not pattern or resolution is None:
         return Change.NONE
-    group = context.group_of(ConsumerGroup)
     known = group.resolved_regexes.get(pattern)
     begins_checks = checks_topics and known is not None and pattern not in group.checked_regexes
-    is_look = begins_checks or (is_look_due(context, pattern) and was_asked(group, pattern))
+    is_look = begins_checks or (is_look_due(context, group, pattern) and was_asked(group, pattern))
     if resolution.error is not None:
         if is_look:
             note_failed_look(context, group, pattern)
@@ -259,7 +273,7 @@ def _refresh(
     )
     if not is_look and not (is_old and context.config.regex_resolve_at_once):
         return Change.NONE
-    has_changed = take_result(context, context.rule("RA3" if is_look else "RG5d"), pattern, resolution)
+    has_changed = take_result(context, group, context.rule("RA3" if is_look else "RG5d"), pattern, resolution)
     group.metadata_stale = True
     context.retention_is_stale = True
     return Change.REFRESHED if is_look and has_changed else Change.NONE
@@ -269,23 +283,26 @@ def _is_usable(resolution: RegexResolution | None) -> TypeGuard[RegexResolution]
     return resolution is not None and resolution.error is None
 
 
-def take_result(context: StepContext, rule: RuleId, pattern: str, resolution: RegexResolution) -> bool:
+def take_result(
+    context: StepContext, group: ConsumerGroup, rule: RuleId, pattern: str, resolution: RegexResolution
+) -> bool:
     """Keep the result of a pattern that came with a request, and what it reports of the topics. Return
     whether the pattern's topics changed.
     """
-    known = context.group_of(ConsumerGroup).resolved_regexes.get(pattern)
+    known = group.resolved_regexes.get(pattern)
     has_entry = known is None or known.topics != sorted(resolution.topics)
-    has_changed = store_result(context, rule, pattern, resolution)
-    note_look(context, rule, pattern, resolution, has_entry=has_entry)
-    merge_reported(context, context.group_of(ConsumerGroup), dict(resolution.topics))
+    has_changed = store_result(context, group, rule, pattern, resolution)
+    note_look(context, group, rule, pattern, resolution, has_entry=has_entry)
+    merge_reported(context, group, dict(resolution.topics))
     return has_changed
 
 
-def store_result(context: StepContext, rule: RuleId, pattern: str, resolution: RegexResolution) -> bool:
+def store_result(
+    context: StepContext, group: ConsumerGroup, rule: RuleId, pattern: str, resolution: RegexResolution
+) -> bool:
     """Keep the result of a pattern, and return whether its topics changed. The first result and each change
     have an entry.
     """
-    group = context.group_of(ConsumerGroup)
     known = group.resolved_regexes.get(pattern)
     topics = sorted(resolution.topics)
     _keep(group, pattern, ResolvedRegex(topics, resolution.at_ms))
@@ -309,29 +326,31 @@ def _keep(group: ConsumerGroup, pattern: str, result: ResolvedRegex) -> None:
 # Source: GroupMetadataManager.handleRegularExpressionsResult.
 
 
-def regex_resolved(context: StepContext, request: RegexResolved) -> None:
+def regex_resolved(context: StepContext, group: ConsumerGroup, request: RegexResolved) -> None:
     """Keep the results of the patterns that members have. One new epoch covers all that changed.
 
     No target is computed, and members learn of it at their next heartbeats.
     """
-    members = context.group_of(ConsumerGroup).members.values()
+    members = group.members.values()
     patterns = {member.subscribed_topic_regex for member in members} - {""}
     results = {p: r for p, r in sorted(request.patterns.items()) if p in patterns}
-    has_seen_others = note_seen(context, results)
-    allowed = allowed_of_watcher(context, results)
-    taken = {p: r for p, r in allowed.items() if _is_new(context, p, r)}
+    has_seen_others = note_seen(context, group, results)
+    allowed = allowed_of_watcher(context, group, results)
+    taken = {p: r for p, r in allowed.items() if _is_new(context, group, p, r)}
     if not taken:
         if not has_seen_others:
             context.rule("RG6")
         return
     row = context.rule("RG7")
     changed = [
-        repr(pattern) for pattern, result in taken.items() if store_result(context, row, pattern, result)
+        repr(pattern)
+        for pattern, result in taken.items()
+        if store_result(context, group, row, pattern, result)
     ]
     images = {name: image for result in taken.values() for name, image in result.topics.items()}
-    store_topic_images(context, dict(images), set(images))
+    store_topic_images(context, group, dict(images), set(images))
     forget_unused(context)
-    topics_changed = look(context.group_of(ConsumerGroup))
+    topics_changed = look(group)
     if not changed and not topics_changed:
         return
     reason = "the topics that members subscribe to have changed"
@@ -341,9 +360,9 @@ def regex_resolved(context: StepContext, request: RegexResolved) -> None:
     bump(context, context.rule("RG8"), reason)
 
 
-def _is_new(context: StepContext, pattern: str, result: RegexResolution) -> bool:
+def _is_new(context: StepContext, group: ConsumerGroup, pattern: str, result: RegexResolution) -> bool:
     """Whether the result is not older than the known one (row RX6)."""
-    known = context.group_of(ConsumerGroup).resolved_regexes.get(pattern)
+    known = group.resolved_regexes.get(pattern)
     if known is None or result.at_ms >= known.at_ms:
         return True
     context.rule("RX6")

@@ -49,13 +49,12 @@ def arm_session(context: StepContext, member: ConsumerMember) -> None:
 # Source: GroupMetadataManager.maybeUpdateTargetAssignment, TargetAssignmentBuilder.java, ModernGroup.java.
 
 
-def maybe_update_target(context: StepContext) -> None:
+def maybe_update_target(context: StepContext, group: ConsumerGroup) -> None:
     """Compute the target assignment if the group has changed since the last one and the assignment interval
     is over. The members are those of after the request.
     """
     if not is_wanted(context, SETTINGS, current="TA1", too_early="TA2"):
         return
-    group = context.group_of(ConsumerGroup)
     last, name = group.target, preferred_assignor(group, context.config)
     topics, left_out = topics_of_target(context, group)
     group.target, group.target_assignor = by_topic_id(_deal(group, name, topics), topics), name
@@ -109,15 +108,15 @@ def _subscription(
 # Source: GroupMetadataManager.onMetadataUpdate.
 
 
-def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
+def topic_metadata(context: StepContext, group: ConsumerGroup, request: TopicMetadata) -> None:
     """Keep what the topic watcher reports of the topics that the group knows or subscribes to (row MI8)."""
-    group = context.group_of(ConsumerGroup)
-    store_topic_images(context, request.topics, {*group.topics, *group.subscribed()})
+    store_topic_images(context, group, request.topics, {*group.topics, *group.subscribed()})
 
 
-def store_topic_images(context: StepContext, images: TopicImages, names: Collection[str]) -> None:
+def store_topic_images(
+    context: StepContext, group: ConsumerGroup, images: TopicImages, names: Collection[str]
+) -> None:
     """Keep what the topic watcher reports of the topics with these names."""
-    group = context.group_of(ConsumerGroup)
     found = store_watched(context, group, images, names)
     if not found:
         return
@@ -181,14 +180,17 @@ class _Next(Struct, frozen=True):
 
 
 def reconcile(
-    context: StepContext, member: ConsumerMember, owned: Owned | None, subscription_changed: bool
+    context: StepContext,
+    group: ConsumerGroup,
+    member: ConsumerMember,
+    owned: Owned | None,
+    subscription_changed: bool,
 ) -> None:
     """Take the member one step towards the group's target assignment.
 
     `owned` is what the client has by this request: None if it says nothing, which counts as all that was
     assigned to it. `subscription_changed` is whether the request changed the topics it subscribes to.
     """
-    group = context.group_of(ConsumerGroup)
     if member.is_reconciled_to(group.assignment_epoch) and not subscription_changed:
         context.rule("RC0")
         return

@@ -99,11 +99,12 @@ def _fault(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, 
 # throwIfShareGroupMemberEpochIsInvalid).
 
 
-def identify(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, ShareMember | None]:
+def identify(
+    context: StepContext, group: ShareGroup, request: ShareGroupHeartbeat
+) -> tuple[RuleId, ShareMember | None]:
     """Return the row that says who sends the request, and the member, None if it is new. Raise Refused for a
     sender that may not go on. Nothing changes.
     """
-    group = context.group_of(ShareGroup)
     member = group.members.get(request.member_id)
     _check_size(context, group, member)
     if request.member_epoch == 0:
@@ -201,9 +202,8 @@ def _why_pending(missing: Mapping[str, Collection[int]]) -> str:
 # Source: GroupMetadataManager (shareGroupLeave, shareGroupFenceMember).
 
 
-def leave(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
+def leave(context: StepContext, group: ShareGroup, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
     """Remove the member. Its epoch is not checked. Raise Refused if it is none."""
-    group = context.group_of(ShareGroup)
     member = group.members.get(request.member_id)
     if member is None:
         raise no_member(context, "SH30", request.member_id)
@@ -383,17 +383,18 @@ refusal_of_offsets = refusal("SD11", _KIND)
 
 def heartbeat(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
     """Handle a heartbeat to a share group. An error changes nothing of the group."""
+    group = context.group_of(ShareGroup)
     try:
         check_request(context, request)
         if request.member_epoch < 0:
-            leave(context, request, reply_to)
+            leave(context, group, request, reply_to)
             return
-        row, member = identify(context, request)
-        check_room(context, request, context.group_of(ShareGroup))
+        row, member = identify(context, group, request)
+        check_room(context, request, group)
     except Refused as refused:
         _refuse(context, request, refused, reply_to)
     else:
-        _beat(context, request, row, member, reply_to)
+        _beat(context, group, request, row, member, reply_to)
 
 
 def heartbeat_no_share_group(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
@@ -407,8 +408,9 @@ def heartbeat_no_share_group(context: StepContext, request: ShareGroupHeartbeat,
         return
     reason = "first ShareGroupHeartbeat for this group id"
     context.create_group(ShareGroup, context.rule("SH12"), reason)
-    row, member = identify(context, request)
-    _beat(context, request, row, member, reply_to)
+    group = context.group_of(ShareGroup)
+    row, member = identify(context, group, request)
+    _beat(context, group, request, row, member, reply_to)
 
 
 def _refuse(context: StepContext, request: ShareGroupHeartbeat, refused: Refused, reply_to: ReplyTo) -> None:
@@ -420,13 +422,13 @@ def _refuse(context: StepContext, request: ShareGroupHeartbeat, refused: Refused
 
 def _beat(
     context: StepContext,
+    group: ShareGroup,
     request: ShareGroupHeartbeat,
     row: RuleId,
     known: ShareMember | None,
     reply_to: ReplyTo,
 ) -> None:
     """Handle the heartbeat of a sender that joins, or is a member. The steps have the order of Kafka's."""
-    group = context.group_of(ShareGroup)
     if request.topics is not None:
         merge_reported(context, group, request.topics)
     is_pending = is_assignment_pending(group)

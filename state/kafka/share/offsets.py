@@ -56,9 +56,10 @@ def topics_of(context: StepContext, names: Collection[str], images: TopicImages 
     return {name: found.get(name) for name in names}
 
 
-def check_open(context: StepContext, name: str, topic: Topic, numbers: Collection[int]) -> None:
+def check_open(
+    context: StepContext, group: ShareGroup, name: str, topic: Topic, numbers: Collection[int]
+) -> None:
     """Row SK6: raise Refused if one of these partitions has an open task. Clients try again."""
-    group = context.group_of(ShareGroup)
     initializing, deleting = group.initializing.get(topic.topic_id), group.deleting.get(topic.topic_id)
     asked = {} if initializing is None else initializing.partitions
     is_open = any(asked[number].task for number in asked.keys() & numbers)
@@ -144,7 +145,7 @@ def _check(context: StepContext, wanted: _Offsets, named: list[ParkedTopic], top
         for name, offsets in wanted.items():
             topic = topics[name]
             assert topic is not None
-            check_open(context, name, topic, offsets.keys())
+            check_open(context, context.group_of(ShareGroup), name, topic, offsets.keys())
             new -= len(offsets.keys() & known.get(topic.topic_id, ()))
     check_room(context, named, new)
 
@@ -238,7 +239,7 @@ def _named(
     numbers = {n for part in (initialized, deleting) if part is not None for n in part.partitions}
     if not numbers:
         return ParkedTopic(name, b"", refused="SO19")
-    check_open(context, name, topic, numbers.union(initializing.partitions if initializing else ()))
+    check_open(context, group, name, topic, numbers.union(initializing.partitions if initializing else ()))
     if deleting is not None:
         context.rule("SO18")
     asked[topic_id] = name, sorted(numbers)

@@ -188,9 +188,8 @@ def open_tasks(group: ShareGroup) -> list[ShareTask]:
     return sorted(tasks.values(), key=lambda task: (task.asked_at_ms, task.task))
 
 
-def state_result(context: StepContext, result: ShareStateResult) -> None:
+def state_result(context: StepContext, group: ShareGroup, result: ShareStateResult) -> None:
     """Take the outcome of a task, or a part of it. Members learn by their next heartbeats what follows."""
-    group = context.group_of(ShareGroup)
     deletes = any(topic.task == result.task for topic in group.deleting.values())
     ended = note_deletion(context, group, result) if deletes else note_initialization(context, group, result)
     stop_watching(group)

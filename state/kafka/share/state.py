@@ -627,12 +627,11 @@ def maybe_end_deletion(context: StepContext, group: ShareGroup) -> None:
 T = TypeVar("T")
 
 
-def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
+def topic_metadata(context: StepContext, group: ShareGroup, request: TopicMetadata) -> None:
     """Keep what the topic watcher reports of the topics that the group knows or subscribes to (row MI8).
 
     The share coordinator deletes the state of deleted topics by itself, so the group forgets their ids.
     """
-    group = context.group_of(ShareGroup)
     known = group.names_by_id().keys()
     if not store_watched(context, group, request.topics, {*group.topics, *group.subscribed()}):
         return

@@ -35,7 +35,7 @@ def update(
 ) -> tuple[Change, list[str], list[str]]:
     """The kind of the change, its rows, and the reasons in the history."""
     context = StepContext(group, "g", "requests-0-1", 2_000, config or CoordinatorConfig())
-    change = update_regex(context, group.members["m"], new, resolution, checks_topics=checks)
+    change = update_regex(context, group, group.members["m"], new, resolution, checks_topics=checks)
     effects = context.effects()
     return change, effects.rules, [entry.reason for entry in effects.history]
 
@@ -48,8 +48,8 @@ def test_kafkas_order_holds_for_a_checked_pattern_too() -> None:
     group.members["m"].subscribed_topic_regex = "[ab]"
     assert update(group, "[ab]", filtered, LATER, checks=True)[1] == ["RG4a"]
     context = StepContext(group, "g", "requests-0-1", 2_000, LATER)
-    assert look_to_ask(context, group.members["m"]) == "[ab]"
-    assert look_to_ask(context, group.members["m"]) is None
+    assert look_to_ask(context, group, group.members["m"]) == "[ab]"
+    assert look_to_ask(context, group, group.members["m"]) is None
     change, rows, _ = update(group, "[ab]", filtered, LATER, checks=True)
     assert (change, rows[:2]) == (Change.REFRESHED, ["RG4a", "RA3"])
     assert group.resolved_regexes["[ab]"].topics == ["a", "b"]

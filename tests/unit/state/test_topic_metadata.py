@@ -46,9 +46,9 @@ def test_a_deleted_topic_does_not_come_back_by_a_request_or_a_broker_that_lags()
     def context() -> StepContext:
         return StepContext(group, "g", "requests-0-1", 1_000, CoordinatorConfig())
 
-    topic_metadata(context(), TopicMetadata(group_id="g", topics={"t": None}))
+    topic_metadata(context(), group, TopicMetadata(group_id="g", topics={"t": None}))
     merge_reported(context(), group, {"t": deleted})
-    topic_metadata(context(), TopicMetadata(group_id="g", topics={"t": deleted}))
+    topic_metadata(context(), group, TopicMetadata(group_id="g", topics={"t": deleted}))
     assert group.topics == {"t": None}
     merge_reported(context(), group, {"t": later})
     assert group.topics == {"t": Topic(later.id.bytes, 4)}
