@@ -279,7 +279,7 @@ def encode(group: AnyGroup) -> bytes:
 
 
 def decode(state: bytes) -> AnyGroup:
-    return codec.decode_group(GROUP_ID, codec.Entry(codec.STATE_VERSION, None, state))
+    return codec.decode_group(GROUP_ID, codec.StoredGroup(codec.STATE_VERSION, None, state))
 
 
 def _applied(timeline: Timeline, before: list[Row], rows: list[Row]) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from kafka_why.contract.protocols.subscriptions import (
     encode_subscription,
 )
 from kafka_why.sticky.api import Assignor
-from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
 from state.timeline import Row, Timeline
 
 GROUP_ID = "group"
@@ -85,7 +85,7 @@ class RestartedGroup:
         self._now_ms = max(self._now_ms, at_ms)
 
     @property
-    def _members(self) -> Sequence[Member]:
+    def _members(self) -> Sequence[ClassicGroupMember]:
         return list(self.group.members.values())
 
     def _join_again(self) -> None:

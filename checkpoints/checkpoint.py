@@ -23,7 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from checkpoints.files import Files
-from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
+from checkpoints.metadata import CommittedBatch, Epoch, Identity, KnownOutage, OwnerRecord
 from checkpoints.spark_logs import last_batch, planned_ends
 from kafka_why.contract.messages import SettingValue
 from kafka_why.local_files import FolderError, LocalFiles
@@ -239,7 +239,7 @@ class Checkpoint:
             "back, or use the last copy of the whole folder"
         )
 
-    def _check_plan(self, committed: Committed, topic: str) -> None:
+    def _check_plan(self, committed: CommittedBatch, topic: str) -> None:
         planned = self.planned_ends(committed.batch, topic)
         if not planned or not committed.ends or planned == committed.ends:
             return
@@ -258,7 +258,7 @@ class Checkpoint:
 
         Raises FolderNotWritable.
         """
-        committed = Committed(batch, dict(self.planned_ends(batch, topic) if ends is None else ends))
+        committed = CommittedBatch(batch, dict(self.planned_ends(batch, topic) if ends is None else ends))
         self._save(replace(self.record(), committed=committed))
 
     def planned_ends(self, batch: int, topic: str) -> dict[int, int]:

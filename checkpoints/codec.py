@@ -1,7 +1,7 @@
 """The state row: `(version int, payload binary)`, the groups of one shard.
 
 applyInPandasWithState cannot change its schema later, so the row keeps its two columns and the payload
-has a version. The payload is a msgpack map of group id -> `Entry`, compressed, with its size before
+has a version. The payload is a msgpack map of group id -> `StoredGroup`, compressed, with its size before
 compression in front (4 bytes, big-endian). Groups resemble each other: compression takes 1 ms for 1,000
 groups, and leaves a tenth of what Spark passes, stores and searches for deadlines in each batch.
 
@@ -21,7 +21,7 @@ from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.group import ConfigsOnly
-from state.rocketmq.group import Group as RocketMqGroup
+from state.rocketmq.group import RocketMqGroup
 
 # The earlier state versions that this code reads, and the migration of each to the next.
 #
@@ -66,7 +66,7 @@ class ShardRow(NamedTuple):
     payload: bytes
 
 
-class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class StoredGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A group at rest: the version and the bytes of its encoding, and its next deadline in ms.
 
     `next_deadline_ms` is never later than the group's earliest deadline. It is None if the group has no
@@ -82,7 +82,7 @@ _SIZE_BYTES = 4
 
 _encoder = msgspec.msgpack.Encoder()
 _zstd = pa.Codec("zstd", compression_level=1)
-_entries = msgspec.msgpack.Decoder(dict[str, Entry])
+_entries = msgspec.msgpack.Decoder(dict[str, StoredGroup])
 _group: msgspec.msgpack.Decoder[AnyGroup] = msgspec.msgpack.Decoder(AnyGroup)
 
 
@@ -92,12 +92,12 @@ class StateError(RuntimeError):
     """
 
 
-def encode_group(group: AnyGroup, next_deadline_ms: int | None) -> Entry:
+def encode_group(group: AnyGroup, next_deadline_ms: int | None) -> StoredGroup:
     """Encode a group with the time of its next deadline in ms."""
-    return Entry(STATE_VERSION, next_deadline_ms, _encoder.encode(group))
+    return StoredGroup(STATE_VERSION, next_deadline_ms, _encoder.encode(group))
 
 
-def decode_group(group_id: str, entry: Entry) -> AnyGroup:
+def decode_group(group_id: str, entry: StoredGroup) -> AnyGroup:
     """Decode a group of any version. Raises StateError naming it if it is not readable."""
     _check_version(f"group {group_id!r}", entry.version)
     try:
@@ -113,18 +113,18 @@ def decode_group(group_id: str, entry: Entry) -> AnyGroup:
     return group
 
 
-def earliest_deadline_ms(entries: Mapping[str, Entry]) -> int | None:
+def earliest_deadline_ms(entries: Mapping[str, StoredGroup]) -> int | None:
     """The earliest next deadline of these groups in ms, None if none has a deadline."""
     return min((e.next_deadline_ms for e in entries.values() if e.next_deadline_ms is not None), default=None)
 
 
-def write_row(entries: Mapping[str, Entry]) -> tuple[int, bytes]:
+def write_row(entries: Mapping[str, StoredGroup]) -> tuple[int, bytes]:
     """Encode the groups of a shard as a state row."""
     encoded = _encoder.encode(entries)
     return STATE_VERSION, len(encoded).to_bytes(_SIZE_BYTES) + _zstd.compress(encoded, asbytes=True)
 
 
-def read_row(key: str, version: int, payload: bytes) -> dict[str, Entry]:
+def read_row(key: str, version: int, payload: bytes) -> dict[str, StoredGroup]:
     """Read the groups of a state row, without decoding them. `key` names the row in errors.
 
     Raises StateError if the row's version is unknown, or if the row is damaged.
@@ -142,7 +142,7 @@ def _decompressed(payload: bytes) -> memoryview:
     return memoryview(_zstd.decompress(memoryview(payload)[_SIZE_BYTES:], size))
 
 
-def _decode(entry: Entry) -> AnyGroup:
+def _decode(entry: StoredGroup) -> AnyGroup:
     """Raises DecodeError."""
     if entry.version == STATE_VERSION:
         group = _group.decode(entry.group)

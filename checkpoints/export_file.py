@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from checkpoints import codec
 from checkpoints.metadata import Epoch, Identity, KnownOutage
-from checkpoints.sealed_file import Kind, SealedFile, write_sealed
+from checkpoints.sealed_file import SealedFile, SealedFormat, write_sealed
 from checkpoints.spark_logs import PlannedBatch
 from state.dispatch import AnyGroup
 
@@ -21,7 +21,7 @@ class ExportError(RuntimeError):
     """A file is not a complete export that this code can read. The message names the file and the fault."""
 
 
-class Header(Struct, frozen=True, kw_only=True):
+class ExportHeader(Struct, frozen=True, kw_only=True):
     """An exported state without its groups.
 
     Batches are numbered anew: 0 is the last committed batch, 1 the planned one after it. `next_watermark_ms`
@@ -46,7 +46,7 @@ class Header(Struct, frozen=True, kw_only=True):
 
 
 class ExportedGroup(Struct, frozen=True):
-    """A group in the encoding of its own version (`checkpoints.codec.Entry`)."""
+    """A group in the encoding of its own version (`checkpoints.codec.StoredGroup`)."""
 
     group_id: str
     version: int
@@ -54,7 +54,7 @@ class ExportedGroup(Struct, frozen=True):
 
     def decode(self) -> AnyGroup:
         """Return the group. Raises StateError if it is not readable."""
-        return codec.decode_group(self.group_id, codec.Entry(self.version, None, self.group))
+        return codec.decode_group(self.group_id, codec.StoredGroup(self.version, None, self.group))
 
 
 class _End(Struct, forbid_unknown_fields=True):
@@ -62,8 +62,8 @@ class _End(Struct, forbid_unknown_fields=True):
     sha256: str
 
 
-_EXPORT = Kind(
-    header=Header,
+_EXPORT = SealedFormat(
+    header=ExportHeader,
     end=_End,
     version=FORMAT_VERSION,
     error=ExportError,
@@ -73,7 +73,7 @@ _EXPORT = Kind(
 _group = msgspec.json.Decoder(ExportedGroup)
 
 
-def write_export(path: Path, header: Header, groups: Iterable[ExportedGroup]) -> int:
+def write_export(path: Path, header: ExportHeader, groups: Iterable[ExportedGroup]) -> int:
     """Write a new file and return its number of groups. Raises ExportError if it exists or is not writable.
 
     The file gets its name when it is complete.

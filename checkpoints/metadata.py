@@ -9,7 +9,7 @@ from state.config import ConfigChange, Configs, CoordinatorConfig
 from state.inputs import Outage
 
 
-class Committed(Struct, frozen=True):
+class CommittedBatch(Struct, frozen=True):
     """A committed batch. `ends`: the offset after the last record it read, by partition."""
 
     batch: int
@@ -83,4 +83,4 @@ class OwnerRecord(Struct, frozen=True):
 
     epochs: list[Epoch] = field(default_factory=list)
     outages: list[KnownOutage] = field(default_factory=list)
-    committed: Committed | None = None
+    committed: CommittedBatch | None = None

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from checkpoints.codec import Entry, StateError
+from checkpoints.codec import StateError, StoredGroup
 from kafka_why.observed.group import ObservedGroup
 
 OBSERVED_VERSION = 2
@@ -12,12 +12,12 @@ _encoder = msgspec.msgpack.Encoder()
 _group = msgspec.msgpack.Decoder(ObservedGroup)
 
 
-def encode_observed(group: ObservedGroup) -> Entry:
+def encode_observed(group: ObservedGroup) -> StoredGroup:
     """Encode a group. It has no deadlines."""
-    return Entry(OBSERVED_VERSION, None, _encoder.encode(group))
+    return StoredGroup(OBSERVED_VERSION, None, _encoder.encode(group))
 
 
-def decode_observed(group_id: str, entry: Entry) -> ObservedGroup:
+def decode_observed(group_id: str, entry: StoredGroup) -> ObservedGroup:
     """Decode a group. Raises StateError, which names it, if it is of another version or damaged."""
     name = f"observed group {group_id!r}"
     if entry.version != OBSERVED_VERSION:

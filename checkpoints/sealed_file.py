@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Kind(Generic[H]):
+class SealedFormat(Generic[H]):
     """A kind of sealed file.
 
     `version` is the format that this code reads. `end` has two fields: the number of lines, and `sha256`.
@@ -53,7 +53,7 @@ class _Version(Struct):
     version: int
 
 
-def write_sealed(path: Path, kind: Kind[H], header: H, lines: Iterable[Struct]) -> int:
+def write_sealed(path: Path, kind: SealedFormat[H], header: H, lines: Iterable[Struct]) -> int:
     """Write a new file and return its number of lines. Raises `kind.error` if it exists or is not writable.
 
     The file gets its name when it is complete.
@@ -77,7 +77,7 @@ def write_sealed(path: Path, kind: Kind[H], header: H, lines: Iterable[Struct]) 
     return count
 
 
-def _write(file: IO[bytes], kind: Kind[H], header: H, lines: Iterable[Struct]) -> int:
+def _write(file: IO[bytes], kind: SealedFormat[H], header: H, lines: Iterable[Struct]) -> int:
     digest, count = sha256(), -1  # the header is no line
     for content in chain[Struct]([header], lines):
         line = _encode(content)
@@ -93,7 +93,7 @@ class SealedFile(Generic[H]):
     of another kind or format.
     """
 
-    def __init__(self, path: Path, kind: Kind[H]) -> None:
+    def __init__(self, path: Path, kind: SealedFormat[H]) -> None:
         self._path = path
         self._kind = kind
         try:

@@ -11,7 +11,12 @@ from typing import Any
 import click
 from kafka.errors import KafkaError
 
-from assignors.rocketmq.strategies import NamePrefixResolver, Settings, UnknownStrategy, strategy_named
+from assignors.rocketmq.strategies import (
+    NamePrefixResolver,
+    StrategySettings,
+    UnknownStrategy,
+    strategy_named,
+)
 from cli.consumed import line_writer
 from clients.coordinator_client import CoordinatorClient
 from clients.rocketmq.api import ConsumerConfig
@@ -111,7 +116,7 @@ def own_client_id() -> str:
 def _config(
     *, group_id: str, topics: tuple[str, ...], strategy: str, model: str, orderly: bool, from_where: str
 ) -> ConsumerConfig:
-    settings = Settings(machine_room_resolver=NamePrefixResolver())
+    settings = StrategySettings(machine_room_resolver=NamePrefixResolver())
     try:
         chosen = strategy_named(strategy, settings)
     except UnknownStrategy as error:

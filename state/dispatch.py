@@ -25,8 +25,7 @@ from state.kafka.protocols import PROTOCOLS as KAFKA_PROTOCOLS
 from state.protocol import StoredKind
 from state.rocketmq import context as rocketmq_context
 from state.rocketmq import protocol as rocketmq
-from state.rocketmq.group import Group as RocketMqGroup
-from state.rocketmq.group import ScanDue
+from state.rocketmq.group import RocketMqGroup, ScanDue
 from state.rocketmq.protocol import ROCKETMQ
 
 AnyGroup = KafkaGroup | ConfigsOnly | RocketMqGroup
@@ -38,7 +37,11 @@ AnyEffects = Effects | rocketmq_context.Effects
 
 
 def _step_of_rocketmq(
-    group: RocketMqGroup | None, group_id: str, event: rocketmq.Event, now_ms: int, config: CoordinatorConfig
+    group: RocketMqGroup | None,
+    group_id: str,
+    event: rocketmq.RocketMqEvent,
+    now_ms: int,
+    config: CoordinatorConfig,
 ) -> rocketmq_context.Effects:
     return rocketmq.step(group, group_id, event, now_ms, config.rocketmq)
 

@@ -58,11 +58,11 @@ group, and answers now or later.
 Handlers = Mapping[type, Handler]
 """By the type of the request."""
 
-Refusal = tuple[str, ErrorCode, str]
+RequestRefusal = tuple[str, ErrorCode, str]
 """The row that decided it, the error, and a sentence that says what is wrong."""
 
 
-WhyRefused = Callable[[str, Any, str, CoordinatorConfig], Refusal]
+WhyRefused = Callable[[str, Any, str, CoordinatorConfig], RequestRefusal]
 """It takes the group id, the request, the request's id and the configuration."""
 
 

@@ -107,7 +107,7 @@ JOURNAL_MAX_BYTES = 32 * 1024 * 1024
 _encoder = msgpack.Encoder()
 _decoder: msgpack.Decoder[AnyGroup] = msgpack.Decoder(AnyGroup)
 
-Step = Callable[[AnyGroup | None, str, AnyEvent, int, CoordinatorConfig], AnyEffects]
+StepFunction = Callable[[AnyGroup | None, str, AnyEvent, int, CoordinatorConfig], AnyEffects]
 
 
 class Row(Struct, frozen=True):
@@ -147,7 +147,7 @@ class Timeline:
         config: CoordinatorConfig,
         *,
         restore: Callable[[], AnyGroup | None] | None = None,
-        step: Step = step,
+        step: StepFunction = step,
         outages: Sequence[Outage] = (),
         changes: Sequence[ConfigChange] = (),
         due_ms: int | None = 0,

@@ -12,7 +12,7 @@ from kafka_why.contract.protocols.subscriptions import MemberId, TopicPartition
 
 NAME: Final = "simple"
 
-Held = dict[MemberId, set[TopicPartition]]
+PartitionsByMember = dict[MemberId, set[TopicPartition]]
 """Partitions by member. A partition may be held by several members."""
 
 
@@ -34,7 +34,7 @@ def assign(
     """
     members = sorted(subscriptions)
     held = {member: set(last.get(member, ())) for member in members}
-    result: Held = {member: set() for member in members}
+    result: PartitionsByMember = {member: set() for member in members}
     for pool, sharers in _pools(partitions, subscriptions):
         of_pool = set(pool)
         for member, dealt in _deal(pool, {m: held[m] & of_pool for m in sharers}).items():
@@ -76,7 +76,7 @@ def _sharing(partitions: int, members: int) -> int:
     return -(-members // partitions)
 
 
-def _deal(pool: Sequence[TopicPartition], held: Held) -> Held:
+def _deal(pool: Sequence[TopicPartition], held: PartitionsByMember) -> PartitionsByMember:
     """Divide the pool among the members of `held`, who keep what they hold where they can. It is changed."""
     members = list(held)
     quota = dict(zip(members, quotas(len(pool), len(members)), strict=True))
@@ -103,7 +103,7 @@ def _deal(pool: Sequence[TopicPartition], held: Held) -> Held:
 
 def _fill(
     holders: Mapping[TopicPartition, list[MemberId]],
-    held: Held,
+    held: PartitionsByMember,
     quota: Mapping[MemberId, int],
     sharing: int,
     unfilled: list[MemberId],

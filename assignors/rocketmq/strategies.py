@@ -319,7 +319,7 @@ class UnknownStrategy(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class StrategySettings:
     """Settings of the strategies other than AVG and AVG_BY_CIRCLE; a strategy reads only its own fields."""
 
     virtual_node_count: int = DEFAULT_VIRTUAL_NODE_COUNT
@@ -328,7 +328,7 @@ class Settings:
     machine_room_resolver: MachineRoomResolver | None = None
 
 
-_MAKERS: Mapping[str, Callable[[Settings], AllocateMessageQueueStrategy]] = MappingProxyType(
+_MAKERS: Mapping[str, Callable[[StrategySettings], AllocateMessageQueueStrategy]] = MappingProxyType(
     {
         "AVG": lambda _: AllocateMessageQueueAveragely(),
         "AVG_BY_CIRCLE": lambda _: AllocateMessageQueueAveragelyByCircle(),
@@ -339,7 +339,7 @@ _MAKERS: Mapping[str, Callable[[Settings], AllocateMessageQueueStrategy]] = Mapp
 )
 
 
-def strategy_named(name: str, settings: Settings) -> AllocateMessageQueueStrategy:
+def strategy_named(name: str, settings: StrategySettings) -> AllocateMessageQueueStrategy:
     """Make the strategy. MACHINE_ROOM_NEARBY takes the inner strategy after a dash, as in its own name.
 
     Raises UnknownStrategy, and what the strategy's constructor raises.

@@ -19,7 +19,7 @@ from assignors.rocketmq.api import (
     sort_client_ids,
     sort_queues,
 )
-from assignors.rocketmq.strategies import NEARBY_PREFIX, MachineRoomResolver, Settings, strategy_named
+from assignors.rocketmq.strategies import NEARBY_PREFIX, MachineRoomResolver, StrategySettings, strategy_named
 from kafka_why.assign.model import GroupSpec, InputError
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.contract.rocketmq.queues import MessageQueue
@@ -98,7 +98,7 @@ def _rocketmq_strategy(name: str, group: GroupSpec) -> AllocateMessageQueueStrat
     rooms = {member.rack for member in group.members.values() if member.rack}
     if name in _NEEDS_ROOMS and not (rooms and group.racks):
         raise InputError(f"{name} needs the racks of members and partitions, which are unknown")
-    return strategy_named(name, Settings(consumeridcs=rooms, machine_room_resolver=_Racks(group)))
+    return strategy_named(name, StrategySettings(consumeridcs=rooms, machine_room_resolver=_Racks(group)))
 
 
 def _queues(group: GroupSpec, topic: str) -> list[MessageQueue]:

@@ -13,7 +13,7 @@ from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Failed, Outage, Received, cause_of
 from state.kafka.context import Reply
 from state.rocketmq import context as rocketmq
-from state.timeline import Row, Step, Timeline
+from state.timeline import Row, StepFunction, Timeline
 from streaming.query.admission import LogMessage
 from streaming.query.output_values import dead_letter, response_value
 
@@ -81,7 +81,7 @@ class GroupRun(Generic[K]):
         configs: Configs,
         outages: Sequence[Outage],
         keep: Callable[[AnyGroup | None], K | None],
-        step: Step = step,
+        step: StepFunction = step,
     ) -> None:
         self.group_id = group_id
         self._layout = layout

@@ -32,7 +32,7 @@ from operations.replay.verdict import ComparedCounts, DifferenceKind, ReplayDiff
 from records.truncation import encode_view
 from state.dispatch import AnyGroup, step, view_of
 from state.kafka.classic_group import ClassicGroup
-from state.timeline import Step
+from state.timeline import StepFunction
 
 # The clocks of the brokers that stamp requests and outputs may differ by this much.
 CLOCK_SKEW_MS = 10_000
@@ -49,7 +49,7 @@ def judge(
     until: Until | None = None,
     *,
     groups: set[str] | None = None,
-    step: Step = step,
+    step: StepFunction = step,
 ) -> ReplayVerdict:
     """Replay some or all groups of a recording, and compare the outcome with the records on the topics.
 
@@ -64,7 +64,7 @@ def judge(
 class _Judge:
     recording: Recording
     until: Until | None
-    step: Step
+    step: StepFunction
     groups: dict[str, ComparedCounts] = field(default_factory=lambda: defaultdict(ComparedCounts))
     differences: list[ReplayDifference] = field(default_factory=list)
     by_kind: Counter[str] = field(default_factory=Counter)

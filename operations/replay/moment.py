@@ -39,14 +39,13 @@ from kafka_why.why.wording import INDENT, Clock, Names, clients_of, count, durat
 from operations.replay.group_run import ReplayStep
 from operations.replay.replay import Replayed
 from state.config import CoordinatorConfig
-from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import KafkaGroup
 from state.kafka.group import ConfigsOnly, DeadlineReached, TimerKind
 from state.kafka.protocols import protocol_of, view_of
 from state.kafka.share_group import ShareGroup
-from state.rocketmq.group import Group as RocketMqGroup
-from state.rocketmq.group import next_scan
+from state.rocketmq.group import RocketMqGroup, next_scan
 from state.rocketmq.protocol import snapshot
 
 # A group with epochs as it was at a moment, by its snapshot: its epochs, and what each member has,
@@ -296,7 +295,7 @@ def _member_table(group: ClassicGroup, held: Held, names: Names, clock: Clock) -
     return render_table(columns, rows)
 
 
-def _state_of(member: Member, group: ClassicGroup) -> str:
+def _state_of(member: ClassicGroupMember, group: ClassicGroup) -> str:
     if member.parked_join is not None:
         return "joined, waits for the others"
     if member.parked_sync is not None:

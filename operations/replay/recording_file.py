@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from checkpoints.export_file import ExportedGroup
-from checkpoints.sealed_file import Kind, SealedFile, write_sealed
+from checkpoints.sealed_file import SealedFile, SealedFormat, write_sealed
 from operations.replay.recording import FORMAT_VERSION, Line, LogLine, OutputLine, RecordingHeader, StartLine
 
 
@@ -24,7 +24,7 @@ class _End(Struct, forbid_unknown_fields=True):
     sha256: str
 
 
-_RECORDING = Kind(
+_RECORDING = SealedFormat(
     header=RecordingHeader,
     end=_End,
     version=FORMAT_VERSION,

@@ -20,7 +20,7 @@ from operations.replay.starts import ReplayStart, starts_of
 from operations.replay.topic_contents import TopicContents
 from state.dispatch import AnyGroup, step
 from state.kafka.context import Reply
-from state.timeline import Row, Step
+from state.timeline import Row, StepFunction
 from streaming.query.admission import LogMessage
 from streaming.query.output_values import dead_letter
 
@@ -96,7 +96,7 @@ class Replay(Generic[K]):
         groups: set[str] | None = None,
         late: Mapping[str, int] | None = None,
         first: Mapping[str, str | None] | None = None,
-        step: Step = step,
+        step: StepFunction = step,
     ) -> None:
         self._recording = recording
         self._keep = keep

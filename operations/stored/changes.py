@@ -17,7 +17,7 @@ from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import AssignedPartitions, ConsumerGroup
 from state.kafka.group import ConfigsOnly
 from state.kafka.share_group import ShareGroup
-from state.rocketmq.group import Group as RocketMqGroup
+from state.rocketmq.group import RocketMqGroup
 
 _DURATIONS = frozenset({"delay_ms", "initial_remaining_ms", "rebalance_timeout_ms", "session_timeout_ms"})
 # The collections of a group, and what one of their entries is called.

@@ -28,7 +28,7 @@ from state.kafka.context import KafkaGroup
 from state.kafka.group import ConfigsOnly, DeadlineReached
 from state.kafka.protocols import view_of
 from state.kafka.share_group import ShareGroup
-from state.rocketmq.group import Group as RocketMqGroup
+from state.rocketmq.group import RocketMqGroup
 
 _EVER_MS = 2**62
 

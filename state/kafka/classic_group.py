@@ -25,7 +25,7 @@ from state.kafka.group import Group, Topic
 
 K = TypeVar("K")
 
-Names = tuple[str, ...]
+ProtocolNames = tuple[str, ...]
 """The names of a member's protocols in the member's order, each once."""
 
 
@@ -38,7 +38,7 @@ class SupportedProtocols(Struct):
 
     members: int = 0
     by_name: dict[str, int] = {}
-    by_list: dict[Names, int] = {}
+    by_list: dict[ProtocolNames, int] = {}
 
     def add(self, protocols: list[Protocol], by: int = 1) -> None:
         """Count a member that offers these protocols. With `by` -1, no longer count it."""
@@ -82,7 +82,7 @@ LEGAL_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
 }
 
 
-class Member(Struct, array_like=True, forbid_unknown_fields=True):
+class ClassicGroupMember(Struct, array_like=True, forbid_unknown_fields=True):
     """One member of the group.
 
     Times are in milliseconds. `heartbeat_deadline_ms` is None while the member waits for an answer and no
@@ -154,7 +154,7 @@ class ClassicGroup(Group, tag="Kafka"):
     protocol_type: str | None = None
     protocol_name: str | None = None
     leader_id: str | None = None
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, ClassicGroupMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)  # group.instance.id -> member id
     pending_members: dict[str, PendingMember] = field(default_factory=dict)
     new_member_added: bool = False
@@ -247,7 +247,7 @@ class ClassicGroup(Group, tag="Kafka"):
             supported.add(member.protocols)
         return supported
 
-    def members_not_rejoined(self) -> list[Member]:
+    def members_not_rejoined(self) -> list[ClassicGroupMember]:
         return [m for m in self.members.values() if m.parked_join is None]
 
     def has_all_members_joined(self) -> bool:
@@ -290,7 +290,7 @@ class ClassicGroup(Group, tag="Kafka"):
                 return ErrorCode.FENCED_INSTANCE_ID
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
-    def add(self, member: Member, protocol_type: str) -> None:
+    def add(self, member: ClassicGroupMember, protocol_type: str) -> None:
         """Add a member. The first member sets the protocol type. A member becomes leader if there is none."""
         if not self.members:
             self.protocol_type = protocol_type
@@ -320,23 +320,23 @@ class ClassicGroup(Group, tag="Kafka"):
         if self.leader_id == member_id:
             self.leader_id = next(iter(self.members), None)
 
-    def set_protocols(self, member: Member, protocols: list[Protocol]) -> None:
+    def set_protocols(self, member: ClassicGroupMember, protocols: list[Protocol]) -> None:
         """Replace the protocols that the member offers."""
         self._count_protocols(member, -1)
         member.protocols = protocols
         self._count_protocols(member, 1)
 
-    def set_parked_join(self, member: Member, reply_to: ReplyTo | None) -> None:
+    def set_parked_join(self, member: ClassicGroupMember, reply_to: ReplyTo | None) -> None:
         """Park the member's JoinGroup. With None it is answered."""
         self.awaiting_join_response += (reply_to is not None) - (member.parked_join is not None)
         member.parked_join = reply_to
 
-    def set_pending_sync(self, member: Member, pending: bool) -> None:
+    def set_pending_sync(self, member: ClassicGroupMember, pending: bool) -> None:
         """Set whether the member still has to sync in this generation."""
         self.pending_syncs += pending - member.pending_sync
         member.pending_sync = pending
 
-    def _count_protocols(self, member: Member, by: int) -> None:
+    def _count_protocols(self, member: ClassicGroupMember, by: int) -> None:
         """Keep `supported_protocols` if it was derived already."""
         supported: SupportedProtocols | None = self.__dict__.get("supported_protocols")
         if supported is not None:

@@ -25,8 +25,8 @@ from kafka_why.contract.kafka.responses import (
     TransactionMarkerResponse,
     TxnOffsetCommitResponse,
 )
-from state.kafka.context import RuleId, StepContext, Verdict
-from state.kafka.group import Ended, Group, PendingOffsets
+from state.kafka.context import RuleAndError, RuleId, StepContext
+from state.kafka.group import EndedTransaction, Group, PendingOffsets
 
 OWN_RETENTION_TIME = -1  # the coordinator's, not the request's
 
@@ -37,7 +37,7 @@ NAMES_MAX_CHARS = 8 * 1024 * 1024
 END_OF_TIME_MS = 253_402_300_799_999  # the year 9999, so that a deadline is a time that Spark can hold
 
 
-def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo, verdict: Verdict) -> None:
+def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo, verdict: RuleAndError) -> None:
     """Store each offset whose metadata is not too long, if the committer is valid: `verdict` is about it."""
     row, error = verdict
     if error is not ErrorCode.NONE:
@@ -174,7 +174,9 @@ _FIRST_VERSION_WITH_EPOCH_OF_EACH_TRANSACTION = 5
 FIRST_VERSION_WITH_ERRORS_OF_GROUPS = 6  # GROUP_ID_NOT_FOUND, STALE_MEMBER_EPOCH (KIP-1319)
 
 
-def txn_commit(context: StepContext, request: TxnOffsetCommit, reply_to: ReplyTo, verdict: Verdict) -> None:
+def txn_commit(
+    context: StepContext, request: TxnOffsetCommit, reply_to: ReplyTo, verdict: RuleAndError
+) -> None:
     """Hold each offset whose metadata is not too long until its transaction ends, if the committer is valid:
     `verdict` is about it.
     """
@@ -223,7 +225,9 @@ def is_overtaken(group: Group, request: TxnOffsetCommit) -> bool:
     )
 
 
-def _is_of_same_log(request: TxnOffsetCommit | TransactionMarker, known: Ended | PendingOffsets) -> bool:
+def _is_of_same_log(
+    request: TxnOffsetCommit | TransactionMarker, known: EndedTransaction | PendingOffsets
+) -> bool:
     """Whether both positions are of the same partition of the same markers topic, as far as ids tell."""
     topic_id = _bytes_of(request)
     is_other_topic = None not in (topic_id, known.txn_topic_id) and topic_id != known.txn_topic_id
@@ -367,7 +371,7 @@ def _note_ended(context: StepContext, entries: list[PendingOffsets], marker: Tra
     if known is not None and known.txn_partition == marker.txn_partition:
         same_topic = known.txn_topic_id == entries[-1].txn_topic_id
         position = max(position, known.txn_position) if same_topic else position
-    context.group.ended[marker.producer_id] = Ended(
+    context.group.ended[marker.producer_id] = EndedTransaction(
         marker.txn_partition, position, entries[-1].txn_topic_id, context.now_ms
     )
 

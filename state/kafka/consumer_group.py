@@ -82,7 +82,7 @@ class ConsumerMember(Struct, array_like=True, forbid_unknown_fields=True):
         return self.member_epoch > 0 and not self.is_reconciled_to(epoch)
 
 
-class Progress(NamedTuple):
+class GroupProgress(NamedTuple):
     """The state of a group, and whether a member that is there has not yet come to the target assignment.
 
     A static member that left for a while makes a group Reconciling, and there is no rebalance.
@@ -155,12 +155,12 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
         return ConsumerGroupState.STABLE if self._behind() is None else ConsumerGroupState.RECONCILING
 
     @cached_property
-    def progress(self) -> Progress:
+    def progress(self) -> GroupProgress:
         """How far the group is at the end of a step. It is derived anew after `forget_progress`."""
         if self.group_epoch > self.assignment_epoch:
-            return Progress(self.state, True)
+            return GroupProgress(self.state, True)
         behind = self._behind()
-        return Progress(self.state, behind is not None and behind.member_epoch > 0)
+        return GroupProgress(self.state, behind is not None and behind.member_epoch > 0)
 
     def forget_progress(self) -> None:
         """Derive `progress` anew at its next use, because a step has changed the group."""

@@ -15,7 +15,7 @@ from kafka_why.contract.kafka.requests import ReplyTo
 from kafka_why.contract.kafka.responses import AnyResponse
 from kafka_why.contract.messages import RECORD_VERSION, SettingValue
 from state.config import CoordinatorConfig
-from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.group import ConfigsOnly, Group, PendingOffsets
 from state.kafka.share_group import ShareGroup, ShareMember
@@ -101,11 +101,11 @@ RuleId = NewType("RuleId", str)
 
 G = TypeVar("G", bound=Group)
 
-Verdict = tuple[RuleId, ErrorCode]
+RuleAndError = tuple[RuleId, ErrorCode]
 """What a check decided, and by which row."""
 
 
-AnyMember = Member | ConsumerMember | ShareMember
+AnyMember = ClassicGroupMember | ConsumerMember | ShareMember
 
 
 class Saved(Struct, frozen=True):
@@ -366,7 +366,7 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
         self._replies.append(Reply(to.reply_partition, body))
 
 
-def deciding(verdicts: Iterable[Verdict]) -> RuleId:
+def deciding_rule(verdicts: Iterable[RuleAndError]) -> RuleId:
     """Return the row that decides an answer about several members or topics.
 
     It is the row of the first error, else the first row. An answer about no member or topic has the row "".

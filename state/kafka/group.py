@@ -116,7 +116,7 @@ class PendingOffsets(Struct, frozen=True, array_like=True, forbid_unknown_fields
     offsets: dict[str, dict[int, Offset]]
 
 
-class Ended(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class EndedTransaction(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The latest marker by which a transaction of a producer ended in a group: its place in the markers
     topic, and the group's time at which the group learnt of it.
     """
@@ -155,7 +155,7 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
     deleted_topic_ids: list[bytes] = []
     # Offsets that wait for the end of their transactions, in the order of their requests.
     pending: list[PendingOffsets] = []
-    ended: dict[int, Ended] = {}  # by producer id
+    ended: dict[int, EndedTransaction] = {}  # by producer id
     # The group's own settings (AlterConfigs of the resource GROUP), by Kafka's names.
     configs: dict[str, SettingValue] = {}
 

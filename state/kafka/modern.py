@@ -25,7 +25,7 @@ from state.kafka.group import ModernGroup, Topic, Topics, reported, watched
 from state.kafka.offsets import remember_deleted
 from state.kafka.settings import GroupSetting, SettingBounds, values_in_force
 from state.kafka.share_group import ShareGroup
-from state.protocol import Handler, Refusal, WhyRefused
+from state.protocol import Handler, RequestRefusal, WhyRefused
 
 # The refusal of a request to a group with epochs. Whoever raises it may have changed the group before: the
 # handler takes all changes back (`StepContext.undo`).
@@ -40,7 +40,7 @@ def is_blank(text: str) -> bool:
     return not text.strip(_BLANKS)
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """The request is answered with an error: the row that decided it, the error, and a sentence that says
     what is wrong.
 
@@ -65,13 +65,13 @@ class Refused(Exception):
         self.after = after
 
 
-def no_member(context: StepContext, row: str, member_id: str) -> Refused:
+def no_member(context: StepContext, row: str, member_id: str) -> RequestRefused:
     """The refusal of a sender that is no member."""
     message = f"Member {member_id} is not a member of group {context.group_id}."
-    return Refused(context.rule(row), ErrorCode.UNKNOWN_MEMBER_ID, message)
+    return RequestRefused(context.rule(row), ErrorCode.UNKNOWN_MEMBER_ID, message)
 
 
-class Client(Struct, frozen=True):
+class ClientIdentity(Struct, frozen=True):
     """What a request says of its sender, whichever protocol the sender speaks."""
 
     client_id: str
@@ -79,7 +79,9 @@ class Client(Struct, frozen=True):
     instance_id: str | None = None
 
 
-def record_refusal(context: StepContext, refused: Refused, member_id: str, client: Client) -> None:
+def record_refusal(
+    context: StepContext, refused: RequestRefused, member_id: str, client: ClientIdentity
+) -> None:
     """Add the entry about a refused request, if it has one and its group exists."""
     if refused.event is None or not context.has_group:
         return
@@ -94,7 +96,9 @@ def record_refusal(context: StepContext, refused: Refused, member_id: str, clien
     )
 
 
-def answer_refused(context: StepContext, request: AnyAnswered, reply_to: ReplyTo, refused: Refused) -> None:
+def answer_refused(
+    context: StepContext, request: AnyAnswered, reply_to: ReplyTo, refused: RequestRefused
+) -> None:
     """Answer a refused request whose answers have a text for the error."""
     message = refused.message
     context.reply(reply_to, request.answer, refused.rule, refused.error, error_message=message)
@@ -105,7 +109,7 @@ def answer_refused(context: StepContext, request: AnyAnswered, reply_to: ReplyTo
 # Source: GroupMetadataManager (consumerGroup, shareGroup).
 
 
-Check = Callable[[StepContext, Any], None]
+RequestCheck = Callable[[StepContext, Any], None]
 """It raises Refused for a request that is invalid by itself."""
 
 
@@ -126,14 +130,14 @@ def not_found(row: str, kind: str, response: type[AnyResponse]) -> Handler:
     return answer
 
 
-def refusal(row: str, kind: str, check: Check | None = None) -> WhyRefused:
+def refusal(row: str, kind: str, check: RequestCheck | None = None) -> WhyRefused:
     """Return why a group that is none of Kafka's refuses a request, by this row if it is not by its check."""
 
-    def why(group_id: str, request: Any, request_id: str, config: CoordinatorConfig) -> Refusal:
+    def why(group_id: str, request: Any, request_id: str, config: CoordinatorConfig) -> RequestRefusal:
         try:
             if check is not None:
                 check(StepContext(None, group_id, request_id, 0, config), request)
-        except Refused as refused:
+        except RequestRefused as refused:
             return refused.rule, refused.error, refused.message
         return row, ErrorCode.GROUP_ID_NOT_FOUND, is_not(group_id, kind)
 
@@ -442,7 +446,7 @@ def record_stable(
 
 Targets = dict[str, Partitions]
 """A target assignment by member id."""
-_Place = tuple[bytes, int]
+_TopicIdPartition = tuple[bytes, int]
 """A partition."""
 
 
@@ -510,7 +514,7 @@ def note_target(
 
 def _moves(last: Targets, target: Targets) -> tuple[int, int]:
     """The number of partitions that one member loses and another gets, and of those that had no member."""
-    had, lost, got = set[_Place](), set[_Place](), set[_Place]()
+    had, lost, got = set[_TopicIdPartition](), set[_TopicIdPartition](), set[_TopicIdPartition]()
     for member_id in last.keys() | target.keys():
         before, after = _flat(last.get(member_id, {})), _flat(target.get(member_id, {}))
         had |= before
@@ -519,5 +523,5 @@ def _moves(last: Targets, target: Targets) -> tuple[int, int]:
     return len(lost & got), len(got - had)
 
 
-def _flat(partitions: Partitions) -> set[_Place]:
+def _flat(partitions: Partitions) -> set[_TopicIdPartition]:
     return {(topic_id, number) for topic_id, numbers in partitions.items() for number in numbers}

@@ -29,7 +29,14 @@ from kafka_why.contract.kafka.responses import (
 )
 from kafka_why.contract.kafka.share_requests import TopicImage
 from state.config import CoordinatorConfig
-from state.kafka.context import KafkaGroup, RuleId, StepContext, TransactionChange, Verdict, deciding
+from state.kafka.context import (
+    KafkaGroup,
+    RuleAndError,
+    RuleId,
+    StepContext,
+    TransactionChange,
+    deciding_rule,
+)
 from state.kafka.group import Group, PendingOffsets
 
 # OffsetFetch. Rows Q1 to Q5.
@@ -41,8 +48,8 @@ _NOTHING = Offset(
     offset=-1, leader_epoch=-1, metadata="", committed_at_ms=-1, expire_at_ms=None, topic_id=None
 )
 
-Offsets = Mapping[str, Mapping[int, Offset]]
-Partitions = Mapping[str, Container[int]]
+CommittedOffsets = Mapping[str, Mapping[int, Offset]]
+PartitionsOfTopics = Mapping[str, Container[int]]
 
 
 def fetch(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
@@ -56,8 +63,8 @@ def answer_fetch(
     context: StepContext,
     request: OffsetFetch,
     reply_to: ReplyTo,
-    offsets: Offsets,
-    unstable: Partitions,
+    offsets: CommittedOffsets,
+    unstable: PartitionsOfTopics,
     decided: RuleId | None = None,
 ) -> None:
     """Answer with these offsets. A missing offset is not an error. `decided` is the row of the answer, if it
@@ -139,7 +146,7 @@ def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyT
     subscribed = group.subscribed_of(topic.name for topic in request.topics)
     gone: dict[str, set[int]] = {}
     deleted: RuleId | None = None
-    verdicts: list[Verdict] = []
+    verdicts: list[RuleAndError] = []
     topics = []
     pending = group.pending_partitions()
     for topic in request.topics:
@@ -167,7 +174,7 @@ def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyT
             }
         )
         context.record(deleted, EntryType.OFFSETS_DELETED, "deleted by request", partitions=partitions)
-    context.reply(reply_to, OffsetDeleteResponse, deciding(verdicts), topics=topics)
+    context.reply(reply_to, OffsetDeleteResponse, deciding_rule(verdicts), topics=topics)
 
 
 def _found(

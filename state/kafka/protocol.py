@@ -34,7 +34,7 @@ from kafka_why.contract.messages import ErrorResponse, GroupType
 from state.config import CoordinatorConfig
 from state.inputs import Outage
 from state.kafka.commits import commit, txn_commit
-from state.kafka.context import Effects, KafkaGroup, RuleId, StepContext, Verdict, unchanged
+from state.kafka.context import Effects, KafkaGroup, RuleAndError, RuleId, StepContext, unchanged
 from state.kafka.group import RANK, DeadlineReached, Timer, TimerKind, Topic
 from state.kafka.offsets import delete_offsets, fetch
 from state.kafka.settings import GroupSetting
@@ -262,12 +262,12 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
     # Who may commit and fetch offsets.
 
     @abstractmethod
-    def check_commit(self, context: StepContext, group: G, request: OffsetCommit) -> Verdict: ...
+    def check_commit(self, context: StepContext, group: G, request: OffsetCommit) -> RuleAndError: ...
 
     @abstractmethod
-    def check_txn_commit(self, context: StepContext, group: G, request: TxnOffsetCommit) -> Verdict: ...
+    def check_txn_commit(self, context: StepContext, group: G, request: TxnOffsetCommit) -> RuleAndError: ...
 
-    def check_fetch(self, context: StepContext, group: G, request: OffsetFetch) -> Verdict | None:
+    def check_fetch(self, context: StepContext, group: G, request: OffsetFetch) -> RuleAndError | None:
         """Return why the request is refused, None if it is not."""
         return None
 

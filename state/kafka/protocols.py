@@ -40,12 +40,12 @@ from state.kafka.classic.requests import join_no_group, oversized_no_group, vali
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.commits import FIRST_VERSION_WITH_ERRORS_OF_GROUPS
 from state.kafka.consumer.protocol import CONSUMER
-from state.kafka.context import Effects, KafkaGroup, StepContext, deciding, unchanged
+from state.kafka.context import Effects, KafkaGroup, StepContext, deciding_rule, unchanged
 from state.kafka.group import ConfigsOnly, DeadlineReached
-from state.kafka.modern import Refused, answer_refused
+from state.kafka.modern import RequestRefused, answer_refused
 from state.kafka.offsets import answer_fetch
 from state.kafka.protocol import KafkaProtocol, answer_with
-from state.kafka.settings import KEPT_SETTINGS, Read, SettingBounds, values_in_force
+from state.kafka.settings import KEPT_SETTINGS, ReadSetting, SettingBounds, values_in_force
 from state.kafka.share.protocol import SHARE
 from state.protocol import Handler, StoredKind
 
@@ -68,7 +68,7 @@ def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
     error = ErrorCode.UNKNOWN_MEMBER_ID
     verdicts = [(context.rule("L1"), error) for _ in request.members]
     members = [LeftMember(leaving.member_id, leaving.group_instance_id, error) for leaving in request.members]
-    context.reply(reply_to, LeaveGroupResponse, deciding(verdicts), members=members)
+    context.reply(reply_to, LeaveGroupResponse, deciding_rule(verdicts), members=members)
 
 
 def _commit(
@@ -212,7 +212,7 @@ def alter_configs(context: StepContext, request: AlterGroupConfigs, reply_to: Re
     """
     try:
         configs = _altered(context, request)
-    except Refused as refused:
+    except RequestRefused as refused:
         return answer_refused(context, request, reply_to, refused)
     row = context.rule("CF22")
     if configs != context.configs and not request.validate_only:
@@ -252,7 +252,7 @@ def _altered(context: StepContext, request: AlterGroupConfigs) -> dict[str, Sett
     for name, given in sorted(request.configs.items()):
         if name not in _BY_NAME and name not in _KEPT_BY_NAME:
             known = ", ".join(GROUP_CONFIG_NAMES)
-            raise Refused(
+            raise RequestRefused(
                 context.rule("CF24"),
                 ErrorCode.INVALID_CONFIG,
                 f"Unknown group config name: {name}; known are: {known}",
@@ -264,12 +264,12 @@ def _altered(context: StepContext, request: AlterGroupConfigs) -> dict[str, Sett
         try:
             configs[name] = read(name, given)
         except ConfigError as error:
-            raise Refused(context.rule(row), ErrorCode.INVALID_CONFIG, str(error)) from error
+            raise RequestRefused(context.rule(row), ErrorCode.INVALID_CONFIG, str(error)) from error
     _check_together(context, configs)
     return dict(sorted(configs.items()))
 
 
-def _reader(config: CoordinatorConfig, name: str) -> tuple[str, Read]:
+def _reader(config: CoordinatorConfig, name: str) -> tuple[str, ReadSetting]:
     """What reads a value of this setting, and the row that refuses one."""
     if name in _KEPT_BY_NAME:
         return "CF26", _KEPT_BY_NAME[name].read
@@ -283,4 +283,4 @@ def _check_together(context: StepContext, configs: Mapping[str, SettingValue]) -
         conflict = protocol.conflict_of(values_in_force(protocol.settings, configs, context.config))
         if conflict is not None:
             row, message = conflict
-            raise Refused(context.rule(row), ErrorCode.INVALID_CONFIG, message)
+            raise RequestRefused(context.rule(row), ErrorCode.INVALID_CONFIG, message)

@@ -62,7 +62,7 @@ _TOPIC = re.compile(r"[a-zA-Z0-9._-]{0,249}")
 
 BOOLEAN, STRING, INT, LIST = 1, 2, 3, 7
 
-Read = Callable[[str, str], SettingValue]
+ReadSetting = Callable[[str, str], SettingValue]
 
 
 class KeptSetting(Struct, frozen=True):
@@ -72,7 +72,7 @@ class KeptSetting(Struct, frozen=True):
 
     name: str
     default: str
-    read: Read
+    read: ReadSetting
     config_type: int = STRING
 
 

@@ -52,7 +52,7 @@ class ShareMember(Struct, array_like=True, forbid_unknown_fields=True):
     """Share groups have no static members."""
 
 
-class Asked(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class InitializationTask(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """How the share coordinator was asked to initialize the state of a partition.
 
     `task` is the open task, "" if it ended with the error `error_code`: the next heartbeat asks again, with
@@ -74,7 +74,7 @@ class InitializingTopic(Struct, array_like=True, forbid_unknown_fields=True):
     """The partitions of a topic that are not initialized yet."""
 
     name: str
-    partitions: dict[int, Asked]
+    partitions: dict[int, InitializationTask]
 
 
 class InitializedTopic(Struct, array_like=True, forbid_unknown_fields=True):

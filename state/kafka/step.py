@@ -27,7 +27,7 @@ from state.kafka.protocol import Before, refuse_oversized
 from state.kafka.protocols import PROTOCOLS, alter_configs, describe_configs, handlers, protocol_of
 from state.protocol import Handler
 
-Event = (
+KafkaEvent = (
     Received[AnyRequest]
     | Failed[AnyRequest]
     | DeadlineReached
@@ -46,7 +46,7 @@ _REFUSALS = {
 def step(
     stored: KafkaGroup | ConfigsOnly | None,
     group_id: str,
-    event: Event,
+    event: KafkaEvent,
     now_ms: int,
     config: CoordinatorConfig,
 ) -> Effects:
@@ -93,7 +93,7 @@ def reply_to(request: AnyAnswered, request_id: str) -> ReplyTo:
     return ReplyTo(request.reply_partition, request.correlation_id, request_id)
 
 
-def _principal_of(event: Event) -> str | None:
+def _principal_of(event: KafkaEvent) -> str | None:
     """Return the principal of the event's request. None for any other event, and for what the coordinator's
     own service writes.
     """

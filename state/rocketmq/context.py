@@ -15,7 +15,7 @@ from kafka_why.contract.rocketmq.responses import (
 )
 from state.config import BrokerConfig
 from state.protocol import BaseContext
-from state.rocketmq.group import ClientChannelInfo, Group, scan_after
+from state.rocketmq.group import ClientChannelInfo, RocketMqGroup, scan_after
 
 # The effects of a step, as data.
 
@@ -66,7 +66,7 @@ class Effects(Struct, frozen=True):
     armed, in ms, None if it armed no scan. The timeline uses it instead of a search.
     """
 
-    group: Group | None
+    group: RocketMqGroup | None
     replies: list[Reply] = []
     calls: list[ListenerCall] = []
     pushes: list[Push] = []
@@ -86,7 +86,7 @@ class Effects(Struct, frozen=True):
         return [m.connection for m in messages if isinstance(m, CloseConnection)]
 
 
-class StepContext(BaseContext[Group, BrokerConfig], eq=False):
+class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
     """The context of RocketMQ's handlers. Handlers change `group` and add effects by the methods here."""
 
     _replies: list[Reply] = field(default_factory=list)
@@ -100,10 +100,10 @@ class StepContext(BaseContext[Group, BrokerConfig], eq=False):
         """Whether RocketMQ's consumer table has the group."""
         return self._group is not None and bool(self._group.channels)
 
-    def ensure_group(self) -> Group:
+    def ensure_group(self) -> RocketMqGroup:
         """Return the group. A missing group is created with this request as its incarnation."""
         if self._group is None:
-            self._group = Group(self.group_id, incarnation=self.cause, clock_ms=self.now_ms)
+            self._group = RocketMqGroup(self.group_id, incarnation=self.cause, clock_ms=self.now_ms)
             self.record(EntryType.GROUP_CREATED, "first request that leaves something to be kept")
         return self._group
 

@@ -39,7 +39,7 @@ class LockEntry(Struct, array_like=True, forbid_unknown_fields=True):
     last_update_ms: int
 
 
-class Group(Struct, array_like=True, forbid_unknown_fields=True, tag="RocketMQ"):
+class RocketMqGroup(Struct, array_like=True, forbid_unknown_fields=True, tag="RocketMQ"):
     """`channels` and `producers` are keyed by connection, in order of arrival; `request_modes` is keyed by
     topic.
 
@@ -113,7 +113,7 @@ def scan_after(expiry_ms: int, config: BrokerConfig) -> int:
     return (expiry_ms // config.scan_interval_ms + 1) * config.scan_interval_ms
 
 
-def next_scan(group: Group, config: BrokerConfig) -> ScanDue | None:
+def next_scan(group: RocketMqGroup, config: BrokerConfig) -> ScanDue | None:
     """Return the first scan that finds an expired entry if no client renews. None if no entry can expire, or
     if the group is quarantined.
     """

@@ -47,7 +47,7 @@ from state.inputs import Failed, Outage, Quarantine, Received, cause_of
 from state.protocol import Handlers, StoredKind
 from state.rocketmq import managers
 from state.rocketmq.context import Effects, Reply, StepContext
-from state.rocketmq.group import ClientChannelInfo, Group, LockEntry, ScanDue, next_scan
+from state.rocketmq.group import ClientChannelInfo, LockEntry, RocketMqGroup, ScanDue, next_scan
 from state.rocketmq.managers import heartbeat
 
 # Assignment by the broker, at a client's request. Source: QueryAssignmentProcessor.java.
@@ -155,12 +155,12 @@ def _count_as_heard_of(context: StepContext) -> None:
         entry.last_update_ms = context.now_ms
 
 
-def _heard_of(group: Group) -> tuple[ClientChannelInfo | LockEntry, ...]:
+def _heard_of(group: RocketMqGroup) -> tuple[ClientChannelInfo | LockEntry, ...]:
     """Return the entries that expire when their client is silent."""
     return (*group.channels.values(), *group.producers.values(), *group.locks.values())
 
 
-def snapshot(group: Group) -> GroupSnapshot:
+def snapshot(group: RocketMqGroup) -> GroupSnapshot:
     """Return a copy of the group for readers."""
     return GroupSnapshot(
         group_id=group.group_id,
@@ -199,25 +199,25 @@ def _scan(context: StepContext, deadline: ScanDue) -> None:
         managers.scan_locks(context)
 
 
-class RocketMqKind(StoredKind[Group, ScanDue]):
+class RocketMqKind(StoredKind[RocketMqGroup, ScanDue]):
     """The groups of RocketMQ. The only deadline is the next scan."""
 
     group_type = GroupType.ROCKETMQ
-    group_class = Group
+    group_class = RocketMqGroup
     view = staticmethod(snapshot)
 
-    def next_deadline_ms(self, group: Group, config: CoordinatorConfig) -> int | None:
+    def next_deadline_ms(self, group: RocketMqGroup, config: CoordinatorConfig) -> int | None:
         scan = next_scan(group, config.rocketmq)
         return None if scan is None else scan.deadline_ms
 
-    def due_deadlines(self, group: Group, until_ms: int, config: CoordinatorConfig) -> list[ScanDue]:
+    def due_deadlines(self, group: RocketMqGroup, until_ms: int, config: CoordinatorConfig) -> list[ScanDue]:
         scan = next_scan(group, config.rocketmq)
         return [] if scan is None or scan.deadline_ms > until_ms else [scan]
 
-    def is_armed(self, group: Group, deadline: ScanDue, config: CoordinatorConfig) -> bool:
+    def is_armed(self, group: RocketMqGroup, deadline: ScanDue, config: CoordinatorConfig) -> bool:
         return next_scan(group, config.rocketmq) == deadline
 
-    def refused(self, group: Group, answers: Sequence[tuple[int, ErrorResponse]]) -> Effects:
+    def refused(self, group: RocketMqGroup, answers: Sequence[tuple[int, ErrorResponse]]) -> Effects:
         return Effects(group, [Reply(*answer) for answer in answers])
 
 
@@ -241,11 +241,15 @@ HANDLERS: Handlers = {
 # The entry of RocketMQ's side: `step` applies one event to one group.
 
 
-Request = AnyRequest | ReleaseGroup
-Event = Received[Request] | Failed[Request] | ScanDue | Outage | Quarantine[ScanDue | Outage]
+RocketMqRequest = AnyRequest | ReleaseGroup
+RocketMqEvent = (
+    Received[RocketMqRequest] | Failed[RocketMqRequest] | ScanDue | Outage | Quarantine[ScanDue | Outage]
+)
 
 
-def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: BrokerConfig) -> Effects:
+def step(
+    group: RocketMqGroup | None, group_id: str, event: RocketMqEvent, now_ms: int, config: BrokerConfig
+) -> Effects:
     """Apply one event to a group at a time, and return the effects.
 
     `group` is changed in place; None means that the group does not exist. The returned effects hold the group
@@ -272,7 +276,7 @@ def step(group: Group | None, group_id: str, event: Event, now_ms: int, config: 
     return context.effects()
 
 
-def _received(context: StepContext, event: Received[Request]) -> None:
+def _received(context: StepContext, event: Received[RocketMqRequest]) -> None:
     request = event.request
     if context.has_group and event.late_by_ms:
         context.record(
@@ -290,7 +294,7 @@ def _received(context: StepContext, event: Received[Request]) -> None:
         HANDLERS[type(request)](context, request)
 
 
-def _refuse(context: StepContext, request: Request, remark: str) -> None:
+def _refuse(context: StepContext, request: RocketMqRequest, remark: str) -> None:
     """Answer with SYSTEM_ERROR alone. RocketMQ's clients then keep their queues."""
     if isinstance(request, ReleaseGroup):
         context.reply(request, ReleaseGroupResponse, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -129,7 +129,7 @@ class ObservingCall:
         self._names = names
         self._state = state
         self._output = ObservedOutput(layout)
-        self._entries: dict[str, codec.Entry] = {}
+        self._entries: dict[str, codec.StoredGroup] = {}
         if state.exists:
             version, payload = state.get
             self._entries = codec.read_row(name, int(version), bytes(payload))

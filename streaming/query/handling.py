@@ -13,7 +13,7 @@ from state.dispatch import AnyEffects, AnyGroup
 from state.inputs import Outage
 from state.kafka.context import Reply
 from state.rocketmq import context as rocketmq
-from state.timeline import JOURNAL_MAX_BYTES, JOURNAL_MAX_STEPS, Row, Step, Timeline
+from state.timeline import JOURNAL_MAX_BYTES, JOURNAL_MAX_STEPS, Row, StepFunction, Timeline
 from streaming.query.admission import Admission, LogMessage
 from streaming.query.output_values import dead_letter
 
@@ -50,10 +50,10 @@ class DecodedGroup:
     def __init__(
         self,
         group_id: str,
-        entry: codec.Entry | None,
+        entry: codec.StoredGroup | None,
         configs: Configs,
         outages: Sequence[Outage],
-        step: Step,
+        step: StepFunction,
         *,
         journal_max_steps: int = JOURNAL_MAX_STEPS,
         journal_max_bytes: int = JOURNAL_MAX_BYTES,

@@ -16,7 +16,7 @@ from kafka_why.contract.layout import TopicLayout
 from state.config import ConfigChange, Configs, CoordinatorConfig
 from state.dispatch import step
 from state.inputs import Outage
-from state.timeline import Step
+from state.timeline import StepFunction
 from streaming.query.admission import DEFAULT_SHARDS, Admission
 from streaming.query.log_order import LogOrder, LogRow
 from streaming.query.shard_call import ShardCall, note_writer
@@ -50,7 +50,7 @@ class Operator:
     layout: TopicLayout
     epochs: tuple[ConfigEpoch, ...]
     outages: tuple[KnownOutage, ...] = ()
-    step: Step = step
+    step: StepFunction = step
     shards: int = DEFAULT_SHARDS
     under_way: str | None = None
 

@@ -38,7 +38,7 @@ FILE_SCHEMA = pa.schema(
     }
 )
 _ROWS_PER_WRITE = 1_000
-State: TypeAlias = Mapping[int, Mapping[str, codec.Entry]]
+State: TypeAlias = Mapping[int, Mapping[str, codec.StoredGroup]]
 """The groups of each shard, by the shard's number."""
 # The earliest timeout that Spark accepts.
 _EARLIEST_MS = 1

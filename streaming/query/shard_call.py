@@ -15,7 +15,7 @@ from checkpoints import codec
 from state.config import Configs
 from state.inputs import Outage
 from state.kafka.group import Group
-from state.timeline import Step
+from state.timeline import StepFunction
 from streaming.query.admission import Admission, LogMessage
 from streaming.query.handling import DecodedGroup, handle
 from streaming.query.log_order import LogRow
@@ -76,7 +76,7 @@ class ShardCall:
         state: SparkGroupState,
         *,
         outages: Sequence[Outage],
-        step: Step,
+        step: StepFunction,
         note: Note = no_note,
     ) -> None:
         self._admission = admission
@@ -86,7 +86,7 @@ class ShardCall:
         self._step = step
         self._note = note
         self._output = Output(admission.layout)
-        self._entries: dict[str, codec.Entry] = {}
+        self._entries: dict[str, codec.StoredGroup] = {}
         if state.exists:
             version, payload = state.get
             name = f"shard {shard % admission.shards} of partition {admission.partition}"

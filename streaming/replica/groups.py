@@ -10,7 +10,7 @@ from streaming.query.handling import DecodedGroup
 DECODED_MAX = 4_000
 """Of the groups that are decoded, those that rest longest are encoded beyond this number."""
 
-DecodeGroup = Callable[[str, codec.Entry | None], DecodedGroup]
+DecodeGroup = Callable[[str, codec.StoredGroup | None], DecodedGroup]
 
 
 class ReplicaGroups:
@@ -20,7 +20,11 @@ class ReplicaGroups:
     """
 
     def __init__(
-        self, entries: dict[str, codec.Entry], decode_group: DecodeGroup, *, decoded_max: int = DECODED_MAX
+        self,
+        entries: dict[str, codec.StoredGroup],
+        decode_group: DecodeGroup,
+        *,
+        decoded_max: int = DECODED_MAX,
     ) -> None:
         self._entries = entries
         self._decode_group = decode_group

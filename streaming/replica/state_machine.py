@@ -21,7 +21,7 @@ from state.dispatch import AnyGroup
 from state.dispatch import step as step_of_both
 from state.inputs import Outage
 from state.kafka.context import KafkaGroup
-from state.timeline import Periods, Step
+from state.timeline import Periods, StepFunction
 from streaming.query.admission import Admission
 from streaming.query.handling import DecodedGroup, handle
 from streaming.query.log_order import LogRow
@@ -121,7 +121,7 @@ class StateMachine:
         terms: Terms,
         seed: ReplicaSeed,
         *,
-        step: Step = step_of_both,
+        step: StepFunction = step_of_both,
         decoded_max: int = DECODED_MAX,
     ) -> None:
         self.answers = Answers(terms.layout.response_max_bytes, self._list_changed)
@@ -131,7 +131,7 @@ class StateMachine:
         self.is_permitted = False
         """Whether answers may be given at all: the reader has come to the end of the topic."""
         count = terms.layout.request_partitions
-        entries: dict[int, dict[str, codec.Entry]] = {number: {} for number in range(count)}
+        entries: dict[int, dict[str, codec.StoredGroup]] = {number: {} for number in range(count)}
         for group_id, entry in seed.groups():
             entries[partition_of(group_id, count)][group_id] = entry
         self.partitions = {
@@ -185,9 +185,9 @@ class Partition:
         self,
         number: int,
         terms: Terms,
-        entries: dict[str, codec.Entry],
+        entries: dict[str, codec.StoredGroup],
         answers: Answers,
-        step: Step,
+        step: StepFunction,
         next_offset: int,
         decoded_max: int,
     ) -> None:
@@ -288,7 +288,7 @@ class Partition:
             listed_group(group_id, self.groups.decoded(group_id).timeline.group) for group_id in group_ids
         ]
 
-    def _decode_group(self, group_id: str, entry: codec.Entry | None) -> DecodedGroup:
+    def _decode_group(self, group_id: str, entry: codec.StoredGroup | None) -> DecodedGroup:
         terms = self._terms
         return DecodedGroup(
             group_id,

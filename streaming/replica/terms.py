@@ -35,7 +35,7 @@ class ReplicaSeed(Struct, frozen=True, kw_only=True):
     outages: list[KnownOutage]
     rows: list[codec.ShardRow]
 
-    def groups(self) -> Iterator[tuple[str, codec.Entry]]:
+    def groups(self) -> Iterator[tuple[str, codec.StoredGroup]]:
         """Yield the groups at rest. Raises StateError."""
         for row in self.rows:
             yield from codec.read_row(*row).items()

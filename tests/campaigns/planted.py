@@ -40,7 +40,7 @@ from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.context import Effects, KafkaGroup
-from state.timeline import Step
+from state.timeline import StepFunction
 from streaming.query.operator import Operator
 from streaming.service import coordinator
 
@@ -214,7 +214,7 @@ def trusting(
 
 
 _OF_COMMITS = OffsetCommit.__struct_fields__
-STEPS: dict[str, Step] = {"steady": steady, "buggy": buggy, "eager": eager, "trusting": trusting}
+STEPS: dict[str, StepFunction] = {"steady": steady, "buggy": buggy, "eager": eager, "trusting": trusting}
 FOLLOWER = "transactions-follower"
 
 

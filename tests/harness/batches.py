@@ -21,7 +21,7 @@ from state.inputs import Outage, Received
 from state.kafka.context import KafkaGroup
 from state.kafka.group import DeadlineReached
 from state.rocketmq.group import ScanDue
-from state.timeline import Row, Step, Timeline
+from state.timeline import Row, StepFunction, Timeline
 from tests.harness import invariants
 from tests.harness.random_log import GROUPS, PARTITION_OF, PARTITIONS
 
@@ -125,7 +125,7 @@ def run_whole(
     rows: Sequence[Row],
     until_ms: int,
     config: CoordinatorConfig,
-    take_step: Step = step,
+    take_step: StepFunction = step,
     outages: Sequence[Outage] = (),
     changes: Sequence[ConfigChange] = (),
 ) -> LogResult:
@@ -144,7 +144,7 @@ def run_whole(
 def run_batches(
     batches: Sequence[Batch],
     config: CoordinatorConfig,
-    take_step: Step = step,
+    take_step: StepFunction = step,
     outages: Sequence[Outage] = (),
     changes: Sequence[ConfigChange] = (),
     known_early: int = 0,
@@ -228,7 +228,7 @@ def decode(group_id: str, state: bytes | None) -> AnyGroup | None:
     """The inverse of `encode`."""
     if state is None:
         return None
-    return codec.decode_group(group_id, codec.Entry(codec.STATE_VERSION, None, state))
+    return codec.decode_group(group_id, codec.StoredGroup(codec.STATE_VERSION, None, state))
 
 
 def _restorer(group_id: str, state: bytes | None) -> Callable[[], AnyGroup | None]:
@@ -245,7 +245,7 @@ def checked_step(
     return effects
 
 
-def failing_step(fails: Callable[[AnyEvent], bool]) -> Step:
+def failing_step(fails: Callable[[AnyEvent], bool]) -> StepFunction:
     """The core's step, which raises after its work for the chosen causes."""
 
     def take_step(

@@ -10,7 +10,7 @@ from operations.replay.recording import HandledBatch, RecordingHeader
 from state.config import CoordinatorConfig
 from state.dispatch import step
 from state.inputs import Outage
-from state.timeline import Step
+from state.timeline import StepFunction
 from streaming.query.admission import shard_of
 from streaming.query.operator import Operator
 from streaming.service.starts import config_epochs
@@ -29,7 +29,7 @@ class CoordinatedLog:
 
     config: CoordinatorConfig
     outages: list[KnownOutage] = field(default_factory=list)
-    step: Step = step
+    step: StepFunction = step
     records: list[TopicRecord] = field(default_factory=list)
     log: list[Record] = field(default_factory=list)
     watermark_ms: int = 0

@@ -6,7 +6,7 @@ from typing import Any
 from clients.coordinator_client import CoordinatorClient, Header
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup, step
-from state.timeline import Row, Step, Timeline
+from state.timeline import Row, StepFunction, Timeline
 
 
 class CoreClient(CoordinatorClient):
@@ -15,7 +15,7 @@ class CoreClient(CoordinatorClient):
     `sent` are the requests, `sent_first` how many of them were sent before an answer was waited for.
     """
 
-    def __init__(self, *groups: AnyGroup, step: Step = step) -> None:
+    def __init__(self, *groups: AnyGroup, step: StepFunction = step) -> None:
         self.client_id = "admin"
         self.reply_partition = 0
         self.sent: list[Any] = []

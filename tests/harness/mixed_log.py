@@ -26,7 +26,7 @@ from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
-from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import KafkaGroup
 from state.timeline import Timeline
@@ -315,7 +315,7 @@ class MixedLog(consumer_log.ConsumerLog):
         # A client that was away for long goes on with what it had until it syncs.
         if isinstance(client, ClassicConsumer) and client.synced != _generation(group, client.member_id):
             return set()
-        if isinstance(member, Member):
+        if isinstance(member, ClassicGroupMember):
             return set() if isinstance(client, Consumer) else self.by_id(client)
         assert isinstance(member, ConsumerMember)
         if isinstance(client, Consumer) != (member.classic is None):

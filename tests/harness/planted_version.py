@@ -16,7 +16,7 @@ from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.group import ConfigsOnly
 from state.kafka.share_group import ShareGroup
-from state.rocketmq.group import Group as RocketMqGroup
+from state.rocketmq.group import RocketMqGroup
 
 ADDED = "added"
 """What the migration of version 0 puts into the new field."""
@@ -54,12 +54,12 @@ def planted() -> Iterator[None]:
         del EARLIER[-1], EARLIER[0]
 
 
-def entry_of(version: int, group: AnyGroup, next_deadline_ms: int | None = None) -> codec.Entry:
+def entry_of(version: int, group: AnyGroup, next_deadline_ms: int | None = None) -> codec.StoredGroup:
     """The group as this version stored it."""
     if version != codec.STATE_VERSION and isinstance(group, ClassicGroup):
         kind = _CLASSIC[version]
         group = kind(**{name: getattr(group, name) for name in kind.__struct_fields__})
-    return codec.Entry(version, next_deadline_ms, codec.encode_group(group, None).group)
+    return codec.StoredGroup(version, next_deadline_ms, codec.encode_group(group, None).group)
 
 
 def row_of(version: int, groups: Mapping[str, AnyGroup]) -> tuple[int, bytes]:

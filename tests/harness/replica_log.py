@@ -10,7 +10,7 @@ from kafka_why.contract.pack import unpack
 from state.config import Configs, CoordinatorConfig
 from state.dispatch import step as step_of_both
 from state.inputs import Outage
-from state.timeline import Step
+from state.timeline import StepFunction
 from streaming.query.admission import DEFAULT_SHARDS
 from streaming.replica.answers import EarlyRecord
 from streaming.replica.audit import request_of
@@ -62,7 +62,7 @@ def seed(rows: Iterable[tuple[int, bytes]] = ()) -> ReplicaSeed:
 def machine(
     under: Terms | None = None,
     *,
-    step: Step = step_of_both,
+    step: StepFunction = step_of_both,
     decoded_max: int = DECODED_MAX,
     rows: Iterable[tuple[int, bytes]] = (),
 ) -> StateMachine:

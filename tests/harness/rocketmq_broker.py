@@ -28,8 +28,8 @@ from kafka_why.contract.rocketmq.responses import (
 from state.config import BrokerConfig
 from state.inputs import Received
 from state.rocketmq.context import Effects
-from state.rocketmq.group import Group, next_scan
-from state.rocketmq.protocol import Event, step
+from state.rocketmq.group import RocketMqGroup, next_scan
+from state.rocketmq.protocol import RocketMqEvent, step
 
 QUEUES = tuple(MessageQueue("T", "b", number) for number in range(4))
 
@@ -61,7 +61,7 @@ class Broker:
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
         self.config = config or BrokerConfig()
-        self.group: Group | None = None
+        self.group: RocketMqGroup | None = None
         self.history: list[HistoryEntry] = []
         self.now_ms = 0
 
@@ -76,7 +76,7 @@ class Broker:
         self.now_ms = due.deadline_ms
         return self._step(due)
 
-    def _step(self, event: Event) -> Effects:
+    def _step(self, event: RocketMqEvent) -> Effects:
         effects = step(self.group, "G", event, self.now_ms, self.config)
         self.group = effects.group
         self.history += effects.history

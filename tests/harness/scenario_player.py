@@ -67,7 +67,7 @@ from state.inputs import Outage, Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import Effects, KafkaGroup
 from state.kafka.group import ConfigsOnly, DeadlineReached
-from state.kafka.step import Event
+from state.kafka.step import KafkaEvent
 from state.timeline import Row, Timeline
 from tests.harness import (
     consumer_requests,
@@ -109,7 +109,7 @@ class ScenarioPlayer:
         self._cluster = Cluster()
         self._answers: dict[str, AnyResponse] = {}
         self._own_ids: set[str] = set()  # ids that clients made for themselves
-        self._taken: dict[int, tuple[Event, int, Effects]] = {}
+        self._taken: dict[int, tuple[KafkaEvent, int, Effects]] = {}
         self._fail_next: type | None = None
 
     def run(self, command: str) -> list[str]:
@@ -192,7 +192,7 @@ class ScenarioPlayer:
             raise InjectedFault("told to")
         if effects.group is not None and not isinstance(effects.group, ConfigsOnly):
             invariants.check(effects.group)
-        self._taken[id(effects)] = (cast(Event, event), now_ms, effects)
+        self._taken[id(effects)] = (cast(KafkaEvent, event), now_ms, effects)
         return effects
 
     def _advance(self, until_ms: int) -> list[str]:

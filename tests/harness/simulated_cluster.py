@@ -13,7 +13,7 @@ from kafka_why.contract.messages import SettingValue
 from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup
 from state.inputs import Received, cause_of
-from state.timeline import Step
+from state.timeline import StepFunction
 from streaming.replica.audit import AnswerDifference
 from streaming.replica.terms import ReplicaSeed
 from tests.harness.simulated_broker import Broker, EarlyProducer
@@ -30,7 +30,7 @@ class Notes:
     handled_ms: dict[str, int] = field(default_factory=dict)
     answered: dict[str, tuple[str, int]] = field(default_factory=dict)
 
-    def of(self, step: Step) -> Step:
+    def of(self, step: StepFunction) -> StepFunction:
         """The step, noted."""
 
         def noted(
@@ -49,7 +49,9 @@ class Notes:
 class SimulatedCluster(ABC):
     """What all services share."""
 
-    def __init__(self, random: Random, broker: Broker, layout: TopicLayout, shards: int, step: Step) -> None:
+    def __init__(
+        self, random: Random, broker: Broker, layout: TopicLayout, shards: int, step: StepFunction
+    ) -> None:
         self.random = random
         self.broker = broker
         self.layout = layout

@@ -16,7 +16,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import is_pack
 from state.config import Configs
 from state.inputs import Outage
-from state.timeline import Step
+from state.timeline import StepFunction
 from streaming.query.admission import Admission, shard_of
 from streaming.query.log_order import LogRow
 from streaming.query.operator import ConfigEpoch, Operator
@@ -49,9 +49,9 @@ class Store:
     def copy(self) -> "Store":
         return Store(dict(self.rows), dict(self.timeouts), self.next_watermark_ms)
 
-    def entries(self) -> dict[str, codec.Entry]:
+    def entries(self) -> dict[str, codec.StoredGroup]:
         """The groups at rest."""
-        found: dict[str, codec.Entry] = {}
+        found: dict[str, codec.StoredGroup] = {}
         for shard, row in self.rows.items():
             found |= codec.read_row(f"shard {shard}", *row)
         return found
@@ -77,7 +77,7 @@ def clocks_of(records: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, C
 
 
 def run_batch(
-    layout: TopicLayout, shards: int, step: Step, store: Store, batch: Batch
+    layout: TopicLayout, shards: int, step: StepFunction, store: Store, batch: Batch
 ) -> Iterator[list[Out]]:
     """Run the operator's calls of a batch on the state, which they change. Yields each call's output."""
     rows: dict[int, list[LogRow]] = {
@@ -130,7 +130,7 @@ class Query:
         broker: Broker,
         layout: TopicLayout,
         shards: int,
-        step: Step,
+        step: StepFunction,
         checkpoint: Checkpoint,
         stores: dict[int, Store],
         epochs: Sequence[ConfigEpoch],

@@ -12,7 +12,7 @@ from kafka_why.contract.rocketmq.requests import (
     SubscriptionData,
 )
 from state.dispatch import AnyGroup
-from state.kafka.classic_group import ClassicGroup, JoinPhase, Member, PendingMember
+from state.kafka.classic_group import ClassicGroup, ClassicGroupMember, JoinPhase, PendingMember
 from state.kafka.consumer_group import (
     CheckedRegex,
     ClassicMember,
@@ -20,10 +20,10 @@ from state.kafka.consumer_group import (
     ConsumerMember,
     ResolvedRegex,
 )
-from state.kafka.group import ConfigsOnly, Ended, Group, ModernGroup, PendingOffsets, Topic
+from state.kafka.group import ConfigsOnly, EndedTransaction, Group, ModernGroup, PendingOffsets, Topic
 from state.kafka.share_group import (
-    Asked,
     DeletingTopic,
+    InitializationTask,
     InitializedTopic,
     InitializingTopic,
     Parked,
@@ -40,12 +40,12 @@ ENUMS = (GroupState, MemberState, ParkedKind, MessageModel, ConsumeType, Consume
 STORED = {
     ClassicGroup: (
         ClassicGroup,
-        Member,
+        ClassicGroupMember,
         PendingMember,
         JoinPhase,
         Offset,
         PendingOffsets,
-        Ended,
+        EndedTransaction,
         Protocol,
         ReplyTo,
         Topic,
@@ -59,14 +59,14 @@ STORED = {
         Topic,
         Offset,
         PendingOffsets,
-        Ended,
+        EndedTransaction,
         Protocol,
     ),
     ShareGroup: (
         ShareGroup,
         ShareMember,
         InitializingTopic,
-        Asked,
+        InitializationTask,
         InitializedTopic,
         DeletingTopic,
         Parked,
@@ -75,11 +75,11 @@ STORED = {
         Topic,
         Offset,
         PendingOffsets,
-        Ended,
+        EndedTransaction,
     ),
     ConfigsOnly: (ConfigsOnly,),
-    rocketmq.Group: (
-        rocketmq.Group,
+    rocketmq.RocketMqGroup: (
+        rocketmq.RocketMqGroup,
         rocketmq.ClientChannelInfo,
         rocketmq.LockEntry,
         RequestMode,
@@ -92,7 +92,7 @@ STORED = {
 
 def sample() -> ClassicGroup:
     """A group in which no field has its default."""
-    member = Member(
+    member = ClassicGroupMember(
         member_id="m-1",
         group_instance_id="i-1",
         client_id="m",
@@ -150,7 +150,7 @@ def sample() -> ClassicGroup:
         reported_partition_counts={"t": 5},
         deleted_topic_ids=[b"\x03" * 16],
         pending=[pending],
-        ended={4001: Ended(1, 40, b"\x05" * 16, 1_700_000_000_002)},
+        ended={4001: EndedTransaction(1, 40, b"\x05" * 16, 1_700_000_000_002)},
         topics={"t": Topic(b"\x07" * 16, 4), "gone": None},
         wanted_topics=["u"],
         configs={"consumer.session.timeout.ms": 50_000},
@@ -204,9 +204,9 @@ def configs_sample() -> ConfigsOnly:
     return ConfigsOnly("öl", "requests-0-4", 1_700_000_000_003, {"consumer.session.timeout.ms": 50_000}, 1, 2)
 
 
-def rocketmq_sample() -> rocketmq.Group:
+def rocketmq_sample() -> rocketmq.RocketMqGroup:
     """The same for a RocketMQ group."""
-    return rocketmq.Group(
+    return rocketmq.RocketMqGroup(
         group_id="rüpel",
         incarnation="requests-0-3",
         seq=7,
@@ -228,7 +228,7 @@ def rocketmq_sample() -> rocketmq.Group:
 def share_sample() -> ShareGroup:
     """A share group in which no field has its default."""
     foo, bar = b"\x07" * 16, b"\x08" * 16
-    asked = Asked("requests-0-7", 8, 0, 1_700_000_000_001, 15)
+    asked = InitializationTask("requests-0-7", 8, 0, 1_700_000_000_001, 15)
     member = ShareMember(
         member_id="m-1",
         rack_id="r1",

@@ -22,11 +22,11 @@ from kafka_why.contract.kafka.responses import (
 )
 from kafka_why.contract.protocols.subscriptions import decode_assignment, decode_subscribed_topics
 from state.inputs import Failed, Outage, Quarantine, Received
-from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
 from state.kafka.context import Effects, KafkaGroup, TransactionChange
 from state.kafka.group import DeadlineReached, PendingOffsets
 from state.kafka.share_group import ShareGroup
-from state.kafka.step import Event
+from state.kafka.step import KafkaEvent
 from tests.harness import consumer_story, share_story
 from tests.harness.options import time_text
 
@@ -72,7 +72,7 @@ def _first_free(name: str, before_number: str, taken: set[str]) -> str:
     return found
 
 
-def tell(event: Event, at_ms: int, effects: Effects, names: Names) -> list[str]:
+def tell(event: KafkaEvent, at_ms: int, effects: Effects, names: Names) -> list[str]:
     """Describe one step: the event with its own answer and the rows of docs/rules.md that were applied, the
     answers to others, and the history entries.
     """
@@ -109,7 +109,7 @@ def _pending_offsets(entry: PendingOffsets) -> str:
     return " ".join(f"{t}-{p}={o.offset}" for t, offsets in entry.offsets.items() for p, o in offsets.items())
 
 
-def _event(event: Event) -> str:
+def _event(event: KafkaEvent) -> str:
     match event:
         case Received():
             return event.request_id
@@ -300,7 +300,7 @@ def _shell(group: KafkaGroup) -> list[str]:
     return lines
 
 
-def _member(member: Member) -> str:
+def _member(member: ClassicGroupMember) -> str:
     session = (
         "none" if member.heartbeat_deadline_ms is None else f"until {time_text(member.heartbeat_deadline_ms)}"
     )

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 from kafka import KafkaProducer
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.codec import Entry, decode_group
+from checkpoints.codec import StoredGroup, decode_group
 from checkpoints.export_file import ExportFile
 from checkpoints.state_stores import describe_damage
 from cli import main
@@ -203,7 +203,7 @@ def check_backup(data: Path, backup: Path) -> None:
     assert f"wrote {export.group_count} groups" in said
     found: dict[str, int] = {}
     for one in export.groups():
-        group = decode_group(one.group_id, Entry(one.version, None, one.group))
+        group = decode_group(one.group_id, StoredGroup(one.version, None, one.group))
         if isinstance(group, ClassicGroup):
             found[one.group_id] = group.offsets["orders"][0].offset
     assert found == dict.fromkeys(GROUPS, 41)

@@ -96,7 +96,7 @@ def positions(groups: Mapping[str, tuple[int, bytes]]) -> set[tuple[int, int]]:
     """The positions of all offsets in these groups."""
     found = set()
     for group_id, (version, encoded) in groups.items():
-        group = codec.decode_group(group_id, codec.Entry(version, None, encoded))
+        group = codec.decode_group(group_id, codec.StoredGroup(version, None, encoded))
         assert isinstance(group, ClassicGroup)
         found |= {offset.position for offsets in group.offsets.values() for offset in offsets.values()}
     return found

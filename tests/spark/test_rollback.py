@@ -17,7 +17,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
+from checkpoints.metadata import CommittedBatch, Epoch, Identity, KnownOutage, OwnerRecord
 from kafka_why.contract.errors import ErrorCode
 from state.inputs import Outage
 from streaming.query.operator import ConfigEpoch
@@ -96,7 +96,7 @@ def as_kafka(bench: Bench) -> Checkpoint:
         end = json.loads(lines[2])["logOffset"]
         rewrite(path, [*lines[:2], json.dumps({LAYOUT.requests_topic: {"0": end, "1": 0}})])
     if not (bench.folder / "identity.json").exists():
-        checkpoint.create(IDENTITY, structs.replace(RECORD, committed=Committed(LAST, {0: LAST, 1: 0})))
+        checkpoint.create(IDENTITY, structs.replace(RECORD, committed=CommittedBatch(LAST, {0: LAST, 1: 0})))
     return checkpoint
 
 

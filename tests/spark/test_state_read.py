@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.codec import Entry, decode_group
+from checkpoints.codec import StoredGroup, decode_group
 from kafka_why.contract.protocols.subscriptions import Assignment, TopicPartition, encode_assignment
 from kafka_why.contract.rocketmq.requests import MessageModel, RegisterConsumer
 from operations.stored.frames import schema_of, write_parquet
@@ -29,7 +29,7 @@ HOLDERS, SHARED_CLIENT_IDS, OLD_OFFSETS = re.findall(r"```sql\n(.*?)```", DOCS.r
 def rows_in(state: StoredState) -> list[GroupRows]:
     found = sorted(state.groups, key=lambda group: group.group_id)
     return [
-        rows_of(decode_group(it.group_id, Entry(it.version, None, it.group)), it.version, state.config)
+        rows_of(decode_group(it.group_id, StoredGroup(it.version, None, it.group)), it.version, state.config)
         for it in found
     ]
 

@@ -18,8 +18,8 @@ from kafka_why.contract.protocols.subscriptions import (
     decode_subscription,
     encode_assignment,
 )
-from state.kafka.classic_group import ClassicGroup, Member
-from state.kafka.context import StepContext, Verdict
+from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
+from state.kafka.context import RuleAndError, StepContext
 from state.kafka.group import is_more_of, topic_of, watched
 
 # Assignment by the coordinator. Rows M1 to M5.
@@ -29,7 +29,7 @@ from state.kafka.group import is_more_of, topic_of, watched
 # topic metadata.
 
 
-def validate_protocols(context: StepContext, request: JoinGroup) -> Verdict | None:
+def validate_protocols(context: StepContext, request: JoinGroup) -> RuleAndError | None:
     """Rows M1 and M2: refuse a protocol that the coordinator cannot assign for. None if it can assign for all
     of them.
     """
@@ -43,7 +43,7 @@ def validate_protocols(context: StepContext, request: JoinGroup) -> Verdict | No
     return None
 
 
-def record_partition_counts(context: StepContext, request: JoinGroup) -> Verdict | None:
+def record_partition_counts(context: StepContext, request: JoinGroup) -> RuleAndError | None:
     """Record the partition counts of a JoinGroup that is about to be accepted. None if it is accepted.
 
     Row M3: the highest count reported for a topic holds, because some members see late that a topic grew. Row
@@ -122,7 +122,7 @@ def assign(group: ClassicGroup, last_generation: int) -> dict[str, bytes]:
     return {m: encode_assignment(Assignment(tuple(partitions))) for m, partitions in dealt.items()}
 
 
-def _last_assigned(member: Member) -> tuple[TopicPartition, ...]:
+def _last_assigned(member: ClassicGroupMember) -> tuple[TopicPartition, ...]:
     """The partitions that the member was assigned last. Empty if the leader's bytes are not an assignment."""
     try:
         return decode_assignment(member.assignment).partitions

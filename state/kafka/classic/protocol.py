@@ -31,8 +31,8 @@ from state.kafka.classic import rebalance
 from state.kafka.classic.assignment import topic_metadata
 from state.kafka.classic.rebalance import EXTENSION_AT_LEAST_MS, arm_session
 from state.kafka.classic.requests import heartbeat, join, leave, oversized, sync
-from state.kafka.classic_group import ClassicGroup, Member
-from state.kafka.context import RuleId, StepContext, Verdict
+from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
+from state.kafka.context import RuleAndError, RuleId, StepContext
 from state.kafka.group import DeadlineReached, Timer, TimerKind
 from state.kafka.offsets import pending_offsets
 from state.kafka.protocol import KafkaProtocol, common_fields
@@ -113,7 +113,7 @@ def _expire_pending_member(context: StepContext, group: ClassicGroup, member_id:
     _complete_if_all_joined(context, group)
 
 
-def _expire_member_heartbeat(context: StepContext, group: ClassicGroup, member: Member) -> None:
+def _expire_member_heartbeat(context: StepContext, group: ClassicGroup, member: ClassicGroupMember) -> None:
     member.heartbeat_deadline_ms = None
     if member.is_new and member.parked_join is not None:
         row = context.rule("T3")
@@ -167,7 +167,7 @@ def _expire_pending_sync(context: StepContext, group: ClassicGroup) -> None:
     rebalance.prepare(context, group, row, f"no SyncGroup within the rebalance timeout from {names}")
 
 
-class Classic(KafkaProtocol[ClassicGroup]):
+class ClassicProtocol(KafkaProtocol[ClassicGroup]):
     """The classic protocol."""
 
     group_class = ClassicGroup
@@ -297,7 +297,7 @@ class Classic(KafkaProtocol[ClassicGroup]):
     #
     # Source: ClassicGroup.validateOffsetCommit.
 
-    def check_commit(self, context: StepContext, group: ClassicGroup, request: OffsetCommit) -> Verdict:
+    def check_commit(self, context: StepContext, group: ClassicGroup, request: OffsetCommit) -> RuleAndError:
         """Return the first row that applies. A commit of a member renews its session."""
         if request.generation_id < 0 and group.is_empty:
             return context.rule("O3"), ErrorCode.NONE
@@ -315,7 +315,7 @@ class Classic(KafkaProtocol[ClassicGroup]):
 
     def check_txn_commit(
         self, context: StepContext, group: ClassicGroup, request: TxnOffsetCommit
-    ) -> Verdict:
+    ) -> RuleAndError:
         """No session is renewed, and the state of the group does not matter."""
         has_no_generation = request.generation_id < 0
         is_nobody = has_no_generation and not request.member_id and request.group_instance_id is None
@@ -327,4 +327,4 @@ class Classic(KafkaProtocol[ClassicGroup]):
         return context.rule("TO5"), error
 
 
-CLASSIC = Classic()
+CLASSIC = ClassicProtocol()

@@ -13,7 +13,7 @@ from kafka_why.contract.kafka.responses import JoinGroupMember, JoinGroupRespons
 from state.config import NEW_MEMBER_JOIN_TIMEOUT_MS
 from state.kafka.classic import assignment
 from state.kafka.classic.assignment import settle_topics
-from state.kafka.classic_group import LEGAL_PREVIOUS_STATES, ClassicGroup, JoinPhase, Member
+from state.kafka.classic_group import LEGAL_PREVIOUS_STATES, ClassicGroup, ClassicGroupMember, JoinPhase
 from state.kafka.context import RuleId, StepContext
 
 
@@ -29,7 +29,7 @@ def transition(
     context.record(rule, event, reason, **details)
 
 
-def arm_session(context: StepContext, member: Member) -> None:
+def arm_session(context: StepContext, member: ClassicGroupMember) -> None:
     """Arm the member's session timeout from now on."""
     member.heartbeat_deadline_ms = context.deadline(member.session_timeout_ms)
 
@@ -54,7 +54,7 @@ def add_member(
     if group.is_initial_rebalance():
         context.rule("B1")
         group.new_member_added = True
-    member = Member(
+    member = ClassicGroupMember(
         member_id=member_id,
         group_instance_id=request.group_instance_id,
         client_id=request.client_id,
@@ -84,7 +84,7 @@ def update_member(
     context: StepContext,
     group: ClassicGroup,
     rule: RuleId,
-    member: Member,
+    member: ClassicGroupMember,
     request: JoinGroup,
     reply_to: ReplyTo,
 ) -> None:
@@ -310,7 +310,7 @@ def answer_join(
     group: ClassicGroup,
     rule: RuleId,
     reply_to: ReplyTo,
-    member: Member,
+    member: ClassicGroupMember,
     *,
     skip_assignment: bool = False,
 ) -> None:
@@ -361,7 +361,7 @@ def become_stable(
 
 
 def answer_sync(
-    context: StepContext, group: ClassicGroup, rule: RuleId, reply_to: ReplyTo, member: Member
+    context: StepContext, group: ClassicGroup, rule: RuleId, reply_to: ReplyTo, member: ClassicGroupMember
 ) -> None:
     """Answer a SyncGroup with the member's assignment."""
     context.reply(
@@ -423,8 +423,8 @@ def replace_static_member(
 
 
 def _replace_member(
-    context: StepContext, group: ClassicGroup, rule: RuleId, old: Member, member_id: str
-) -> Member:
+    context: StepContext, group: ClassicGroup, rule: RuleId, old: ClassicGroupMember, member_id: str
+) -> ClassicGroupMember:
     """Row W1: fence the old id's parked requests, and replace the old member by a copy with the new id."""
     fenced = rule, ErrorCode.FENCED_INSTANCE_ID
     if old.parked_join is not None:
@@ -433,7 +433,7 @@ def _replace_member(
         context.reply(old.parked_sync, SyncGroupResponse, *fenced)
     was_leader = group.leader_id == old.member_id
     group.remove(old.member_id)
-    member = Member(
+    member = ClassicGroupMember(
         member_id=member_id,
         group_instance_id=old.group_instance_id,
         client_id=old.client_id,
@@ -457,7 +457,7 @@ def _answer_without_rebalance(
     rule: RuleId,
     request: JoinGroup,
     reply_to: ReplyTo,
-    member: Member,
+    member: ClassicGroupMember,
     old_leader_id: str | None,
 ) -> None:
     """Row W2: answer at once. A returning leader must not assign again.

@@ -22,8 +22,8 @@ from kafka_why.contract.kafka.responses import (
 from state.kafka.classic import assignment, rebalance
 from state.kafka.classic.assignment import record_topics
 from state.kafka.classic.rebalance import arm_session
-from state.kafka.classic_group import ClassicGroup, Member, PendingMember
-from state.kafka.context import RuleId, StepContext, Verdict, deciding, new_member_id
+from state.kafka.classic_group import ClassicGroup, ClassicGroupMember, PendingMember
+from state.kafka.context import RuleAndError, RuleId, StepContext, deciding_rule, new_member_id
 from state.kafka.protocol import FAILED, reason_of, refuse_join
 
 # JoinGroup: admission of a member, its id, and the rebalance that follows. Rows J, A, N, E, U.
@@ -63,7 +63,7 @@ def _admit(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     return _join_new_member(context, group, request, reply_to)
 
 
-def validate_join(context: StepContext, request: JoinGroup) -> Verdict | None:
+def validate_join(context: StepContext, request: JoinGroup) -> RuleAndError | None:
     """Rows J1, M1 and M2: the checks that do not need a group. None if the request passes."""
     config = context.config
     timeout_ms = request.session_timeout_ms
@@ -192,7 +192,11 @@ def _join_existing_member(
 
 
 def _rejoin(
-    context: StepContext, group: ClassicGroup, request: JoinGroup, reply_to: ReplyTo, member: Member
+    context: StepContext,
+    group: ClassicGroup,
+    request: JoinGroup,
+    reply_to: ReplyTo,
+    member: ClassicGroupMember,
 ) -> None:
     """Rows E6 to E11: a JoinGroup of a known member. One that missed its answer gets it again. As in Kafka,
     the timeouts of its request are then ignored.
@@ -222,7 +226,12 @@ def _rejoin(
 
 
 def _rejoin_and_rebalance(
-    context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member: Member, what: str
+    context: StepContext,
+    rule: RuleId,
+    request: JoinGroup,
+    reply_to: ReplyTo,
+    member: ClassicGroupMember,
+    what: str,
 ) -> None:
     rebalance.update_member(context, context.group_of(ClassicGroup), rule, member, request, reply_to)
     reason = f"member {member.member_id} {what}"
@@ -242,7 +251,7 @@ def _supports_protocols(context: StepContext, group: ClassicGroup, request: Join
     return group.supports_protocols(request.protocol_type, request.protocols)
 
 
-def _refuse_join(context: StepContext, reply_to: ReplyTo, verdict: Verdict, member_id: str) -> None:
+def _refuse_join(context: StepContext, reply_to: ReplyTo, verdict: RuleAndError, member_id: str) -> None:
     context.reply(reply_to, JoinGroupResponse, *verdict, member_id=member_id)
 
 
@@ -280,7 +289,9 @@ def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
         )
 
 
-def validate_sync_protocol(context: StepContext, request: SyncGroup | OversizedRequest) -> Verdict | None:
+def validate_sync_protocol(
+    context: StepContext, request: SyncGroup | OversizedRequest
+) -> RuleAndError | None:
     """Row S0: the check that does not need a group. None if the request passes."""
     lacks_protocol = request.protocol_type is None or request.protocol_name is None
     if request.api_version >= FIRST_VERSION_WITH_PROTOCOL and lacks_protocol:
@@ -290,7 +301,7 @@ def validate_sync_protocol(context: StepContext, request: SyncGroup | OversizedR
 
 def validate_sync(
     context: StepContext, group: ClassicGroup, request: SyncGroup | OversizedRequest
-) -> Verdict | None:
+) -> RuleAndError | None:
     """Rows S0 to S5: return the first that applies, None if none does."""
     refusal = validate_sync_protocol(context, request)
     if refusal is not None:
@@ -314,7 +325,7 @@ def _differ(given: str | None, own: str | None) -> bool:
     return given is not None and own is not None and given != own
 
 
-def remove_pending_sync_member(group: ClassicGroup, member: Member) -> None:
+def remove_pending_sync_member(group: ClassicGroup, member: ClassicGroupMember) -> None:
     """Note that the member has sent its SyncGroup. The last one disarms the sync deadline."""
     group.set_pending_sync(member, False)
     if not group.pending_syncs:
@@ -346,7 +357,7 @@ def oversized_no_group(context: StepContext, request: OversizedRequest, reply_to
     refuse_join(context, row, request, reply_to)
 
 
-def _oversized_sync(context: StepContext, request: OversizedRequest) -> Verdict:
+def _oversized_sync(context: StepContext, request: OversizedRequest) -> RuleAndError:
     group = context.group_of(ClassicGroup)
     refusal = validate_sync(context, group, request)
     if refusal is not None:
@@ -374,7 +385,7 @@ def heartbeat(context: StepContext, request: Heartbeat, reply_to: ReplyTo) -> No
     )
 
 
-def _renew_session(context: StepContext, group: ClassicGroup, request: Heartbeat) -> Verdict:
+def _renew_session(context: StepContext, group: ClassicGroup, request: Heartbeat) -> RuleAndError:
     error = group.validate_member(request.member_id, request.group_instance_id)
     if error is not ErrorCode.NONE:
         return context.rule("H3"), error
@@ -400,10 +411,10 @@ def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
     if gone:
         _maybe_prepare_rebalance_or_complete_join(context, group, gone)
     members = [LeftMember(leaving.member_id, leaving.group_instance_id, error) for leaving, error in left]
-    context.reply(reply_to, LeaveGroupResponse, deciding(verdicts), members=members)
+    context.reply(reply_to, LeaveGroupResponse, deciding_rule(verdicts), members=members)
 
 
-def _leave_one(context: StepContext, group: ClassicGroup, leaving: LeavingMember) -> Verdict:
+def _leave_one(context: StepContext, group: ClassicGroup, leaving: LeavingMember) -> RuleAndError:
     if not leaving.member_id:
         instance_id = leaving.group_instance_id
         if instance_id is None or instance_id not in group.static_members:
@@ -429,7 +440,9 @@ def _leave_one(context: StepContext, group: ClassicGroup, leaving: LeavingMember
     return _remove_member(context, context.rule("L6"), group.members[leaving.member_id], leaving.reason)
 
 
-def _remove_member(context: StepContext, rule: RuleId, member: Member, client_reason: str | None) -> Verdict:
+def _remove_member(
+    context: StepContext, rule: RuleId, member: ClassicGroupMember, client_reason: str | None
+) -> RuleAndError:
     if member.parked_join is not None:
         context.reply(member.parked_join, JoinGroupResponse, rule, ErrorCode.UNKNOWN_MEMBER_ID)
     if member.parked_sync is not None:

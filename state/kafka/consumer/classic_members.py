@@ -30,13 +30,22 @@ from state.kafka.classic import rebalance
 from state.kafka.classic import requests as classic_requests
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer import migration
-from state.kafka.consumer.members import Sender, Update, admit, check_room, fence, go_on, is_full, made_id
+from state.kafka.consumer.members import (
+    SenderIdentity,
+    Update,
+    admit,
+    check_room,
+    fence,
+    go_on,
+    is_full,
+    made_id,
+)
 from state.kafka.consumer.migration import assignment_bytes, by_topic_id
 from state.kafka.consumer.target import arm_session, maybe_update_target
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
-from state.kafka.context import RuleId, StepContext, Verdict, deciding, start_anew
+from state.kafka.context import RuleAndError, RuleId, StepContext, deciding_rule, start_anew
 from state.kafka.group import reported
-from state.kafka.modern import Client, Refused, bump, look, merge_reported, record_refusal
+from state.kafka.modern import ClientIdentity, RequestRefused, bump, look, merge_reported, record_refusal
 
 # JoinGroup: its sender becomes or is a classic member of the group. Rows CV1 to CV18, CV35, DN7, DN8, MI14.
 #
@@ -54,11 +63,11 @@ def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
     else:
         try:
             _join(context, request, reply_to)
-        except Refused as refused:
+        except RequestRefused as refused:
             _refuse(context, request, reply_to, refused)
 
 
-def _refuse(context: StepContext, request: JoinGroup, reply_to: ReplyTo, refused: Refused) -> None:
+def _refuse(context: StepContext, request: JoinGroup, reply_to: ReplyTo, refused: RequestRefused) -> None:
     record_refusal(context, refused, request.member_id, _client(request))
     context.reply(reply_to, JoinGroupResponse, refused.rule, refused.error)
 
@@ -116,7 +125,7 @@ def _check_policy(context: StepContext) -> None:
     """Row CV35."""
     if not migration.allows_classic_members(context):
         message = "group.consumer.migration.policy is disabled, so no classic member joins a consumer group"
-        raise Refused(
+        raise RequestRefused(
             context.rule("CV35"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message, EntryType.JOIN_REFUSED
         )
 
@@ -125,7 +134,9 @@ def _check_size(context: StepContext, group: ConsumerGroup, request: JoinGroup) 
     """Row CV4. As with HB20, a static member that comes back needs no room."""
     if is_full(context, request.member_id) and request.group_instance_id not in group.static_members:
         message = f"the group is full: group.consumer.max.size is {context.config.group_consumer_max_size}"
-        raise Refused(context.rule("CV4"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, EntryType.JOIN_REFUSED)
+        raise RequestRefused(
+            context.rule("CV4"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, EntryType.JOIN_REFUSED
+        )
 
 
 def _check_protocols(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> None:
@@ -137,14 +148,14 @@ def _check_protocols(context: StepContext, group: ConsumerGroup, request: JoinGr
     is_shared = any(offered[protocol.name] == len(classic) for protocol in request.protocols)
     if request.protocol_type != PROTOCOL_TYPE or not is_shared:
         message = "no offered protocol is one that all classic members offer"
-        raise Refused(context.rule("CV5"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
+        raise RequestRefused(context.rule("CV5"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message)
 
 
-def _client(request: JoinGroup) -> Client:
-    return Client(request.client_id, request.client_host, request.group_instance_id)
+def _client(request: JoinGroup) -> ClientIdentity:
+    return ClientIdentity(request.client_id, request.client_host, request.group_instance_id)
 
 
-def _identify(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> Sender:
+def _identify(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> SenderIdentity:
     """Rows CV7 and CV9 to CV14."""
     instance_id, member_id = request.group_instance_id, request.member_id
     if not member_id:
@@ -152,27 +163,27 @@ def _identify(context: StepContext, group: ConsumerGroup, request: JoinGroup) ->
         member_id = made_id(context, request.client_id, instance_id)
     if instance_id is None:
         member = group.members.get(member_id)
-        return Sender(context.rule("CV10" if member is None else "CV9"), member_id, member)
+        return SenderIdentity(context.rule("CV10" if member is None else "CV9"), member_id, member)
     owner = group.members.get(group.static_members.get(instance_id, ""))
     if not request.member_id:
         if owner is None:
-            return Sender(context.rule("CV11"), member_id)
-        return Sender(context.rule("CV12"), member_id, replaced=owner)
+            return SenderIdentity(context.rule("CV11"), member_id)
+        return SenderIdentity(context.rule("CV12"), member_id, replaced=owner)
     if owner is None:
         message = f"no member has the instance id {instance_id}"
-        raise Refused(context.rule("CV13"), ErrorCode.UNKNOWN_MEMBER_ID, message)
+        raise RequestRefused(context.rule("CV13"), ErrorCode.UNKNOWN_MEMBER_ID, message)
     row = context.rule("CV14")
     if owner.member_id != member_id:
         message = f"member {owner.member_id} has taken over the instance id {instance_id}"
-        raise Refused(row, ErrorCode.FENCED_INSTANCE_ID, message)
-    return Sender(row, member_id, owner)
+        raise RequestRefused(row, ErrorCode.FENCED_INSTANCE_ID, message)
+    return SenderIdentity(row, member_id, owner)
 
 
 def _subscription(context: StepContext, request: JoinGroup) -> Subscription:
     try:
         return decode_subscription(request.protocols[0].metadata)
     except ProtocolError as error:
-        raise Refused(context.rule("CV8"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from None
+        raise RequestRefused(context.rule("CV8"), ErrorCode.INCONSISTENT_GROUP_PROTOCOL, str(error)) from None
 
 
 def _owned(
@@ -185,11 +196,13 @@ def _owned(
     owned, unknown = by_topic_id(subscription.owned_partitions, {**group.topics, **found})
     if unknown:
         message = f"the ids of the topics {', '.join(unknown)} are not known"
-        raise Refused(context.rule("MI14"), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)
+        raise RequestRefused(context.rule("MI14"), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)
     return owned
 
 
-def _check_room(context: StepContext, request: JoinGroup, sender: Sender, subscription: Subscription) -> None:
+def _check_room(
+    context: StepContext, request: JoinGroup, sender: SenderIdentity, subscription: Subscription
+) -> None:
     """Raise Refused if the group has no room for what the sender subscribes to."""
     most = context.config.group_max_partitions
     message = f"the group would have too many partitions: group.max.partitions is {most}"
@@ -197,7 +210,7 @@ def _check_room(context: StepContext, request: JoinGroup, sender: Sender, subscr
     check_room(context, sender, topics, request.topics, message, EntryType.JOIN_REFUSED)
 
 
-def _member(context: StepContext, request: JoinGroup, sender: Sender) -> ConsumerMember:
+def _member(context: StepContext, request: JoinGroup, sender: SenderIdentity) -> ConsumerMember:
     """The sender's member, which is added or replaces another one if it is new."""
     member, why = sender.member, request.reason
     if member is None:
@@ -247,7 +260,7 @@ def _join_and_downgrade(
     group: ConsumerGroup,
     request: JoinGroup,
     reply_to: ReplyTo,
-    sender: Sender,
+    sender: SenderIdentity,
     subscription: Subscription,
 ) -> None:
     """Rows DN7 and DN8: the sender takes the place of the last member on the consumer protocol.
@@ -289,7 +302,7 @@ def _join_and_downgrade(
 
 
 def _is_settled(
-    context: StepContext, group: ConsumerGroup, sender: Sender, subscription: Subscription
+    context: StepContext, group: ConsumerGroup, sender: SenderIdentity, subscription: Subscription
 ) -> bool:
     """Whether the target fits the subscriptions after this JoinGroup, and all other members are at it."""
     before = sender.predecessor
@@ -371,10 +384,12 @@ def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
         LeftMember(leaving.member_id, leaving.group_instance_id, error)
         for leaving, (_, error) in zip(request.members, verdicts, strict=True)
     ]
-    context.reply(reply_to, LeaveGroupResponse, deciding(verdicts), members=members)
+    context.reply(reply_to, LeaveGroupResponse, deciding_rule(verdicts), members=members)
 
 
-def _validate(context: StepContext, group: ConsumerGroup, request: SyncGroup | Heartbeat) -> Verdict | None:
+def _validate(
+    context: StepContext, group: ConsumerGroup, request: SyncGroup | Heartbeat
+) -> RuleAndError | None:
     """Rows CV19 to CV22: return the first that applies, None if none does."""
     error = group.validate_instance(request.member_id, request.group_instance_id)
     if error is ErrorCode.FENCED_INSTANCE_ID:
@@ -449,7 +464,7 @@ def _update_target_of_classic_members(context: StepContext, group: ConsumerGroup
 
 def _leave_one(
     context: StepContext, group: ConsumerGroup, leaving: LeavingMember, found: dict[str, str | None]
-) -> Verdict:
+) -> RuleAndError:
     """Rows CV31 to CV33. A member that may leave is added to `found` with its client's reason."""
     member_id, instance_id = leaving.member_id, leaving.group_instance_id
     if instance_id is not None and not member_id:

@@ -23,15 +23,24 @@ from kafka_why.contract.kafka.requests import (
 )
 from kafka_why.contract.kafka.responses import ConsumerGroupDescribeResponse, ConsumerGroupHeartbeatResponse
 from state.kafka.classic_group import ClassicGroup
-from state.kafka.consumer.members import Sender, Update, admit, check_room, fence, go_on, is_full, made_id
+from state.kafka.consumer.members import (
+    SenderIdentity,
+    Update,
+    admit,
+    check_room,
+    fence,
+    go_on,
+    is_full,
+    made_id,
+)
 from state.kafka.consumer.migration import upgrade
 from state.kafka.consumer.regex import look_to_ask
 from state.kafka.consumer.target import SETTINGS, Owned, arm_session
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext, start_anew
 from state.kafka.modern import (
-    Client,
-    Refused,
+    ClientIdentity,
+    RequestRefused,
     answer_refused,
     assigned_partitions,
     is_blank,
@@ -57,16 +66,16 @@ def check_request(context: StepContext, request: ConsumerGroupHeartbeat) -> None
     config = context.config
     if not config.consumer_protocol:
         message = "The consumer group protocol is switched off (group.coordinator.rebalance.protocols)."
-        raise Refused(context.rule("HB1"), ErrorCode.UNSUPPORTED_VERSION, message)
+        raise RequestRefused(context.rule("HB1"), ErrorCode.UNSUPPORTED_VERSION, message)
     fault = _fault(context, request)
     if fault is not None:
         row, message = fault
-        raise Refused(row, ErrorCode.INVALID_REQUEST, message)
+        raise RequestRefused(row, ErrorCode.INVALID_REQUEST, message)
     name = request.server_assignor
     if name is not None and name not in config.group_consumer_assignors:
         known = ", ".join(config.group_consumer_assignors)
         message = f"ServerAssignor {name!r} is not supported. Supported assignors: {known}."
-        raise Refused(context.rule("HB13"), ErrorCode.UNSUPPORTED_ASSIGNOR, message)
+        raise RequestRefused(context.rule("HB13"), ErrorCode.UNSUPPORTED_ASSIGNOR, message)
 
 
 def _fault(context: StepContext, request: ConsumerGroupHeartbeat) -> tuple[RuleId, str] | None:
@@ -114,7 +123,7 @@ def _fault_of_join(context: StepContext, request: ConsumerGroupHeartbeat) -> tup
 # throwIfConsumerGroupMemberEpochIsInvalid).
 
 
-def identify(context: StepContext, request: ConsumerGroupHeartbeat, owned: Owned | None) -> Sender:
+def identify(context: StepContext, request: ConsumerGroupHeartbeat, owned: Owned | None) -> SenderIdentity:
     """Return who sends the request, and change nothing. Raise Refused for a sender that may not go on."""
     _check_size(context, request)
     if request.member_epoch == 0:
@@ -125,7 +134,7 @@ def identify(context: StepContext, request: ConsumerGroupHeartbeat, owned: Owned
     member = context.group_of(ConsumerGroup).members.get(request.member_id)
     if member is None:
         raise no_member(context, "HB24", request.member_id)
-    return Sender(_check_epoch(context, request, member, owned), member.member_id, member)
+    return SenderIdentity(_check_epoch(context, request, member, owned), member.member_id, member)
 
 
 def _check_size(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
@@ -139,36 +148,38 @@ def _check_size(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
         return
     message = f"Group {context.group_id} is full: group.consumer.max.size is {max_size}."
     event = EntryType.JOIN_REFUSED if is_join else None
-    raise Refused(context.rule("HB20"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, event)
+    raise RequestRefused(context.rule("HB20"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, event)
 
 
-def _joining(context: StepContext, request: ConsumerGroupHeartbeat) -> Sender:
+def _joining(context: StepContext, request: ConsumerGroupHeartbeat) -> SenderIdentity:
     member = context.group_of(ConsumerGroup).members.get(request.member_id)
     if member is not None:
-        return Sender(context.rule("HB23"), member.member_id, member)
-    return Sender(context.rule("HB22"), _member_id(context, request))
+        return SenderIdentity(context.rule("HB23"), member.member_id, member)
+    return SenderIdentity(context.rule("HB22"), _member_id(context, request))
 
 
-def _joining_with_instance(context: StepContext, request: ConsumerGroupHeartbeat, instance_id: str) -> Sender:
+def _joining_with_instance(
+    context: StepContext, request: ConsumerGroupHeartbeat, instance_id: str
+) -> SenderIdentity:
     group = context.group_of(ConsumerGroup)
     owner_id = group.static_members.get(instance_id)
     if owner_id is None:
         row = context.rule("HB29")
         member = group.members.get(request.member_id)
         member_id = _member_id(context, request) if member is None else member.member_id
-        return Sender(row, member_id, member)
+        return SenderIdentity(row, member_id, member)
     owner = group.members[owner_id]
     if _is_replaceable(owner):
         row = context.rule("HB32" if owner.classic is not None else "HB30")
-        return Sender(row, _member_id(context, request), replaced=owner)
+        return SenderIdentity(row, _member_id(context, request), replaced=owner)
     row = context.rule("HB31")
     if owner_id == request.member_id:
-        return Sender(row, owner_id, owner)
+        return SenderIdentity(row, owner_id, owner)
     message = (
         f"Instance id {instance_id} is in use by member {owner_id}, "
         "which has neither left the group nor lost its session."
     )
-    raise Refused(row, ErrorCode.UNRELEASED_INSTANCE_ID, message, EntryType.JOIN_REFUSED)
+    raise RequestRefused(row, ErrorCode.UNRELEASED_INSTANCE_ID, message, EntryType.JOIN_REFUSED)
 
 
 def _is_replaceable(owner: ConsumerMember) -> bool:
@@ -195,11 +206,13 @@ def check_instance(
     owner_id = context.group_of(ConsumerGroup).static_members.get(instance_id)
     if owner_id is None:
         message = f"No member of group {context.group_id} has the instance id {instance_id}."
-        raise Refused(context.rule("HB39" if leaving else "HB33"), ErrorCode.UNKNOWN_MEMBER_ID, message)
+        raise RequestRefused(
+            context.rule("HB39" if leaving else "HB33"), ErrorCode.UNKNOWN_MEMBER_ID, message
+        )
     if owner_id != member_id:
         message = f"Instance id {instance_id} belongs to member {owner_id}, not to {member_id!r}."
         row = context.rule("HB40" if leaving else "HB34")
-        raise Refused(row, ErrorCode.FENCED_INSTANCE_ID, message, EntryType.MEMBER_FENCED)
+        raise RequestRefused(row, ErrorCode.FENCED_INSTANCE_ID, message, EntryType.MEMBER_FENCED)
 
 
 def _check_epoch(
@@ -225,7 +238,7 @@ def _check_epoch(
         f"Member {member.member_id} is fenced: the request has member epoch {received}, "
         f"and the member is at {member.member_epoch}; {why}."
     )
-    raise Refused(row, ErrorCode.FENCED_MEMBER_EPOCH, message, EntryType.MEMBER_FENCED)
+    raise RequestRefused(row, ErrorCode.FENCED_MEMBER_EPOCH, message, EntryType.MEMBER_FENCED)
 
 
 def _is_part_of(owned: Owned, assigned: Mapping[bytes, Mapping[int, int]]) -> bool:
@@ -306,18 +319,20 @@ def maybe_create_consumer_group(context: StepContext, request: ConsumerGroupHear
         upgrade(context, request)
 
 
-def _no_consumer_group(context: StepContext, *, leaves: bool) -> Refused:
+def _no_consumer_group(context: StepContext, *, leaves: bool) -> RequestRefused:
     if not context.has_group:
         missing = context.rule("HB36" if leaves else "HB15")
-        return Refused(missing, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {context.group_id} does not exist.")
+        return RequestRefused(
+            missing, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {context.group_id} does not exist."
+        )
     row = "HB19"
     if isinstance(context.group, ClassicGroup):
         row = "HB17" if context.group.is_empty else "HB18"
     return _of_another_type(context.rule("HB36" if leaves else row), context.group_id)
 
 
-def _of_another_type(rule: RuleId, group_id: str) -> Refused:
-    return Refused(rule, ErrorCode.GROUP_ID_NOT_FOUND, is_not(group_id, _KIND))
+def _of_another_type(rule: RuleId, group_id: str) -> RequestRefused:
+    return RequestRefused(rule, ErrorCode.GROUP_ID_NOT_FOUND, is_not(group_id, _KIND))
 
 
 describe_no_group = not_found("AD2", _KIND, ConsumerGroupDescribeResponse)
@@ -339,7 +354,7 @@ def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: R
             leave(context, request, reply_to)
         else:
             _beat(context, request, reply_to)
-    except Refused as refused:
+    except RequestRefused as refused:
         context.undo()
         if refused.after is not None:
             refused.after(context)
@@ -374,7 +389,7 @@ def _beat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: Reply
     )
 
 
-def _check_room(context: StepContext, request: ConsumerGroupHeartbeat, sender: Sender) -> None:
+def _check_room(context: StepContext, request: ConsumerGroupHeartbeat, sender: SenderIdentity) -> None:
     """Raise Refused if the group has no room for what the sender subscribes to."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     if not names and not regex:
@@ -398,14 +413,14 @@ def _check_room(context: StepContext, request: ConsumerGroupHeartbeat, sender: S
     check_room(context, sender, topics, reported, message, event)
 
 
-def _has_new_pattern(request: ConsumerGroupHeartbeat, sender: Sender) -> bool:
+def _has_new_pattern(request: ConsumerGroupHeartbeat, sender: SenderIdentity) -> bool:
     """Whether the request brings its member a pattern, which may yet be refused."""
     before = sender.predecessor
     regex = request.subscribed_topic_regex
     return bool(regex) and (before is None or before.subscribed_topic_regex != regex)
 
 
-def _member(context: StepContext, request: ConsumerGroupHeartbeat, sender: Sender) -> ConsumerMember:
+def _member(context: StepContext, request: ConsumerGroupHeartbeat, sender: SenderIdentity) -> ConsumerMember:
     """The sender's member, which is added or replaces another one if it is new."""
     member = sender.member
     if member is None:
@@ -414,8 +429,8 @@ def _member(context: StepContext, request: ConsumerGroupHeartbeat, sender: Sende
     return member
 
 
-def _client(request: ConsumerGroupHeartbeat) -> Client:
-    return Client(request.client_id, request.client_host, request.instance_id)
+def _client(request: ConsumerGroupHeartbeat) -> ClientIdentity:
+    return ClientIdentity(request.client_id, request.client_host, request.instance_id)
 
 
 def _note_return(

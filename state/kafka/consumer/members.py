@@ -12,7 +12,7 @@ from kafka_why.contract.kafka.requests import RegexResolution
 from kafka_why.contract.kafka.share_requests import TopicImages
 from kafka_why.contract.kafka.wording import listed, names_change
 from state.kafka.consumer.migration import maybe_downgrade
-from state.kafka.consumer.regex import Change, update_regex
+from state.kafka.consumer.regex import RegexChange, update_regex
 from state.kafka.consumer.target import (
     Owned,
     forget_unused,
@@ -22,7 +22,7 @@ from state.kafka.consumer.target import (
 )
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext, new_member_id
-from state.kafka.modern import Client, Refused, bump, come_to_rest, has_room, look
+from state.kafka.modern import ClientIdentity, RequestRefused, bump, come_to_rest, has_room, look
 
 # Changes of a member by a heartbeat or a JoinGroup, and the group epoch. Rows HB48 to HB55.
 #
@@ -58,14 +58,14 @@ def update_member(context: StepContext, group: ConsumerGroup, member: ConsumerMe
     names_changed = update.subscribed_topic_names != names
     change = _change(context, group, member, update)
     _set_fields(group, member, update)
-    subscription_changed = names_changed or change in (Change.UPDATED, Change.UPDATED_AND_RESOLVED)
-    if names_changed or change is not Change.NONE:
+    subscription_changed = names_changed or change in (RegexChange.UPDATED, RegexChange.UPDATED_AND_RESOLVED)
+    if names_changed or change is not RegexChange.NONE:
         forget_unused(context)
         context.retention_is_stale = True
     reasons = []
     if names_changed:
         reasons.append(names_change(names, update.subscribed_topic_names))
-    if change is Change.UPDATED_AND_RESOLVED:
+    if change is RegexChange.UPDATED_AND_RESOLVED:
         new = update.subscribed_topic_regex
         reasons.append(f"subscribes to the pattern {new!r}" if new else f"gives up the pattern {regex!r}")
     is_preferred = preferred_assignor(group, context.config) if asks_for_another else ""
@@ -76,23 +76,25 @@ def update_member(context: StepContext, group: ConsumerGroup, member: ConsumerMe
     topics_changed = look(group)
     if reasons:
         row = context.rule(
-            "HB49" if names_changed else "HB52" if change is Change.UPDATED_AND_RESOLVED else "HB62"
+            "HB49" if names_changed else "HB52" if change is RegexChange.UPDATED_AND_RESOLVED else "HB62"
         )
         bump(context, row, f"member {member.member_id} {' and '.join(reasons)}", member_id=member.member_id)
-    elif change is Change.REFRESHED:
+    elif change is RegexChange.REFRESHED:
         bump(context, context.rule("RG8"), f"the topics of {regex!r} have changed")
     elif topics_changed:
         bump(context, context.rule("HB53"), "the topics that members subscribe to have changed")
     return subscription_changed
 
 
-def _change(context: StepContext, group: ConsumerGroup, member: ConsumerMember, update: Update) -> Change:
+def _change(
+    context: StepContext, group: ConsumerGroup, member: ConsumerMember, update: Update
+) -> RegexChange:
     """How the member's pattern, or what it matches, changes. Raise Refused for an invalid pattern."""
     regex = update.subscribed_topic_regex
     is_new = regex != member.subscribed_topic_regex
     begins_checks = update.checks_topics and bool(regex) and regex not in group.checked_regexes
     if not is_new and update.resolution is None and not begins_checks:
-        return Change.NONE
+        return RegexChange.NONE
     return update_regex(context, group, member, regex, update.resolution, checks_topics=update.checks_topics)
 
 
@@ -122,7 +124,7 @@ def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) ->
 # classicGroupJoinToConsumerGroup, replaceMember.
 
 
-class Sender(Struct, frozen=True):
+class SenderIdentity(Struct, frozen=True):
     """Who joins or goes on: the member id, and the member, None if it is new. `replaced` is the member of the
     sender's instance id if the sender takes its place. `rule` is the row that says so.
     """
@@ -152,7 +154,7 @@ def is_full(context: StepContext, member_id: str) -> bool:
 
 def check_room(
     context: StepContext,
-    sender: Sender,
+    sender: SenderIdentity,
     topics: Collection[str],
     reported: TopicImages | None,
     message: str,
@@ -165,11 +167,16 @@ def check_room(
     member_id = sender.member_id if before is None else before.member_id
     group = context.group_of(ConsumerGroup)
     if not has_room(context.config, group, member_id, topics, reported):
-        raise Refused(context.rule("TA31"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, event)
+        raise RequestRefused(context.rule("TA31"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, event)
 
 
 def admit(
-    context: StepContext, sender: Sender, client: Client, reason: str, *, client_reason: str | None = None
+    context: StepContext,
+    sender: SenderIdentity,
+    client: ClientIdentity,
+    reason: str,
+    *,
+    client_reason: str | None = None,
 ) -> ConsumerMember:
     """Add the sender, which is new, to the members, or put it in the place of the member that it replaces.
     `reason` says that it is new.
@@ -204,7 +211,7 @@ def go_on(
 
 
 def _replace_member(
-    context: StepContext, rule: RuleId, old: ConsumerMember, member_id: str, client: Client
+    context: StepContext, rule: RuleId, old: ConsumerMember, member_id: str, client: ClientIdentity
 ) -> ConsumerMember:
     """Put a copy of a static member under a new member id in its place. The old member's timers go with it.
     The new member is at epoch 0, with the old one's partitions, subscription and target. A member that has

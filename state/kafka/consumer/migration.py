@@ -28,12 +28,12 @@ from state.config import MigrationPolicy
 from state.kafka.classic import assignment, rebalance
 from state.kafka.classic.assignment import record_topics, settle_topics
 from state.kafka.classic.rebalance import arm_session as arm_classic_session
-from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
 from state.kafka.consumer.target import arm_session
 from state.kafka.consumer_group import AssignedPartitions, ClassicMember, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Group, Topic
-from state.kafka.modern import Refused, fingerprint
+from state.kafka.modern import RequestRefused, fingerprint
 
 # Which conversions of groups with members are allowed: `group.consumer.migration.policy`. Rows PO1 to PO4.
 #
@@ -200,9 +200,9 @@ def _partitions_per_topic(old: ConsumerGroup, names: Mapping[bytes, str]) -> dic
     return dict(sorted(counts.items()))
 
 
-def _classic_member(member: ConsumerMember) -> Member:
+def _classic_member(member: ConsumerMember) -> ClassicGroupMember:
     assert member.classic is not None, "a classic group has members on the classic protocol alone"
-    return Member(
+    return ClassicGroupMember(
         member_id=member.member_id,
         group_instance_id=member.instance_id,
         client_id=member.client_id,
@@ -230,7 +230,7 @@ WANTED_TOPICS_MAX = 1_000
 class _Parsed(Struct, frozen=True):
     """What a classic member subscribes to, and the partitions that it has."""
 
-    member: Member
+    member: ClassicGroupMember
     subscription: Subscription
     partitions: tuple[TopicPartition, ...]
 
@@ -300,7 +300,7 @@ def _parse(context: StepContext, group: ClassicGroup) -> list[_Parsed]:
     return sorted(parsed, key=lambda one: order[one.member.member_id])
 
 
-def _metadata(group: ClassicGroup, member: Member) -> bytes:
+def _metadata(group: ClassicGroup, member: ClassicGroupMember) -> bytes:
     """The member's metadata for the group's protocol. Before the first generation, and for a member that no
     longer offers that protocol, it is the metadata of the protocol that the member lists first.
     """
@@ -321,7 +321,7 @@ def _by_topic_id(context: StepContext, group: ClassicGroup, parsed: list[_Parsed
         return assigned
     names = listed(sorted(wanted), "topic")
     message = f"Group {context.group_id} cannot be upgraded yet: the ids of its topics {names} are not known."
-    raise Refused(
+    raise RequestRefused(
         context.rule("MI14"),
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         message,
@@ -335,9 +335,9 @@ def _want(context: StepContext, topics: list[str]) -> None:
     context.group_of(ClassicGroup).wanted_topics = topics
 
 
-def _refused(context: StepContext, rule: RuleId, why: str) -> Refused:
+def _refused(context: StepContext, rule: RuleId, why: str) -> RequestRefused:
     message = f"Group {context.group_id} is a classic group, which cannot be upgraded: {why}."
-    return Refused(rule, ErrorCode.GROUP_ID_NOT_FOUND, message, EntryType.JOIN_REFUSED)
+    return RequestRefused(rule, ErrorCode.GROUP_ID_NOT_FOUND, message, EntryType.JOIN_REFUSED)
 
 
 def _answer_parked(context: StepContext, group: ClassicGroup) -> None:

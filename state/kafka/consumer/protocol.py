@@ -46,7 +46,7 @@ from state.kafka.consumer.members import fence
 from state.kafka.consumer.regex import regex_resolved
 from state.kafka.consumer.target import SETTINGS, arm_session, preferred_assignor, topic_metadata
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
-from state.kafka.context import RuleId, StepContext, Verdict
+from state.kafka.context import RuleAndError, RuleId, StepContext
 from state.kafka.group import DeadlineReached, Timer, TimerKind
 from state.kafka.modern import described_partitions, record_stable
 from state.kafka.offsets import pending_offsets
@@ -203,7 +203,7 @@ FIRST_VERSION_WITH_MEMBER_EPOCH = 9
 
 def _validate_epoch(
     context: StepContext, member: ConsumerMember, epoch: int, topics: Iterable[CommittedTopic]
-) -> Verdict:
+) -> RuleAndError:
     """Rows OF7 to OF13. One partition that may not be committed refuses the whole request."""
     if epoch == member.member_epoch:
         return context.rule("OF7"), ErrorCode.NONE
@@ -242,7 +242,7 @@ def _stale(member: ConsumerMember) -> ErrorCode:
     return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
 
 
-class Consumer(KafkaProtocol[ConsumerGroup]):
+class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
     """The consumer protocol. See `KafkaProtocol`. No request is parked: each is answered at once."""
 
     group_class = ConsumerGroup
@@ -371,7 +371,7 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
             has_rebalanced = was_rebalancing or group.last_rebalance_at_ms == context.now_ms
             record_stable(context, group, context.rule("GS4"), group.members, has_rebalanced=has_rebalanced)
 
-    def check_commit(self, context: StepContext, group: ConsumerGroup, request: OffsetCommit) -> Verdict:
+    def check_commit(self, context: StepContext, group: ConsumerGroup, request: OffsetCommit) -> RuleAndError:
         """Rows OF3, OF5 to OF13 for an OffsetCommit."""
         if request.generation_id < 0 and group.is_empty:
             return context.rule("OF3"), ErrorCode.NONE
@@ -384,7 +384,7 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
 
     def check_txn_commit(
         self, context: StepContext, group: ConsumerGroup, request: TxnOffsetCommit
-    ) -> Verdict:
+    ) -> RuleAndError:
         """Rows OF3 to OF5, OF7 to OF13 and OF18 for a TxnOffsetCommit."""
         has_no_epoch = request.generation_id < 0
         if has_no_epoch and group.is_empty:
@@ -401,7 +401,9 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
             error = ErrorCode.ILLEGAL_GENERATION
         return row, error
 
-    def check_fetch(self, context: StepContext, group: ConsumerGroup, request: OffsetFetch) -> Verdict | None:
+    def check_fetch(
+        self, context: StepContext, group: ConsumerGroup, request: OffsetFetch
+    ) -> RuleAndError | None:
         """Rows OF21 to OF23. Return the row that refuses the request, None if none does."""
         if request.member_id is None and request.member_epoch < 0:
             context.rule("OF21")
@@ -414,4 +416,4 @@ class Consumer(KafkaProtocol[ConsumerGroup]):
         return None if request.member_epoch == member.member_epoch else (row, _stale(member))
 
 
-CONSUMER = Consumer()
+CONSUMER = ConsumerProtocol()

@@ -20,7 +20,7 @@ from kafka_why.contract.kafka.wording import listed
 from state.kafka.consumer.target import forget_unused, store_topic_images
 from state.kafka.consumer_group import CheckedRegex, ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import RuleId, StepContext
-from state.kafka.modern import Refused, bump, look, merge_reported
+from state.kafka.modern import RequestRefused, bump, look, merge_reported
 
 # Patterns whose topics are filtered by what members may DESCRIBE. Rows RA1 to RA5.
 #
@@ -157,7 +157,7 @@ def _keep_checked(group: ConsumerGroup, pattern: str, checked: CheckedRegex) -> 
     group.checked_regexes = dict(sorted({**group.checked_regexes, pattern: checked}.items()))
 
 
-class Change(Enum):
+class RegexChange(Enum):
     """How a member's pattern changed. RESOLVED: the topics that it matches are known, so a new target
     assignment can take them into account. REFRESHED: the pattern is the same and matches other topics.
     """
@@ -176,7 +176,7 @@ def update_regex(
     resolution: RegexResolution | None,
     *,
     checks_topics: bool = False,
-) -> Change:
+) -> RegexChange:
     """Prepare the group for the member's pattern `new`, "" for none, before the member has it.
 
     `resolution` is what the sender of the request knows of the pattern, None if it does not know. With
@@ -201,7 +201,7 @@ def _changed(
     resolution: RegexResolution | None,
     *,
     checks_topics: bool,
-) -> Change:
+) -> RegexChange:
     """The member gets another pattern than it had."""
     old = member.subscribed_topic_regex
     others = {m.subscribed_topic_regex for m in group.members.values() if m is not member}
@@ -211,40 +211,40 @@ def _changed(
         group.checked_regexes = {p: c for p, c in group.checked_regexes.items() if p != old}
     if not new:
         context.rule("RG4f")
-        return Change.UPDATED_AND_RESOLVED
+        return RegexChange.UPDATED_AND_RESOLVED
     if new not in others:
         return _new_to_the_group(context, group, new, resolution)
     if new in group.resolved_regexes:
         context.rule("RG4d")
         if checks_topics and new not in group.checked_regexes and _is_usable(resolution):
             take_result(context, group, context.rule("RA3"), new, resolution)
-        return Change.UPDATED_AND_RESOLVED
+        return RegexChange.UPDATED_AND_RESOLVED
     context.rule("RG4e")
     return _resolve_at_once(context, group, new, resolution)
 
 
 def _new_to_the_group(
     context: StepContext, group: ConsumerGroup, pattern: str, resolution: RegexResolution | None
-) -> Change:
+) -> RegexChange:
     row = context.rule("RG4c")
     if resolution is not None and resolution.error is not None:
         context.rule("RX2")
         text = f"SubscribedTopicRegex {pattern!r} is not a valid regular expression: {resolution.error}"
-        raise Refused(row, ErrorCode.INVALID_REGULAR_EXPRESSION, text)
+        raise RequestRefused(row, ErrorCode.INVALID_REGULAR_EXPRESSION, text)
     return _resolve_at_once(context, group, pattern, resolution)
 
 
 def _resolve_at_once(
     context: StepContext, group: ConsumerGroup, pattern: str, resolution: RegexResolution | None
-) -> Change:
+) -> RegexChange:
     """Take the result that came with the request. Without one, the watcher is waited for (row RX4)."""
     if not _is_usable(resolution):
         context.rule("RX4")
-        return Change.UPDATED
+        return RegexChange.UPDATED
     if not context.config.regex_resolve_at_once:
-        return Change.UPDATED
+        return RegexChange.UPDATED
     take_result(context, group, context.rule("RX3"), pattern, resolution)
-    return Change.UPDATED_AND_RESOLVED
+    return RegexChange.UPDATED_AND_RESOLVED
 
 
 def _refresh(
@@ -254,29 +254,29 @@ def _refresh(
     resolution: RegexResolution | None,
     *,
     checks_topics: bool,
-) -> Change:
+) -> RegexChange:
     """Row RG5d: a request that repeats its pattern brings a result where none is known, and a newer one where
     the known one is old. The fingerprint is then compared again. Row RA3: a request brings a look that is
     due, or the first filtered result.
     """
     if not pattern or resolution is None:
-        return Change.NONE
+        return RegexChange.NONE
     known = group.resolved_regexes.get(pattern)
     begins_checks = checks_topics and known is not None and pattern not in group.checked_regexes
     is_look = begins_checks or (is_look_due(context, group, pattern) and was_asked(group, pattern))
     if resolution.error is not None:
         if is_look:
             note_failed_look(context, group, pattern)
-        return Change.NONE
+        return RegexChange.NONE
     is_old = known is None or (
         resolution.at_ms - known.at_ms > context.config.group_consumer_regex_refresh_interval_ms
     )
     if not is_look and not (is_old and context.config.regex_resolve_at_once):
-        return Change.NONE
+        return RegexChange.NONE
     has_changed = take_result(context, group, context.rule("RA3" if is_look else "RG5d"), pattern, resolution)
     group.metadata_stale = True
     context.retention_is_stale = True
-    return Change.REFRESHED if is_look and has_changed else Change.NONE
+    return RegexChange.REFRESHED if is_look and has_changed else RegexChange.NONE
 
 
 def _is_usable(resolution: RegexResolution | None) -> TypeGuard[RegexResolution]:

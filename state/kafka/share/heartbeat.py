@@ -26,9 +26,9 @@ from kafka_why.contract.protocols.subscriptions import TopicPartition
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import DeadlineReached, TimerKind, Topic
 from state.kafka.modern import (
-    Client,
+    ClientIdentity,
     ModernSettings,
-    Refused,
+    RequestRefused,
     answer_refused,
     assigned_partitions,
     bump,
@@ -73,7 +73,7 @@ def check_request(context: StepContext, request: ShareGroupHeartbeat) -> None:
     fault = _fault(context, request)
     if fault is not None:
         row, message = fault
-        raise Refused(row, ErrorCode.INVALID_REQUEST, message)
+        raise RequestRefused(row, ErrorCode.INVALID_REQUEST, message)
 
 
 def _fault(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, str] | None:
@@ -121,7 +121,9 @@ def _check_size(context: StepContext, group: ShareGroup, member: ShareMember | N
     if member is not None or len(group.members) < max_size:
         return
     message = f"The share group has reached its maximum capacity of {max_size} members."
-    raise Refused(context.rule("SH14"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, EntryType.JOIN_REFUSED)
+    raise RequestRefused(
+        context.rule("SH14"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, EntryType.JOIN_REFUSED
+    )
 
 
 def _check_epoch(context: StepContext, received: int, member: ShareMember) -> RuleId:
@@ -139,7 +141,7 @@ def _check_epoch(context: StepContext, received: int, member: ShareMember) -> Ru
         what = f"smaller member epoch ({received}) than the one known by the group coordinator ({epoch})"
         what += f", and it does not match the previous member epoch ({previous})"
     message = f"The share group member has a {what}. The member must abandon all its partitions and rejoin."
-    raise Refused(row, ErrorCode.FENCED_MEMBER_EPOCH, message, EntryType.MEMBER_FENCED)
+    raise RequestRefused(row, ErrorCode.FENCED_MEMBER_EPOCH, message, EntryType.MEMBER_FENCED)
 
 
 def check_room(context: StepContext, request: ShareGroupHeartbeat, group: ShareGroup | None) -> None:
@@ -151,7 +153,7 @@ def check_room(context: StepContext, request: ShareGroupHeartbeat, group: ShareG
         most = context.config.group_max_partitions
         message = f"Group {context.group_id} would have more partitions than group.max.partitions, {most}."
         event = EntryType.JOIN_REFUSED if request.member_epoch == 0 else None
-        raise Refused(context.rule("TA31"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, event)
+        raise RequestRefused(context.rule("TA31"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, event)
 
 
 # Changes of a member by a heartbeat, and the group epoch. Rows SH21 to SH24.
@@ -360,11 +362,11 @@ def check_may_create(context: StepContext, request: ShareGroupHeartbeat) -> None
     leaves = request.member_epoch < 0
     if context.has_group:
         row = context.rule("SH29" if leaves else "SH13")
-        raise Refused(row, error, is_not(context.group_id, _KIND))
+        raise RequestRefused(row, error, is_not(context.group_id, _KIND))
     if leaves:
-        raise Refused(context.rule("SH29"), error, f"Group {context.group_id} not found.")
+        raise RequestRefused(context.rule("SH29"), error, f"Group {context.group_id} not found.")
     if request.member_epoch > 0:
-        raise Refused(context.rule("SH12"), error, f"Share group {context.group_id} not found.")
+        raise RequestRefused(context.rule("SH12"), error, f"Share group {context.group_id} not found.")
 
 
 def alter_no_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_to: ReplyTo) -> None:
@@ -391,7 +393,7 @@ def heartbeat(context: StepContext, request: ShareGroupHeartbeat, reply_to: Repl
             return
         row, member = identify(context, group, request)
         check_room(context, request, group)
-    except Refused as refused:
+    except RequestRefused as refused:
         _refuse(context, request, refused, reply_to)
     else:
         _beat(context, group, request, row, member, reply_to)
@@ -403,7 +405,7 @@ def heartbeat_no_share_group(context: StepContext, request: ShareGroupHeartbeat,
         check_request(context, request)
         check_may_create(context, request)
         check_room(context, request, None)
-    except Refused as refused:
+    except RequestRefused as refused:
         _refuse(context, request, refused, reply_to)
         return
     reason = "first ShareGroupHeartbeat for this group id"
@@ -413,8 +415,10 @@ def heartbeat_no_share_group(context: StepContext, request: ShareGroupHeartbeat,
     _beat(context, group, request, row, member, reply_to)
 
 
-def _refuse(context: StepContext, request: ShareGroupHeartbeat, refused: Refused, reply_to: ReplyTo) -> None:
-    client = Client(request.client_id, request.client_host)
+def _refuse(
+    context: StepContext, request: ShareGroupHeartbeat, refused: RequestRefused, reply_to: ReplyTo
+) -> None:
+    client = ClientIdentity(request.client_id, request.client_host)
     if context.has_group:
         record_refusal(context, refused, request.member_id, client)
     answer_refused(context, request, reply_to, refused)

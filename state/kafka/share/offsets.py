@@ -11,7 +11,7 @@ from kafka_why.contract.kafka.share_requests import (
 )
 from state.kafka.context import StepContext
 from state.kafka.group import Topic, Topics, reported
-from state.kafka.modern import Refused, answer_refused, bump, come_to_rest, merge_reported
+from state.kafka.modern import RequestRefused, answer_refused, bump, come_to_rest, merge_reported
 from state.kafka.share.state import (
     ask,
     ask_for_deletion,
@@ -20,7 +20,7 @@ from state.kafka.share.state import (
     reply_altered,
     reply_deleted,
 )
-from state.kafka.share_group import Asked, ParkedKind, ParkedTopic, ShareGroup
+from state.kafka.share_group import InitializationTask, ParkedKind, ParkedTopic, ShareGroup
 
 # What the requests that change the offsets of a share group are refused for, and the topics that they name.
 # Rows SO9 to SO9d, SO14, SK6, SP17, TA31.
@@ -36,7 +36,7 @@ PARKED_AT_MOST = 10
 def check_empty(context: StepContext, row: str) -> None:
     """Raise Refused, by this row or by SP17, if the group has members or is being deleted."""
     if not context.group_of(ShareGroup).is_empty:
-        raise Refused(context.rule(row), ErrorCode.NON_EMPTY_GROUP, "The group is not empty.")
+        raise RequestRefused(context.rule(row), ErrorCode.NON_EMPTY_GROUP, "The group is not empty.")
     refuse_while_deleted(context)
 
 
@@ -51,7 +51,7 @@ def topics_of(context: StepContext, names: Collection[str], images: TopicImages 
         known, deleted = group.topics, group.deleted_topic_ids
     if images is None and not known.keys() >= set(names):
         message = "The topics are not known, because the brokers could not be reached."
-        raise Refused(context.rule("SO9b"), ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+        raise RequestRefused(context.rule("SO9b"), ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
     found = known | reported(known, images or {}, deleted)
     return {name: found.get(name) for name in names}
 
@@ -67,7 +67,7 @@ def check_open(
         is_open = is_open or not deleting.partitions.keys().isdisjoint(numbers)
     if is_open:
         message = f"The share coordinator has still to answer about topic {name}."
-        raise Refused(context.rule("SK6"), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)
+        raise RequestRefused(context.rule("SK6"), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)
 
 
 def check_room(context: StepContext, topics: Collection[ParkedTopic], new: int) -> None:
@@ -81,11 +81,11 @@ def check_room(context: StepContext, topics: Collection[ParkedTopic], new: int) 
     named = sum(max(1, len(topic.outcomes)) for topic in topics)
     if named > most or (new and has + new > most):
         message = f"Group {context.group_id} would have more partitions than group.max.partitions, {most}."
-        raise Refused(context.rule("TA31"), ErrorCode.GROUP_MAX_SIZE_REACHED, message)
+        raise RequestRefused(context.rule("TA31"), ErrorCode.GROUP_MAX_SIZE_REACHED, message)
     parked = [] if group is None else group.parked
     if sum(one.kind is not ParkedKind.DELETE_GROUP for one in parked) >= PARKED_AT_MOST:
         message = f"{PARKED_AT_MOST} requests about the offsets of group {context.group_id} wait already."
-        raise Refused(context.rule("SO9d"), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)
+        raise RequestRefused(context.rule("SO9d"), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)
 
 
 # AlterShareGroupOffsets: a group without members begins elsewhere. Rows SO9 to SO12, SK2, SK6.
@@ -108,7 +108,7 @@ def alter_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_t
         wanted, named = _sort_out(request, topics)
         if wanted:
             _check(context, wanted, named, topics)
-    except Refused as refused:
+    except RequestRefused as refused:
         return answer_refused(context, request, reply_to, refused)
     if wanted:
         _alter(context, request, wanted, topics)
@@ -167,7 +167,9 @@ def _alter(context: StepContext, request: AlterShareGroupOffsets, wanted: _Offse
         asked[topic.topic_id] = (
             name,
             {
-                number: Asked(context.cause, group.group_epoch, offset, context.now_ms, altered=True)
+                number: InitializationTask(
+                    context.cause, group.group_epoch, offset, context.now_ms, altered=True
+                )
                 for number, offset in offsets.items()
             },
         )
@@ -209,7 +211,7 @@ def delete_offsets(context: StepContext, request: DeleteShareGroupOffsets, reply
         named = [_named(context, group, name, topic, asked) for name, topic in topics.items()]
         if any(topic.outcomes for topic in named):
             check_room(context, named, 0)
-    except Refused as refused:
+    except RequestRefused as refused:
         return answer_refused(context, request, reply_to, refused)
     if not any(topic.outcomes for topic in named):
         row = context.rule(named[0].refused if named else "SO15")

@@ -47,7 +47,7 @@ from kafka_why.contract.kafka.snapshot import (
     named,
 )
 from state.inputs import Outage
-from state.kafka.context import StepContext, Verdict
+from state.kafka.context import RuleAndError, StepContext
 from state.kafka.group import Timer, TimerKind
 from state.kafka.modern import described_partitions, record_stable
 from state.kafka.offsets import answer_fetch
@@ -76,7 +76,7 @@ from state.kafka.share.state import (
     stop_watching,
     topic_metadata,
 )
-from state.kafka.share_group import Asked, ShareGroup, ShareMember
+from state.kafka.share_group import InitializationTask, ShareGroup, ShareMember
 from state.protocol import Handlers, WhyRefused
 
 # A share group as readers see it: its view on the groups topic, ShareGroupDescribe and
@@ -163,7 +163,7 @@ def open_tasks(group: ShareGroup) -> list[ShareTask]:
     """Return the open tasks, the oldest first. A task has partitions of like requests together."""
     tasks: dict[str, ShareTask] = {}
     for topic_id, initializing in group.initializing.items():
-        alike: dict[Asked, list[int]] = {}
+        alike: dict[InitializationTask, list[int]] = {}
         for number, asked in initializing.partitions.items():
             if asked.task:
                 alike.setdefault(asked, []).append(number)
@@ -216,7 +216,7 @@ def _fetch_no_offsets(context: StepContext, request: OffsetFetch, reply_to: Repl
     answer_fetch(context, request, reply_to, {}, {}, context.rule("SO22"))
 
 
-class Share(KafkaProtocol[ShareGroup]):
+class ShareProtocol(KafkaProtocol[ShareGroup]):
     """The protocol of share groups. See `KafkaProtocol`. Requests that the share coordinator has a part
     in are parked."""
 
@@ -363,11 +363,11 @@ class Share(KafkaProtocol[ShareGroup]):
 
     def check_commit(
         self, context: StepContext, group: ShareGroup, request: OffsetCommit | TxnOffsetCommit
-    ) -> Verdict:
+    ) -> RuleAndError:
         """A share group has no committed offsets, whoever commits."""
         return context.rule("SO21"), ErrorCode.GROUP_ID_NOT_FOUND
 
     check_txn_commit = check_commit
 
 
-SHARE = Share()
+SHARE = ShareProtocol()

@@ -24,11 +24,18 @@ from kafka_why.contract.kafka.share_requests import ShareStatePartition, ShareSt
 from kafka_why.contract.kafka.wording import listed
 from state.kafka.context import RuleId, StepContext
 from state.kafka.group import DeadlineReached, Topic
-from state.kafka.modern import Refused, assignable_topics, bump, come_to_rest, forget_topics, store_watched
+from state.kafka.modern import (
+    RequestRefused,
+    assignable_topics,
+    bump,
+    come_to_rest,
+    forget_topics,
+    store_watched,
+)
 from state.kafka.share_group import (
     NO_START_OFFSET,
-    Asked,
     DeletingTopic,
+    InitializationTask,
     InitializedTopic,
     InitializingTopic,
     Parked,
@@ -52,10 +59,10 @@ RETRIABLE = frozenset(
 
 _CODES = frozenset(ErrorCode)
 
-Numbers = dict[str, list[int]]
+PartitionsByTopic = dict[str, list[int]]
 """Partitions by topic name."""
 
-Ended = dict[bytes, dict[int, int]]
+EndedTasks = dict[bytes, dict[int, int]]
 """Error codes of partitions whose tasks have ended, by topic id."""
 
 
@@ -64,7 +71,7 @@ def error_of(code: int) -> ErrorCode:
     return ErrorCode(code) if code in _CODES else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-def ordered(partitions: Mapping[str, Collection[int]]) -> Numbers:
+def ordered(partitions: Mapping[str, Collection[int]]) -> PartitionsByTopic:
     """Return the partitions sorted, as the history has them."""
     return {name: sorted(numbers) for name, numbers in sorted(partitions.items())}
 
@@ -107,7 +114,7 @@ def tasks_overdue(context: StepContext, group: ShareGroup) -> None:
     """Note the tasks that are overdue now, once. Those that are younger are looked at later."""
     noted_until_ms, until_ms = group.noted_until_ms, context.now_ms - OVERDUE_MS
     group.overdue_deadline_ms, group.noted_until_ms = None, until_ms
-    overdue: dict[str, Numbers] = {}
+    overdue: dict[str, PartitionsByTopic] = {}
     later = []
     for what, at_ms, name, number in _open_tasks(group):
         if at_ms > until_ms:
@@ -163,7 +170,7 @@ def park(context: StepContext, kind: ParkedKind, reply_to: ReplyTo, topics: list
     return deadline_ms
 
 
-def note_ended(context: StepContext, group: ShareGroup, ended: Ended) -> None:
+def note_ended(context: StepContext, group: ShareGroup, ended: EndedTasks) -> None:
     """Take the outcomes of partitions whose tasks have ended, and answer the requests that have all now."""
     waiting = []
     for parked in group.parked:
@@ -300,7 +307,7 @@ def ask(
     context: StepContext,
     group: ShareGroup,
     row: RuleId,
-    wanted: Mapping[bytes, tuple[str, Mapping[int, Asked]]],
+    wanted: Mapping[bytes, tuple[str, Mapping[int, InitializationTask]]],
 ) -> None:
     """Ask the share coordinator to initialize these partitions, by topic id. `row` has asked for them."""
     for topic_id, (name, asked) in wanted.items():
@@ -317,7 +324,7 @@ def ask(
     )
 
 
-def _wanted(context: StepContext, group: ShareGroup, topic: Topic) -> dict[int, Asked]:
+def _wanted(context: StepContext, group: ShareGroup, topic: Topic) -> dict[int, InitializationTask]:
     """What has to be asked of the topic. A partition whose task has failed is asked for as before (SP16). No
     state begins before that of an earlier time is deleted (SK6).
     """
@@ -336,12 +343,12 @@ def _wanted(context: StepContext, group: ShareGroup, topic: Topic) -> dict[int, 
         row = "SI6" if initialized is None and initializing is None else "SI7"
         context.rule(row)
         start_offset = NO_START_OFFSET if row == "SI6" else 0
-        first = Asked(context.cause, group.group_epoch, start_offset, context.now_ms)
+        first = InitializationTask(context.cause, group.group_epoch, start_offset, context.now_ms)
         wanted |= dict.fromkeys(set(range(topic.partitions)) - known, first)
     return wanted
 
 
-def _sentence(wanted: Mapping[str, Mapping[int, Asked]]) -> str:
+def _sentence(wanted: Mapping[str, Mapping[int, InitializationTask]]) -> str:
     """`foo-0, foo-1 at epoch 2`, and where they begin if the brokers do not decide it."""
     texts: dict[tuple[int, int], list[str]] = {}
     for name, asked in wanted.items():
@@ -354,13 +361,13 @@ def _sentence(wanted: Mapping[str, Mapping[int, Asked]]) -> str:
     return " and ".join(parts)
 
 
-def note_initialization(context: StepContext, group: ShareGroup, result: ShareStateResult) -> Ended:
+def note_initialization(context: StepContext, group: ShareGroup, result: ShareStateResult) -> EndedTasks:
     """Take the outcome of a task to initialize, and return the partitions whose tasks have ended. What is not
     of an open task changes nothing (row SP12).
     """
-    ended: Ended = {}
+    ended: EndedTasks = {}
     ready: dict[bytes, set[int]] = {}
-    failed: dict[tuple[int, _Then], Numbers] = {}  # by error code, and by what follows
+    failed: dict[tuple[int, _Then], PartitionsByTopic] = {}  # by error code, and by what follows
     recorded_epoch, asked_at_ms = 0, context.now_ms
     for outcome in result.partitions:
         topic_id, number = outcome.topic_id.bytes, outcome.partition
@@ -396,7 +403,7 @@ def note_initialization(context: StepContext, group: ShareGroup, result: ShareSt
 
 def _take(context: StepContext, group: ShareGroup, ready: Mapping[bytes, set[int]], took_ms: int) -> None:
     """Take these partitions for initialized."""
-    names: Numbers = {}
+    names: PartitionsByTopic = {}
     for topic_id, numbers in ready.items():
         topic = group.initializing[topic_id]
         topic.partitions = {n: asked for n, asked in topic.partitions.items() if n not in numbers}
@@ -415,7 +422,7 @@ def _take(context: StepContext, group: ShareGroup, ready: Mapping[bytes, set[int
     )
 
 
-def _is_initialized(asked: Asked, outcome: ShareStatePartition) -> bool:
+def _is_initialized(asked: InitializationTask, outcome: ShareStatePartition) -> bool:
     """Whether the share coordinator has state of the partition that the group can go on with. State of a
     later epoch with a start offset is that of the group when it was coordinated elsewhere (SK11). An
     administrator wants another start offset than that.
@@ -429,7 +436,9 @@ def _is_initialized(asked: Asked, outcome: ShareStatePartition) -> bool:
     return outcome.error_code == ErrorCode.NONE or is_adopted
 
 
-def _after(asked: Asked, outcome: ShareStatePartition) -> tuple[Asked | None, _Then]:
+def _after(
+    asked: InitializationTask, outcome: ShareStatePartition
+) -> tuple[InitializationTask | None, _Then]:
     """What is known of a partition that failed, and what follows. After an error that passes its
     task stays open. Where an administrator's start offset failed, the partition is what it was before.
     """
@@ -448,7 +457,9 @@ def _after(asked: Asked, outcome: ShareStatePartition) -> tuple[Asked | None, _T
     return replace(asked, task=task, error_code=code, state_epoch=epoch), _ABOVE
 
 
-def _record_not_initialized(context: StepContext, code: int, then: _Then, partitions: Numbers) -> None:
+def _record_not_initialized(
+    context: StepContext, code: int, then: _Then, partitions: PartitionsByTopic
+) -> None:
     words, row = then
     context.record(
         context.rule(row),
@@ -502,7 +513,7 @@ def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> Non
 def refuse_while_deleted(context: StepContext) -> None:
     """Row SP17: raise Refused if the group is being deleted."""
     if context.group_of(ShareGroup).deletion:
-        raise Refused(
+        raise RequestRefused(
             context.rule("SP17"), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, _is_being_deleted(context.group_id)
         )
 
@@ -547,13 +558,13 @@ def ask_for_deletion(
     )
 
 
-def note_deletion(context: StepContext, group: ShareGroup, result: ShareStateResult) -> Ended:
+def note_deletion(context: StepContext, group: ShareGroup, result: ShareStateResult) -> EndedTasks:
     """Take the outcome of a task to delete, and return the partitions whose tasks have ended. What is not of
     an open task changes nothing (row SP12).
     """
-    ended: Ended = {}
-    deleted: Numbers = {}
-    failed: dict[int, Numbers] = {}  # by error code
+    ended: EndedTasks = {}
+    deleted: PartitionsByTopic = {}
+    failed: dict[int, PartitionsByTopic] = {}  # by error code
     for outcome in result.partitions:
         topic_id, number, code = outcome.topic_id.bytes, outcome.partition, outcome.error_code
         topic = group.deleting.get(topic_id)
@@ -592,7 +603,7 @@ def _maybe_close(group: ShareGroup, topic_id: bytes) -> None:
         topic.task = ""
 
 
-def _record_not_deleted(context: StepContext, code: int, partitions: Numbers) -> None:
+def _record_not_deleted(context: StepContext, code: int, partitions: PartitionsByTopic) -> None:
     stays = code in RETRIABLE
     then = "it goes on trying" if stays else "who deletes it again, or joins, asks again"
     context.record(

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.export_file import Header, write_export
+from checkpoints.export_file import ExportHeader, write_export
 from checkpoints.metadata import OwnerRecord
 from streaming.service.stored_state.continuation import (
     Cluster,
@@ -29,7 +29,7 @@ from streaming.service.stored_state.reading import StateNotRead, read_stored, re
 _ATTEMPTS = 3
 
 
-def back_up(checkpoint: Checkpoint, spark: SparkSession, path: Path) -> tuple[Header, int]:
+def back_up(checkpoint: Checkpoint, spark: SparkSession, path: Path) -> tuple[ExportHeader, int]:
     """Write the state after the newest committed batch into a new file, without a lock. Return the header and
     the number of groups.
 
@@ -52,7 +52,9 @@ def back_up(checkpoint: Checkpoint, spark: SparkSession, path: Path) -> tuple[He
     raise AssertionError("the last attempt raises")
 
 
-def continue_from(header: Header, old: Checkpoint, cluster: Cluster = no_cluster) -> tuple[Continuation, int]:
+def continue_from(
+    header: ExportHeader, old: Checkpoint, cluster: Cluster = no_cluster
+) -> tuple[Continuation, int]:
     """Return what the coordinator of the old checkpoint did after a backup, and the time in ms as of which
     this is complete.
 
@@ -83,6 +85,6 @@ def _known_by(record: OwnerRecord, batch: int) -> OwnerRecord:
     )
 
 
-def _record_of(header: Header) -> OwnerRecord:
+def _record_of(header: ExportHeader) -> OwnerRecord:
     """Return the record of an export, by the numbers that its batches had."""
     return OwnerRecord([replace(e, from_batch=e.from_batch + header.batch) for e in header.epochs])

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.metadata import Committed, Epoch, KnownOutage, OwnerRecord
+from checkpoints.metadata import CommittedBatch, Epoch, KnownOutage, OwnerRecord
 from checkpoints.spark_logs import (
     SPARK,
     PlannedBatch,
@@ -163,7 +163,7 @@ def continuation(
         OwnerRecord(
             renumbered_epochs(record.epochs, batch, last),
             renumbered_outages(record.outages, batch, last),
-            Committed(batch, committed.ends),
+            CommittedBatch(batch, committed.ends),
         ),
     )
 

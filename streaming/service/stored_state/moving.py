@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, Header, write_export
-from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, Moved, OwnerRecord, configs_of
+from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, ExportHeader, write_export
+from checkpoints.metadata import CommittedBatch, Epoch, Identity, KnownOutage, Moved, OwnerRecord, configs_of
 from checkpoints.spark_logs import (
     read_next_watermark_ms,
     read_planned,
@@ -51,7 +51,7 @@ class MoveRefused(RuntimeError):
     """The state cannot be moved in this way. The message says what to do."""
 
 
-def header_of(checkpoint: Checkpoint, client_config: ClientConfig | None) -> Header:
+def header_of(checkpoint: Checkpoint, client_config: ClientConfig | None) -> ExportHeader:
     """Return the header of an export of this checkpoint, whose folder is locked.
 
     With a broker the unread requests are counted. Raises FolderError, MoveRefused or KafkaError.
@@ -70,14 +70,14 @@ def header_of(checkpoint: Checkpoint, client_config: ClientConfig | None) -> Hea
     return replace(header, unread=count_unread(client_config, topic, header.committed.ends))
 
 
-def header_at(checkpoint: Checkpoint, batch: int, record: OwnerRecord) -> Header:
+def header_at(checkpoint: Checkpoint, batch: int, record: OwnerRecord) -> ExportHeader:
     """Return the header of the state after a committed batch, with what the owner's record says of it.
 
     Raises FolderError, or FileNotFoundError if Spark has removed the batch's files.
     """
     topic = checkpoint.identity().requests_topic
     is_planned = checkpoint.last_batch("offsets") > batch
-    return Header(
+    return ExportHeader(
         exported_at_ms=int(time.time() * 1000),
         code_version=code_version(),
         identity=checkpoint.identity(),
@@ -90,7 +90,7 @@ def header_at(checkpoint: Checkpoint, batch: int, record: OwnerRecord) -> Header
     )
 
 
-def export_state(checkpoint: Checkpoint, spark: SparkSession, header: Header, path: Path) -> int:
+def export_state(checkpoint: Checkpoint, spark: SparkSession, header: ExportHeader, path: Path) -> int:
     """Write the state of this checkpoint, whose folder is locked, to a new file.
 
     Returns the number of groups.
@@ -117,7 +117,7 @@ def count_unread(client_config: ClientConfig, topic: str, ends: Mapping[int, int
 
 
 def identity_for(
-    header: Header,
+    header: ExportHeader,
     *,
     prefix: str | None = None,
     request_partitions: int | None = None,
@@ -158,7 +158,7 @@ def identity_for(
     return replace(new, requests_topic=topic, requests_topic_id="")
 
 
-def _check_handled(header: Header, otherwise: str) -> None:
+def _check_handled(header: ExportHeader, otherwise: str) -> None:
     """Raise MoveRefused unless every request of the old topic was handled."""
     topic = header.identity.requests_topic
     if header.unread is None:
@@ -204,7 +204,7 @@ def import_state(
     sync(target.parent)  # the export may now be deleted
 
 
-def _complete(new: Path, header: Header, identity: Identity) -> None:
+def _complete(new: Path, header: ExportHeader, identity: Identity) -> None:
     """Turn the seeded checkpoint into one of the coordinator's query, and write its other files."""
     committed, planned, topic = header.committed, header.planned, identity.requests_topic
     if topic != header.identity.requests_topic:
@@ -218,10 +218,10 @@ def _complete(new: Path, header: Header, identity: Identity) -> None:
     rewrite_next_watermark_ms(checkpoint.files, 0, header.next_watermark_ms)
     if planned is not None:
         rewrite_planned(checkpoint.files, 1, planned, topic)
-    checkpoint.create(identity, OwnerRecord(header.epochs, header.outages, Committed(0, committed.ends)))
+    checkpoint.create(identity, OwnerRecord(header.epochs, header.outages, CommittedBatch(0, committed.ends)))
 
 
-def continued(header: Header, follows: Continuation) -> Header:
+def continued(header: ExportHeader, follows: Continuation) -> ExportHeader:
     """Return the header of an export with what the coordinator did after it."""
     return replace(
         header,
@@ -250,7 +250,7 @@ def groups_in(rows: Iterator[codec.ShardRow]) -> Iterator[ExportedGroup]:
             yield ExportedGroup(group_id, entry.version, entry.group)
 
 
-def _shards(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec.Entry]]:
+def _shards(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec.StoredGroup]]:
     """Return the groups by shard number. Each group is decoded once, for its next deadline and to find
     damage.
 
@@ -259,9 +259,9 @@ def _shards(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec
     """
     config = configs_of(export.header.epochs, CoordinatorConfig()).at(export.header.next_watermark_ms)
     is_new_topic = identity.requests_topic != export.header.identity.requests_topic
-    shards: dict[int, dict[str, codec.Entry]] = {}
+    shards: dict[int, dict[str, codec.StoredGroup]] = {}
     for exported in export.groups():
-        entry = codec.Entry(exported.version, codec.UNPUBLISHED_DEADLINE_MS, exported.group)
+        entry = codec.StoredGroup(exported.version, codec.UNPUBLISHED_DEADLINE_MS, exported.group)
         group = codec.decode_group(exported.group_id, entry)
         if not is_new_topic:
             entry = replace(entry, next_deadline_ms=next_deadline_ms(group, config))

@@ -16,7 +16,7 @@ import msgspec
 from pyspark.sql import SparkSession
 
 from checkpoints.checkpoint import OWNERS, Checkpoint
-from checkpoints.codec import Entry, StateError, decode_group
+from checkpoints.codec import StateError, StoredGroup, decode_group
 from checkpoints.spark_logs import (
     SPARK,
     SparkLogDamaged,
@@ -195,7 +195,7 @@ def _check(
         try:
             state = read_stored(checkpoint, session, batch, spark_uri=str(new))
             for it in state.groups:
-                decode_group(it.group_id, Entry(it.version, None, it.group))
+                decode_group(it.group_id, StoredGroup(it.version, None, it.group))
         except (StateNotRead, StateError) as error:
             raise RollbackRefused(f"the state after batch {batch} is damaged, too: {error}") from error
     return len(state.groups)

@@ -20,7 +20,7 @@ from assignors.rocketmq.strategies import (
     AllocateMessageQueueConsistentHash,
     HashRing,
     NamePrefixResolver,
-    Settings,
+    StrategySettings,
     UnknownStrategy,
     allocate_for_pop,
     strategy_named,
@@ -38,7 +38,7 @@ CLIENTS = st.lists(st.builds("{}-{}".format, ROOMS, NAMES), min_size=1, max_size
     sort_client_ids
 )
 
-SETTINGS = Settings(consumeridcs={"r1-", "r2-", "r3-"}, machine_room_resolver=NamePrefixResolver())
+SETTINGS = StrategySettings(consumeridcs={"r1-", "r2-", "r3-"}, machine_room_resolver=NamePrefixResolver())
 NEARBY = "MACHINE_ROOM_NEARBY-"
 PARTITIONING = ["AVG", "AVG_BY_CIRCLE", "CONSISTENT_HASH", "MACHINE_ROOM"]
 EVEN = ["AVG", "AVG_BY_CIRCLE", "MACHINE_ROOM"]
@@ -155,7 +155,7 @@ def test_nearby_refuses_what_was_never_set() -> None:
     with pytest.raises(NullPointerException, match=r"^allocateMessageQueueStrategy is null$"):
         AllocateMachineRoomNearby(None, NamePrefixResolver())
     with pytest.raises(NullPointerException, match=r"^machineRoomResolver is null$"):
-        strategy_named(NEARBY + "AVG", Settings())
+        strategy_named(NEARBY + "AVG", StrategySettings())
     unset = AllocateMachineRoomNearby(AllocateMessageQueueByConfig(), NamePrefixResolver())
     with pytest.raises(NullPointerException):
         unset.allocate("g", "r1-a", [MessageQueue("t", "r1-b", 0)], ["r1-a"])

@@ -18,7 +18,7 @@ from assignors.rocketmq.api import (
 from assignors.rocketmq.strategies import (
     DEFAULT_VIRTUAL_NODE_COUNT,
     NamePrefixResolver,
-    Settings,
+    StrategySettings,
     allocate_for_pop,
     strategy_named,
 )
@@ -81,8 +81,8 @@ def answer_of(vector: Vector) -> list[MessageQueue] | list[str] | None:
     return allocate_for_pop(strategy, *call, vector.params.pop_share_queue_num)
 
 
-def settings_of(params: Params) -> Settings:
-    return Settings(
+def settings_of(params: Params) -> StrategySettings:
+    return StrategySettings(
         virtual_node_count=(
             DEFAULT_VIRTUAL_NODE_COUNT if params.virtual_node_cnt is None else params.virtual_node_cnt
         ),

@@ -18,7 +18,7 @@ import pytest
 from msgspec import structs
 
 from checkpoints import codec
-from checkpoints.codec import EARLIER, STATE_VERSION, Entry, StateError
+from checkpoints.codec import EARLIER, STATE_VERSION, StateError, StoredGroup
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.group import ConfigsOnly
@@ -196,11 +196,11 @@ def test_another_version_is_refused_by_name(version: int) -> None:
     with pytest.raises(StateError, match=f"the state of 'g' is of version {version}; .* version 1"):
         codec.read_row("g", version, b"")
     with pytest.raises(StateError, match=f"group 'g' is of version {version}; this code reads version 1"):
-        codec.decode_group("g", Entry(version, None, b""))
+        codec.decode_group("g", StoredGroup(version, None, b""))
 
 
-def _group_of(*fields: object) -> Entry:
-    return Entry(STATE_VERSION, None, msgspec.msgpack.encode(fields))
+def _group_of(*fields: object) -> StoredGroup:
+    return StoredGroup(STATE_VERSION, None, msgspec.msgpack.encode(fields))
 
 
 def _fields_in_state(state: str) -> list[object]:
@@ -240,9 +240,9 @@ def test_a_damaged_row_is_refused_by_name(payload: bytes) -> None:
 @pytest.mark.parametrize(
     ("entry", "why"),
     [
-        (Entry(STATE_VERSION, None, b""), "is damaged"),
-        (Entry(STATE_VERSION, None, WHOLE[:-1]), "is damaged"),
-        (Entry(STATE_VERSION, None, WHOLE + b"\x00"), "is damaged"),
+        (StoredGroup(STATE_VERSION, None, b""), "is damaged"),
+        (StoredGroup(STATE_VERSION, None, WHOLE[:-1]), "is damaged"),
+        (StoredGroup(STATE_VERSION, None, WHOLE + b"\x00"), "is damaged"),
         (_group_of("g", "i"), "is damaged: Invalid value 'g'"),
         (_group_of("Pulsar", "g", "i"), "is damaged: Invalid value 'Pulsar'"),
         (_group_of("Kafka", "g"), "is damaged: .* at least length 3"),
@@ -257,7 +257,7 @@ def test_a_damaged_row_is_refused_by_name(payload: bytes) -> None:
         (codec.encode_group(ClassicGroup("h", "i"), None), "holds group 'h'"),
     ],
 )
-def test_a_damaged_group_is_refused_by_name(entry: Entry, why: str) -> None:
+def test_a_damaged_group_is_refused_by_name(entry: StoredGroup, why: str) -> None:
     with pytest.raises(StateError, match=rf"the state of group 'g' \(version 2\) {why}"):
         codec.decode_group("g", entry)
 
@@ -268,4 +268,4 @@ def test_a_payload_with_more_fields_than_known_is_refused(name: str) -> None:
     fields = msgspec.msgpack.decode(codec.encode_group(samples()[name], None).group, type=list[msgspec.Raw])
     longer = [*fields, msgspec.Raw(msgspec.msgpack.encode("one more"))]
     with pytest.raises(StateError, match="is damaged"):
-        codec.decode_group(name, Entry(STATE_VERSION, None, msgspec.msgpack.encode(longer)))
+        codec.decode_group(name, StoredGroup(STATE_VERSION, None, msgspec.msgpack.encode(longer)))

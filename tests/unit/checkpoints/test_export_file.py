@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, Header, write_export
+from checkpoints.export_file import ExportedGroup, ExportError, ExportFile, ExportHeader, write_export
 from checkpoints.metadata import Epoch, Identity, KnownOutage, Moved
 from checkpoints.spark_logs import PlannedBatch
 from state.inputs import Outage
 from tests.harness.disk_steps import record_disk_steps
 
-HEADER = Header(
+HEADER = ExportHeader(
     exported_at_ms=1_700_000_000_000,
     code_version="0.1.0",
     identity=Identity("c", "eu-requests", "t", 2, "a secret", 64, Moved("new", "old", 1)),

@@ -8,14 +8,14 @@ from click.testing import CliRunner, Result
 from msgspec.structs import replace
 
 from checkpoints import codec
-from checkpoints.export_file import ExportedGroup, Header, write_export
+from checkpoints.export_file import ExportedGroup, ExportHeader, write_export
 from checkpoints.metadata import Identity
 from checkpoints.spark_logs import PlannedBatch
 from cli.state import state
 from kafka_why.service_folder import ServiceFolder
 from state.kafka.classic_group import ClassicGroup
 
-HEADER = Header(
+HEADER = ExportHeader(
     exported_at_ms=1,
     code_version="0.1.0",
     identity=Identity("c", "eu-requests", "t", 2, "00000000-0000-0000-0000-000000000001", 16),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.rocketmq.strategies import AllocateMessageQueueAveragely, Settings, strategy_named
+from assignors.rocketmq.strategies import AllocateMessageQueueAveragely, StrategySettings, strategy_named
 from clients.rocketmq.instance import Schedule
 from kafka_why.contract.rocketmq.history import EntryType
 from kafka_why.contract.rocketmq.queues import MessageQueue
@@ -172,7 +172,7 @@ def test_s18_two_clients_of_one_id_take_the_same_share(
 ) -> None:
     world = SimulatedRocketMq(t=4)
     for _ in range(2):
-        world.start("X", consumer(strategy=strategy_named(name, Settings())))
+        world.start("X", consumer(strategy=strategy_named(name, StrategySettings())))
     world.run_for(A_MOMENT_MS)
     assert world.shares() == {"c1": shares, "c2": shares}
     assert {0, 1, 2, 3} - set(shares) == unread
@@ -198,7 +198,7 @@ def test_s19_whatever_happened_and_was_not_heard_of_shares_become_a_partition(
     world = SimulatedRocketMq(t=5)
     for place, (deed, number, wait_ms) in enumerate((("start", 0, 0), *script)):
         if deed == "start":
-            strategy = strategy_named(name, Settings())
+            strategy = strategy_named(name, StrategySettings())
             world.start(f"client-{place}", consumer(strategy=strategy, orderly=orderly))
         _do(world, deed, number)
         world.run_for(wait_ms)

@@ -5,7 +5,7 @@ import pytest
 from assignors.rocketmq.strategies import (
     AllocateMessageQueueAveragely,
     NamePrefixResolver,
-    Settings,
+    StrategySettings,
     strategy_named,
 )
 from clients.rocketmq.instance import PULL_MAX_IDLE_MS, GroupTaken
@@ -94,7 +94,7 @@ def test_a_paused_consumer_is_never_balanced() -> None:
 def test_s11_a_strategy_that_refuses_changes_nothing_and_is_asked_again_in_a_second() -> None:
     world = SimulatedRocketMq(t=1)
     of_no_room = strategy_named(
-        "MACHINE_ROOM_NEARBY-AVG", Settings(machine_room_resolver=NamePrefixResolver())
+        "MACHINE_ROOM_NEARBY-AVG", StrategySettings(machine_room_resolver=NamePrefixResolver())
     )
     client = world.start("room-A", consumer(strategy=of_no_room))
     world.run_for(A_MOMENT_MS)

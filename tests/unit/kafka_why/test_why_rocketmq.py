@@ -18,7 +18,7 @@ from kafka_why.why.rocketmq.text import report_text
 from kafka_why.why.wording import Clock
 from records.truncation import encode_event
 from state.config import CoordinatorConfig
-from state.rocketmq.group import Group
+from state.rocketmq.group import RocketMqGroup
 from state.timeline import Timeline
 from tests.harness.examples import examples
 from tests.harness.random_log import GROUPS
@@ -242,7 +242,7 @@ def played(seed: int, length: int) -> list[tuple[str, list[HistoryEntry], object
 @examples(60)
 def test_whatever_happened_it_ends_with_what_the_core_has(seed: int, length: int) -> None:
     for group_id, history, group, end_ms in played(seed, length):
-        if isinstance(group, Group):
+        if isinstance(group, RocketMqGroup):
             found = report(group_id, history, end_ms)
             there = [(c.connection, c.client_id) for c in found.consumers]
             assert there == [(c, info.client_id) for c, info in group.channels.items()]

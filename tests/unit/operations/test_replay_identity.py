@@ -15,7 +15,7 @@ from operations.replay.topic_contents import RecordKind
 from operations.replay.verdict import DifferenceKind
 from state.config import BrokerConfig, CoordinatorConfig
 from state.dispatch import step
-from state.timeline import Row, Step
+from state.timeline import Row, StepFunction
 from tests.harness import rocketmq_log
 from tests.harness.batches import chosen, failing_step
 from tests.harness.coordinated_log import CoordinatedLog
@@ -35,7 +35,7 @@ OTHER = CoordinatorConfig(
 
 
 def coordinate(
-    seed: int, length: int, batches: int, rows: Sequence[Row] | None = None, step: Step = step
+    seed: int, length: int, batches: int, rows: Sequence[Row] | None = None, step: StepFunction = step
 ) -> CoordinatedLog:
     """Coordinate a random log in random batches, each perhaps twice. Before one there is perhaps an outage, a
     change of the configuration, or both.

@@ -17,10 +17,9 @@ from operations.stored.rows import rows_of
 from operations.stored.text import group_text
 from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup
-from state.kafka.classic_group import ClassicGroup, Member, PendingMember
+from state.kafka.classic_group import ClassicGroup, ClassicGroupMember, PendingMember
 from state.kafka.group import PendingOffsets
-from state.rocketmq.group import ClientChannelInfo, LockEntry
-from state.rocketmq.group import Group as RocketMqGroup
+from state.rocketmq.group import ClientChannelInfo, LockEntry, RocketMqGroup
 
 T = 1_795_312_000_000  # 2026-11-22 01:46:40
 CONFIG = CoordinatorConfig()
@@ -30,9 +29,11 @@ def assigned(*partitions: int) -> bytes:
     return encode_assignment(Assignment(tuple(TopicPartition("orders", p) for p in partitions)))
 
 
-def member(name: str, *partitions: int) -> Member:
+def member(name: str, *partitions: int) -> ClassicGroupMember:
     protocols = [Protocol("range", b"m")]
-    return Member(f"{name}-1", None, name, "/h", 10_000, 60_000, protocols, T + 10_000, assigned(*partitions))
+    return ClassicGroupMember(
+        f"{name}-1", None, name, "/h", 10_000, 60_000, protocols, T + 10_000, assigned(*partitions)
+    )
 
 
 def kafka_group() -> ClassicGroup:

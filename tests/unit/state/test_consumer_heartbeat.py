@@ -12,7 +12,7 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyEffects, AnyEvent, AnyGroup, step
 from state.inputs import Received
 from state.kafka.context import Effects, KafkaGroup
-from state.rocketmq.group import Group as RocketMqGroup
+from state.rocketmq.group import RocketMqGroup
 from tests.harness.scenario_player import ScenarioPlayer
 
 

@@ -7,7 +7,7 @@ from msgspec import structs
 from kafka_why.contract.kafka.requests import RegexResolution
 from kafka_why.contract.kafka.share_requests import TopicImage
 from state.config import CoordinatorConfig
-from state.kafka.consumer.regex import Change, look_to_ask, update_regex
+from state.kafka.consumer.regex import RegexChange, look_to_ask, update_regex
 from state.kafka.consumer_group import CheckedRegex, ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import StepContext
 
@@ -32,7 +32,7 @@ def update(
     config: CoordinatorConfig | None = None,
     *,
     checks: bool = False,
-) -> tuple[Change, list[str], list[str]]:
+) -> tuple[RegexChange, list[str], list[str]]:
     """The kind of the change, its rows, and the reasons in the history."""
     context = StepContext(group, "g", "requests-0-1", 2_000, config or CoordinatorConfig())
     change = update_regex(context, group, group.members["m"], new, resolution, checks_topics=checks)
@@ -44,14 +44,14 @@ def test_kafkas_order_holds_for_a_checked_pattern_too() -> None:
     """Without `regex_resolve_at_once` its first topics come by a look, as Kafka's by a refresh."""
     group = group_of()
     filtered = structs.replace(FOUND, seen="ab")
-    assert update(group, "[ab]", filtered, LATER, checks=True) == (Change.UPDATED, ["RG4c", "RA1"], [])
+    assert update(group, "[ab]", filtered, LATER, checks=True) == (RegexChange.UPDATED, ["RG4c", "RA1"], [])
     group.members["m"].subscribed_topic_regex = "[ab]"
     assert update(group, "[ab]", filtered, LATER, checks=True)[1] == ["RG4a"]
     context = StepContext(group, "g", "requests-0-1", 2_000, LATER)
     assert look_to_ask(context, group, group.members["m"]) == "[ab]"
     assert look_to_ask(context, group, group.members["m"]) is None
     change, rows, _ = update(group, "[ab]", filtered, LATER, checks=True)
-    assert (change, rows[:2]) == (Change.REFRESHED, ["RG4a", "RA3"])
+    assert (change, rows[:2]) == (RegexChange.REFRESHED, ["RG4a", "RA3"])
     assert group.resolved_regexes["[ab]"].topics == ["a", "b"]
     assert group.checked_regexes["[ab]"] == CheckedRegex("ab", 2_000, 2_000, is_wanted=False)
 
@@ -60,6 +60,6 @@ def test_a_look_that_fails_keeps_the_topics_until_the_next_one() -> None:
     group = group_of(mine="x", resolved=True)
     group.checked_regexes = {"x": CheckedRegex("s", 500, 1_000, is_wanted=True)}
     slow = RegexResolution(error="it takes too long", seen="t")
-    assert update(group, "x", slow, checks=True) == (Change.NONE, ["RG4a"], [])
+    assert update(group, "x", slow, checks=True) == (RegexChange.NONE, ["RG4a"], [])
     assert group.resolved_regexes["x"].topics == ["t"]
     assert group.checked_regexes["x"] == CheckedRegex("s", 2_000, 1_000, is_wanted=False)

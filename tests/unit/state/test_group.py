@@ -14,7 +14,7 @@ from kafka_why.contract.kafka.requests import Protocol
 from state.config import CoordinatorConfig
 from state.dispatch import due_deadlines, is_armed, next_deadline_ms
 from state.kafka.classic.rebalance import transition
-from state.kafka.classic_group import ClassicGroup, JoinPhase, Member, PendingMember
+from state.kafka.classic_group import ClassicGroup, ClassicGroupMember, JoinPhase, PendingMember
 from state.kafka.context import StepContext
 from state.kafka.group import DeadlineReached, TimerKind
 
@@ -26,7 +26,9 @@ def group_of(*offers: str) -> ClassicGroup:
     group = ClassicGroup("g", "requests-0-0", state=GroupState.STABLE)
     for index, names in enumerate(offers):
         protocols = [Protocol(name) for name in names.split(",")]
-        member = Member(f"m{index}", None, "", "", 10_000, 60_000, protocols, heartbeat_deadline_ms=10_000)
+        member = ClassicGroupMember(
+            f"m{index}", None, "", "", 10_000, 60_000, protocols, heartbeat_deadline_ms=10_000
+        )
         group.add(member, "consumer")
     return group
 
@@ -44,7 +46,7 @@ def test_counted_protocols_are_those_of_the_members(changes: list[tuple[int, lis
         elif member is not None:
             group.set_protocols(member, protocols)
         else:
-            group.add(Member(member_id, None, "", "", 10_000, 60_000, protocols), "consumer")
+            group.add(ClassicGroupMember(member_id, None, "", "", 10_000, 60_000, protocols), "consumer")
         offered = [{p.name for p in m.protocols} for m in group.members.values()]
         for name in "abc":
             fits = group.supports_protocols("consumer", [Protocol(name)])

@@ -12,7 +12,7 @@ from kafka_why.contract.protocols.subscriptions import Subscription, decode_assi
 from kafka_why.numbers import INT32_MAX
 from state.config import CoordinatorConfig
 from state.inputs import Received
-from state.kafka.classic_group import ClassicGroup, Member
+from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
 from state.kafka.context import Effects
 from state.kafka.protocols import protocol_of
 from state.kafka.step import step
@@ -118,7 +118,7 @@ def test_what_a_group_older_than_the_setting_knows_is_left_out_and_named() -> No
     assert isinstance(effects.replies[0].response, JoinGroupResponse)
     assert effects.history[-1].reason.endswith("group.max.partitions (10) leaves out t")
     assert isinstance(effects.group, ClassicGroup)
-    member: Member = next(iter(effects.group.members.values()))
+    member: ClassicGroupMember = next(iter(effects.group.members.values()))
     assert [tuple(p) for p in decode_assignment(member.assignment).partitions] == [
         ("u", 0),
         ("u", 1),

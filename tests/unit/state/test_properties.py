@@ -21,7 +21,7 @@ from state.inputs import Received
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.context import Effects
 from state.kafka.group import DeadlineReached
-from state.timeline import Row, Step, Timeline
+from state.timeline import Row, StepFunction, Timeline
 from tests.harness import batches
 from tests.harness.common import classic_group, kafka_effects
 from tests.harness.examples import examples
@@ -45,7 +45,7 @@ def rows_of(log: Log) -> tuple[list[Row], CoordinatorConfig]:
     return realise(script(seed, length), config), config
 
 
-def _under(configs: Configs, take_step: Step) -> Step:
+def _under(configs: Configs, take_step: StepFunction) -> StepFunction:
     """The step, which checks that it is given the configuration in force at its time."""
 
     def checked(

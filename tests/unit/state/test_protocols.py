@@ -15,7 +15,7 @@ from state.dispatch import AnyGroup, due_deadlines, group_type_of, next_deadline
 from state.kafka.context import KafkaGroup
 from state.kafka.group import ConfigsOnly
 from state.kafka.step import HANDLERS
-from state.rocketmq.group import Group as RocketMqGroup
+from state.rocketmq.group import RocketMqGroup
 from state.rocketmq.protocol import HANDLERS as ROCKETMQ_HANDLERS
 
 STATE = Path(__file__).parents[3] / "state"

@@ -28,9 +28,9 @@ from kafka_why.contract.rocketmq.responses import LockBatchMqResponse
 from state.config import BrokerConfig
 from state.inputs import Received
 from state.rocketmq.context import ConsumerGroupEvent, Effects
-from state.rocketmq.group import Group, ScanDue, next_scan
+from state.rocketmq.group import RocketMqGroup, ScanDue, next_scan
 from state.rocketmq.managers import is_expired
-from state.rocketmq.protocol import Event, step
+from state.rocketmq.protocol import RocketMqEvent, step
 
 CONFIG = BrokerConfig()
 SCAN_MS = CONFIG.scan_interval_ms
@@ -89,9 +89,9 @@ LIVES = st.lists(st.tuples(WAITS_MS, REQUESTS), max_size=25)
 Life = list[tuple[int, AnyRequest]]
 
 
-def live(life: Life, *, every_scan: bool = False) -> Iterator[tuple[Event, Effects]]:
+def live(life: Life, *, every_scan: bool = False) -> Iterator[tuple[RocketMqEvent, Effects]]:
     """Run random steps: requests, and either the scans that are due or all scans of RocketMQ."""
-    group: Group | None = None
+    group: RocketMqGroup | None = None
     now_ms = 0
     for place, (wait_ms, request) in enumerate(life):
         scanned_ms, now_ms = now_ms, now_ms + wait_ms
@@ -110,7 +110,7 @@ def _all_scans(after_ms: int, until_ms: int) -> Iterator[ScanDue]:
     yield from map(ScanDue, range(first_ms, until_ms + 1, SCAN_MS))
 
 
-def _due_scans(group: Group | None, until_ms: int) -> Iterator[ScanDue]:
+def _due_scans(group: RocketMqGroup | None, until_ms: int) -> Iterator[ScanDue]:
     """`group` is changed in place by each scan. A group without state left has no entry that expires."""
     while group is not None and (scan := next_scan(group, CONFIG)) and scan.deadline_ms <= until_ms:
         yield scan
@@ -195,7 +195,7 @@ def test_what_is_kept_is_needed_and_can_be_stored(life: Life) -> None:
         assert not group.is_over()
         assert bool(group.channels) == (group.message_model is not None)
         assert group.channels or not group.subscriptions
-        assert msgspec.msgpack.decode(msgspec.msgpack.encode(group), type=Group) == group
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(group), type=RocketMqGroup) == group
         scan = next_scan(group, CONFIG)
         assert scan is None or scan.deadline_ms > group.clock_ms
         if scan is None:

@@ -58,7 +58,9 @@ def test_batching_does_not_matter(rows: Log, seed: int, one_in: int) -> None:
     assert batches.run_batches(cut, CONFIG, take_step, outages, changes, seed % 3) == whole
 
 
-def run(rows: Log, group_id: str, until_ms: int, step: timeline.Step = batches.checked_step) -> Timeline:
+def run(
+    rows: Log, group_id: str, until_ms: int, step: timeline.StepFunction = batches.checked_step
+) -> Timeline:
     timeline = Timeline(group_id, None, CONFIG, step=step)
     for row in rows:
         if row.request.group_id == group_id:

@@ -34,9 +34,9 @@ from kafka_why.contract.rocketmq.responses import LockBatchMqResponse, RegisterR
 from state.config import BrokerConfig
 from state.inputs import Received
 from state.rocketmq.context import ConsumerGroupEvent, Effects, ListenerCall
-from state.rocketmq.group import Group, ScanDue
+from state.rocketmq.group import RocketMqGroup, ScanDue
 from state.rocketmq.managers import is_expired
-from state.rocketmq.protocol import Event, step
+from state.rocketmq.protocol import RocketMqEvent, step
 
 DATA = Path(__file__).parents[2] / "data"
 ALL_EXPIRED_PREFIX = "all_expired_"
@@ -150,9 +150,9 @@ class Groups:
 
     def __init__(self, config: BrokerConfig) -> None:
         self.config = config
-        self.states: dict[str, Group] = {}
+        self.states: dict[str, RocketMqGroup] = {}
 
-    def step(self, group_id: str, event: Event) -> Effects:
+    def step(self, group_id: str, event: RocketMqEvent) -> Effects:
         """Apply one event to the group, keep the group's new state, and return the effects."""
         effects = step(self.states.pop(group_id, None), group_id, event, NOW_MS, self.config)
         if effects.group is not None:
@@ -219,7 +219,7 @@ class ConsumerBroker:
         ]
         return bool(calls), calls
 
-    def _calls(self, group_id: str, event: Event) -> list[Call]:
+    def _calls(self, group_id: str, event: RocketMqEvent) -> list[Call]:
         return [_call(group_id, call) for call in self._groups.step(group_id, event).calls]
 
 
@@ -307,7 +307,7 @@ def _channel(connection: str) -> str:
     return connection.rpartition("#")[0]
 
 
-def _view(group: Group) -> GroupView | None:
+def _view(group: RocketMqGroup) -> GroupView | None:
     if group.message_model is None:
         return None
     topics = {

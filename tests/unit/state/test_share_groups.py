@@ -26,8 +26,8 @@ from state.config import CoordinatorConfig
 from state.dispatch import step, view_of
 from state.inputs import Outage, Quarantine, Received
 from state.kafka.group import DeadlineReached, TimerKind
-from state.kafka.share_group import Asked, InitializingTopic, Parked, ParkedKind, ShareGroup
-from state.rocketmq.group import Group as RocketMqGroup
+from state.kafka.share_group import InitializationTask, InitializingTopic, Parked, ParkedKind, ShareGroup
+from state.rocketmq.group import RocketMqGroup
 
 TO: dict[str, Any] = {"group_id": "g", "correlation_id": "c", "reply_partition": 0, "api_version": 1}
 CONFIG = CoordinatorConfig()
@@ -141,10 +141,10 @@ def test_the_view_has_the_tasks_of_like_partitions_together() -> None:
     group.initializing[FOO.bytes] = InitializingTopic(
         "foo",
         {
-            0: Asked("a", 2, -1, 5),
-            1: Asked("b", 3, 0, 4, 15),
-            2: Asked("a", 2, -1, 5),
-            3: Asked("", 2, -1, 6),
+            0: InitializationTask("a", 2, -1, 5),
+            1: InitializationTask("b", 3, 0, 4, 15),
+            2: InitializationTask("a", 2, -1, 5),
+            3: InitializationTask("", 2, -1, 6),
         },
     )
     view = view_of(group)

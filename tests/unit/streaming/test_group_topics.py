@@ -17,7 +17,7 @@ from kafka_why.contract.kafka.snapshot import ConsumerGroupSnapshot, TopicSnapsh
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.protocols import view_of
-from state.rocketmq.group import Group as RocketMqGroup
+from state.rocketmq.group import RocketMqGroup
 from state.rocketmq.protocol import snapshot as rocketmq_snapshot
 from streaming.service.topic_watch import group_topics
 from streaming.service.topic_watch.group_topics import (

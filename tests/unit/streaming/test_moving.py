@@ -12,8 +12,8 @@ from pyspark.sql import SparkSession
 
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
-from checkpoints.export_file import ExportedGroup, ExportFile, Header, write_export
-from checkpoints.metadata import Committed, Epoch, Identity, KnownOutage, OwnerRecord
+from checkpoints.export_file import ExportedGroup, ExportFile, ExportHeader, write_export
+from checkpoints.metadata import CommittedBatch, Epoch, Identity, KnownOutage, OwnerRecord
 from checkpoints.spark_logs import PlannedBatch
 from kafka_why.contract.kafka.offsets import Offset
 from kafka_why.local_files import FolderError
@@ -63,7 +63,7 @@ def stopped(tmp_path: Path) -> Stopped:
     checkpoint = Checkpoint.at(tmp_path / "coordinator")
     epochs = [epoch(0), epoch(3), epoch(BATCH + 1), epoch(BATCH + 2)]
     outages = [KnownOutage(2, Outage(10, 20)), KnownOutage(BATCH + 1, Outage(30, 40))]
-    checkpoint.create(IDENTITY, OwnerRecord(epochs, outages, Committed(BATCH, {0: 5, 1: 6})))
+    checkpoint.create(IDENTITY, OwnerRecord(epochs, outages, CommittedBatch(BATCH, {0: 5, 1: 6})))
     there = Stopped(checkpoint)
     there.plan(BATCH, ends={0: 5, 1: 6})
     there.commit(BATCH)
@@ -117,11 +117,11 @@ def test_a_state_that_is_not_whole_is_not_exported(
 
 
 @pytest.fixture
-def header(stopped: Stopped) -> Header:
+def header(stopped: Stopped) -> ExportHeader:
     return replace(header_of(stopped.checkpoint, None), unread={0: 0, 1: 0})
 
 
-def test_the_new_folder_keeps_topic_and_namespace_and_is_an_owner_of_its_own(header: Header) -> None:
+def test_the_new_folder_keeps_topic_and_namespace_and_is_an_owner_of_its_own(header: ExportHeader) -> None:
     assert identity_for(header).shards == IDENTITY.shards
     new = identity_for(header, shards=4)
     assert new == replace(IDENTITY, shards=4, moved=new.moved)
@@ -136,7 +136,7 @@ def test_the_new_folder_keeps_topic_and_namespace_and_is_an_owner_of_its_own(hea
     assert again.from_owner_id == owner_id_of(new)
 
 
-def test_new_topics_are_pinned_by_the_first_start(header: Header, tmp_path: Path) -> None:
+def test_new_topics_are_pinned_by_the_first_start(header: ExportHeader, tmp_path: Path) -> None:
     new = identity_for(header, prefix="us", request_partitions=4)
     assert (new.requests_topic, new.request_partitions, new.requests_topic_id) == ("us-requests", 4, "")
     checkpoint = Checkpoint.at(tmp_path)
@@ -149,7 +149,7 @@ def test_new_topics_are_pinned_by_the_first_start(header: Header, tmp_path: Path
         checkpoint.pin(replace(found, requests_topic_id="other"))
 
 
-def test_packs_that_are_not_handled_never_meet_shards_that_read_none(header: Header) -> None:
+def test_packs_that_are_not_handled_never_meet_shards_that_read_none(header: ExportHeader) -> None:
     header = replace(header, unread={0: 0, 1: 3})
     with pytest.raises(MoveRefused, match="packs of them would be refused"):
         identity_for(header, shards=MAX_SHARDS)
@@ -167,7 +167,7 @@ def spark_started() -> Iterator[SparkSession]:
 
 
 def test_imported_folder_has_its_name_after_a_power_loss(
-    header: Header, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    header: ExportHeader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The operator may delete the export then."""
     monkeypatch.setattr(moving, "write_state", lambda *_: None)
@@ -181,7 +181,7 @@ def test_imported_folder_has_its_name_after_a_power_loss(
 @pytest.mark.parametrize("group_type", [ClassicGroup, ConsumerGroup])
 @pytest.mark.parametrize(("prefix", "refused"), [("us", MoveRefused), (None, SparkStarted)])
 def test_what_is_pending_in_a_transaction_does_not_move_to_other_topics(
-    header: Header,
+    header: ExportHeader,
     tmp_path: Path,
     prefix: str | None,
     refused: type[Exception],

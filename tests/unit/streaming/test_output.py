@@ -15,7 +15,7 @@ from kafka_why.contract.kafka.requests import Protocol
 from kafka_why.contract.kafka.responses import HeartbeatResponse, JoinGroupMember, JoinGroupResponse
 from kafka_why.contract.layout import TopicLayout
 from records.truncation import SHORTENED_TEXT_CHARS
-from state.kafka.classic_group import ClassicGroup, Member, PendingMember
+from state.kafka.classic_group import ClassicGroup, ClassicGroupMember, PendingMember
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.context import Effects, Reply
 from state.kafka.group import Topic
@@ -74,16 +74,16 @@ def event(**fields: Any) -> HistoryEntry:
     return structs.replace(told, **fields)
 
 
-def group_of(*members: Member) -> ClassicGroup:
+def group_of(*members: ClassicGroupMember) -> ClassicGroup:
     group = ClassicGroup("g", "t-requests-2-0", state=GroupState.STABLE, protocol_name="range", generation=1)
     for member in members:
         group.add(member, "consumer")
     return group
 
 
-def member(member_id: str, size: int = 0) -> Member:
+def member(member_id: str, size: int = 0) -> ClassicGroupMember:
     protocols = [Protocol("range", b"x" * size)]
-    return Member(member_id, None, "c", "/h", 10_000, 60_000, protocols, assignment=b"y" * size)
+    return ClassicGroupMember(member_id, None, "c", "/h", 10_000, 60_000, protocols, assignment=b"y" * size)
 
 
 def test_a_frame_has_sparks_columns_in_the_order_of_making() -> None:

@@ -33,7 +33,7 @@ class StableGroups:
             codec.read_row("shard 0", *state.get), self._decode_group, decoded_max=decoded_max
         )
 
-    def _decode_group(self, group_id: str, entry: codec.Entry | None) -> DecodedGroup:
+    def _decode_group(self, group_id: str, entry: codec.StoredGroup | None) -> DecodedGroup:
         self.woken.append(group_id)
         return DecodedGroup(group_id, entry, Configs(CONFIG), (), step)
 

@@ -106,7 +106,7 @@ def check_query(life: Life, expected: Whole) -> None:
     )
 
 
-def _at_rest(life: Life, entries: Mapping[str, codec.Entry], batch: Batch) -> dict[str, bytes]:
+def _at_rest(life: Life, entries: Mapping[str, codec.StoredGroup], batch: Batch) -> dict[str, bytes]:
     """The groups, each with all that time brings: groups without requests have not met the last outages."""
     found = {}
     for group_id, entry in entries.items():

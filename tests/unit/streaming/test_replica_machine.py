@@ -18,7 +18,7 @@ from kafka_why.contract.pack import pack, pack_key, slot_of, unpack
 from state.config import ConfigChange, Configs, CoordinatorConfig
 from state.dispatch import step as step_of_both
 from state.inputs import Outage
-from state.timeline import Step
+from state.timeline import StepFunction
 from streaming.query.operator import ConfigEpoch, Operator
 from streaming.replica.audit import request_of
 from streaming.replica.state_machine import GAP_MAX_MS, HeldRecords, InDoubt
@@ -46,7 +46,7 @@ def ask(log: Log, at_ms: int) -> Record:
     return log.append(at_ms, b"a", encode(NOBODY), 0)
 
 
-def by_query(records: Sequence[Record], under: Terms, step: Step = step_of_both) -> dict[str, bytes]:
+def by_query(records: Sequence[Record], under: Terms, step: StepFunction = step_of_both) -> dict[str, bytes]:
     """The answers of one call of the operator."""
     epochs = (ConfigEpoch(0, under.configs.first, under.skip),)
     operator = Operator(under.layout, epochs, step=step, shards=SHARDS)

@@ -24,7 +24,7 @@ from tests.spark.test_cuttings import said_once
 CONFIG = CoordinatorConfig(group_initial_rebalance_delay_ms=3_000)
 
 
-def entries(state: SparkGroupState) -> dict[str, codec.Entry]:
+def entries(state: SparkGroupState) -> dict[str, codec.StoredGroup]:
     return codec.read_row("shard 0", *state.get)
 
 
@@ -50,7 +50,7 @@ def test_a_fault_in_one_group_touches_no_other_of_its_shard() -> None:
 def test_a_damaged_group_is_named_and_the_others_are_not_read() -> None:
     log, state = Log(), spark_state()
     call([*log.stable_member(T0, "a")[0], *log.stable_member(T0, "b")[0]], state)
-    damaged = {**entries(state), "b": codec.Entry(codec.STATE_VERSION, None, b"\xc1")}
+    damaged = {**entries(state), "b": codec.StoredGroup(codec.STATE_VERSION, None, b"\xc1")}
     row = codec.write_row(damaged)
     frames = call([log.request(T0 + 1, heartbeat("a", "nobody"))], spark_state(row))
     assert contents(frames, LAYOUT.responses_topic)
