@@ -1,7 +1,7 @@
-"""Groups of the embedded broker's own coordinator: their clients took its address instead of the gateway's.
+"""Groups of the embedded broker's own coordinator, whose clients used its address instead of the gateway's.
 
-Nothing of this project is a member of such a group. Spark's consumers and its own readers take partitions
-without one.
+Nothing of this project is a member of such a group, because its consumers and Spark's assign partitions
+themselves.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ class BrokerGroup(Struct, frozen=True):
 
 
 def sentence(group: BrokerGroup, broker: str, gateway: str | None) -> str:
-    """Say which group uses which coordinator, and what to do."""
+    """Return a sentence that says which group uses which coordinator, and what to do."""
     shown = group.clients[:_CLIENTS_MAX]
     more = f" and {len(group.clients) - len(shown)} more" if len(group.clients) > len(shown) else ""
     clients = f", {', '.join(shown)}{more}" if shown else ""
@@ -57,7 +57,7 @@ def sentence(group: BrokerGroup, broker: str, gateway: str | None) -> str:
 
 
 class BrokerGroups(BackgroundThread):
-    """Looks at the broker's coordinator until stopped. `on_new` is called once for each group."""
+    """A thread that polls the broker's own coordinator for groups. `on_new` is called once for each group."""
 
     def __init__(
         self, client_config: ClientConfig, on_new: Callable[[BrokerGroup], None] = lambda _: None
@@ -101,7 +101,7 @@ class BrokerGroups(BackgroundThread):
 
 
 def _described(admin: KafkaAdminClient, group_ids: list[str]) -> dict[str, Any]:
-    """Describe classic groups, without those whose members sent bytes that kafka-python cannot decode."""
+    """Return the classic groups, except those whose members sent bytes that kafka-python cannot decode."""
     if not group_ids:
         return {}
     try:

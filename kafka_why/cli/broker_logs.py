@@ -15,8 +15,9 @@ from kafka_why.why.wording import Clock
 
 @dataclass(frozen=True)
 class BrokerLogOptions:
-    """Names of files, - for the standard input. `log_timezone` is that of times without a zone, None for this
-    machine's.
+    """The options that name brokers' log files; - is the standard input.
+
+    `log_timezone` is the zone of times that name none; None means this machine's zone.
     """
 
     files: tuple[str, ...]

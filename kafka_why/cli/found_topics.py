@@ -1,4 +1,6 @@
-"""The source of a long-running command: topics of ours, the cluster's `__consumer_offsets`, or polls."""
+"""The source that a long-running command reads: a coordinator's topics, the cluster's `__consumer_offsets`,
+or polls of the brokers.
+"""
 
 from contextlib import closing
 
@@ -12,10 +14,10 @@ from kafka_why.why.polls import polling_client
 
 
 def what_to_read(client_config: ClientConfig, prefix: str) -> TopicLayout | BrokersOwn:
-    """Return the layout of our topics, or what is read in their place, and say which on stderr.
+    """Return the layout of the coordinator's topics, or the source that replaces them, and name it on stderr.
 
     Raises TopicsMissing if `prefix` was given, HistoryUnavailable if this principal may neither read
-    `__consumer_offsets` nor describe a group, KafkaError.
+    `__consumer_offsets` nor describe a group, or KafkaError.
     """
     try:
         return layout_on(client_config, prefix)

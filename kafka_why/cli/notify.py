@@ -60,8 +60,9 @@ class NotifyOptions:
     metrics_url: str | None
 
     def sending(self) -> Sending:
-        """Return the means by which messages are sent. Raises UsageError, and BadParameter for what a file
-        has.
+        """Return the means by which messages are sent.
+
+        Raises UsageError, or BadParameter for invalid content of a file.
         """
         url = _url_of(self.url, self.url_file)
         token = _token_of(self.token_file)
@@ -72,7 +73,7 @@ class NotifyOptions:
         return Sending(post, SHAPES[self.shape], self.max_per_minute)
 
     def wanted(self) -> Filter:
-        """Return the filter of the messages that are sent."""
+        """Return the filter that selects the messages to send."""
         return Filter(self.groups, self.without, frozenset(self.kinds or KINDS), self.least_duration_ms)
 
     def link(self, group_id: str | None) -> str | None:
@@ -183,7 +184,7 @@ def notify(options: NotifyOptions) -> None:
 
 
 def _url_of(url: str | None, file: Path | None) -> Callable[[], str]:
-    """Return a function that reads the address. Raises UsageError, BadParameter."""
+    """Return a function that reads the webhook's address. Raises UsageError or BadParameter."""
     if file is not None and url is None:
         return partial(url_in, file)
     if url is None or file is not None:
@@ -200,7 +201,7 @@ def _token_of(file: Path | None) -> Callable[[], str | None]:
 
 
 def _now(read: Callable[[], T], option: str) -> T:
-    """Return what a file has at the start. Raises BadParameter."""
+    """Return the result of `read` at the start. Raises BadParameter naming `option` if it fails."""
     try:
         return read()
     except SecretUnreadable as error:
@@ -208,7 +209,7 @@ def _now(read: Callable[[], T], option: str) -> T:
 
 
 def _context(ca_file: Path | None) -> SSLContext:
-    """Return the TLS context for the receiver. Raises BadParameter."""
+    """Return the TLS context for the connection to the webhook. Raises BadParameter."""
     try:
         return client_context(None if ca_file is None else certificates(ca_file.read_text()))
     except (OSError, UnicodeDecodeError, PemError) as error:

@@ -1,8 +1,8 @@
-"""All that commands print. Ids, names and reasons are clients' own, so no command prints past this module.
+"""The output of all commands. Ids, names and reasons come from clients, so every command prints through here.
 
-Text is escaped wherever it goes, because what a file or pipe gets is often shown on a terminal later. JSON is
-escaped by JSON's own means, so every reader gets the same document. Other data is written as it is, because a
-program reads it: CSV for `reset-offsets --from-file`, a line for `gateway --sasl-users`. On a terminal
+Text is escaped even in a file or pipe, because it is often shown on a terminal later. JSON escapes by its own
+rules, so every reader gets the same document. Other data is written unchanged, because a program reads it:
+CSV for `reset-offsets --from-file`, a line for `gateway --sasl-users`. On a terminal
 `kafka_why/cli/terminal.py` escapes it.
 """
 
@@ -34,12 +34,12 @@ def show(text: str = "") -> None:
 
 
 def tell(text: str) -> None:
-    """Print a line, or the lines of a `VisibleText`, to stderr, beside the requested data."""
+    """Print a line, or the lines of a `VisibleText`, to stderr, apart from the requested data."""
     click.echo(visible(text), err=True)
 
 
 def reading_progress(unit: str) -> "Progress":
-    """Return what reports long reading on a terminal, each second."""
+    """Return a reporter that shows on a terminal, once a second, how far a long read has got."""
     if not sys.stderr.isatty():
         return lambda *_: None
     next_s = time.monotonic() + 1
@@ -59,23 +59,23 @@ def show_json(answer: Any) -> None:
 
 
 def show_encoded(document: str | bytes) -> None:
-    """Print a JSON document that is encoded already."""
+    """Print a JSON document that is already encoded."""
     text = document if isinstance(document, str) else document.decode()
     _write_data(f"{_NOT_ASCII.sub(_json_escaped, text)}\n")
 
 
 def show_data(text: str) -> None:
-    """Print data in another format as it is."""
+    """Print data in a format other than JSON, unchanged."""
     _write_data(text)
 
 
 def failure_in_lines(error: Exception) -> click.ClickException:
-    """Return the error of a command whose message has lines of our own, such as the end of a log."""
+    """Return a command's error whose message keeps our own line feeds, such as the end of a log."""
     return click.ClickException(visible_lines(str(error).expandtabs()))
 
 
 def _write_data(text: str) -> None:
-    """Write UTF-8 into a file or pipe, whatever the locale is. In text click drops colours."""
+    """Write UTF-8 into a file or pipe, whatever the locale is. Click removes colours from text."""
     click.echo(text if sys.stdout.isatty() else text.encode(), nl=False)
 
 
@@ -88,7 +88,7 @@ def _json_escaped(found: re.Match[str]) -> str:
 
 
 def configure_logs() -> None:
-    """Configure structlog for this process, and guard its terminal."""
+    """Configure structlog for this process, and guard its terminal against control characters."""
     guard_terminals()
     # py4j logs a traceback for calls to a JVM that has ended, which is in our own log with what follows.
     logging.getLogger().addFilter(lambda record: record.module != "java_gateway")
@@ -110,7 +110,7 @@ def configure_logs() -> None:
 
 
 def _visible(logger: Any, name: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Escape what could change a terminal. In JSON it is escaped anyway."""
+    """Escape control characters in a log event's values. JSON output escapes them itself."""
     return {
         key: (visible_lines if key == "exception" else visible)(
             value if isinstance(value, str) else repr(value)
@@ -120,7 +120,7 @@ def _visible(logger: Any, name: str, event: MutableMapping[str, Any]) -> Mutable
 
 
 class _NeverRaises:
-    """A stream that drops what cannot be written, because a log line must not end a thread on a full disk."""
+    """A stream that ignores write errors, because a log line must not end a thread when the disk is full."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream

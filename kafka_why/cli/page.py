@@ -1,4 +1,4 @@
-"""`group-coordinator page`: the page beside any coordinator, also that of another machine."""
+"""`group-coordinator page`: the page for any coordinator, also one on another machine."""
 
 import threading
 from collections.abc import Callable
@@ -110,13 +110,14 @@ def page(
 
 
 def access_of(users: Path | None, token_file: Path | None) -> Access | None:
-    """Return the access of readers, or None if the options name nobody. Raises BadParameter."""
+    """Return the readers' access rules, or None if the options give none. Raises BadParameter."""
     if users is None and token_file is None:
         return None
     return Access(has_password=_passwords(users), token=_token(token_file))
 
 
 def _passwords(users: Path | None) -> Callable[[str, bytes], bool] | None:
+    """Return the password check of a users file, or None without a file. Raises BadParameter."""
     if users is None:
         return None
     try:

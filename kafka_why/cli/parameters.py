@@ -1,4 +1,4 @@
-"""Option types that several commands share. An address is checked when the option is parsed."""
+"""Option types that several commands share. They check an address when the option is parsed."""
 
 import functools
 from collections.abc import Callable
@@ -21,8 +21,9 @@ if TYPE_CHECKING:
 
 
 class ParsedOption(click.ParamType[Any]):
-    """An option type from a parser. What that refuses by a ValueError ends the command. `expected`, if given,
-    describes a valid value by example.
+    """An option type made from a parser. If the parser raises a ValueError, the command ends.
+
+    `expected`, if given, describes a valid value by example.
     """
 
     def __init__(self, name: str, parse: Callable[[str], Any], expected: str = "") -> None:
@@ -42,7 +43,7 @@ def parsed_or_default(
     ctx: click.Context | None,
     hint: str = "",
 ) -> Any:
-    """Return the parsed text, or a default that was parsed before. A ValueError ends the command."""
+    """Return the parsed text, or a default that is already parsed. A ValueError ends the command."""
     if not isinstance(value, str):
         return value
     try:
@@ -52,7 +53,7 @@ def parsed_or_default(
 
 
 class WholeNumber(click.IntRange):
-    """An option type: a whole number from `min` to `max`, by default to the greatest one of 32 bits."""
+    """An option type: a whole number from `min` to `max`, by default up to the largest 32-bit one."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         at_most = INT32_MAX if self.max is None else INT64_MAX
@@ -110,13 +111,16 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def pop_fields(kind: type[T], given: dict[str, Any]) -> T:
-    """Take the parameters that have the names of fields of `kind`, a dataclass, and return them as one."""
+    """Remove the parameters named like the fields of the dataclass `kind`, and return an instance made of
+    them.
+    """
     return kind(**{field.name: given.pop(field.name) for field in fields(kind)})
 
 
 def as_object(kind: type[T], name: str) -> Callable[[Command], Command]:
-    """Return a decorator: the command gets these parameters as one object, named `name`. Click shows the
-    error that `kind` raises.
+    """Return a decorator that passes the parameters of `kind` to the command as one object named `name`.
+
+    Click shows the error that `kind` raises.
     """
 
     def decorated(command: Command) -> Command:
@@ -143,7 +147,10 @@ VARIABLE = "GROUP_COORDINATOR_PAGE_URL"
 
 
 def page_url_option(command: Command) -> Command:
-    """Add `--page-url`; the command gets it as `page_url`, None if neither it nor VARIABLE is set."""
+    """Add `--page-url`. The command gets it as `page_url`.
+
+    It is None if neither the option nor its environment variable is set.
+    """
     return click.option(
         "--page-url",
         type=WEB_URL,
@@ -154,7 +161,7 @@ def page_url_option(command: Command) -> Command:
 
 
 def link(page_url: str, group_id: str | None = None) -> str:
-    """Return the address of a group on the page, or that of all groups without a group id."""
+    """Return the page's address of a group, or without a group id that of the list of groups."""
     base = f"{page_url.rstrip('/')}/"
     return base if group_id is None else f"{base}group?{urlencode({'id': group_id})}"
 
@@ -169,7 +176,9 @@ def cluster_options(
     purpose: str = "The cluster with the coordinator's topics.", *, required: bool = True
 ) -> Callable[[Command], Command]:
     """Add `--bootstrap-servers` and `--client-config`; the command gets them as `client_config`, a
-    ClientConfig. It is None if neither is given, which `required` refuses. `purpose` is the help text.
+    ClientConfig.
+
+    It is None if neither is given, which is an error if `required`. `purpose` is the help text.
     """
     options = (
         click.option(_NAMES[0], type=SERVERS, help=purpose),
@@ -198,7 +207,10 @@ def cluster_options(
 def client_config_of(
     bootstrap_servers: str | None, properties: Path | None, options: tuple[str, str] = _NAMES
 ) -> ClientConfig | None:
-    """Return the settings of the cluster that two `options` name, or None. Raises BadParameter."""
+    """Return the cluster's settings, or None if neither value is given. Raises BadParameter.
+
+    `options` are the names of the two options.
+    """
     if properties is None:
         return None if bootstrap_servers is None else _plaintext(bootstrap_servers, options[0])
     configure_logs()  # settings without a use are logged

@@ -1,4 +1,4 @@
-"""A program of subcommands: it imports a subcommand's module when the subcommand is called."""
+"""A program of subcommands, which imports a subcommand's module only when the subcommand is called."""
 
 from collections.abc import Sequence
 from itertools import takewhile
@@ -14,12 +14,12 @@ _ARGUMENTS = "kafka_why.cli.program.arguments"
 
 
 class Commands(click.Group):
-    """Explains the error if a name that begins with `-` was taken for an option."""
+    """A group of commands that explains the error when a name beginning with `-` was taken for an option."""
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Keep the arguments for `invoke`."""
+        """Resolve the subcommand, and keep the arguments for `invoke`."""
         ctx.meta[_ARGUMENTS] = tuple(args)
         return super().resolve_command(ctx, args)
 
@@ -48,7 +48,7 @@ def _hint(error: click.UsageError, arguments: Sequence[str]) -> str:
 
 
 def _refused(error: click.UsageError) -> list[str]:
-    """Return the option that the parser does not know, or the short one whose value it refuses."""
+    """Return the option that the parser does not know, or the short option whose value it rejects."""
     if isinstance(error, click.NoSuchOption):
         return [] if error.possibilities else [error.option_name]
     if isinstance(error, click.BadParameter) and error.param is not None:
@@ -57,7 +57,7 @@ def _refused(error: click.UsageError) -> list[str]:
 
 
 def _is_read_as(option: str, argument: str) -> bool:
-    """Return True if the parser reads the argument as this option, or as several short ones with it."""
+    """Return True if the parser reads the argument as this option, alone or among joined short options."""
     if len(option) == 2 and argument.startswith("-") and not argument.startswith("--"):
         return option[1] in argument[1:]
     return argument.partition("=")[0] == option
@@ -68,10 +68,10 @@ CommandsAt = dict[str, str]
 
 
 class Program(Commands):
-    """Loads subcommands on demand, and reports their errors.
+    """A program that loads subcommands on demand, and reports their errors.
 
-    Any exception of a subcommand ends it with a one-sentence message and exit code 1. An unexpected exception
-    is logged with its traceback first. A message may quote clients' strings, so it is escaped.
+    Any exception of a subcommand ends the program with a one-sentence message and exit code 1. An unexpected
+    exception is first logged with its traceback. A message may quote clients' strings, so it is escaped.
     """
 
     def __init__(self, *args: Any, commands_at: CommandsAt, **given: Any) -> None:
@@ -81,7 +81,7 @@ class Program(Commands):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """Guard the terminal before the first subcommand's module is imported, for `--help` as well."""
+        """Guard the terminal before the first subcommand's module is imported, also for `--help`."""
         from kafka_why.cli.terminal import guard_terminals
 
         guard_terminals()

@@ -13,12 +13,15 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def exit_on_signals() -> None:
-    """During the start: exit, which ends everything started so far. The exit code is 128 + the signal."""
+    """Exit on a signal during the start, which also ends everything started so far.
+
+    The exit code is 128 + the signal's number.
+    """
     _on_signals(_exit)
 
 
 def stop_on_signals(stop: threading.Event) -> None:
-    """After the start: set `stop`, so that the command ends in order."""
+    """Set `stop` on a signal after the start, so that the command ends in order."""
     _on_signals(lambda *_: stop.set())
 
 
@@ -38,21 +41,24 @@ log = structlog.get_logger()
 
 
 class StopEvent(threading.Event):
-    """Set when a command has to end. `failure` is the reason; None where the user ended it."""
+    """An event that is set when a command has to end.
+
+    `failure` is the reason, or None if the user ended the command.
+    """
 
     failure: str | None = None
 
     def fail(self, reason: str) -> None:
-        """End the command. The first reason is kept, because others may follow from it."""
+        """End the command. Only the first reason is kept, because later ones may be its consequences."""
         self.failure = self.failure or reason
         self.set()
 
 
 @contextmanager
 def watching_threads(on_death: Callable[[str], None]) -> Iterator[None]:
-    """Call `on_death` with the reason, on the dying thread, when a thread ends with an exception.
+    """Call `on_death` with the reason when a thread ends with an exception. The call is on that thread.
 
-    That holds for threads of libraries too: a producer without its sender sends nothing.
+    This includes threads of libraries, because a producer whose sender thread has ended sends nothing.
     """
 
     def report_death(death: threading.ExceptHookArgs) -> None:

@@ -1,4 +1,4 @@
-"""A guard before the terminal, for what comes past `output.py`: click's errors, warnings, tracebacks."""
+"""A guard of the terminal for output that bypasses `output.py`: click's errors, warnings, tracebacks."""
 
 import io
 import re
@@ -11,8 +11,9 @@ _CONTROL = re.compile(r"[^\n\t -~]+")
 
 
 class GuardedTerminal(io.TextIOBase):
-    """A terminal's stream that escapes what is not printable, except line feeds and tabs. It has no `buffer`,
-    so no bytes go past it.
+    """A terminal's stream that escapes unprintable characters except line feeds and tabs.
+
+    It has no `buffer`, so nobody can write bytes to the terminal unescaped.
     """
 
     def __init__(self, terminal: TextIO) -> None:
@@ -46,7 +47,7 @@ class GuardedTerminal(io.TextIOBase):
 
 
 def guard_terminals() -> None:
-    """Guard standard output and standard error where they are terminals, once."""
+    """Guard standard output and standard error if they are terminals. A second call does nothing."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and stream.isatty() and not isinstance(stream, GuardedTerminal):
@@ -54,5 +55,5 @@ def guard_terminals() -> None:
 
 
 def unguarded(stream: TextIO) -> TextIO:
-    """Return the stream behind the guard, for a writer that escapes each value and has styles of its own."""
+    """Return the stream behind the guard, for a writer that escapes each value and adds its own styles."""
     return stream.terminal if isinstance(stream, GuardedTerminal) else stream

@@ -45,8 +45,10 @@ from kafka_why.why.wording import Clock, parse_since
 
 
 class _Found(NamedTuple):
-    """The history of a group, None of a share group of the brokers. Of a share group what gateways delivered,
-    the members that it has now, and what else there is to say. `live` is set if the group is followed.
+    """The data found about a group.
+
+    `history` is None for a share group of the brokers. A share group also has its deliveries by gateways, its
+    present members and remarks. `live` is set if the group is followed.
     """
 
     history: History | None
@@ -57,8 +59,9 @@ class _Found(NamedTuple):
 
 
 class _Cluster(NamedTuple):
-    """A cluster to read, and how. `source` is None for the first that has the group. `has_logs`: brokers'
-    logs are merged with it.
+    """A cluster to read, and the source to read in it.
+
+    With `source` None, the first source that has the group is read. `has_logs`: brokers' logs are added.
     """
 
     client_config: ClientConfig
@@ -175,7 +178,7 @@ def _check_sources(
     *,
     follow: bool,
 ) -> None:
-    """Raise UsageError where evidence is missing, is of two clusters, or cannot be followed."""
+    """Raise UsageError if evidence is missing, comes from two clusters, or cannot be followed."""
     if client_config is not None and from_dir is not None:
         raise click.UsageError("takes one of these options: --bootstrap-servers, --from-dir")
     if client_config is None and from_dir is None and not logs.files:
@@ -187,7 +190,7 @@ def _check_sources(
 
 
 def _with_logs(found: _Found, logs: BrokerLogOptions, group_id: str) -> _Found:
-    """Add what brokers' logs say of a group. Raises HistoryUnavailable if nothing says anything."""
+    """Add the brokers' log entries about a group. Raises HistoryUnavailable if no source knows the group."""
     read, notes = read_logs(logs, group_id)
     if found.history is None and (read.events or found.deliveries is None):
         return found._replace(history=alone(read, group_id, notes))
@@ -210,7 +213,7 @@ def _show_found(group_id: str, found: _Found, now_ms: int, since_ms: int | None,
 
 
 def _follow(history: History, since_ms: int | None, live: LiveSource, output: str) -> None:
-    """Show what follows until Ctrl-C or SIGTERM."""
+    """Show new entries until Ctrl-C or SIGTERM."""
     from kafka_why.why.follow import Follower
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -226,7 +229,7 @@ def _show_line(answer: Any) -> None:
 
 
 def _in_cluster(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) -> _Found:
-    """Read what the cluster has. Brokers' logs can do without records."""
+    """Read the group's data from the cluster. With brokers' logs, the cluster may have none."""
     try:
         return _found(cluster, group_id, since_ms, now_ms)
     except HistoryUnavailable as error:
@@ -271,8 +274,9 @@ def _found(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) 
 
 
 def _in_history(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) -> _Found:
-    """Read the topics of a coordinator or an observer. If they are followed, what is written while they are
-    read is not left out. Raises TopicsMissing, and HistoryUnavailable.
+    """Read the topics of a coordinator or an observer. Raises TopicsMissing or HistoryUnavailable.
+
+    If the group is followed, entries written during the read are not lost.
     """
     layout = layout_on(cluster.client_config, cluster.prefix)
     if not cluster.follows:
@@ -346,7 +350,7 @@ def _show_rocketmq(group_id: str, history: History, now_ms: int, since_ms: int |
 
 
 def _note_left_out(group_id: str, entries: int, whose: str) -> None:
-    """Print how many entries the report leaves out because the group id had the other protocol then."""
+    """Print how many entries the report omits because the group id then belonged to the other protocol."""
     if entries:
         left_out = f"{entries} entries of that time are left out"
         tell(f"Note: {group_id} was the name of a group of {whose} before; {left_out}.")

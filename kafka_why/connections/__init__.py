@@ -1,1 +1,1 @@
-"""Connections of clients to a Kafka cluster: addresses, settings, logins, certificates, clients."""
+"""Connections to a Kafka cluster: addresses, settings, logins, certificates, clients."""

@@ -20,7 +20,7 @@ _SECURED = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """The address of a listener. An IPv6 host has no brackets here."""
+    """The address of a listener. An IPv6 host is stored without brackets."""
 
     host: str
     port: int
@@ -60,7 +60,7 @@ def parse_host(text: str) -> str:
 def parse_servers(text: str) -> str:
     """Parse `HOST:PORT,...`, as in Kafka's bootstrap.servers. Raises ValueError.
 
-    Removes blanks and, as Kafka's clients do, the name of a listener or a protocol before an address, such as
+    Blanks are removed and, as in Kafka's clients, a listener's or protocol's name before an address, such as
     `PLAINTEXT://`. Source: Utils.HOST_PORT_PATTERN.
     """
     addresses = [Address.parse(_without_listener(item)) for item in text.split(",")]
@@ -71,7 +71,9 @@ def parse_servers(text: str) -> str:
 
 
 def check_plaintext(servers: str) -> None:
-    """Raise ValueError if an address names a protocol that clients without further settings do not speak."""
+    """Raise ValueError if an address names a protocol that a client without further settings does not
+    speak.
+    """
     for item in servers.split(","):
         listener, is_named, address = item.strip().partition("://")
         if is_named and listener.upper() in _SECURED:

@@ -1,4 +1,4 @@
-"""Requests for which kafka-python's admin client has no method, over its connections with TLS and SASL."""
+"""Requests that kafka-python's admin client has no method for, over its connections with TLS and SASL."""
 
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -15,13 +15,15 @@ _BY_ID, _BY_NAME = (13, 13), (4, 12)
 
 
 def send(admin: KafkaAdminClient, request: Any, node_id: int | None = None) -> Any:
-    """Send a request to a broker, to any if `node_id` is None, and return its response. Raises KafkaError."""
+    """Send a request to a broker, any broker if `node_id` is None, and return its response. Raises
+    KafkaError.
+    """
     manager = admin._manager
     return manager.run(manager.send, request, node_id)
 
 
 class FoundTopic(NamedTuple):
-    """A topic as Metadata has it: its id, and the leader of each partition, negative for none."""
+    """A topic in a Metadata response: its id, and the leader of each partition, negative if there is none."""
 
     name: str
     topic_id: UUID
@@ -38,7 +40,10 @@ class FoundTopic(NamedTuple):
 
 
 def find_topic(admin: KafkaAdminClient, name: str) -> FoundTopic:
-    """Look a topic up. Raises KafkaError, of these UnknownTopicOrPartitionError if there is none."""
+    """Return a topic from a Metadata request.
+
+    Raises KafkaError, in particular UnknownTopicOrPartitionError if it does not exist.
+    """
     (found,) = admin.describe_topics([name])
     if found["error_code"]:
         raise for_code(found["error_code"])(name)
@@ -56,10 +61,10 @@ def fetch(
     max_wait_ms: int,
     max_bytes: int,
 ) -> Any:
-    """Fetch stored batches from the partition's leader, up to the high watermark. Return the partition's part
-    of the response, which may have an error code. Raises KafkaError.
+    """Fetch stored batches from the partition's leader, up to the high watermark.
 
-    By its id, a topic that was made again is not read in place of the one before.
+    Return the partition's part of the response, which may have an error code. Raises KafkaError. The topic is
+    fetched by its id, so a topic that was created again is not mistaken for the old one.
     """
     min_version, max_version = _BY_ID if by_id else _BY_NAME
     kind = FetchRequest.FetchTopic

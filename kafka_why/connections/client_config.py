@@ -1,7 +1,7 @@
 """The configuration of a Kafka client: its servers, and Kafka's settings for them.
 
-The settings are read once, and written for each kind of client: Java's (Spark's source and sink), kafka-
-python's and librdkafka's.
+The settings are read once, and translated for each kind of client: Java's (Spark's source and sink),
+kafka-python's and librdkafka's.
 """
 
 from collections.abc import Iterable, Mapping
@@ -50,7 +50,7 @@ SETTINGS = client_tls.SETTINGS | client_login.SETTINGS | {"security.protocol"}
 
 @dataclass(frozen=True, slots=True)
 class ClientSecurity:
-    """The meaning of the settings. `mechanism` and `login` are None without SASL, `tls` without TLS."""
+    """The parsed security settings. `mechanism` and `login` are None without SASL, `tls` without TLS."""
 
     protocol: str
     tls: TlsSettings | None = field(default=None, repr=False)
@@ -59,13 +59,14 @@ class ClientSecurity:
 
 
 def security_of(properties: Mapping[str, str], servers: str = "") -> ClientSecurity:
-    """Return the meaning of these settings (`read_security`)."""
+    """Return the parsed security settings (see `read_security`)."""
     return read_security(UsedSettings(properties), servers)
 
 
 def read_security(settings: UsedSettings, servers: str = "") -> ClientSecurity:
-    """Return the meaning of the settings. Files that they name are read now. The settings that have no
-    meaning for this protocol stay unread. Raises ClientConfigError.
+    """Parse the security settings. Files that they name are read now. Raises ClientConfigError.
+
+    Settings that have no meaning for this protocol stay unread.
     """
     text = settings.get("security.protocol") or PROTOCOLS[0]
     protocol = text.upper()
@@ -80,8 +81,9 @@ def read_security(settings: UsedSettings, servers: str = "") -> ClientSecurity:
 
 
 def java_settings(security: ClientSecurity) -> dict[str, str]:
-    """Return the settings of Kafka's clients in Java. The only file that they name is the file of a token, so
-    they are good on other machines.
+    """Return the settings of Kafka's clients in Java.
+
+    They name no file but that of a token, so they work on other machines.
     """
     settings = {"security.protocol": security.protocol}
     if security.tls is not None:
@@ -167,7 +169,7 @@ def librdkafka_settings(security: ClientSecurity) -> dict[str, Any]:
 
 
 def _python_mechanism(mechanism: str) -> str:
-    """Return the mechanism of clients that are not Java's: MSK takes tokens of IAM by OAUTHBEARER, too."""
+    """Return the mechanism for clients other than Java's. MSK also accepts IAM tokens by OAUTHBEARER."""
     return "OAUTHBEARER" if mechanism == IAM else mechanism
 
 
@@ -176,9 +178,10 @@ def _python_mechanism(mechanism: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
-    """`bootstrap_servers` is HOST:PORT,... . `properties` are Kafka's client settings by their names in Java,
-    such as security.protocol (`kafka_why.connections.client_config`). They may be secret, so only the
-    servers are in the text of a ClientConfig.
+    """The servers of a cluster, and Kafka's client settings for them.
+
+    `bootstrap_servers` is HOST:PORT,... . `properties` has Kafka's settings by their names in Java, such as
+    security.protocol. They may be secret, so the text of a ClientConfig has only the servers.
     """
 
     bootstrap_servers: str
@@ -186,11 +189,11 @@ class ClientConfig:
 
     @classmethod
     def read(cls, path: Path, bootstrap_servers: str | None = None) -> Self:
-        """Read a file in the format of Java's properties, as Kafka's tools take with --command-config.
+        """Read a file in the format of Java's properties, as Kafka's tools accept with --command-config.
 
-        See `load_properties` for references in its values. Files that settings name are read here, so the
-        result is good on other machines too. `bootstrap_servers` replaces those of the file. Settings that
-        the connection has no use for are logged. Raises ClientConfigError.
+        See `load_properties` for references in its values. Files that settings name are read now, so the
+        result works on other machines. `bootstrap_servers` replaces the servers in the file. Settings that
+        this connection does not use are logged. Raises ClientConfigError.
         """
         try:
             values, resolve = load_properties(path)
@@ -251,14 +254,14 @@ def _servers(where: str, text: str, *, quotes: bool) -> str:
 
 
 def _check_names(names: Iterable[str]) -> None:
-    """Raise ClientConfigError for a name that no Kafka client has, and that is similar to one."""
+    """Raise ClientConfigError for a name that is no setting of a Kafka client but resembles one."""
     for name in sorted(names):
         if intended := intended_name(name):
             raise ClientConfigError(f"{name}: no Kafka client has this setting. Did you mean {intended}?")
 
 
 def _log_unused(path: Path, security: ClientSecurity, names: list[str]) -> None:
-    """Log the settings that have no use for this connection, in one line."""
+    """Log the settings that this connection does not use, in one line."""
     if not names:
         return
     import structlog  # executors need not have it

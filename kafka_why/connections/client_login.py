@@ -1,4 +1,4 @@
-"""The `sasl.` settings of a client: which there are, and what they mean.
+"""The `sasl.` settings of a client, and their parsing.
 
 They have the names of Kafka's clients in Java, and those of librdkafka where these differ.
 """
@@ -33,12 +33,14 @@ _FLAGS = frozenset({"required", "requisite", "sufficient", "optional"})
 
 
 class JaasError(ValueError):
-    """The text is no login of one module. The message quotes nothing of it, because it has a password."""
+    """The error of a text that is not the login of exactly one module. Its message does not quote the text,
+    which has a password.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class LoginModule:
-    """A module by its class name in Java, with its options."""
+    """A login module, by its class name in Java, with its options."""
 
     name: str
     options: Mapping[str, str] = field(repr=False)
@@ -66,13 +68,13 @@ def parse_jaas(text: str) -> LoginModule:
 
 
 def format_jaas(module: LoginModule) -> str:
-    """Return the text that `parse_jaas`, and Java, parse to this module."""
+    """Return the JAAS text of this module, which `parse_jaas` and Java can parse."""
     options = "".join(f" {name}={_quoted(value)}" for name, value in module.options.items())
     return f"{module.name} required{options};"
 
 
 def _tokens(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield each token, and whether it is a word or a text in quotes."""
+    """Yield each token, with True for a word or False for a quoted text."""
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -171,8 +173,9 @@ Login = PasswordLogin | TokenLogin | IamLogin
 
 
 def read_login(settings: UsedSettings, servers: str) -> tuple[str, Login]:
-    """Return the mechanism and the login of the `sasl.` settings. `servers` may tell the region of a cluster.
-    Raises ClientConfigError.
+    """Return the mechanism and the login of the `sasl.` settings. Raises ClientConfigError.
+
+    The region of a cluster may be found from the names in `servers`.
     """
     name, mechanism = settings.first("sasl.mechanism", "sasl.mechanisms")
     if mechanism is None or mechanism == "GSSAPI":
@@ -193,7 +196,7 @@ def read_login(settings: UsedSettings, servers: str) -> tuple[str, Login]:
 
 
 def _check_classes(settings: UsedSettings) -> None:
-    """Raise ClientConfigError for classes of Java that would take part in the login."""
+    """Raise ClientConfigError if a setting names a Java class that would take part in the login."""
     for name in (CLIENT_HANDLER, "sasl.login.class"):
         value = settings.get(name)
         if value is not None and not value.startswith("org.apache.kafka."):
@@ -204,7 +207,7 @@ def _check_classes(settings: UsedSettings) -> None:
 
 
 def _module(settings: UsedSettings, expected: str, mechanism: str) -> LoginModule | None:
-    """Return the login module of the settings, None if they have none."""
+    """Return the login module of the settings, or None if they have none."""
     text = settings.get(JAAS)
     if text is None:
         return None
@@ -282,7 +285,7 @@ def _extensions(settings: UsedSettings, options: Mapping[str, str]) -> dict[str,
 
 
 def _trusted_by_endpoint(settings: UsedSettings, options: Mapping[str, str]) -> str | None:
-    """Return the certificates that the token endpoint's is checked by, None for the machine's."""
+    """Return the certificates that verify the token endpoint, or None for this machine's."""
     ssl_options = {name: value for name, value in options.items() if name.startswith("ssl.")}
     if "ssl.truststore.location" in ssl_options or TRUSTED in ssl_options:
         return read_tls(UsedSettings(ssl_options), f"{JAAS}: ").trusted
@@ -290,7 +293,7 @@ def _trusted_by_endpoint(settings: UsedSettings, options: Mapping[str, str]) -> 
 
 
 def _of_strimzi(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the options of Kafka's own login module with the same meaning. Raises ClientConfigError."""
+    """Translate Strimzi's options to those of Kafka's own login module. Raises ClientConfigError."""
     if other := sorted(name for name in options if name.startswith(_STRIMZI_OTHER)):
         raise ClientConfigError(
             f"{JAAS}: {', '.join(other)} needs {_STRIMZI_HANDLER}, a class of Java. Use oauth.client.id and "
@@ -328,7 +331,7 @@ def _iam_login(settings: UsedSettings, servers: str) -> IamLogin:
 
 
 def _check_options(options: Mapping[str, str], *needed: str) -> None:
-    """Raise ClientConfigError if an option is missing. Other options are of no use, as in Java."""
+    """Raise ClientConfigError if an option is missing. Unknown options are ignored, as in Java."""
     for name in needed:
         if name in options:
             continue

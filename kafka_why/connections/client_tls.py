@@ -1,4 +1,4 @@
-"""The `ssl.` settings of a client: which there are, and what they mean.
+"""The `ssl.` settings of a client, and their parsing.
 
 They have the names of Kafka's clients in Java, and those of librdkafka where these differ.
 """
@@ -57,8 +57,10 @@ _PROBE = "probe"
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """PEM texts. If `trusted` is None, the machine's certificates are trusted. `key_password` is None if the
-    key is not encrypted.
+    """The parsed TLS settings, as PEM texts.
+
+    If `trusted` is None, this machine's certificates are trusted. `key_password` is None if the key is not
+    encrypted.
     """
 
     trusted: str | None
@@ -69,8 +71,9 @@ class TlsSettings:
 
 
 def read_tls(settings: UsedSettings, where: str = "") -> TlsSettings:
-    """Return the meaning of the `ssl.` settings, with the content of the files that they name. `where` is put
-    before the settings' names in errors. Raises ClientConfigError.
+    """Parse the `ssl.` settings, and read the files that they name. Raises ClientConfigError.
+
+    Errors have `where` before a setting's name.
     """
     _check_supported(settings)
     checks = settings.text(HOST_CHECK)
@@ -102,8 +105,9 @@ def read_tls(settings: UsedSettings, where: str = "") -> TlsSettings:
 
 
 def read_trusted(settings: UsedSettings, names: tuple[str, ...], where: str = "") -> tuple[str, str | None]:
-    """Return the setting of these that names the trusted authorities, and their certificates, None if there
-    are none. Raises ClientConfigError.
+    """Return which of the settings `names` has the trusted certificates, and the certificates or None.
+
+    Raises ClientConfigError.
     """
     settings.text("ssl.truststore.type")  # it says nothing that the content does not
     name, value = settings.first(*names)
@@ -115,12 +119,12 @@ def read_trusted(settings: UsedSettings, names: tuple[str, ...], where: str = ""
 
 
 def context_of(tls: TlsSettings) -> ssl.SSLContext:
-    """Return the context for a client's connections. Raises PemError."""
+    """Return the TLS context for a client's connections. Raises PemError."""
     return pem.client_context(tls.trusted, tls.chain, tls.key, tls.key_password, checks_host=tls.checks_host)
 
 
 def _check_supported(settings: UsedSettings) -> None:
-    """Raise ClientConfigError for settings that only some of the clients in use could follow."""
+    """Raise ClientConfigError for settings that not all kinds of clients support."""
     engine = settings.get(ENGINE)
     if engine is not None and not engine.startswith("org.apache.kafka."):
         raise ClientConfigError(
@@ -135,7 +139,9 @@ def _check_supported(settings: UsedSettings) -> None:
 
 
 def _client_certificate(settings: UsedSettings) -> tuple[str, str | None, str | None]:
-    """Return the setting that names the client's key, the certificate's chain, and the text with the key."""
+    """Return the name of the setting with the client's key, the certificate chain, and the text with the
+    key.
+    """
     settings.text("ssl.keystore.type")
     store = settings.get("ssl.keystore.location")
     if store is not None:
@@ -157,8 +163,9 @@ def _client_certificate(settings: UsedSettings) -> tuple[str, str | None, str | 
 def _content(
     settings: UsedSettings, name: str, value: str, password_name: str | None = None, where: str = ""
 ) -> str:
-    """Return the PEM text of a setting: its value, or what the file has that it names. `password_name` is the
-    setting with the password of a store. Raises ClientConfigError.
+    """Return the PEM text of a setting: its value, or the content of the file that it names.
+
+    `password_name` is the setting with the password of a store. Raises ClientConfigError.
     """
     if name not in _FILES:
         return value

@@ -27,13 +27,12 @@ from urllib.request import (
 def exchange(
     timeout_s: float, context: SSLContext | None = None, handlers: tuple[BaseHandler, ...] = ()
 ) -> Iterator[OpenerDirector]:
-    """Yield an opener whose connections are cut `timeout_s` after this call, whatever they wait for: a
-    connect, a proxy, TLS, the sending of the request, its answer. Only the resolver of names has timeouts of
-    its own.
+    """Yield an opener whose connections are closed `timeout_s` after this call, whatever they wait for.
 
-    `context` verifies the servers, and `handlers` are added to those of `urllib`. Raises what the block
-    raises, and TimeoutError in its place, or at the end of the block, when the time is over. So answers are
-    read within the block.
+    They may wait for a connect, a proxy, TLS, the sending of the request, or the response. Only the name
+    resolver has timeouts of its own. `context` verifies the servers, and `handlers` are added to those of
+    `urllib`. When the time is over, the block or its end raises TimeoutError instead of the error of a closed
+    connection. So responses must be read within the block.
     """
     connections = _Connections(timeout_s)
     opener = build_opener(_Http(connections), _Https(connections, context), *handlers)
@@ -51,7 +50,7 @@ def exchange(
 
 
 class _Connections:
-    """Opens sockets until the time is over, and then cuts them."""
+    """An opener of sockets, which closes them when the time is over."""
 
     def __init__(self, timeout_s: float) -> None:
         self._give_up_s = time.monotonic() + timeout_s
@@ -65,7 +64,7 @@ class _Connections:
         return self._give_up_s - time.monotonic()
 
     def opened_by(self, kind: Callable[..., HTTPConnection]) -> Callable[..., HTTPConnection]:
-        """Return what makes a connection of this kind, as `urllib` asks for one."""
+        """Return a factory of connections of this class, as `urllib` expects one."""
 
         def make(host: str, **settings: Any) -> HTTPConnection:
             made = kind(host, **settings)
@@ -105,7 +104,7 @@ class _Connections:
         return made
 
     def close(self) -> None:
-        """Let go of the sockets, which their users have closed."""
+        """Forget the sockets, which their users have closed."""
         self._timer.cancel()
         with self._lock:
             for one in self._opened:

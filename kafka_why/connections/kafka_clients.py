@@ -36,10 +36,10 @@ def reading_consumer(
     fetch_max_wait_ms: int | None = None,
     reconnect_max_ms: int | None = None,
 ) -> KafkaConsumer:
-    """Return a consumer without a group, with manually assigned partitions. See `kafka_why.topic_reader`.
+    """Return a consumer without a group, for manually assigned partitions. See `kafka_why.topic_reader`.
 
-    `max_record_bytes` is the largest record of its topics. `timeout_ms` is the time limit of the first
-    connection and of each request. None leaves a setting at kafka-python's default. Raises KafkaError.
+    `max_record_bytes` is the largest record of its topics. `timeout_ms` limits the first connection and each
+    request. None leaves a setting at kafka-python's default. Raises KafkaError.
     """
     given = {
         "max_partition_fetch_bytes": max_record_bytes,
@@ -64,8 +64,8 @@ def working_consumer(
 ) -> KafkaConsumer:
     """Return a consumer for a member of one of the coordinator's groups, without a group at Kafka's brokers.
 
-    A partition is read from its beginning unless a position is set. `metadata_max_age_ms` is the interval at
-    which the topics' partitions are read again. Raises KafkaError.
+    It reads a partition from its beginning unless a position is set. It refreshes the topics' partitions each
+    `metadata_max_age_ms`. Raises KafkaError.
     """
     return _connected(
         KafkaConsumer,
@@ -79,9 +79,7 @@ def working_consumer(
 
 
 def group_consumer(client_config: ClientConfig, group_id: str) -> KafkaConsumer:
-    """Return a consumer in a group of the cluster's own coordinator. It commits no offsets. Raises
-    KafkaError.
-    """
+    """Return a consumer in a group of the cluster's own coordinator, without commits. Raises KafkaError."""
     return _connected(
         KafkaConsumer,
         client_config,
@@ -92,10 +90,10 @@ def group_consumer(client_config: ClientConfig, group_id: str) -> KafkaConsumer:
 
 
 def request_producer(client_config: ClientConfig, *, timeout_ms: int, max_request_bytes: int) -> Producer:
-    """Return a producer of the coordinator's requests, librdkafka's. Nothing of it waits for a broker.
+    """Return librdkafka's producer for the coordinator's requests. Its calls never wait for a broker.
 
-    `max_request_bytes` is the largest record of its topic. A record fails after `timeout_ms`. Outages are
-    seen by requests that fail: librdkafka's own log lines on stderr are off.
+    `max_request_bytes` is the largest record of its topic. A record fails after `timeout_ms`. Outages show as
+    failed requests, because librdkafka's own log lines on stderr are off.
     """
     return Producer(
         {
@@ -120,18 +118,17 @@ def answers_consumer(
     fetch_min_bytes: int = 1,
     offset_reset: str = "latest",
 ) -> Consumer:
-    """Return a consumer without a group, with manually assigned partitions, librdkafka's. It commits no
-    offsets.
+    """Return librdkafka's consumer without a group, for manually assigned partitions. It commits no offsets.
 
-    The other settings that could matter were measured side by side, and changed neither the latency of a lone
-    request (1.5 ms, of it 0.9 until a reader of the requests has it) nor the processor time:
+    `max_record_bytes` is the largest record of its topic. The brokers wait for `fetch_min_bytes` for at most
+    half a second. `offset_reset` is Kafka's auto.offset.reset. `on_error` is called in `poll`, possibly for
+    each attempt to connect. librdkafka looks up the coordinator of `group.id` anyway, so the brokers create
+    their `__consumer_offsets`.
+
+    These settings, here and in the producer, were measured side by side, and changed neither the latency of a
+    single request (1.5 ms, 0.9 of it until a reader has the request) nor the processor time:
     `fetch.wait.max.ms`, `fetch.queue.backoff.ms`, `queued.min.messages`, `check.crcs`,
-    `socket.nagle.disable`, here and in the producer.
-
-    `max_record_bytes` is the largest record of its topic. The brokers collect `fetch_min_bytes` for half a
-    second at most. `offset_reset` is Kafka's auto.offset.reset. `on_error` is called in `poll`, and may be
-    called for each attempt to connect. librdkafka looks for the coordinator of `group.id` all the same, so
-    the brokers make their `__consumer_offsets`.
+    `socket.nagle.disable`.
     """
     return Consumer(
         {
@@ -151,9 +148,9 @@ def answers_consumer(
 
 
 def early_answers_producer(client_config: ClientConfig, *, max_record_bytes: int) -> Producer:
-    """Return a producer of a replica's answers, librdkafka's. Nothing of it waits for a broker.
+    """Return librdkafka's producer for a replica's responses. Its calls never wait for a broker.
 
-    It may lose an answer or write it twice, because the query's answer follows.
+    It may lose or duplicate a response, because the query's response follows.
     """
     return Producer(
         {
@@ -170,9 +167,9 @@ def early_answers_producer(client_config: ClientConfig, *, max_record_bytes: int
 
 
 def telemetry_producer(client_config: ClientConfig) -> Producer:
-    """Return a producer of what clients said of themselves, librdkafka's. Nothing of it waits for a broker.
+    """Return librdkafka's producer for the telemetry of clients. Its calls never wait for a broker.
 
-    It may lose a record or write it twice. What waits has a bound.
+    It may lose or duplicate a record. Its queue is bounded.
     """
     return Producer(
         {
@@ -189,9 +186,9 @@ def telemetry_producer(client_config: ClientConfig) -> Producer:
 
 
 def claims_consumer(client_config: ClientConfig) -> Consumer:
-    """Return a consumer of the owner topic for a Python worker of Spark, librdkafka's. It commits no offsets.
+    """Return librdkafka's consumer of the owner topic for a Python worker of Spark. It commits no offsets.
 
-    It ends each partition with an event, and asks for records only while a partition is assigned.
+    It reports the end of each partition by an event, and fetches only while a partition is assigned.
     """
     return Consumer(
         {
@@ -209,7 +206,7 @@ def claims_consumer(client_config: ClientConfig) -> Consumer:
 
 
 def clock_producer(client_config: ClientConfig, *, timeout_ms: int, reconnect_max_ms: int) -> KafkaProducer:
-    """Return a producer of clock records. It gives a record up after `timeout_ms`. Raises KafkaError."""
+    """Return a producer of clock records, each of which fails after `timeout_ms`. Raises KafkaError."""
     return _connected(
         KafkaProducer,
         client_config,
@@ -229,8 +226,9 @@ def clock_producer(client_config: ClientConfig, *, timeout_ms: int, reconnect_ma
 def topic_metadata_producer(
     client_config: ClientConfig, *, timeout_ms: int, max_request_bytes: int
 ) -> KafkaProducer:
-    """Return a producer of TopicMetadata records. It gives a record up after `timeout_ms`. Raises
-    KafkaError.
+    """Return a producer of TopicMetadata records, each of which fails after `timeout_ms`.
+
+    Raises KafkaError.
     """
     return _connected(
         KafkaProducer,
@@ -249,7 +247,7 @@ def topic_metadata_producer(
 
 
 def sightings_producer(client_config: ClientConfig, *, timeout_ms: int) -> KafkaProducer:
-    """Return a producer of the observer's sightings. It gives a record up after `timeout_ms`. Raises
+    """Return a producer of the observer's sightings, each of which fails after `timeout_ms`. Raises
     KafkaError.
     """
     return _connected(
@@ -269,9 +267,7 @@ def sightings_producer(client_config: ClientConfig, *, timeout_ms: int) -> Kafka
 
 
 def producer(client_config: ClientConfig) -> KafkaProducer:
-    """Return a producer of other records, which are sent at once and acknowledged by all replicas. Raises
-    KafkaError.
-    """
+    """Return a producer of other records, sent at once and acknowledged by all replicas. Raises KafkaError."""
     return _connected(KafkaProducer, client_config, acks="all", linger_ms=0, metrics_enabled=False)
 
 
@@ -281,10 +277,10 @@ def admin(
     bootstrap_timeout_ms: int | None = None,
     request_timeout_ms: int | None = None,
 ) -> KafkaAdminClient:
-    """Return an admin client. `bootstrap_timeout_ms` limits the first connection, `request_timeout_ms` each
-    request. None leaves kafka-python's default.
+    """Return kafka-python's admin client.
 
-    Raises KafkaError, and ValueError if the servers are not a list of HOST:PORT.
+    `bootstrap_timeout_ms` limits the first connection, `request_timeout_ms` each request. None leaves
+    kafka-python's default. Raises KafkaError, or ValueError if the servers are not a list of HOST:PORT.
     """
     given = {"bootstrap_timeout_ms": bootstrap_timeout_ms, "request_timeout_ms": request_timeout_ms}
     return _connected(
@@ -295,13 +291,15 @@ def admin(
 
 
 def librdkafka_admin(client_config: ClientConfig) -> AdminClient:
-    """Return an admin client, librdkafka's. It connects at its first request."""
+    """Return librdkafka's admin client. It connects at its first request."""
     return AdminClient(_librdkafka_connection(client_config))
 
 
 def _connected(make: Callable[..., C], client_config: ClientConfig, **settings: Any) -> C:
-    """Make a client of kafka-python, which connects at once. Raises KafkaError, of these ClusterRefused if a
-    broker's certificate or the login is refused, and NoBroker if none answers in time.
+    """Return a new client of kafka-python, which connects at once. Raises KafkaError.
+
+    In particular, it raises ClusterRefused if a broker refuses the login or its certificate is not trusted,
+    and NoBroker if none answers in time.
     """
     settings |= client_config.kafka_python_settings()
     left_ms = settings.pop("bootstrap_timeout_ms", BOOTSTRAP_TIMEOUT_MS)
@@ -328,7 +326,7 @@ def _connected(make: Callable[..., C], client_config: ClientConfig, **settings: 
 
 
 def _librdkafka_connection(client_config: ClientConfig) -> dict[str, Any]:
-    """`client_config` for librdkafka's clients."""
+    """Return the connection settings for librdkafka's clients."""
     return {
         **client_config.librdkafka_settings(),
         "reconnect.backoff.max.ms": 1_000,  # 10 s is long for a member

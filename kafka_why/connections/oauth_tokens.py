@@ -1,8 +1,8 @@
-"""Tokens for SASL/OAUTHBEARER: from a token endpoint by client credentials, from a file, for AWS's IAM,
-or unsecured.
+"""Tokens for SASL/OAUTHBEARER: from a token endpoint by client credentials, from a file, for AWS's IAM, or
+unsecured.
 
-They are got as Kafka's clients in Java get them (KIP-768, and KIP-255 for unsecured tokens), so that one
-file of settings serves Spark's Kafka clients and those of Python.
+They are obtained as Kafka's clients in Java do (KIP-768, and KIP-255 for unsecured tokens), so that one file
+of settings works for Spark's Kafka clients and for those of Python.
 """
 
 import base64
@@ -43,13 +43,14 @@ _REGION_OF_HOST = re.compile(r"\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\
 
 
 class CredentialsError(ValueError):
-    """AWS credentials are missing. The message says where they are looked for, and has no secret."""
+    """The error of missing AWS credentials. Its message says where they are expected, and has no secret."""
 
 
 @dataclass(frozen=True, slots=True)
 class IamLogin:
-    """A login by IAM. `profile` is a section of the shared credentials file. If it is None, the environment's
-    credentials come first.
+    """A login by IAM. `profile` is a section of the shared credentials file.
+
+    If it is None, the credentials in the environment have priority.
     """
 
     region: str
@@ -58,7 +59,7 @@ class IamLogin:
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """An access key of AWS. `session` is the token of a temporary one."""
+    """An access key of AWS. `session` is the session token of a temporary key."""
 
     key_id: str = field(repr=False)
     secret: str = field(repr=False)
@@ -66,14 +67,16 @@ class Credentials:
 
 
 def region_of(servers: str) -> str | None:
-    """Return the region in the name of an MSK broker, or else that of the environment, or None."""
+    """Return the region in the name of an MSK broker, else the region in the environment, or None."""
     found = _REGION_OF_HOST.search(servers)
     return found[1] if found else os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
 
 
 def iam_credentials(login: IamLogin) -> Credentials:
-    """Return the credentials as they are now: from the environment's AWS_ACCESS_KEY_ID,
-    AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or from the shared credentials file. Raises CredentialsError.
+    """Return the current credentials. Raises CredentialsError.
+
+    They come from the environment's AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or from
+    the shared credentials file.
     """
     if login.profile is None and "AWS_ACCESS_KEY_ID" in os.environ:
         found = {name.lower(): value for name, value in os.environ.items() if name.startswith("AWS_")}
@@ -118,7 +121,10 @@ def iam_token(region: str, credentials: Credentials, now_s: float) -> str:
 
 
 def _section(path: Path, name: str) -> dict[str, str]:
-    """Return a section of an INI file, empty if there is no such file or section. Raises CredentialsError."""
+    """Return a section of an INI file, or {} if the file or the section is missing.
+
+    Raises CredentialsError.
+    """
     parser = configparser.RawConfigParser()
     try:
         parser.read(path)
@@ -143,7 +149,7 @@ _MAX_ANSWER_BYTES = 1024 * 1024
 
 
 class TokenError(KafkaError):  # type: ignore[misc] # kafka-python ships no types
-    """No token can be had. The message names the endpoint or the file, and no secret."""
+    """The error when no token can be obtained. Its message names the endpoint or the file, and no secret."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -151,11 +157,10 @@ class TokenError(KafkaError):  # type: ignore[misc] # kafka-python ships no type
 
 @dataclass(frozen=True, slots=True)
 class TokenLogin:
-    """The source of tokens. `endpoint` is a URL, which may be that of a file. If it is None, this process
-    makes unsecured tokens for `subject`.
+    """The source of tokens. `endpoint` is a URL, also of a file, or None for unsecured tokens for `subject`.
 
-    `trusted` are the certificates (PEM) for https. If it is None, this machine's certificates are trusted.
-    `extensions` are the extensions of RFC 7628.
+    `trusted` are the certificates (PEM) for https; None means this machine's. `extensions` are those of RFC
+    7628.
     """
 
     endpoint: str | None = field(repr=False)
@@ -168,20 +173,20 @@ class TokenLogin:
 
     @property
     def shown_endpoint(self) -> str:
-        """The endpoint without its query, which may have a secret."""
+        """The endpoint without its query, which may contain a secret."""
         return (self.endpoint or "").partition("?")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token, and when it ends, in seconds since 1970."""
+    """A token, and its expiry in seconds since 1970."""
 
     text: str = field(repr=False)
     expires_s: float
 
 
 class TokenSource:
-    """The tokens of one login, for all clients of this process. A token is replaced near its end."""
+    """The tokens of one login, shared by all clients of this process. A token is renewed before it expires."""
 
     def __init__(self, login: TokenLogin | IamLogin) -> None:
         self.login = login
@@ -199,7 +204,7 @@ class TokenSource:
             return self._token
 
     def _replace(self, now_s: float) -> None:
-        """Get a new token. While there is none, the old one stays until it expires."""
+        """Get a new token. If that fails, keep the old token until it expires."""
         try:
             self._token = _new_token(self.login, now_s)
         except TokenError as error:
@@ -217,7 +222,7 @@ class TokenSource:
 
 
 class LoginTokens(AbstractTokenProvider):  # type: ignore[misc] # kafka-python ships no types
-    """The tokens of a login for kafka-python, and for librdkafka's clients: their `oauth_cb`."""
+    """The tokens of a login for kafka-python's clients, and for librdkafka's as their `oauth_cb`."""
 
     def __init__(self, login: TokenLogin | IamLogin) -> None:
         self._login = login
@@ -231,14 +236,14 @@ class LoginTokens(AbstractTokenProvider):  # type: ignore[misc] # kafka-python s
         return dict(self._login.extensions) if isinstance(self._login, TokenLogin) else {}
 
     def __call__(self, _: str) -> tuple[str, float, str, dict[str, str]]:
-        """Return (token, its end in seconds since 1970, principal, extensions). Raises TokenError."""
+        """Return (token, expiry in seconds since 1970, principal, extensions). Raises TokenError."""
         token = source_of(self._login).token()
         return token.text, token.expires_s, "", self.extensions()
 
 
 @cache
 def source_of(login: TokenLogin | IamLogin) -> TokenSource:
-    """Return this process's tokens of a login."""
+    """Return the token source of a login, one for this process."""
     return TokenSource(login)
 
 
@@ -274,7 +279,7 @@ def _from_file(url: str) -> str:
 
 
 def _from_endpoint(login: TokenLogin) -> tuple[str, float | None]:
-    """Return the token and its life in seconds. Raises TokenError."""
+    """Return the token and its lifetime in seconds. Raises TokenError."""
     assert login.endpoint is not None
     form = {"grant_type": "client_credentials"}
     if login.scope is not None:
@@ -301,7 +306,7 @@ def _from_endpoint(login: TokenLogin) -> tuple[str, float | None]:
 
 
 def _answer_to(request: urllib.request.Request, opener: urllib.request.OpenerDirector) -> Any:
-    """Return the answer's JSON. Raises OSError, also for an answer that is an error, and ValueError."""
+    """Return the JSON of the response. Raises OSError, also for an error status, or ValueError."""
     try:
         with opener.open(request) as answer:
             return json.loads(answer.read(_MAX_ANSWER_BYTES))
@@ -311,7 +316,7 @@ def _answer_to(request: urllib.request.Request, opener: urllib.request.OpenerDir
 
 
 def _error_of(error: urllib.error.HTTPError) -> str:
-    """Return the error's code as RFC 6749 has it, or "" if there is none."""
+    """Return the OAuth error code (RFC 6749) of the response, or "" if there is none."""
     try:
         found: Any = json.loads(error.read(_MAX_ANSWER_BYTES))
         return str(found["error"])[:100]
@@ -320,7 +325,7 @@ def _error_of(error: urllib.error.HTTPError) -> str:
 
 
 def _expires_s(token: str) -> float | None:
-    """Return the end of a JWT, or None if the token is not a JWT that has one."""
+    """Return the expiry of a JWT, or None if the token is no JWT with an expiry."""
     try:
         payload = token.split(".")[1]
         claims: Any = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -330,7 +335,7 @@ def _expires_s(token: str) -> float | None:
 
 
 def _unsecured(subject: str, now_s: float) -> Token:
-    """Return an unsecured JWS (RFC 7515, appendix A.5), which only brokers for development accept."""
+    """Return an unsecured JWS (RFC 7515, appendix A.5), which only development brokers accept."""
     expires_s = now_s + UNSECURED_LIFETIME_S
     claims = {"sub": subject, "iat": now_s, "exp": expires_s}
     return Token(f"{_part({'alg': 'none'})}.{_part(claims)}.", expires_s)

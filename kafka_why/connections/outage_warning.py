@@ -13,9 +13,9 @@ log = structlog.get_logger()
 
 
 class OutageWarning:
-    """Warns when an outage begins and once a minute while it lasts, and logs its end.
+    """A logger of outages: a warning when one begins and once a minute while it lasts, and a line at its end.
 
-    `what` names the failing attempt, as the beginning of a sentence. For one thread.
+    `what` names the failing attempt, as the beginning of a sentence. Not thread-safe.
     """
 
     def __init__(self, what: str, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -42,7 +42,7 @@ class OutageWarning:
         )
 
     def worked(self) -> None:
-        """Record an attempt that did not fail."""
+        """Record a successful attempt."""
         if self._attempts and self._now_s() - self._failed_s >= QUIET_S:
             log.info(f"{self._what} works again", attempts=self._attempts)
             self._attempts = 0

@@ -1,4 +1,4 @@
-"""Certificates and keys as text (PEM, RFC 7468), and what Python's ssl makes of them."""
+"""Certificates and keys as text (PEM, RFC 7468), and their use in Python's ssl."""
 
 import os
 import re
@@ -18,11 +18,11 @@ _KEYS = ("PRIVATE KEY", "ENCRYPTED PRIVATE KEY")
 
 
 class PemError(ValueError):
-    """The text has not what it should have, or it cannot be used. The message quotes nothing of it."""
+    """The error of a PEM text that is incomplete or unusable. Its message quotes nothing of the text."""
 
 
 def certificates(text: str) -> str:
-    """Return the certificates in a PEM text, in their order. Raises PemError if there is none."""
+    """Return the certificates in a PEM text, in order. Raises PemError if there is none."""
     found = [match[0] for match in _BLOCK.finditer(text) if match[1] == _CERTIFICATE]
     if not found:
         raise PemError(f"it has no certificate as PEM{_hint(text)}")
@@ -30,10 +30,9 @@ def certificates(text: str) -> str:
 
 
 def private_key(text: str, password: str | None = None) -> str:
-    """Return the private key in a PEM text as PKCS#8, which Kafka's clients in Java need. Raises PemError
-    unless there is one.
+    """Return the private key in a PEM text as PKCS#8, which Kafka's clients in Java need. Raises PemError.
 
-    A key in another form, as OpenSSL used to write RSA keys, is decrypted with `password`.
+    A key in another form, such as older RSA keys of OpenSSL, is decrypted with `password`.
     """
     found = [match for match in _BLOCK.finditer(text) if match[1].endswith("PRIVATE KEY")]
     if len(found) != 1:
@@ -78,8 +77,9 @@ def client_context(
     *,
     checks_host: bool = True,
 ) -> ssl.SSLContext:
-    """Return a context for clients. If `trusted` is None, they trust what this machine trusts. `chain` and
-    `key` are a client's certificate. Raises PemError.
+    """Return a TLS context for clients. If `trusted` is None, they trust this machine's certificates.
+
+    `chain` and `key` are a client's certificate. Raises PemError.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -120,8 +120,9 @@ def _reason(error: Exception) -> str:
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """Yield a path under which the text can be read during the block. The text is written to no disk where
-    the system has files in memory.
+    """Yield the path of a file with this text, which exists during the block.
+
+    The file is in memory and not on a disk if the system supports that.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("pem")
@@ -146,10 +147,10 @@ _DER_SEQUENCE = b"\x30"
 
 
 def read_store(path: Path, password: Callable[[], str | None]) -> str:
-    """Return what a file has as PEM text, a private key without encryption if it comes from a PKCS12 store.
+    """Return the content of a store as PEM text. Raises PemError or OSError.
 
-    The content of the file decides what it is, as for Java. `password` is asked for that of a PKCS12 store.
-    Raises PemError and OSError.
+    The type is found from the content, as in Java. `password` is that of a PKCS12 store, whose private key is
+    returned unencrypted.
     """
     content = path.read_bytes()
     if content.startswith(_JKS):
@@ -192,7 +193,7 @@ def _pem_of_pkcs12(content: bytes, password: str | None) -> str:
 
 
 def _chained(own: "Iterable[Certificate]", others: "Iterable[Certificate]") -> "list[Certificate]":
-    """Return all certificates, after the own one its issuer, the issuer of that, and so on."""
+    """Return all certificates: first `own`, then its issuer, the issuer of that, and so on, then the rest."""
     chain, left = list(own), list(others)
     while chain and (issuer := next((one for one in left if one.subject == chain[-1].issuer), None)):
         chain.append(issuer)

@@ -20,11 +20,11 @@ Resolve = Callable[[str, str], str]
 
 
 class PropertiesError(ValueError):
-    """A file of settings cannot be read. The message names the file and the setting, and no value."""
+    """The error of an unreadable settings file. Its message names the file and the setting, and no value."""
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Return the values of a file by their names, with what their references name (`load_properties`). Raises
+    """Return the settings of a file, with references replaced (see `load_properties`). Raises
     PropertiesError.
     """
     found, resolve = load_properties(path)
@@ -32,13 +32,12 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def load_properties(path: Path) -> tuple[dict[str, str], Resolve]:
-    """Return the values of a file by their names as they are written, and a function that replaces the
-    references in the value of a name.
+    """Return a file's settings as written, and a function that resolves the references in a setting's value.
 
-    `${env:NAME}` is the environment's variable, `${file:PATH}` the content of a file without the blanks
-    around it, `${file:PATH:KEY}` a value of another file of properties, and `${dir:PATH:FILE}` the content of
-    a file in a folder. `config.providers` may give these providers other names, as for Kafka's own clients,
-    and is not among the values. Raises PropertiesError.
+    `${env:NAME}` is a variable of the environment, `${file:PATH}` the content of a file without surrounding
+    blanks, `${file:PATH:KEY}` a value of another properties file, and `${dir:PATH:FILE}` the content of a
+    file in a folder. `config.providers` may give these providers other names, as in Kafka's own clients; it
+    is not among the returned settings. Raises PropertiesError.
     """
     found = _parsed(path)
     declared = {
@@ -49,7 +48,7 @@ def load_properties(path: Path) -> tuple[dict[str, str], Resolve]:
 
 
 def properties_text(settings: Mapping[str, str]) -> str:
-    """Return settings in the format that `read_properties` reads."""
+    """Return settings as text that `read_properties` can read."""
     import javaproperties
 
     text: str = javaproperties.dumps(dict(settings), timestamp=False)
@@ -73,9 +72,7 @@ def _parsed(path: Path) -> dict[str, str]:
 
 
 def _text(content: bytes) -> str:
-    """Decode a file: ISO 8859-1, as Java reads it, unless a byte order mark says what it is. Raises
-    PropertiesError.
-    """
+    """Decode a file as ISO 8859-1, as Java does, unless it has a byte order mark. Raises PropertiesError."""
     for mark, encoding in _BYTE_ORDER_MARKS.items():
         if content.startswith(mark):
             return content.decode(encoding)
@@ -85,7 +82,7 @@ def _text(content: bytes) -> str:
 
 
 class _References:
-    """The providers of a file, by the names that its references have for them."""
+    """The providers of a file, by the names that its references use for them."""
 
     def __init__(self, path: Path, declared: Mapping[str, str]) -> None:
         self._path = path
@@ -104,7 +101,7 @@ class _References:
             self._unknown[name] = kind if kind.isidentifier() else "which its class does not tell"
 
     def resolved(self, name: str, value: str) -> str:
-        """Return the value of `name` with what its references name. Raises PropertiesError."""
+        """Return the value of setting `name` with its references replaced. Raises PropertiesError."""
         return _REFERENCE.sub(lambda reference: self._found(name, reference), value)
 
     def _found(self, name: str, reference: re.Match[str]) -> str:
@@ -153,7 +150,7 @@ _CLASSES: Mapping[str, Callable[[str], str]] = {
 
 
 def _reason(error: Exception) -> str:
-    """Return the error without what it quotes of a file, which may be secret."""
+    """Return the error's text without quotes from a file, which may be secret."""
     if isinstance(error, PropertiesError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:

@@ -1,4 +1,4 @@
-"""Why a client of kafka-python does not reach its cluster: what it tries again and only writes to its log."""
+"""The reasons why a kafka-python client cannot connect. It only logs them, and keeps retrying."""
 
 import os
 import ssl
@@ -33,16 +33,14 @@ _REASONS = {
 
 
 class ClusterRefused(KafkaError):  # type: ignore[misc] # kafka-python ships no types
-    """A broker refuses the login, or its certificate is not trusted. The message says what to change."""
+    """The error when a broker refuses the login, or is not trusted. Its message says what to change."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class NoBroker(KafkaTimeoutError):  # type: ignore[misc] # kafka-python ships no types
-    """No broker answers. The message says how the last connection failed (`Refusals.failure`), if that is
-    known.
-    """
+    """The error when no broker answers. Its message has the last connection's failure, if known."""
 
     def __init__(self, client_config: ClientConfig, failure: str | None) -> None:
         super().__init__(f"no Kafka broker answers ({failure or client_config})")
@@ -52,10 +50,10 @@ class NoBroker(KafkaTimeoutError):  # type: ignore[misc] # kafka-python ships no
 
 
 class Refusals:
-    """Why connections failed, of one client that is given `client` as its `kafka_client`.
+    """The recorded connection failures of a kafka-python client that has `client` as its `kafka_client`.
 
-    `latest` is the server that it has tried last, as ``host:port``. `failure` is a server and how the last
-    connection to it ended.
+    `latest` is the server tried last, as ``host:port``. `failure` is a server and how the last connection to
+    it ended.
     """
 
     def __init__(self) -> None:
@@ -65,19 +63,21 @@ class Refusals:
         self._guessed: str | None = None
 
     def client(self, **settings: Any) -> KafkaNetClient:
-        """kafka-python's network client, which reports here."""
+        """kafka-python's network client, with a hook that reports to this object."""
         net = NetworkSelector(**settings)
         return KafkaNetClient(net=net, manager=_Manager(self, net, **settings))
 
     def raise_first(self, error: Exception, *, is_last: bool) -> None:
-        """Raise ClusterRefused if there was a refusal. `error` is what the client's maker raised. After the
-        last attempt a connection that the broker closed counts, too.
+        """Raise ClusterRefused from `error` if a broker refused the client, else return.
+
+        `error` is the exception of the client's constructor. After the last attempt, a connection that the
+        broker closed also counts as a refusal.
         """
         if found := self._found or (self._guessed if is_last else None):
             raise ClusterRefused(found) from error
 
     def note(self, address: str, settings: dict[str, Any], error: Exception | None) -> None:
-        """Note that a connection to a broker ended with this error."""
+        """Record that a connection to a broker ended with this error."""
         reason = _reason(address, settings, error)
         cause = error.args[0] if isinstance(error, KafkaConnectionError) and error.args else None
         if error is not None:
@@ -93,7 +93,7 @@ class Refusals:
 
 
 class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python ships no types
-    """Tells why each connection failed."""
+    """A connection manager of kafka-python that reports why each connection failed."""
 
     def __init__(self, refusals: Refusals, net: NetworkSelector, **settings: Any) -> None:
         self._refusals = refusals
@@ -114,8 +114,10 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python shi
         receive = transport._sock_recv
 
         def receive_all() -> tuple[bytes, Exception | None]:
-            """Keep the data that was read together with the end of the connection, which kafka-python drops.
-            A broker that refuses a login says why and hangs up. The end is read again.
+            """Return data that arrived with the end of the connection, which kafka-python would drop.
+
+            A broker that refuses a login sends the reason and closes the connection. The end is read again
+            next time.
             """
             data, error = receive()
             return (data, None) if data else (data, error)
@@ -125,7 +127,7 @@ class _Manager(KafkaConnectionManager):  # type: ignore[misc] # kafka-python shi
 
 
 def _reason(address: str, settings: dict[str, Any], error: Exception | None) -> str | None:
-    """Return a sentence about an error that another attempt will not mend, or None for other errors."""
+    """Return a sentence about an error that retrying cannot fix, or None for other errors."""
     if isinstance(error, (TokenError, KafkaConfigurationError)):
         return str(error)
     for kind, reason in _REASONS.items():
@@ -156,7 +158,7 @@ def _reason_of_tls(address: str, error: BaseException | None) -> str | None:
 
 
 def _failure(error: Exception) -> str:
-    """Return the cause in an operator's words: the name, the port, or a busy broker."""
+    """Return the cause in an operator's words: a wrong name, a wrong port, or a busy broker."""
     if isinstance(error, RequestTimedOutError):
         return "it takes connections and does not answer"
     cause = str(error.args[0]) if error.args else type(error).__name__
@@ -166,6 +168,6 @@ def _failure(error: Exception) -> str:
 
 
 def _last(error: Exception) -> str:
-    """Return the broker's own words, without kafka-python's name of the error before them."""
+    """Return the broker's own words, without kafka-python's error name before them."""
     text = str(error.args[0]) if error.args else type(error).__name__
     return text.partition(": ")[2] or text

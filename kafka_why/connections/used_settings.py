@@ -1,4 +1,6 @@
-"""The settings of a file while they are read: trimmed as Kafka trims them, and which of them are left."""
+"""The settings of a file while they are parsed: values trimmed as in Kafka, and a record of the unread
+ones.
+"""
 
 import difflib
 import re
@@ -16,7 +18,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]{0,31}([._-][a-z0-9]{1,31}){0,15}")
 
 
 def intended_name(name: str) -> str | None:
-    """Return the setting that a mistyped name was meant for, or None if the name is not similar to one."""
+    """Return the setting that a mistyped name was meant to be, or None if it resembles none."""
     if name in KNOWN or _is_prefixed(name):
         return None
     dotted = re.sub(r"[_-]", ".", name.lower())
@@ -24,12 +26,12 @@ def intended_name(name: str) -> str | None:
 
 
 def shown_names(names: Iterable[str]) -> list[str]:
-    """Return the names in order, without those that may be no names of settings but secrets."""
+    """Return the names in order, without those that may be secrets instead of names."""
     return sorted(name for name in names if name in KNOWN or ("." in name and _NAME.fullmatch(name)))
 
 
 def _is_prefixed(name: str) -> bool:
-    """Return True for a setting of one client among others, as Connect's `producer.sasl.jaas.config`."""
+    """Return True for a setting with a client's prefix, such as Connect's `producer.sasl.jaas.config`."""
     parts = name.split(".")
     return any(".".join(parts[at:]) in KNOWN for at in range(1, len(parts)))
 
@@ -119,11 +121,11 @@ _MAX_SHOWN_CHARS = 200
 
 
 class ClientConfigError(ValueError):
-    """The client settings cannot be used. The message names the file and the setting, and no secret."""
+    """The error of unusable client settings. Its message names the file and the setting, and no secret."""
 
 
 class UsedSettings:
-    """Settings by their names. `unused` has those that were not read."""
+    """Settings by their names. `unused` returns those that were never read."""
 
     def __init__(self, values: Mapping[str, str], resolve: Resolve = lambda _, value: value) -> None:
         self._values = values
@@ -142,8 +144,9 @@ class UsedSettings:
         return self.text(name) or None
 
     def first(self, *names: str) -> tuple[str, str | None]:
-        """Return the first of these settings that has a value, with its value. The settings after it stay
-        unread. If none has a value, return the first name and None.
+        """Return the first of these settings that has a value, with the value.
+
+        The settings after it stay unread. If none has a value, return the first name and None.
         """
         for name in names:
             if value := self.get(name):
@@ -151,14 +154,13 @@ class UsedSettings:
         return names[0], None
 
     def is_shown(self, name: str) -> bool:
-        """Return True if an error may quote the value of a setting that is no secret: no secret can have got
-        into it.
-        """
+        """Return True if an error may quote this non-secret setting, because no secret can be in its value."""
         return _REFERENCE not in self._values[name] and _is_harmless(self._values[name])
 
     def shown(self, name: str) -> str:
-        """Return the value of a setting that is no secret as an error may have it: in quotes, as it is
-        written in the file, unless a secret may have got into it.
+        """Return the value of a non-secret setting for an error text, quoted as written in the file.
+
+        It is left out if a secret may be in it.
         """
         value = self._values[name].strip(BLANKS)
         return repr(value) if _is_harmless(value) else "its value (not shown)"

@@ -43,10 +43,11 @@ _REBALANCING = frozenset(
 
 
 class PartitionRow(Struct, frozen=True, kw_only=True):
-    """A partition that is assigned to a member or has a committed offset, or one that is pending in a
-    transaction. `log_end_offset` is None if the partition does not exist. `lag` (in records) is None if
-    either offset is unknown, `lag_seconds` if a record's time is; that is left out unless it is asked for.
-    `pending_offset` will be the committed offset if its transaction commits.
+    """A partition that is assigned to a member, has a committed offset, or is pending in a transaction.
+
+    `log_end_offset` is None if the partition does not exist. `lag` is in records, and None if either offset
+    is unknown. `lag_seconds` is None if a record's time is unknown, and omitted unless requested.
+    `pending_offset` becomes the committed offset if its transaction commits.
     """
 
     group: str
@@ -64,8 +65,10 @@ class PartitionRow(Struct, frozen=True, kw_only=True):
 
 
 class LagSummary(Struct, frozen=True):
-    """The lag of a member or a group: `lag` is the sum of its partitions' lags in records, `lag_seconds` the
-    greatest lag in time, each None if it is not known of any.
+    """The lag of a member or a group.
+
+    `lag` is the sum of its partitions' lags in records, `lag_seconds` their greatest lag in time. Each is
+    None if it is unknown for all partitions.
     """
 
     lag: int | None
@@ -73,8 +76,10 @@ class LagSummary(Struct, frozen=True):
 
 
 class MemberRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A member. `assignment` holds partition numbers by topic, None if its bytes cannot be read. `consumer`
-    is None in a classic group, and `behind` if it is not asked for.
+    """A member of a group.
+
+    `assignment` has partition numbers by topic, or is None if its bytes cannot be read. `consumer` is None in
+    a classic group. `behind` is None unless requested.
     """
 
     group: str
@@ -91,8 +96,8 @@ class MemberRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ConsumerMemberRow(Struct, frozen=True, kw_only=True):
     """The additional columns of a member of a group of the consumer protocol.
 
-    `target_epoch` is the epoch of the group's target assignment, `target_assignment` what that has for the
-    member. `upgraded` is False for a member on the classic protocol.
+    `target_epoch` is the epoch of the group's target assignment, and `target_assignment` the member's part of
+    it. `upgraded` is False for a member that uses the classic protocol.
     """
 
     current_epoch: int
@@ -108,8 +113,8 @@ class StateRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A group as a whole. `coordinator_id` is the partition of the requests topic for its requests.
 
     The fields from `group_epoch` on are for groups of the consumer protocol. `unsettled` has a sentence for
-    each member that is not at the target assignment yet, `classic_members` the members that a conversion
-    from the classic protocol waits for. `behind` is None if it is not asked for.
+    each member that has not reached the target assignment. `classic_members` are those that a conversion from
+    the classic protocol waits for. `behind` is None unless requested.
     """
 
     group: str
@@ -127,9 +132,9 @@ class StateRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def assigned_partitions(member: MemberSnapshot) -> tuple[TopicPartition, ...] | None:
-    """Return the partitions assigned to a member, None if its bytes are not a consumer assignment.
+    """Return the partitions assigned to a member, or None if its bytes are not a consumer assignment.
 
-    In a group with epochs they include those that the member has to give up.
+    In a group with epochs they include partitions that the member must still revoke.
     """
     if member.consumer is not None:
         return tuple(dict.fromkeys([*member.held(), *flat(member.consumer.revoking)]))
@@ -140,7 +145,7 @@ def assigned_partitions(member: MemberSnapshot) -> tuple[TopicPartition, ...] | 
 
 
 def _read_by(group: GroupSnapshot, member: MemberSnapshot) -> tuple[TopicPartition, ...]:
-    """Return the partitions that a member consumes: in a streams group those that its active tasks read."""
+    """Return the partitions that a member consumes. In a streams group its active tasks consume them."""
     held = assigned_partitions(member) or ()
     if not (group.consumer and group.consumer.streams):
         return held
@@ -154,7 +159,7 @@ def _read_by(group: GroupSnapshot, member: MemberSnapshot) -> tuple[TopicPartiti
 
 
 def mentioned_partitions(group: GroupSnapshot, offsets: GroupOffsets) -> set[TopicPartition]:
-    """Return the partitions for which `partition_rows` makes rows."""
+    """Return the partitions that get a row from `partition_rows`."""
     assigned = {p for member in group.members for p in _read_by(group, member)}
     return assigned.union(offsets.committed, offsets.pending)
 
@@ -165,10 +170,11 @@ def partition_rows(
     bounds: Mapping[TopicPartition, LogBounds],
     lags_ms: LagsMs | None = None,
 ) -> list[PartitionRow]:
-    """Rows of members with most partitions first, then unassigned partitions; each by topic and partition.
+    """Return the group's rows: first those of the member with the most partitions, last those without a
+    member.
 
-    `bounds`: those of the log of every existing partition. `lags_ms`: the known lags in time, None if they
-    are not asked for.
+    Each member's rows are sorted by topic and partition. `bounds` has the log's bounds of every existing
+    partition. `lags_ms` has the known lags in time, or is None if they were not requested.
     """
     members = [(member, sorted(_read_by(group, member))) for member in group.members]
     members.sort(key=lambda held: len(held[1]), reverse=True)
@@ -227,7 +233,7 @@ def _seconds(
 
 
 def behind(rows: Iterable[PartitionRow]) -> LagSummary:
-    """Return how far these partitions are behind."""
+    """Return the total lag of these partitions."""
     given = list(rows)
     lags = [row.lag for row in given if row.lag is not None]
     seconds = [row.lag_seconds for row in given if isinstance(row.lag_seconds, float)]
@@ -235,7 +241,7 @@ def behind(rows: Iterable[PartitionRow]) -> LagSummary:
 
 
 def with_lags(members: Iterable[MemberRow], partitions: Sequence[PartitionRow]) -> list[MemberRow]:
-    """Return the members with the lags of the partitions that each holds."""
+    """Return the members, each with the lag of its partitions."""
     of_member: dict[str | None, list[PartitionRow]] = {}
     for row in partitions:
         of_member.setdefault(row.consumer_id, []).append(row)
@@ -276,7 +282,7 @@ def _consumer_row(member: ConsumerMemberSnapshot, group: ConsumerGroupSnapshot) 
 
 
 def state_row(group: GroupSnapshot, requests_topic: str, partition: int) -> StateRow:
-    """Return the row of the group; `partition` of the requests topic is the one for the group's requests."""
+    """Return the group's row. `partition` is the partition of the requests topic for its requests."""
     row = StateRow(
         group=group.group_id,
         type=TYPES[group.group_type],
@@ -301,8 +307,9 @@ def state_row(group: GroupSnapshot, requests_topic: str, partition: int) -> Stat
 
 
 def _unsettled_members(group: GroupSnapshot, details: ConsumerGroupSnapshot) -> list[str]:
-    """Return a sentence for each member that is not at the target assignment: what it has to give up, and
-    what it waits for and from whom.
+    """Return a sentence for each member that has not reached the target assignment.
+
+    It says what the member must revoke, and which partitions it awaits from which member.
     """
     holders = {p: m.member_id for m in group.members for p in assigned_partitions(m) or ()}
     if details.share:  # nobody waits for another member
@@ -342,7 +349,7 @@ def _unsettled(
 
 
 def remark(group_id: str, state: str, type_: str = "consumer") -> str | None:
-    """Return the remark for the user about a group in this state, None if there is none."""
+    """Return the remark for the user about a group in this state, or None."""
     kind = type_.capitalize() if type_ in ("share", "streams") else "Consumer"
     remarks = {
         DEAD: f"Error: {kind} group '{group_id}' does not exist.",

@@ -24,5 +24,5 @@ def error_name(code: ErrorCode) -> str | None:
 
 
 def error_text(name: str) -> str:
-    """`NON_EMPTY_GROUP: the group is not empty`."""
+    """Return an error with its meaning, such as `NON_EMPTY_GROUP: the group is not empty`."""
     return f"{name}: {_TEXTS[name]}" if name in _TEXTS else name

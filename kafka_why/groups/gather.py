@@ -1,4 +1,4 @@
-"""Descriptions of groups, gathered from the coordinator and the broker."""
+"""Descriptions of groups, combined from the coordinator's and the broker's answers."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import closing
@@ -28,9 +28,10 @@ from kafka_why.lag.record_times import timestamp_lags
 
 
 class LogOffsets:
-    """Asks the broker about topics. Methods raise kafka-python's KafkaError, KafkaTimeoutError when late.
+    """A reader of topics' partitions and log offsets from the brokers.
 
-    Partitions that are asked about have to be there (see `existing`). The list of topics is as old as this.
+    Methods raise kafka-python's KafkaError, or KafkaTimeoutError if an answer is late. Partitions passed to a
+    method must exist (see `existing`). The list of topics is read once.
     """
 
     def __init__(self, client_config: ClientConfig, timeout_ms: int) -> None:
@@ -46,14 +47,14 @@ class LogOffsets:
         return self._topics
 
     def existing(self, topics: Iterable[str]) -> dict[str, frozenset[int]]:
-        """Return the partitions of each topic. Topics that do not exist are left out."""
+        """Return the partitions of each topic, without topics that do not exist."""
         return {
             topic: frozenset(self._consumer.partitions_for_topic(topic))
             for topic in self.topics().intersection(topics)
         }
 
     def there(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Return those of the partitions that exist."""
+        """Return the partitions that exist."""
         existing = self.existing({partition.topic for partition in partitions})
         return {p for p in partitions if p.partition in existing.get(p.topic, ())}
 
@@ -68,9 +69,7 @@ class LogOffsets:
         return {p: LogBounds(starts[p], ends[p]) for p in partitions}
 
     def at_time(self, partitions: Collection[TopicPartition], at_ms: int) -> dict[TopicPartition, int | None]:
-        """Return the first offset of each partition with a timestamp at or after a time, or None where there
-        is none.
-        """
+        """Return the first offset of each partition with a timestamp at or after a time, or None."""
         times = {kafka.TopicPartition(*p): max(0, at_ms) for p in partitions}
         if not times:
             return {}
@@ -78,8 +77,9 @@ class LogOffsets:
         return {_ours(p): None if at is None else at.offset for p, at in found.items()}
 
     def lags_ms(self, offsets: Collection[tuple[Partition, int]]) -> dict[tuple[Partition, int], int]:
-        """Return the lag in time of each of these offsets, by the timestamps of records; see
-        `kafka_why.lag.record_times`. Those whose timestamps are not usable are left out.
+        """Return the lag in time of each of these offsets, by the timestamps of records.
+
+        Offsets whose timestamps are unusable are omitted. See `kafka_why.lag.record_times`.
         """
         found: dict[tuple[Partition, int], int] = {}
         left = set(offsets)
@@ -92,13 +92,13 @@ class LogOffsets:
         return found
 
     def topic_ids(self, topics: Iterable[str]) -> dict[str, UUID]:
-        """Return Kafka's id of each topic; topics that are not there are left out."""
+        """Return Kafka's id of each topic, without topics that do not exist."""
         with closing(kafka_clients.admin(self._client_config)) as admin:
             described = admin.describe_topics(sorted(topics))
         return {topic["name"]: UUID(str(topic["topic_id"])) for topic in described if not topic["error_code"]}
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._consumer.close(autocommit=False)
 
     def _asked(
@@ -130,12 +130,12 @@ class GroupDescriber(Protocol):
     def describe(
         self, groups: KnownTypes, *, with_offsets: bool = False
     ) -> tuple[Answers, dict[str, GroupOffsets]]:
-        """Return the groups, or why they cannot be described, and their offsets if wanted."""
+        """Return the groups, or the reason why one cannot be described, and their offsets if wanted."""
         ...
 
 
 class TopicsGroups(GroupDescriber):
-    """Describes groups from the topics of an observer or a coordinator, as far as these are written."""
+    """A describer of groups by the topics of a coordinator or an observer, as of their last records."""
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout, timeout_ms: int) -> None:
         self._topics = client_config, layout, timeout_ms
@@ -157,12 +157,12 @@ class TopicsGroups(GroupDescriber):
 
 
 def dead(group_id: str) -> GroupSnapshot:
-    """Return a group that does not exist, as Kafka describes it."""
+    """Return a group that does not exist, in state Dead, as Kafka describes it."""
     return snapshot_without_times(group_id, DEAD, protocol_type=None, members=[])
 
 
 def snapshot_without_times(group_id: str, state: str, **fields: Any) -> GroupSnapshot:
-    """Return a group with these fields. Times, and what else no answer about a group has, are empty."""
+    """Return a group with these fields. Times and other fields that no response has are empty."""
     empty: dict[str, Any] = {
         **dict.fromkeys(("incarnation", "last_rebalance_reason"), ""),
         **dict.fromkeys(("seq", "at_ms", "state_timestamp_ms", "generation"), 0),
@@ -174,7 +174,7 @@ def snapshot_without_times(group_id: str, state: str, **fields: Any) -> GroupSna
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """Groups by id, in the order of their ids, with their offsets if these were requested.
+    """Described groups in the order of their ids, with their offsets if requested.
 
     A group that could not be described is in neither mapping; `errors` has a sentence for each. `rocketmq`
     has RocketMQ's groups, which come from the groups topic.
@@ -186,15 +186,14 @@ class Described:
     rocketmq: list[str] = field(default_factory=list)
 
     def refusals(self) -> list[str]:
-        """Return why groups are missing, for callers that can only handle Kafka's groups."""
+        """Return a sentence for each group that is missing, for callers that handle only Kafka's groups."""
         return [*self.errors, *map(offsets_remark, self.rocketmq)]
 
 
 def describe_groups(requests: GroupDescriber, groups: KnownTypes, *, with_offsets: bool = False) -> Described:
-    """Send the requests that describe groups and, in the same round trip, OffsetFetch. A group that does not
-    exist is Dead.
+    """Send the requests that describe groups and, in the same round trip, OffsetFetch.
 
-    Raises `kafka_why.topic_reader.ClientError` if a response is missing.
+    A group that does not exist is Dead. Raises `kafka_why.topic_reader.ClientError` if a response is missing.
     """
     answers, fetched = requests.describe(groups, with_offsets=with_offsets)
     found = Described(rocketmq=sorted(groups.keys() - answers.keys()))
@@ -220,11 +219,10 @@ def describe_groups(requests: GroupDescriber, groups: KnownTypes, *, with_offset
 def describe_partitions(
     log: LogOffsets, described: Described, *, with_lag_seconds: bool = False
 ) -> dict[str, list[PartitionRow]]:
-    """Return the rows of each group's partitions; `described` must have offsets. `with_lag_seconds` looks for
-    the times of records, too.
+    """Return the rows of each group's partitions. `described` must have offsets.
 
-    The logs' bounds are read after the committed offsets, so what was committed is in the log. Raises
-    kafka-python's KafkaError.
+    `with_lag_seconds` also looks up the times of records. The logs' bounds are read after the committed
+    offsets, so every committed offset is within them. Raises kafka-python's KafkaError.
     """
     mentioned: set[TopicPartition] = set()
     for group_id, group in described.groups.items():

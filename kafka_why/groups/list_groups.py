@@ -1,9 +1,8 @@
 """ListGroups: the existing groups of both protocols, from the compacted groups topic at the time of the call.
 
-The list contains every record before the topic's end offsets, which the call reads at its beginning. These
-records are the results of the coordinator's last committed batch and of all batches before it. The result of
-the running batch may be missing, even if a client has its response already. The list costs the coordinator
-nothing.
+The list contains every record before the topic's end offsets, which the call reads first: the results of the
+coordinator's last committed batch and of all earlier ones. A result of the running batch may be missing, even
+if a client already has the response. The list costs the coordinator nothing.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -36,8 +35,10 @@ log = structlog.get_logger()
 
 
 class GroupListRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A group's row in the list. Only RocketMQ's groups have `clients`, the number of client ids, and
-    `client_versions`, the versions that their connections report.
+    """A group's row in the list.
+
+    Only RocketMQ's groups have `clients`, the number of client ids, and `client_versions`, the versions that
+    their connections report.
     """
 
     group: str
@@ -49,9 +50,7 @@ class GroupListRow(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_of_consumers(self) -> bool:
-        """True for a group of Kafka's consumers or of members with epochs, and for one that never had any
-        members.
-        """
+        """True for a group of Kafka's consumers, a group with epochs, and a group that never had members."""
         of_epochs = self.type in (TYPES[SHARE], TYPES[STREAMS])
         return self.type != ROCKETMQ_TYPE and (of_epochs or self.protocol_type in ("", PROTOCOL_TYPE))
 
@@ -76,11 +75,10 @@ def _apply(table: GroupTable[AnyView], key: bytes | None, value: bytes | None) -
 
 
 def consumer_groups(groups: Iterable[AnyView]) -> list[AnyView]:
-    """Return RocketMQ's groups, those of Kafka's that kafka-consumer-groups lists, and share and streams
-    groups.
+    """Return RocketMQ's groups, and those of Kafka's groups that the consumer, share and streams tools list.
 
-    The protocol type of a Kafka group of consumers is "consumer", or not set if the group has offsets but
-    never had members (a simple group).
+    The protocol type of a Kafka group of consumers is "consumer", or unset if the group has offsets but never
+    had members (a simple group).
 
     Source: ListGroupsOptions.forConsumerGroups, forShareGroups, forStreamsGroups.
     """
@@ -107,8 +105,9 @@ def listed(group: AnyView) -> GroupListRow:
 
 
 def list_broker_groups(client_config: ClientConfig) -> list[GroupListRow]:
-    """Return the groups of the cluster's own coordinator that the principal may describe, by id, as the
-    brokers' ListGroups has them. Raises KafkaError.
+    """Return the groups of the cluster's own coordinator that the principal may describe, by id.
+
+    They are those of the brokers' ListGroups. Raises KafkaError.
     """
     with closing(kafka_clients.admin(client_config)) as admin:
         groups: list[dict[str, str]] = admin.list_groups()
@@ -130,8 +129,9 @@ def select_groups(
     types: frozenset[str],
     protocols: frozenset[str] = frozenset(),
 ) -> list[GroupListRow]:
-    """Return the rows of groups that are in one of the states, of one of the types and of one of the protocol
-    types; an empty set does not filter. Source: GroupsCommand.listGroups.
+    """Return the rows that match one of the states, one of the types and one of the protocol types.
+
+    An empty set does not filter. Source: GroupsCommand.listGroups.
     """
     return [
         row
@@ -155,9 +155,9 @@ class OffsetWithEpoch:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """All committed offsets of a group, empty if `error_code` is set.
+    """All committed offsets of a group, or none if `error_code` is set.
 
-    `pending` are the offsets that will be the committed ones if their transactions commit.
+    `pending` are the offsets that become committed if their transactions commit.
     """
 
     committed: Mapping[TopicPartition, OffsetWithEpoch] = field(default_factory=dict)
@@ -168,7 +168,7 @@ class GroupOffsets:
 def committed_offsets(
     client_config: ClientConfig, layout: TopicLayout, group_ids: Collection[str], timeout_ms: int
 ) -> dict[str, GroupOffsets]:
-    """Return the committed offsets of these groups, as the offsets topic has them now.
+    """Return the committed offsets of these groups, from the offsets topic as it is now.
 
     Raises KafkaTimeoutError, or another KafkaError of the broker.
     """
@@ -191,7 +191,7 @@ _decode = msgspec.json.Decoder(PendingTransaction).decode
 def pending_transactions(
     client_config: ClientConfig, layout: TopicLayout, timeout_ms: int
 ) -> list[PendingTransaction]:
-    """Return the offsets that are pending in transactions now, the oldest first. Raises KafkaError."""
+    """Return the offsets now pending in transactions, the oldest first. Raises KafkaError."""
     found: dict[bytes, bytes] = {}
     with TopicReader(client_config, timeout_ms=timeout_ms) as reader:
         for record in reader.read_all(layout.transactions_topic, timeout_ms=timeout_ms):

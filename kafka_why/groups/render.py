@@ -43,8 +43,9 @@ class Removal(Struct, frozen=True, kw_only=True):
 def group_list(
     groups: Sequence[GroupListRow], *, with_type: bool, with_state: bool, with_protocol: bool = False
 ) -> VisibleText:
-    """Format ids, one per line; with types, protocol types or states a table, with more columns for a
-    RocketMQ group.
+    """Format ids, one per line, or a table if types, protocol types or states are shown.
+
+    The table has more columns if there is a RocketMQ group.
     """
     if not (with_type or with_state or with_protocol):
         return visible_text(group.group for group in groups)
@@ -70,8 +71,9 @@ def group_list(
 
 
 def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> VisibleText:
-    """Format partitions with offsets and lag; `verbose` adds leader epochs. There is a column of pending
-    offsets if a partition has one, and of lags in time if they were asked for.
+    """Format partitions with offsets and lag. `verbose` adds leader epochs.
+
+    Pending offsets have a column if a partition has one, and lags in time if they were requested.
     """
     is_timed = any(not isinstance(row.lag_seconds, UnsetType) for row in rows)
     is_pending = any(row.pending_offset is not None for row in rows)
@@ -99,11 +101,11 @@ def partition_table(rows: Sequence[PartitionRow], *, verbose: bool) -> VisibleTe
 
 
 def member_table(rows: Sequence[MemberRow], *, verbose: bool) -> VisibleText:
-    """Format members; instance ids only if a member has one, lags if they were asked for, assignments only if
-    `verbose`.
+    """Format members.
 
-    In a group of the consumer protocol these are Kafka's columns of epochs, current and target assignment,
-    UPGRADED if the members are on different protocols, and a column of what the member subscribes to.
+    Instance ids are shown only if a member has one, lags if they were requested, assignments if `verbose`. In
+    a group of the consumer protocol these are Kafka's columns: epochs, current and target assignment,
+    UPGRADED if members use different protocols, and a column of the members' subscriptions.
     """
     static = any(row.group_instance_id is not None for row in rows)
     columns = [Column("GROUP"), Column("CONSUMER-ID")]
@@ -163,15 +165,16 @@ def _verbose_cells(row: MemberRow, *, mixed: bool) -> list[str | int | None]:
 
 
 def _assignment_text(assignment: Mapping[str, Sequence[int]] | None) -> str | None:
-    """`orders:0,1;prices:3`."""
+    """Return an assignment as text, such as `orders:0,1;prices:3`."""
     if not assignment:
         return None
     return ";".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in sorted(assignment.items()))
 
 
 def state_table(row: StateRow, *, verbose: bool = False) -> VisibleText:
-    """Format one group's state and its type. A group of the consumer protocol has its epochs, too, and below
-    the table what it waits for.
+    """Format one group's state and type.
+
+    A group of the consumer protocol also has its epochs and, below the table, what it waits for.
     """
     with_epochs = verbose or row.group_epoch is not None
     columns = [Column("GROUP"), Column("COORDINATOR (ID)", 25), Column("ASSIGNMENT-STRATEGY", 20)]
@@ -238,7 +241,7 @@ def _status(error: str | None) -> str:
 
 
 def pending_table(pending: Iterable[PendingTransaction], now_ms: int) -> VisibleText:
-    """Format what is pending, a line for each TxnOffsetCommit."""
+    """Format pending offsets, a line for each TxnOffsetCommit."""
     names = ("GROUP", "TRANSACTIONAL-ID", "PRODUCER-ID", "EPOCH", "PARTITIONS")
     columns = [*map(Column, names), Column("AGE-S", 0)]
     return render_table(

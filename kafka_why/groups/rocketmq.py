@@ -18,7 +18,7 @@ from kafka_why.rocketmq_group import RocketMqGroupState, group_state
 
 
 class ClientRow(Struct, frozen=True, kw_only=True):
-    """A connection; `duplicate` if another consumer's connection has the same client id."""
+    """A connection. `duplicate` is true if another consumer's connection has the same client id."""
 
     client_id: str
     connection: str
@@ -28,7 +28,7 @@ class ClientRow(Struct, frozen=True, kw_only=True):
 
 
 class TopicRow(Struct, frozen=True, kw_only=True):
-    """A subscription; `request_mode` is None if the clients themselves allocate the topic's queues."""
+    """A subscription. `request_mode` is None if the clients allocate the topic's queues themselves."""
 
     topic: str
     filter: str
@@ -36,7 +36,10 @@ class TopicRow(Struct, frozen=True, kw_only=True):
 
 
 class RocketMqRow(Struct, frozen=True, kw_only=True):
-    """A group. Model, type and start are None while it has no consumers; `truncated`: see the view."""
+    """A RocketMQ group. Model, type and start are None while it has no consumers.
+
+    `truncated` is the view's field of this name.
+    """
 
     group: str
     type: str
@@ -112,12 +115,12 @@ def offsets_remark(group_id: str) -> str:
 
 
 def offset_group(group_id: str) -> str:
-    """Return the id of the group under which a RocketMQ group's offsets are committed."""
+    """Return the group id under which a RocketMQ group's offsets are committed."""
     return f"{OFFSET_GROUP_PREFIX}{group_id}"
 
 
 def rocketmq_state_table(row: RocketMqRow) -> VisibleText:
-    """Format how the group consumes, and its numbers of clients and connections."""
+    """Format the group's consume type and its numbers of clients and connections."""
     columns = [Column("GROUP"), Column("TYPE", 10), Column("STATE", 10), Column("MESSAGE-MODEL")]
     columns += [Column("CONSUME-TYPE", 18), Column("CONSUME-FROM-WHERE", 25)]
     columns += [Column("#CLIENTS", 8), Column("#CONNECTIONS", 0)]
@@ -138,7 +141,7 @@ def topic_table(row: RocketMqRow) -> VisibleText:
 
 
 def client_table(row: RocketMqRow) -> VisibleText:
-    """Format connections; a client id that another connection has too is marked."""
+    """Format connections. A client id that another connection shares is marked."""
     columns = [Column("GROUP"), Column("CLIENT-ID"), Column("CONNECTION"), Column("ROLE", 8)]
     columns += [Column("LANGUAGE", 8), Column("VERSION", 7), Column("REMARK", 0)]
     return render_table(

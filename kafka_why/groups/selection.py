@@ -28,7 +28,7 @@ _TYPES = (*TYPES.values(), ROCKETMQ_TYPE)
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """A `--topic` option: the topic, and the partitions named; None for all of them."""
+    """A `--topic` option: the topic and its named partitions, or None for all partitions."""
 
     topic: str
     partitions: tuple[int, ...] | None
@@ -36,24 +36,29 @@ class TopicChoice:
 
 @dataclass(frozen=True, slots=True)
 class ChosenPartitions:
-    """The selected partitions, and those (or whole topics: partition -1) that do not exist."""
+    """The selected partitions, and those that do not exist (partition -1 for a whole topic)."""
 
     partitions: list[TopicPartition]
     missing: list[TopicPartition]
 
 
 def parse_states(text: str) -> frozenset[str]:
-    """Return group states from `stable,empty`, ignoring case; none from "". Raises ValueError."""
+    """Return group states from text such as `stable,empty`, ignoring case; "" gives none.
+
+    Raises ValueError.
+    """
     return _parse_names(text, _STATES, "state list", "states")
 
 
 def parse_types(text: str) -> frozenset[str]:
-    """Return group types from `classic,consumer`, ignoring case; none from "". Raises ValueError."""
+    """Return group types from text such as `classic,consumer`, ignoring case. "" gives none. Raises
+    ValueError.
+    """
     return _parse_names(text, _TYPES, "types list", "types")
 
 
 def parse_protocols(text: str) -> frozenset[str]:
-    """Return protocol types from `consumer,connect`; none from ""."""
+    """Return protocol types from text such as `consumer,connect`. "" gives none."""
     return frozenset(name.strip() for name in text.split(",")) if text else frozenset()
 
 
@@ -85,7 +90,7 @@ def _parse_partition(number: str, text: str) -> int:
 def choose_partitions(
     choices: Sequence[TopicChoice], existing: Mapping[str, frozenset[int]]
 ) -> ChosenPartitions:
-    """Return the partitions of these choices, each once, in order. `existing`: partitions by topic."""
+    """Return the chosen partitions in order, without duplicates. `existing` has each topic's partitions."""
     chosen: set[TopicPartition] = set()
     missing: set[TopicPartition] = set()
     for choice in choices:
@@ -111,10 +116,10 @@ _UNITS_MS = {"days": 86_400_000, "hours": 3_600_000, "minutes": 60_000, "seconds
 
 
 def parse_datetime_ms(text: str) -> int:
-    """Return milliseconds since 1970 from `YYYY-MM-DDTHH:mm:SS.sss`, in UTC unless an offset (`Z`, `+02:00`,
-    `+02`) follows.
+    """Return milliseconds since 1970 from `YYYY-MM-DDTHH:mm:SS.sss`.
 
-    Raises ValueError. Source: Utils.getDateTime; unlike there, the milliseconds may be omitted.
+    The time is in UTC unless an offset follows (`Z`, `+02:00`, `+02`). Raises ValueError. Source:
+    Utils.getDateTime; unlike there, the milliseconds may be omitted.
     """
     if "T" not in text:
         raise ValueError(f"'{text}' is not a date and time: there is no 'T' between the two")

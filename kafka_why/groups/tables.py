@@ -18,8 +18,9 @@ class Column:
 
 
 def render_table(columns: Sequence[Column], rows: Sequence[Sequence[Any]]) -> VisibleText:
-    """Format heading and rows, one per line, without trailing blanks; None is shown as `-`. What is not
-    printable is escaped.
+    """Format the heading and the rows, one per line, without trailing blanks.
+
+    None is shown as `-`, and unprintable characters are escaped.
     """
     cells = [[MISSING if value is None else visible(str(value)) for value in row] for row in rows]
     lines = [[column.heading for column in columns], *cells]

@@ -1,1 +1,1 @@
-"""Metrics and Kafka's log sentences for operators; made by a separate reader, not in the query."""
+"""Metrics and Kafka's log sentences for operators. They come from a separate reader, not from the query."""

@@ -7,8 +7,10 @@ from msgspec import Struct
 
 
 class StateOperatorProgress(Struct, frozen=True, rename="camel"):
-    """The fields used of a stateful operator's progress. Times in ms: the pass over the rows, the pass over
-    the deadlines, the commit of the state.
+    """The relevant fields of a stateful operator's progress.
+
+    The durations in ms are those of the pass over the rows, the pass over the deadlines, and the commit of
+    the state.
     """
 
     num_rows_dropped_by_watermark: int = 0
@@ -18,8 +20,9 @@ class StateOperatorProgress(Struct, frozen=True, rename="camel"):
 
 
 class SourceProgress(Struct, frozen=True, rename="camel"):
-    """The progress of a Kafka source, by topic and partition: the offset after the last record read, and the
-    end of the partition at that time.
+    """The progress of a Kafka source, by topic and partition.
+
+    `end_offset` is the offset after the last record read, and `latest_offset` the end of the partition then.
     """
 
     end_offset: dict[str, dict[str, int]] | None = None
@@ -27,7 +30,7 @@ class SourceProgress(Struct, frozen=True, rename="camel"):
 
 
 class BatchProgress(Struct, frozen=True, rename="camel"):
-    """The progress of one batch. `duration_ms` is by stage. `triggerExecution` is the whole batch.
+    """The progress of one batch. `duration_ms` is by stage; `triggerExecution` is the whole batch.
 
     Source: org.apache.spark.sql.streaming.StreamingQueryProgress.
     """
@@ -42,7 +45,7 @@ class BatchProgress(Struct, frozen=True, rename="camel"):
 
     @property
     def is_executed(self) -> bool:
-        """False if Spark reports that it has no data. The batch of this number has then not run yet."""
+        """True unless Spark reports that it had no data. A batch with this number then still has to run."""
         return "addBatch" in self.duration_ms
 
     @property
@@ -56,13 +59,13 @@ class BatchProgress(Struct, frozen=True, rename="camel"):
 
     @property
     def watermark_ms(self) -> int:
-        """The watermark during the batch, 0 if there was none."""
+        """The watermark during the batch, or 0 if there was none."""
         text = self.event_time.get("watermark")
         return int(datetime.fromisoformat(text).timestamp() * 1000) if text else 0
 
     @property
     def backlog(self) -> int:
-        """The number of offsets that were not read yet."""
+        """The number of records of the source that were not read yet."""
         latest = _by_partition(source.latest_offset for source in self.sources)
         ends = self.end_offsets
         return sum(max(0, end - ends.get(partition, 0)) for partition, end in latest.items())
@@ -73,7 +76,7 @@ class BatchProgress(Struct, frozen=True, rename="camel"):
         return _by_partition(source.end_offset for source in self.sources)
 
     def ends_of(self, topic: str) -> dict[int, int]:
-        """Return the offset after the last record read of a topic, by partition."""
+        """Return the offset after the last record read from each partition of a topic."""
         return {partition: end for (name, partition), end in self.end_offsets.items() if name == topic}
 
 

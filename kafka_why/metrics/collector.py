@@ -28,8 +28,9 @@ COORDINATOR = "kafka_server_group_coordinator_metrics"
 
 
 class MetricsStateCollector(Collector):
-    """Metrics from the contents of the topics. `with_members` makes series of single members, too. An
-    observer's topics have no responses, and so not how many offsets were committed, expired and deleted.
+    """The metrics from the content of the topics. `with_members` adds series of single members.
+
+    An observer's topics have no responses, so committed, expired and deleted offsets are not counted.
     """
 
     def __init__(
@@ -202,7 +203,7 @@ def _producer_connections(groups: Mapping[str, RocketMqGroup]) -> Metric:
 
 
 def _by_client(connections: Iterable[ConnectionSnapshot]) -> list[tuple[tuple[str, str], int]]:
-    """Return the number of connections by language and version, sorted: of the most frequent ones."""
+    """Return the number of connections by language and version, sorted, for the most frequent ones only."""
     counts: Counter[tuple[str, str]] = Counter()
     for connection in connections:
         client = connection.language.lower(), str(connection.client_version)

@@ -1,5 +1,5 @@
-"""The metrics of groups with epochs: consumer and share groups, and streams groups that are observed. Kafka
-has the counts by state and the counts of new epochs; the others are the coordinator's own.
+"""The metrics of groups with epochs: consumer, share and observed streams groups. The counts by state and of
+new epochs are Kafka's metrics; the others are the coordinator's own.
 """
 
 from collections import Counter
@@ -41,7 +41,10 @@ _BY_HEARTBEAT = ("SH21", "SH22", "SH23")
 
 @dataclass(slots=True)
 class ShareCounts:
-    """Counts since the start of this process, from the history. `failures` are partitions, by error code."""
+    """Counts of share groups' history entries since the start of this process.
+
+    `failures` counts partitions by error code.
+    """
 
     is_seen: bool = False
     initializing: DurationCounts = field(default_factory=DurationCounts)
@@ -58,12 +61,14 @@ class ShareCounts:
 
 
 def is_rebalance(event: HistoryEntry) -> bool:
-    """Return True if Kafka counts this new epoch of a share group as a rebalance, as far as it is known."""
+    """Return True if Kafka counts this new epoch of a share group as a rebalance, judged by the entry
+    alone.
+    """
     return event.observed or event.rule in _BY_HEARTBEAT
 
 
 def share_counts(counts: ShareCounts) -> Iterator[Metric]:
-    """Yield the counters from the history. There are none as long as there was no share group."""
+    """Yield the counters from the history, or none until there is a share group."""
     if not counts.is_seen:
         return
     yield counts.initializing.metric(
@@ -81,7 +86,7 @@ def share_counts(counts: ShareCounts) -> Iterator[Metric]:
 
 
 def share_gauges(groups: Mapping[str, ShareSnapshot], selection: SeriesSelection) -> Iterator[Metric]:
-    """Yield the gauges from the groups' views. There are none without a share group."""
+    """Yield the gauges from the groups' views, or none without a share group."""
     if not groups:
         return
     own, rest = selection.own(groups), selection.rest(groups)
@@ -116,12 +121,12 @@ def share_gauges(groups: Mapping[str, ShareSnapshot], selection: SeriesSelection
 
 
 def _partition_count(share: ShareSnapshot, state: str) -> int:
-    """Return the number of partitions in one of _SHARE_STATES."""
+    """Return the number of partitions in `state`, one of _SHARE_STATES."""
     return sum(map(len, getattr(share, state).values()))
 
 
 def _task_counts(share: ShareSnapshot) -> dict[str, int]:
-    """Return the number of open tasks of each kind; empty for an observed group."""
+    """Return the number of open tasks of each kind, or {} for an observed group."""
     if isinstance(share.tasks, UnsetType):
         return {}
     kinds = Counter(task.kind for task in share.tasks)
@@ -129,7 +134,7 @@ def _task_counts(share: ShareSnapshot) -> dict[str, int]:
 
 
 def _oldest_initializing_s(share: ShareSnapshot) -> float | None:
-    """Return the time at which the oldest open initialization was requested, None if there is none."""
+    """Return the time at which the oldest open initialization was requested, or None if none is open."""
     asked_ms = [task.asked_at_ms for task in share.tasks or () if task.kind == _INITIALIZE]
     return min(asked_ms) / 1000 if asked_ms else None
 
@@ -145,7 +150,7 @@ _STATES = {
 
 @dataclass(slots=True)
 class EpochCounts:
-    """Counts since the start of this process, from the history."""
+    """Counts of the history entries of groups with epochs since the start of this process."""
 
     epochs: Counter[str] = field(default_factory=Counter)  # by the type of the group
     settling: DurationCounts = field(default_factory=DurationCounts)
@@ -154,7 +159,7 @@ class EpochCounts:
     shares: ShareCounts = field(default_factory=ShareCounts)
 
     def count(self, event: HistoryEntry) -> None:
-        """Count an entry of a group with epochs."""
+        """Count one entry of a group with epochs."""
         if event.group_type == SHARE:
             self.shares.count(event)
         match event.type:
@@ -190,8 +195,9 @@ def epoch_counts(counts: EpochCounts) -> Iterator[Metric]:
 
 
 def consumer_group_gauges(views: Mapping[str, GroupSnapshot], selection: SeriesSelection) -> Iterator[Metric]:
-    """Yield the gauges from the views of groups with epochs. There are none for a type that no group has,
-    except for consumer groups.
+    """Yield the gauges from the views of groups with epochs.
+
+    A type without any group has none, except that consumer groups always have theirs.
     """
     groups = {group_id: view for group_id, view in views.items() if view.consumer}
     states: dict[str, Counter[str]] = {CONSUMER: Counter()}
@@ -222,7 +228,7 @@ def consumer_group_gauges(views: Mapping[str, GroupSnapshot], selection: SeriesS
 
 
 def _unsettled(group: GroupSnapshot) -> int | None:
-    """Return the number of members that are not at the target assignment, None if they are not known."""
+    """Return the number of members that have not reached the target assignment, or None if unknown."""
     if not group.consumer or not group.has_members:
         return None
     at_target = group.consumer.assignment_epoch, MemberState.STABLE.value

@@ -29,10 +29,11 @@ log = structlog.get_logger()
 
 
 class MetricsFollower(FollowerThread):
-    """Feeds `readings` until stopped: all groups and offsets, and the other topics' records from now on.
+    """A thread that feeds `readings` until stopped: all groups and offsets, and new records of the other
+    topics.
 
-    `on_entry` receives every new history entry, on the follower's thread. The follower survives an
-    unavailable broker and reads the missed records later. `read_age_s` returns the age of the last read.
+    `on_entry` receives every new history entry, on this thread. The thread survives an unavailable broker and
+    reads the missed records later. `read_age_s` returns the age of the last read.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class MetricsFollower(FollowerThread):
         self._lag_poller = LagPoller(metrics_state)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start to read."""
         self._read_at_s = time.monotonic()
         super().start()
 
@@ -87,7 +88,9 @@ class MetricsFollower(FollowerThread):
     def _follow(
         self, reader: TopicReader, admin: KafkaAdminClient, behind: dict[TopicPartition, int]
     ) -> None:
-        """Read until stopped. `behind` are the ends up to which the compacted topics must still be read."""
+        """Read until stopped. `behind` has the offsets up to which the compacted topics have to be read
+        first.
+        """
         while not self._stopped.is_set():
             try:
                 for record in reader.poll(_POLL_MS):

@@ -1,9 +1,9 @@
-"""The HTTP port of a process: its metrics for Prometheus, and whether it is alive and ready.
+"""The HTTP port of a process: its metrics for Prometheus, and its liveness and readiness.
 
-`/healthz` says whether the process lives, `/readyz` whether it does its work. Both answer 200 or 503 with a
-JSON object that has each check and why it fails, and notes about checks that do not fail. `?exclude=NAME`
-leaves a check out, as at Kubernetes' own API server. `/status` is the service's state, where there is one.
-All other paths are the metrics.
+`/healthz` reports if the process is alive, `/readyz` if it does its work. Both answer 200 or 503 with a JSON
+object that has each check, the reason of a failure, and notes about checks that pass. `?exclude=NAME` omits a
+check, as in Kubernetes' API server. `/status` is the service's state, if it has one. All other paths are the
+metrics.
 """
 
 import gzip
@@ -27,7 +27,7 @@ MAX_CONNECTIONS = 100
 
 
 class CheckNote(NamedTuple):
-    """A check does not fail, but there is something to say."""
+    """The note of a check that passes, but with a remark."""
 
     text: str
 
@@ -41,8 +41,9 @@ Endpoint = Callable[[Request], Response]
 
 
 class HttpPort(Closeable):
-    """Serves until closed. `checks` are by path. `state` returns the service's state as JSON. Port 0 means
-    any free port. Raises WebUnavailable.
+    """A server of metrics and checks until closed. `checks` are by path. `state` returns the state as JSON.
+
+    Port 0 means any free port. Raises WebUnavailable.
     """
 
     def __init__(

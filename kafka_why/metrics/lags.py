@@ -1,8 +1,8 @@
 """The metrics of lags: those of kafka_exporter by partition, and the coordinator's own by topic.
 
-A group has a series of each of its topics, so what hurts has as many series as `kafka_consumergroup_lag_sum`.
-Members come and go under new names, so their series are made on request only. `kafka_why.metrics.series` has
-the bounds of both.
+A group has one series per topic, so the metrics of harmful lags have as many series as
+`kafka_consumergroup_lag_sum`. Members change their ids often, so their series are optional.
+`kafka_why.metrics.series` limits the number of both.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ _OF_MEMBER = ("consumergroup", "member_id", "client_id", "client_host")
 
 @dataclass(frozen=True, slots=True)
 class GroupLags:
-    """The lags of one group by partition, who holds what, what hurts, and the members."""
+    """The lags of one group by partition, its partitions' owners, its harmful lags, and its members."""
 
     lags: Mapping[Partition, PartitionLag]
     ownership: Ownership
@@ -51,7 +51,7 @@ _TROUBLES: dict[str, tuple[str, Callable[[Troubles], Collection[Partition]]]] = 
 
 @dataclass(slots=True)
 class LagTotals:
-    """The lags of several groups together. `ms` is the greatest, None if none is known."""
+    """The sums of the lags of several groups. `ms` is the greatest lag in time, or None if none is known."""
 
     records: int = 0
     ms: int | None = None
@@ -74,8 +74,9 @@ def lag_gauges(
     with_members: bool,
     rows_max: int = SeriesBounds().rows,
 ) -> Iterator[Metric]:
-    """Yield the gauges of these groups, which have committed offsets, and of all others together. At most
-    `rows_max` partitions have series, those that each group committed first, and their topics.
+    """Yield the gauges of these groups, which have committed offsets, and the total of all others.
+
+    At most `rows_max` partitions, with their topics, have series: those that each group committed first.
     """
     shown = first_rows({g: list(groups[g].lags) for g in sorted(groups)}, rows_max)
     topics = {g: sorted({topic for topic, _ in partitions}) for g, partitions in shown.items()}
@@ -106,7 +107,7 @@ def _by_partition(
     values: Mapping[str, Mapping[Partition, int]],
     shown: Mapping[str, Sequence[Partition]],
 ) -> tuple[GaugeMetricFamily, GaugeMetricFamily]:
-    """Return a gauge of every partition that is shown, and of the whole sum by topic."""
+    """Return two gauges: one of each shown partition, and one of the sum of all partitions by topic."""
     each = GaugeMetricFamily(f"{EXPORTER}_{name}", f"Per partition: {meaning}.", labels=_OF_PARTITION)
     total = GaugeMetricFamily(f"{EXPORTER}_{name}_sum", f"Per topic, the sum: {meaning}.", labels=_OF_TOPIC)
     for group_id, partitions in shown.items():
@@ -137,6 +138,7 @@ def _lag_seconds(groups: Mapping[str, GroupLags], topics: Mapping[str, Collectio
 def _trouble(
     name: str, groups: Mapping[str, GroupLags], topics: Mapping[str, Collection[str]]
 ) -> GaugeMetricFamily:
+    """Return the gauge `name`, the number of partitions of each topic with this kind of harmful lag."""
     meaning, of_trouble = _TROUBLES[name]
     gauge = GaugeMetricFamily(f"{OWN}_{name}", meaning, labels=_OF_TOPIC)
     for group_id, shown in topics.items():
@@ -172,5 +174,5 @@ def _of_members(groups: Mapping[str, GroupLags], rows_max: int) -> Iterator[Metr
 
 
 def _names(member: MemberSnapshot) -> tuple[str, str, str]:
-    """Return the values of a member's labels."""
+    """Return the values of a member's name labels."""
     return member.member_id, member.client_id, member.client_host

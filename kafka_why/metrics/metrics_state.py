@@ -1,4 +1,4 @@
-"""The numbers behind the metrics, from the topics' records and the query's batches; no IO and no clock.
+"""The numbers behind the metrics, from the topics' records and the query's batches. No IO, no clock.
 
 One thread reads the topics, another follows the query, and any number of threads scrape concurrently. The
 lock is held only for one record or one copy.
@@ -56,7 +56,9 @@ class _DeadLetterRow(Struct, frozen=True):
 
 
 class _Answer(Struct, frozen=True):
-    """A response. RocketMQ's responses have a `code`; messages pushed to its clients have neither code."""
+    """The fields of a response that are counted. RocketMQ's has `code`, a message pushed to its client
+    neither code.
+    """
 
     type: str
     error_code: int | None = None
@@ -70,8 +72,9 @@ _commit_answer = msgspec.json.Decoder(OffsetCommitResponse)
 
 @dataclass(slots=True)
 class TopicCounts:
-    """Counts since the start of this process. Possible labels start with 0: an alert on an increase would not
-    see a count that starts with 1.
+    """Counts since the start of this process.
+
+    Possible labels start with 0, because an alert on an increase would miss a series that starts with 1.
     """
 
     classic_rebalances: int = 0
@@ -92,10 +95,11 @@ class TopicCounts:
 
 @dataclass(slots=True)
 class MetricsNumbers:
-    """A copy of all numbers, for one scrape. Groups and lags are None, and `rebalances` is empty, until the
-    topics are read to their ends, because a partly read topic would show deleted groups.
+    """A copy of all numbers, for one scrape. `lags` and `rebalances` are those of groups with their own
+    series.
 
-    `lags` and `rebalances` are those of the groups that are selected for series of their own.
+    Until the topics are read to their ends, groups and lags are None and `rebalances` is empty, because a
+    partly read topic may show deleted groups.
     """
 
     counts: TopicCounts
@@ -111,7 +115,7 @@ class MetricsNumbers:
 
 
 class MetricsState:
-    """Takes records and batches; `numbers` returns the totals. Counters start at 0 with this process."""
+    """The counts of records and batches since the start of this process. `numbers` returns a copy."""
 
     def __init__(self, layout: TopicLayout, bounds: SeriesBounds | None = None) -> None:
         self._layout = layout
@@ -133,12 +137,11 @@ class MetricsState:
     def apply(
         self, topic: str, key: bytes | None, value: bytes | None, headers: Headers | None = None
     ) -> HistoryEntry | None:
-        """Take one record of a topic. Return it if it is a new history entry of a Kafka group, else None.
+        """Count one record of a topic. Return the entry if it is a new history entry of a Kafka group, or
+        None.
 
-        An answer is counted when the query writes it, not when a replica does
-        (`kafka_why.contract.early_answers`).
-
-        Raises one of `kafka_why.contract.codec.UNREADABLE`.
+        A response is counted when the query writes it, not when a replica does
+        (`kafka_why.contract.early_answers`). Raises one of `kafka_why.contract.codec.UNREADABLE`.
         """
         layout = self._layout
         with self._lock:
@@ -162,12 +165,14 @@ class MetricsState:
             self._is_complete = True
 
     def observe_batch(self, batch: BatchProgress) -> None:
-        """Take how far the query has read."""
+        """Store how far the query has read."""
         with self._lock:
             self._read_to.update(batch.end_offsets)
 
     def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
-        """Take the bounds of logs. The backlog is the records between the query's position and the end."""
+        """Add the bounds of logs. The backlog is the number of records between the query's position and the
+        end.
+        """
         with self._lock:
             self._lags.add_bounds(bounds, at_ms)
             self._looked_ms = at_ms
@@ -179,12 +184,14 @@ class MetricsState:
             self._backlog_records = max(sum(behind), 0) if behind else None
 
     def topics(self) -> set[str]:
-        """Return the topics to look at: those with a committed offset, and what the query reads."""
+        """Return the topics whose bounds are needed: those with a committed offset, and the query's
+        sources.
+        """
         with self._lock:
             return self._lags.topics() | {self._layout.source_topic}
 
     def wanted_times(self) -> dict[Partition, int]:
-        """Return the timestamps to look for, as `LagBook` does."""
+        """Return the offsets whose record times the lags need, as `LagBook.wanted_times` does."""
         with self._lock:
             return self._lags.wanted_times()
 
@@ -193,7 +200,7 @@ class MetricsState:
             self._lags.learn_times(wanted, lags_ms)
 
     def backlog_records(self) -> int | None:
-        """Return the records of its source that the query has not read, or None if that is not known yet."""
+        """Return the number of records of its source that the query has not read, or None if not known yet."""
         with self._lock:
             return self._backlog_records
 
@@ -233,7 +240,7 @@ class MetricsState:
         self._select(group_id)
 
     def _select(self, group_id: str) -> None:
-        """Let a group take part in the choice for series while it has a view or a committed offset."""
+        """Make a group a candidate for its own series while it has a view or a committed offset."""
         views: tuple[Mapping[str, object], ...] = (self._groups, self._rocketmq_groups)
         if self._lags.has_offsets(group_id) or any(group_id in view for view in views):
             self._selected.add(group_id)
@@ -241,7 +248,7 @@ class MetricsState:
             self._selected.remove(group_id)
 
     def _group_lags(self, group_id: str) -> GroupLags:
-        """Return the lags of one group and what hurts, as of the last poll of the brokers."""
+        """Return the lags of one group and which are harmful, as of the last poll of the brokers."""
         with self._lock:
             owned = self._ownership(group_id)
             lags = self._lags.lags(group_id, owned.settled_ms)

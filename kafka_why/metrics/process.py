@@ -24,8 +24,9 @@ _DECIDED = (MarkerOutcome.COMMIT, MarkerOutcome.ABORT, MarkerOutcome.DROPPED)
 
 @dataclass(frozen=True, slots=True)
 class ServiceReadings:
-    """The sources of the service's own metrics, read at each scrape. The age of the ticker is in seconds. An
-    observer has no transactions, no tasks of share groups, no replica and no gateway.
+    """The sources of the service's own metrics, read at each scrape. The age of the ticker is in seconds.
+
+    An observer has no transactions, share-group tasks, replica or gateway.
     """
 
     status: Callable[[], ServiceStatus]
@@ -38,8 +39,9 @@ class ServiceReadings:
 
 
 class ProcessCollector(Collector):
-    """Families that cost nothing to make. They are known by name, so a scrape that names some (`?name[]=`)
-    makes no metrics of groups.
+    """The collector of cheap metrics. Its families are described by name.
+
+    So a scrape that selects some of them (`?name[]=`) does not compute the metrics of groups.
     """
 
     def __init__(self, families: Callable[[], Iterable[Metric]]) -> None:
@@ -56,8 +58,9 @@ class ProcessCollector(Collector):
 def process_metrics(
     readings: ServiceReadings, read_age_s: float, backlog_records: int | None
 ) -> Iterator[Metric]:
-    """Yield the metrics. `read_age_s` is the age of the last read of the topics, and `backlog_records` is
-    None if it is not known.
+    """Yield the metrics. `read_age_s` is the age of the last read of the topics.
+
+    `backlog_records` is None if unknown.
     """
     yield filled(
         GaugeMetricFamily(
@@ -98,7 +101,9 @@ def _service_metrics(readings: ServiceReadings, read_age_s: float) -> Iterator[M
 
 
 def _transactions_metrics(summary: TransactionsSummary) -> Iterator[Metric]:
-    """Yield those of transactions whose outcome the groups do not have yet, as their follower saw them."""
+    """Yield the metrics of transactions whose outcome has not reached the groups, from their follower's
+    summary.
+    """
     yield from _gauges(
         (
             "transactions_pending",
@@ -128,8 +133,10 @@ def _transactions_metrics(summary: TransactionsSummary) -> Iterator[Metric]:
 
 
 def _share_state_metrics(summary: ShareStateSummary) -> Iterator[Metric]:
-    """Yield those of the tasks of share groups at the share coordinators, as the thread that carries them out
-    saw them. Row SM4.
+    """Yield the metrics of share groups' tasks at the share coordinators, from the executing thread's
+    summary.
+
+    Row SM4.
     """
     yield from _gauges(
         ("share_state_tasks", "Tasks for the share coordinators that are open.", summary.tasks),
@@ -165,7 +172,7 @@ def _share_state_metrics(summary: ShareStateSummary) -> Iterator[Metric]:
 
 
 def _replica_metrics(state: ReplicaState) -> Iterator[Metric]:
-    """Yield those of the replica, as the service sees it. Everything is 0 without one."""
+    """Yield the metrics of the replica, as the service sees it. All are 0 without a replica."""
     yield filled(
         GaugeMetricFamily(f"{OWN}_replica_phase", "1 for the replica's current phase.", labels=("phase",)),
         (((phase,), int(phase == state.phase)) for phase in PHASES),

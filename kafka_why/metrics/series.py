@@ -1,7 +1,7 @@
-"""The choice of what has series of its own, for all metrics whose labels clients name.
+"""The choice of groups and rows with their own series, for all metrics whose labels clients name.
 
-Clients make groups, members and committed offsets, and the names of most of them. Without a bound, a client
-that makes groups makes series without end.
+Clients create groups, members and committed offsets, and name most of them. Without a limit, one client could
+create any number of series.
 """
 
 from collections import Counter
@@ -27,30 +27,30 @@ F = TypeVar("F", CounterMetricFamily, GaugeMetricFamily)
 
 @dataclass(frozen=True, slots=True)
 class SeriesBounds:
-    """Bounds of series. Groups whose whole id `pattern` matches, of RE2, come before all others."""
+    """The limits of series. Groups whose whole id matches `pattern` (RE2) have priority."""
 
     groups: int = DEFAULT_GROUPS
     pattern: Any = None
 
     @property
     def rows(self) -> int:
-        """The number of partitions of all groups, and as many members, that have series."""
+        """The number of partitions, over all groups, that have series. It is also the number of members."""
         return self.groups * ROWS_PER_GROUP
 
 
 @dataclass(frozen=True, slots=True)
 class SeriesSelection:
-    """The groups that have series of their own at one scrape, and the number of those that have none."""
+    """The groups that have their own series at one scrape, and the number of those without."""
 
     group_ids: frozenset[str] = frozenset()
     others: int = 0
 
     def own(self, groups: Mapping[str, T]) -> list[tuple[str, T]]:
-        """Return those of the groups that have series, sorted by their ids."""
+        """Return the given groups that have series, sorted by their ids."""
         return [(group_id, groups[group_id]) for group_id in sorted(self.group_ids & groups.keys())]
 
     def rest(self, groups: Mapping[str, T]) -> list[T]:
-        """Return those of the groups that have no series."""
+        """Return the given groups that have no series."""
         if not self.others:
             return []
         return [group for group_id, group in groups.items() if group_id not in self.group_ids]
@@ -58,9 +58,11 @@ class SeriesSelection:
 
 @dataclass(slots=True)
 class SeriesGroups:
-    """Chooses the groups that have series: those that the pattern matches, then the others, in the order in
-    which they were first seen. So a group keeps its series until it ends, or one that the pattern matches
-    needs its place, and the next one gets a place that is free.
+    """The chooser of groups that have series: those that match the pattern, then the others in order of
+    arrival.
+
+    So a group keeps its series until it ends, or until a matching group needs its slot. A free slot goes to
+    the next group.
     """
 
     bounds: SeriesBounds
@@ -69,7 +71,7 @@ class SeriesGroups:
     _unfit: set[str] = field(default_factory=set)
 
     def add(self, group_id: str) -> None:
-        """Add a group. One that is there keeps its place."""
+        """Add a group. A known group keeps its position."""
         if group_id == _OTHERS or not fits(group_id):
             self._unfit.add(group_id)
         elif group_id not in self._matching and group_id not in self._others:
@@ -89,21 +91,21 @@ class SeriesGroups:
 
 
 def fits(*labels: str) -> bool:
-    """Return True if names that clients gave are short enough for labels."""
+    """Return True if names from clients are short enough for labels."""
     return all(len(label) <= LABEL_MAX_CHARS for label in labels)
 
 
 def first_rows(rows: Mapping[str, list[T]], rows_max: int) -> dict[str, list[T]]:
-    """Return the first rows of each group, at most `rows_max` of all.
+    """Return the first rows of each group, at most `rows_max` in total.
 
-    No group has more of them than another that lacks some: a group with many takes no row from the others.
+    All groups have the same limit, so a group with many rows takes none from the others.
     """
     share = _fair_share(map(len, rows.values()), rows_max)
     return {group_id: of_group[:share] for group_id, of_group in rows.items()}
 
 
 def _fair_share(sizes: Iterable[int], total: int) -> int:
-    """Return the greatest number of rows that each group may have if all together have at most `total`."""
+    """Return the largest row limit per group for which all groups together have at most `total` rows."""
     ascending = sorted(sizes)
     for position, size in enumerate(ascending):
         share = total // (len(ascending) - position)
@@ -114,14 +116,14 @@ def _fair_share(sizes: Iterable[int], total: int) -> int:
 
 
 def without_series(name: str, meaning: str, number: int) -> Metric:
-    """Return the number of what has no series of its own."""
+    """Return a gauge of the number of groups or rows that have no series."""
     return GaugeMetricFamily(
         f"group_coordinator_{name}_without_series", f"{meaning} without series of their own.", number
     )
 
 
 def filled(family: F, series: Iterable[tuple[Sequence[str], float]]) -> F:
-    """Return the family with these series: the values of the labels, and the number of each."""
+    """Return the family after adding these series, each with its label values and its number."""
     for labels, number in series:
         family.add_metric(labels, number)
     return family
@@ -133,10 +135,10 @@ def add_others(
     *labels: str,
     of_all: Callable[[list[float]], float] = sum,
 ) -> GaugeMetricFamily:
-    """Return the family with one series for the groups that have none: the sum of their values, or what
-    `of_all` makes of them.
+    """Return the family after adding one series for all groups without their own.
 
-    `labels` are those after the group's. Values that are not known are left out.
+    Its value is the sum of their values, or what `of_all` computes from them. `labels` follow the group's
+    label. Unknown values are omitted.
     """
     known = [value for value in values if value is not None]
     return filled(family, [((_OTHERS, *labels), of_all(known))] if known else ())
@@ -151,7 +153,10 @@ BOUNDS_S = (0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 
 @dataclass(slots=True)
 class DurationCounts:
-    """Durations since the start of this process. `within` counts those within a bound and no smaller one."""
+    """A histogram of durations since the start of this process.
+
+    `within` counts, for each bound, the durations within it that exceed the next smaller bound.
+    """
 
     whole_ms: int = 0
     within: Counter[float] = field(default_factory=Counter)
@@ -161,7 +166,7 @@ class DurationCounts:
         self.within[next((b for b in BOUNDS_S if took_ms <= b * 1000), float("inf"))] += 1
 
     def metric(self, name: str, meaning: str) -> Metric:
-        """Return the histogram, in seconds."""
+        """Return the histogram as a Prometheus metric, in seconds."""
         buckets: list[tuple[str, float]] = []
         for bound in (*BOUNDS_S, float("inf")):
             below = buckets[-1][1] if buckets else 0

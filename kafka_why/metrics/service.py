@@ -1,4 +1,4 @@
-"""The metrics of one coordinator, fed from the topics and the query and served over HTTP, and its log of
+"""The metrics of one coordinator, fed from the topics and the query and served over HTTP, and the log of its
 rebalances.
 """
 
@@ -99,7 +99,7 @@ class BatchMetrics:
 
 
 class RebalanceMetrics:
-    """The durations of rebalances in the log's time."""
+    """The durations of rebalances, by the log's timestamps."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._began_ms: dict[str, int] = {}
@@ -111,8 +111,9 @@ class RebalanceMetrics:
         )
 
     def observe(self, event: HistoryEntry) -> None:
-        """Take one history entry. A rebalance that restarts before it ends counts as one. One of an observed
-        classic group has no known beginning, so it does not count.
+        """Count one history entry. A rebalance that restarts before it ends counts as one.
+
+        A rebalance of an observed classic group has no known beginning, so it does not count.
         """
         match event.type:
             case EntryType.PREPARING_REBALANCE if not event.observed:
@@ -146,14 +147,14 @@ def _ms(seconds: float) -> int | None:
 
 
 class Metrics(Startable):
-    """Serves one coordinator's metrics until stopped; with `log_rebalances` Kafka's sentences are logged, and
-    with `with_members` there are series of single members. `series` bounds those of groups. `collectors` are
-    served besides, and `checks` by their paths: see `kafka_why.metrics.http`.
+    """The server of one coordinator's metrics, until stopped.
 
-    `start` opens the port before the coordinator starts, because that takes a minute on a cluster, in which
-    scrapes and checks have to be answered. It raises WebUnavailable if the port cannot be bound; port 0 means
-    any free port. `follow` reads the topics, which exist once the coordinator has started. `observe_batch`
-    may be called at any time.
+    `log_rebalances` logs Kafka's sentences, `with_members` adds series of single members, and `series` limits
+    those of groups. `collectors` and `checks` (by path) are served, too: see `kafka_why.metrics.http`.
+    `start` opens the port before the coordinator starts, because scrapes and checks must be answered during
+    that minute on a cluster. It raises WebUnavailable if the port cannot be bound; port 0 means any free
+    port. `follow` reads the topics, which exist once the coordinator has started. `observe_batch` may be
+    called at any time.
     """
 
     def __init__(
@@ -190,7 +191,7 @@ class Metrics(Startable):
 
     @property
     def url(self) -> str:
-        """Return the URL to scrape, after the start."""
+        """Return the URL to scrape. Call it after `start`."""
         assert self._http is not None
         return self._http.url
 
@@ -198,7 +199,7 @@ class Metrics(Startable):
         self._http = HttpPort(self._host, self._port, self._registry, self._checks, self._state)
 
     def follow(self) -> None:
-        """Start to read the groups, their offsets, and the entries from now on."""
+        """Start to read the groups, their offsets, and new history entries."""
         self._follower.start()
         self._is_following = True
 
@@ -235,14 +236,14 @@ log = structlog.get_logger()
 
 
 def log_sentence(event: HistoryEntry) -> None:
-    """Log the entry if Kafka logs an event of this kind."""
+    """Log Kafka's sentence for the entry, if Kafka has one."""
     text = sentence(event)
     if text is not None:
         log.info(text, **_fields(event))
 
 
 def sentence(event: HistoryEntry) -> str | None:
-    """Return Kafka's log sentence for the entry, None if Kafka logs none."""
+    """Return Kafka's log sentence for the entry, or None if Kafka logs none."""
     group, generation = event.group_id, event.generation
     match event.type:
         case EntryType.PREPARING_REBALANCE:

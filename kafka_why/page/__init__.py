@@ -1,1 +1,4 @@
-"""The page: which group is unwell, and why, in a browser. It reads the topics only, and changes nothing."""
+"""The page that shows in a browser which group is unwell, and why.
+
+It reads the topics and changes nothing.
+"""

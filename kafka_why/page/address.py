@@ -1,4 +1,4 @@
-"""The parameters in an address of the page, read strictly where they matter and leniently elsewhere."""
+"""The parameters in an address of the page. Required ones are read strictly, all others leniently."""
 
 from starlette.requests import Request
 
@@ -15,7 +15,7 @@ _MAX_PAGE = 999_999
 
 
 class RequestRefused(Exception):
-    """A request that cannot be answered. The message is for the reader."""
+    """The error of a request that cannot be answered. Its message is for the reader."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -23,7 +23,7 @@ class RequestRefused(Exception):
 
 
 def parameter(request: Request, name: str) -> str:
-    """Return a required parameter. Raises Refused."""
+    """Return a required parameter. Raises RequestRefused."""
     found = request.query_params.get(name)
     if not found or len(found) > MAX_TEXT_CHARS:
         raise RequestRefused(400, f"the address has no {name}, or one that is too long")
@@ -31,7 +31,7 @@ def parameter(request: Request, name: str) -> str:
 
 
 def time_parameter(request: Request) -> int:
-    """Return the required time, in milliseconds since the epoch. Raises Refused."""
+    """Return the required time, in milliseconds since the epoch. Raises RequestRefused."""
     try:
         return _time_ms(parameter(request, "at"))
     except ValueError as error:
@@ -62,7 +62,7 @@ def members_selection(request: Request) -> MembersSelection:
 
 
 def limits_ms(request: Request, now_ms: int) -> tuple[int, int]:
-    """Return the times between which the reader wants to see a group. Raises Refused."""
+    """Return the time range in which the reader wants to see a group. Raises RequestRefused."""
     query = request.query_params
     try:
         to_ms = min(_time_ms(query["to"]), now_ms) if "to" in query else now_ms
@@ -76,12 +76,12 @@ def limits_ms(request: Request, now_ms: int) -> tuple[int, int]:
 
 
 def is_only_time(request: Request) -> bool:
-    """Return True if the reader has the page, and requests another time range of it."""
+    """Return True if the reader has the page open and requests only another time range."""
     return request.query_params.get("part") == "time"
 
 
 def _page_number(request: Request) -> int:
-    """Return the number of the page of a list, or 1 if the address has no readable number."""
+    """Return the number of the requested page of a list, or 1 if the address has no valid number."""
     try:
         return parse_whole_number(request.query_params.get("page", "1"), 1, _MAX_PAGE)
     except ValueError:

@@ -1,4 +1,4 @@
-"""The page's addresses: pages for people, JSON for programs, and what is live."""
+"""The page's routes: pages for people, JSON for programs, and live updates."""
 
 import asyncio
 import json
@@ -95,7 +95,9 @@ def app(sources: PageSources, access: Access) -> Starlette:
 
 
 class _Pages:
-    """The handlers. What reads from brokers or reckons runs in threads, which Starlette starts and bounds."""
+    """The request handlers. Starlette runs those that read from brokers or compute in a bounded number of
+    threads.
+    """
 
     def __init__(self, sources: PageSources) -> None:
         self._sources = sources
@@ -171,8 +173,9 @@ class _Pages:
     def _only_deliveries(
         self, request: Request, group_id: str, between_ms: tuple[int, int]
     ) -> Response | None:
-        """Return the page of a group without a history, such as a share group of the brokers, or None if
-        there are no deliveries either.
+        """Return the page of a group without a history, such as a share group of the brokers.
+
+        Return None if the group has no deliveries either.
         """
         found = self._sources.deliveries.view(group_id, between_ms)
         if found is None:
@@ -221,11 +224,11 @@ class _Pages:
         return self._page("coordinator.html", it=found, now_ms=found.now_ms, version=self._version_of_time())
 
     async def live(self, request: Request) -> Response:
-        """Send server-sent events: the page's content has changed, and the age of the data."""
+        """Send server-sent events with the version of the page's content and the age of its data."""
         return StreamingResponse(self._events(request), media_type="text/event-stream")
 
     def refused(self, request: Request, error: Exception) -> Response:
-        """Answer a request that cannot be fulfilled."""
+        """Return the response to a refused request."""
         status = (
             error.status
             if isinstance(error, RequestRefused)
@@ -239,7 +242,7 @@ class _Pages:
         return self._page("message.html", status, message=message, now_ms=self._sources.now_ms())
 
     def failed(self, request: Request, error: Exception) -> Response:
-        """Answer a request at which the page itself fails."""
+        """Return the response to a request in which the page itself failed."""
         log.error("the page failed", path=request.url.path, exc_info=error)
         return _json({"error": f"unexpected {type(error).__name__}"}, 500)
 
@@ -285,7 +288,7 @@ class _Pages:
         }
 
     def load_coordinator(self) -> CoordinatorPage:
-        """Return what is known of the coordinator. Raises Refused."""
+        """Return what is known about the coordinator. Raises RequestRefused."""
         sources, now_ms = self._sources, self._sources.now_ms()
         if sources.service_topics is None:
             raise RequestRefused(404, "the brokers' own coordinator leaves no record about itself")
@@ -298,11 +301,11 @@ class _Pages:
         )
 
     def _version_of_time(self) -> int:
-        """Return the version of a page that changes all the time: another one every few seconds."""
+        """Return the version of a page that changes constantly: a new one every few seconds."""
         return self._sources.now_ms() // CHANGES_MS
 
     def load_group(self, request: Request) -> GroupPage | RocketMqPage:
-        """Return the group that the address names. Raises Refused, HistoryUnavailable, KafkaError."""
+        """Return the group that the address names. Raises RequestRefused, HistoryUnavailable, KafkaError."""
         now_ms = self._sources.now_ms()
         group_id, between_ms = parameter(request, "id"), limits_ms(request, now_ms)
         needed_ms = min(between_ms[0], now_ms - WINDOW_MS), between_ms[1]
@@ -323,7 +326,10 @@ class _Pages:
         )
 
     def load_rebalance(self, request: Request) -> RebalancePage:
-        """Return the rebalance that the address names. Raises Refused, HistoryUnavailable, KafkaError."""
+        """Return the rebalance that the address names.
+
+        Raises RequestRefused, HistoryUnavailable, KafkaError.
+        """
         group_id, now_ms = parameter(request, "group"), self._sources.now_ms()
         at_ms = time_parameter(request)
         found = None
@@ -344,7 +350,7 @@ class _Pages:
         return self._sources.lines_version() if group_id is None else fleet.group_version(group_id)
 
     def _shows_newest(self, request: Request) -> bool:
-        """Return True if a page of what a reader looks at would have all that is known of it."""
+        """Return True if the page, loaded now, would show all known data."""
         group_id = request.query_params.get("group")
         return group_id is None or self._sources.courses.has_newest(group_id, self._sources.now_ms())
 

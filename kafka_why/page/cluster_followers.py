@@ -1,9 +1,9 @@
-"""The threads that follow the groups of the cluster's own coordinator for the page: by
-`__consumer_offsets`, or by polls.
+"""The threads that follow the groups of the cluster's own coordinator for the page, by `__consumer_offsets`
+or by polls.
 
-`OffsetsFollower` reads the last minutes of every partition first, and then what is older, while it
-follows the ends. READ on the topic is enough. Where the principal may list groups, a rebalance that is
-under way is shown, too.
+`OffsetsFollower` first reads the last minutes of every partition. It then reads older records while it
+follows the ends. READ on the topic is enough. If the principal may list groups, a rebalance in progress is
+shown, too.
 """
 
 import time
@@ -53,7 +53,7 @@ _UNDER_WAY = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconci
 
 @dataclass(slots=True)
 class _Partition:
-    """The part of a partition that has been read: from offset `low` to before `next`, which has `records`.
+    """The part of a partition that has been read: `records` from offset `low` up to `next` (exclusive).
 
     The log begins at `begin`. `low_ms` is the time of the first record that was read. `whole_ms` is the time
     of the first record after the last gap that compaction left, or 0 if there is no gap.
@@ -69,7 +69,7 @@ class _Partition:
 
 
 class OffsetsFollower(FollowerThread):
-    """Feeds a fleet until stopped, which takes as long as a request at most.
+    """A thread that feeds a fleet from `__consumer_offsets`. Stopping it takes one request at most.
 
     It survives an outage of the brokers, and reads the missed records later.
     """
@@ -91,7 +91,7 @@ class OffsetsFollower(FollowerThread):
         self._lag_poller = LagPoller(self._fleet)
 
     def remarks(self) -> list[str]:
-        """Return what the page is made of, and what is missing."""
+        """Return the remarks that say which source the page uses, and what is missing."""
         partitions = list(self._partitions.values())
         read = sum(one.records for one in partitions)
         older = sum(one.low - one.begin for one in partitions)
@@ -165,7 +165,10 @@ class OffsetsFollower(FollowerThread):
                 self._take(self._groups.append(partition, part))
 
     def _read_older(self, stored: StoredLog) -> bool:
-        """Read the slice before the youngest first record that is known. Return False if nothing is left."""
+        """Read the next older slice, of the partition whose oldest record read is the youngest.
+
+        Return False if nothing older is left.
+        """
         left = [number for number, at in self._partitions.items() if at.low > at.begin]
         if not left or self._is_full:
             if not self._fleet.is_complete:
@@ -201,14 +204,16 @@ class OffsetsFollower(FollowerThread):
             self._fleet.take(group.group_id, shown, group.entries, group.offsets, now_ms(), anew=group.anew)
 
     def _shown(self, group_id: str, view: GroupSnapshot | None) -> GroupSnapshot | None:
-        """Return the view with the state that the brokers list, if it is that of a rebalance under way."""
+        """Return the view with the state that the brokers list, if that is a rebalance in progress."""
         if view is None or group_id not in self._under_way:
             return view
         state, since_ms = self._under_way[group_id]
         return replace(view, state=state, state_timestamp_ms=since_ms)
 
     def _list(self, admin: KafkaAdminClient) -> None:
-        """List the groups if it is time. Which rebalance now is not in the log before the rebalance ends."""
+        """List the groups if it is time. The log has a rebalance only when it ends, so the list shows those
+        in progress.
+        """
         if time.monotonic() - self._listed_at_s < LIST_INTERVAL_S:
             return
         self._listed_at_s = time.monotonic()
@@ -241,7 +246,7 @@ _ROUND_S = 1.0
 
 
 class PollingFollower(FollowerThread):
-    """Feeds a fleet until stopped, with what the groups' coordinators say of each of them, round by round."""
+    """A thread that feeds a fleet by polling the groups' coordinators in rounds, until stopped."""
 
     def __init__(self, client_config: ClientConfig, fleet: Fleet, reader: str = "page") -> None:
         self._client_config = client_config
@@ -255,7 +260,7 @@ class PollingFollower(FollowerThread):
         self._since_ms = now_ms()
 
     def remarks(self) -> list[str]:
-        """Return what the page is made of, and what is missing."""
+        """Return the remarks that say which source the page uses, and what is missing."""
         found = [f"made of polls since {utc_time(self._since_ms)} UTC. {NOT_SEEN_BY_POLLS}"]
         if self._listed > MAX_POLLED_GROUPS:
             found.append(f"more than {thousands(MAX_POLLED_GROUPS)} groups: the others are left out")
@@ -264,7 +269,7 @@ class PollingFollower(FollowerThread):
         return found
 
     def history(self, group_id: str, since_ms: int) -> History:
-        """Return the history of a group: the entries of the last hour, which the fleet has."""
+        """Return the history of a group, from the fleet's entries of the last hour."""
         facts = self._fleet.facts(group_id)
         entries = [] if facts is None else [*facts.entries]
         return History(entries, frozenset(), from_start=False, records_read=0)

@@ -1,8 +1,8 @@
 """The pages that run a command for their reader: `/assign`, `/whatif` and `/replay`, and two of them as JSON.
 
-An address alone runs nothing, unless the reader typed it or came from this page, because another site may
-link to it. The answer is written as it comes: first the page, then a sign of life each second, then what was
-said.
+Opening an address runs a command only if the reader typed it or came from this page, because another site may
+link to it. The response is streamed: first the page, then a sign of life each second, then the command's
+output.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ _NO_LOG = "this page does not know where the checkpoint is; run the command besi
 
 
 class CommandQuestion(NamedTuple):
-    """A question of a reader, which a command answers. `tries` are the settings of a what-if."""
+    """A reader's question that a command answers. `tries` are the settings of a what-if."""
 
     kind: str
     group_id: str
@@ -56,7 +56,7 @@ class CommandQuestion(NamedTuple):
 
 
 class CommandPages:
-    """The handlers. `render` makes the HTML of a template."""
+    """The request handlers. `render` makes the HTML of a template."""
 
     def __init__(
         self,
@@ -126,7 +126,10 @@ class CommandPages:
             raise RequestRefused(503, "this page already runs as many questions as it may; ask again later")
 
     def _question(self, kind: str, request: Request, *, as_json: bool = False) -> CommandQuestion:
-        """Raises Refused, HistoryUnavailable and KafkaError."""
+        """Return the question that the address asks.
+
+        Raises RequestRefused, HistoryUnavailable, KafkaError.
+        """
         group_id, at_ms = parameter(request, "group"), time_parameter(request)
         tries = [text for text in request.query_params.getlist("try") if text.strip()]
         if len(tries) > MAX_TRIES or any(len(text) > MAX_TRY_CHARS for text in tries):

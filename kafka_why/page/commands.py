@@ -1,7 +1,7 @@
 """The commands `assign`, `whatif` and `replay`, run for a reader of the page.
 
-Each runs as a process of its own, as a person would run it in a terminal. So one that takes long costs the
-other readers nothing, it can be ended, and the page says in which words to ask again.
+Each runs in its own process, as it would in a terminal. So a slow command costs other readers nothing and can
+be ended, and the page can show the command line that repeats the question.
 """
 
 import asyncio
@@ -43,23 +43,25 @@ PROGRAM = Path(sysconfig.get_path("scripts")) / "group-coordinator"
 
 
 class Command(NamedTuple):
-    """A command of `group-coordinator`, and what it reads from its standard input."""
+    """A command line of `group-coordinator`, and the text for its standard input."""
 
     arguments: list[str]
     given: bytes = b""
 
     def __str__(self) -> str:
-        """Return the command as a person types it, with a file where the page uses standard input."""
+        """Return the command as a person types it, with a file in place of standard input."""
         return shlex.join(["group-coordinator", *("FILE" if a == _INPUT else a for a in self.arguments)])
 
     def __repr__(self) -> str:
-        """Return the text without the standard input, which may have secrets."""
+        """Return the command without its standard input, which may contain secrets."""
         return f"Command({str(self)!r})"
 
 
 class CoordinatorLog(Struct, frozen=True, kw_only=True):
-    """The place of the coordinator's log for `whatif` and `replay`: the path or URI of its checkpoint, and
-    the cluster. The cluster's settings are in the format of Java's properties and may be secret.
+    """The location of the coordinator's log for `whatif` and `replay`: its checkpoint's path or URI, and its
+    cluster.
+
+    The cluster's settings are in the format of Java's properties and may be secret.
     """
 
     checkpoint: str
@@ -67,7 +69,7 @@ class CoordinatorLog(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, client_config: ClientConfig, checkpoint: str) -> Self:
-        """Return where the log of the coordinator with this checkpoint is."""
+        """Return the location of the log of the coordinator with this checkpoint."""
         return cls(checkpoint=checkpoint, properties=properties_text(client_config.java_settings()))
 
     def __repr__(self) -> str:
@@ -79,7 +81,7 @@ class CoordinatorLog(Struct, frozen=True, kw_only=True):
 
 
 def assign_command(recorded: Recorded, *, as_json: bool = False) -> Command:
-    """Return the command that computes what each of the clients' assignors would have done in a rebalance."""
+    """Return the command that computes the result of each of the clients' assignors in a rebalance."""
     gone = [f"--without={member_id}" for member_id in recorded.gone]
     form = _JSON if as_json else ["--summary"]
     return Command(["assign", "--input", _INPUT, *gone, *form], group_file(recorded.group))
@@ -111,7 +113,7 @@ def replay_command(source: CoordinatorLog, group_id: str, at_ms: int) -> Command
 
 
 class CommandResult(NamedTuple):
-    """The exit of a process, and its output. `code` is None if it was ended because of its time."""
+    """The output of a process and its exit code, or `code` None if the process ran too long and was ended."""
 
     code: int | None
     output: str
@@ -119,7 +121,7 @@ class CommandResult(NamedTuple):
 
 
 class CommandRunner:
-    """Runs commands, MAX_RUNNING at the same time."""
+    """A runner of commands, of which at most MAX_RUNNING run at the same time."""
 
     def __init__(
         self, program: Sequence[str] = (sys.executable, str(PROGRAM)), limit_s: float = LIMIT_S
@@ -130,15 +132,15 @@ class CommandRunner:
 
     @property
     def is_full(self) -> bool:
-        """True if no further process may run."""
+        """True if no further command may start."""
         return self._running >= MAX_RUNNING
 
     async def run(
         self, command: Command, has_left: Callable[[], Awaitable[bool]]
     ) -> AsyncIterator[float | CommandResult]:
-        """Yield the seconds that it has run, again and again, and at last how it ended.
+        """Run a command. Yield repeatedly the seconds that it has run, then its result.
 
-        It is ended if the reader has left.
+        The command is ended if the reader has left.
         """
         self._running += 1
         try:
@@ -197,7 +199,7 @@ async def _read(stream: asyncio.StreamReader | None) -> str:
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:
-    """End what still runs, with what it started. It is asked first, because it may have folders to delete."""
+    """End a process and its children. It gets a signal first, because it may have folders to delete."""
     for number, wait_s in ((signal.SIGINT, _GRACE_S), (signal.SIGKILL, None)):
         if process.returncode is not None:
             return

@@ -1,7 +1,7 @@
-"""The coordinator itself, for its page and `/api/coordinator`: whether it answers, and what needs a look.
+"""The coordinator itself, for its page and `/api/coordinator`: whether it answers, and what needs attention.
 
-What the topics say is known beside any coordinator. What only its process knows comes from its state. What
-is not known is said to be so, and is never 0.
+The topics' content is always known. The rest is known only to the coordinator's process and comes from its
+state. Unknown values are shown as unknown, never as 0.
 """
 
 from collections import Counter
@@ -33,14 +33,14 @@ _MAX_TEXT_CHARS = 500
 
 
 class CoordinatorSection(Struct, frozen=True):
-    """A heading, and lines of a label and a text."""
+    """A section of the page: a heading, and lines of a label and a text."""
 
     title: str
     rows: list[tuple[str, str]]
 
 
 class RequestLatency(Struct, frozen=True):
-    """The durations of requests of one kind."""
+    """The durations of requests of one type."""
 
     of: str
     name: str
@@ -59,9 +59,11 @@ class CoordinatorStart(Struct, frozen=True, kw_only=True):
 
 
 class CoordinatorPage(Struct, frozen=True, kw_only=True):
-    """The coordinator, or with `is_observed` an observer. `findings` are what a person has to look at.
-    `no_metrics` says why `service` is None. `is_read`: what the topics do not have is not there.
-    `dead_letters` are the newest, and `reasons` counts all that are kept of the last hour.
+    """The data of the page of a coordinator or, with `is_observed`, of an observer.
+
+    `findings` need a person's attention. `no_metrics` says why `service` is None. `is_read` is true when the
+    topics have been read to their ends. `dead_letters` are the newest, and `reasons` counts those of the last
+    hour.
     """
 
     now_ms: int
@@ -89,8 +91,10 @@ def coordinator_page(
     read_age_s: float,
     now_ms: int,
 ) -> CoordinatorPage:
-    """Return the page. `asked` is the state of the process, or why it does not answer; None if nobody said
-    where it is. `read_age_s` is how long ago the topics were read.
+    """Return the data of the page.
+
+    `asked` is the state of the process, the error if it does not answer, or None if its address is unknown.
+    `read_age_s` is the age of the last read of the topics.
     """
     is_read = read_age_s <= _READ_S
     known = [_start(one) for one in starts]
@@ -129,7 +133,9 @@ def _start(entry: CoordinatorStarted) -> CoordinatorStart:
 
 
 def _sentence(topics: ServiceFacts, service: ServiceState | None, is_read: bool, now_ms: int) -> str:
-    """`The coordinator answers: replica answering, 2 ms behind; last batch 0.4 s ago; no dead letters ...`"""
+    """Return a summary: `The coordinator answers: replica answering, 2 ms behind; last batch 0.4 s ago;
+    ...`
+    """
     if topics.is_observed:
         parts = [_OBSERVED, _of_observer(service)]
     elif service is None:
@@ -198,7 +204,7 @@ def _of_topics(topics: ServiceFacts, is_read: bool, now_ms: int) -> str:
 
 
 def _letters(topics: ServiceFacts, is_read: bool) -> str:
-    """`3 dead letters in the last hour`."""
+    """Return the number of dead letters as text: `3 dead letters in the last hour`."""
     if not is_read:
         return "dead letters are not known now"
     if not topics.is_complete:
@@ -227,7 +233,7 @@ def _findings(topics: ServiceFacts, service: ServiceState | None, is_read: bool)
 
 
 def _findings_of_observer(asked: ServiceState | Unreadable | None) -> Iterator[str]:
-    """Yield what a person has to look at. An observer has no clients, and only its metrics show its work."""
+    """Yield the findings about an observer. It has no clients, so only its metrics show whether it works."""
     if isinstance(asked, Unreadable):
         yield f"The observer does not answer, so views and history may stand still: {asked}"
     elif asked is not None and asked.status.phase not in (ServicePhase.READY, ServicePhase.STARTING):
@@ -248,7 +254,7 @@ def _number(value: int | None, noun: str) -> str:
 
 
 def _sections(service: ServiceState, *, is_observed: bool) -> Iterator[CoordinatorSection]:
-    """Yield the sections. An observer has batches only."""
+    """Yield the page's sections. An observer has only that of batches."""
     batches, took = service.batches, service.batches.durations
     of_time = [
         ("Not yet handled", f"{_number(service.backlog_records, 'record')} of the requests topic"),

@@ -28,8 +28,8 @@ ReadDeliveries = Callable[[str, int, int], DeliveryReport | None]
 
 
 class DeliveriesView(Struct, frozen=True, kw_only=True):
-    """The content of the template: the conclusions with their labels, the rows with the members' names, and
-    the counts of the intervals, the latest first.
+    """The template's data: findings with labels, rows with members' names, and counts by interval, the latest
+    first.
     """
 
     report: DeliveryReport
@@ -40,7 +40,7 @@ class DeliveriesView(Struct, frozen=True, kw_only=True):
 
 
 class KeptDeliveries:
-    """Returns views, to several threads."""
+    """The source of reports on a share group's deliveries. Thread-safe."""
 
     def __init__(self, read: ReadDeliveries) -> None:
         self._read = read
@@ -48,7 +48,9 @@ class KeptDeliveries:
         self._known: OrderedDict[tuple[str, int, int], tuple[float, DeliveryReport | None]] = OrderedDict()
 
     def report(self, group_id: str, between_ms: tuple[int, int]) -> DeliveryReport | None:
-        """Return what gateways counted between two times, or None for nothing. Raises KafkaError."""
+        """Return the deliveries that gateways counted in a time range, or None if there are none. Raises
+        KafkaError.
+        """
         from_ms, to_ms = between_ms
         key = group_id, from_ms // KEPT_MS, to_ms // KEPT_MS
         now_s = time.monotonic()
@@ -66,7 +68,7 @@ class KeptDeliveries:
     def view(
         self, group_id: str, between_ms: tuple[int, int], names: Names | None = None
     ) -> DeliveriesView | None:
-        """Return the report for the template. `names` are those of the page of the group."""
+        """Return the report for the template. `names` are the members' names on the group's page."""
         found = self.report(group_id, between_ms)
         if found is None:
             return None
@@ -85,7 +87,7 @@ NO_DELIVERIES = KeptDeliveries(lambda group_id, from_ms, to_ms: None)
 
 
 def routes(kept: KeptDeliveries, now_ms: Callable[[], int]) -> list[Route]:
-    """Return the routes of the JSON."""
+    """Return the routes of the deliveries as JSON."""
     return [Route("/api/deliveries", partial(_json, kept, now_ms))]
 
 

@@ -1,8 +1,9 @@
-"""Text from strangers keeps its place: neither control characters nor letters that are written from right to
-left reorder what is beside them.
+"""Protection of the page's text against strangers' strings whose characters would reorder the text around
+them.
 
-Names are parts of sentences, of titles and of texts in pictures, where no element can be put around them. So
-Unicode's isolates are, and they are where a template writes a text (`finalize` of its environment).
+Such characters are control characters and letters written from right to left. Names are parts of sentences,
+titles and texts in pictures, where no element can enclose them. So they are enclosed in Unicode's isolates.
+`finalize` does that to every text that a template writes.
 """
 
 import re
@@ -18,7 +19,7 @@ _SPACES = re.compile("([\N{NO-BREAK SPACE}\N{THIN SPACE}\N{NARROW NO-BREAK SPACE
 
 
 def isolated(text: str) -> str:
-    """Return the text with right-to-left runs isolated, and what is not printable escaped."""
+    """Return the text with right-to-left runs isolated, and unprintable characters escaped."""
     if text.isascii():
         return visible_lines(text)
     parts = _SPACES.split(text)
@@ -27,10 +28,10 @@ def isolated(text: str) -> str:
 
 
 def finalize(value: object) -> object:
-    """Return what a template writes for a value. Markup has been through this."""
+    """Return the value as a template writes it. Markup is already finalized."""
     return isolated(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
 def exact(text: str) -> Markup:
-    """Return the text as it is, for a field that is sent back."""
+    """Return the text unchanged, for a form field that is sent back."""
     return escape(text)

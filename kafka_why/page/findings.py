@@ -1,7 +1,6 @@
-"""The findings about a group, each in one sentence. The gravest is first.
+"""The findings about a group, each in one sentence, the most serious first.
 
-What lag is and when it hurts is defined in `kafka_why.lag.definitions`. `kafka_why.why`, which knows the
-rules, is asked what happened to the group.
+`kafka_why.lag.definitions` defines when a lag is harmful. `kafka_why.why` explains the group's rebalances.
 """
 
 from collections import Counter
@@ -30,7 +29,7 @@ _NOT_SETTLED = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Recon
 
 
 class FindingKind(IntEnum):
-    """The kinds of findings, the gravest first."""
+    """The kinds of findings, the most serious first."""
 
     QUARANTINED = 0
     REBALANCING = 1
@@ -42,7 +41,7 @@ class FindingKind(IntEnum):
 
 
 class Finding(Struct, frozen=True):
-    """Something that is wrong. `since_ms` is None where there is no beginning."""
+    """A fault of a group. `since_ms` is None if it has no known beginning."""
 
     kind: FindingKind
     sentence: str
@@ -50,7 +49,7 @@ class Finding(Struct, frozen=True):
 
 
 def findings(facts: GroupFacts, report: Report | None, now_ms: int) -> list[Finding]:
-    """Return what is wrong with the group now. `report` is that of its last hour, None without entries."""
+    """Return the group's present faults. `report` covers its last hour, and is None if it has no entries."""
     if facts.view is None:
         return []
     found = []
@@ -69,7 +68,7 @@ def findings(facts: GroupFacts, report: Report | None, now_ms: int) -> list[Find
 
 
 def _rebalancing(view: GroupSnapshot, report: Report | None, now_ms: int) -> Iterator[Finding]:
-    """Yield a rebalance that takes long, and the members that it waits for."""
+    """Yield a finding if a rebalance takes long, with the members that it waits for."""
     last = report.rebalances[-1] if report is not None and report.rebalances else None
     under_way = last is not None and last.outcome is RebalanceOutcome.UNDER_WAY
     since_ms = last.began_ms if last is not None and under_way else view.state_timestamp_ms
@@ -88,7 +87,7 @@ def _rebalancing(view: GroupSnapshot, report: Report | None, now_ms: int) -> Ite
 
 
 def awaited_members(rebalance: Rebalance) -> list[str]:
-    """Return the members that a rebalance under way still waits for."""
+    """Return the members that a rebalance in progress still waits for."""
     if rebalance.goes_by_epochs:
         return [way.member_id for way in rebalance.progress if way.settled_after_ms is None]
     came = {joined.member_id for joined in rebalance.joined} | {gone.member_id for gone in rebalance.removed}
@@ -98,8 +97,8 @@ def awaited_members(rebalance: Rebalance) -> list[str]:
 
 
 def _hurts(facts: GroupFacts, report: Report | None, now_ms: int) -> Iterator[Finding]:
-    """Partitions whose records are not consumed, or not fast enough, as `kafka_why.lag.definitions` has
-    it.
+    """Yield the partitions whose records are not consumed, or too slowly (see
+    `kafka_why.lag.definitions`).
     """
     found = troubles(facts.lags, facts.ownership, now_ms)
     if found.stuck:
@@ -135,8 +134,9 @@ def _hurts(facts: GroupFacts, report: Report | None, now_ms: int) -> Iterator[Fi
 
 
 def _is_rebalance_unseen(view: object) -> bool:
-    """Return True if a rebalance of a group begins without a record. That is so for a classic group
-    of the cluster's own coordinator, whose log has the rebalance when the assignment is there.
+    """Return True if a rebalance of this group leaves no record when it begins.
+
+    That is so for a classic group of the cluster's own coordinator, which logs a rebalance at its assignment.
     """
     return isinstance(view, GroupSnapshot) and view.observed is True and isinstance(view.consumer, UnsetType)
 
@@ -150,7 +150,7 @@ def _named(where: Partition) -> str:
 
 
 def _behind(lag: PartitionLag) -> str:
-    """`48 210 records (12 min 5 s) behind`."""
+    """Return a lag as text: `48 210 records (12 min 5 s) behind`."""
     time = f" ({duration_text(lag.ms)})" if lag.ms is not None else ""
     return f"{thousands(lag.records or 0)} records{time} behind"
 
@@ -189,9 +189,10 @@ _SENTENCES = {
 
 
 def _main_cause(rebalances: Sequence[Rebalance]) -> str:
-    """Return `: before 13 of them the session of worker-3 timed out`.
+    """Return the main cause as text: `: before 13 of them the session of worker-3 timed out`.
 
-    It names one client and one kind of cause if these are half of all, else one client, else one kind.
+    It names one client and one kind of cause if these explain half of all rebalances, else one client, else
+    one kind.
     """
     whole = len(rebalances)
     (kind, client), times = Counter((r.cause.kind, client_of(r)) for r in rebalances).most_common(1)[0]

@@ -1,7 +1,6 @@
 """All groups as the page knows them: their views, committed offsets, and the entries of the last hour.
 
-One thread feeds it with the records of the topics, and others read it at the same time. The lock is held for
-one record or one copy.
+One thread writes and others read at the same time. The lock is held only for one record or one copy.
 """
 
 import threading
@@ -43,7 +42,7 @@ class _Group:
         return self.view is None and not self.entries
 
     def add(self, entry: AnyHistoryEntry) -> bool:
-        """Keep an entry. Return whether it is new: a reader that connects again reads the window again."""
+        """Keep an entry. Return False for a duplicate, as a reconnected reader sends."""
         name = entry.incarnation, entry.seq
         if name in self.names:
             return False
@@ -55,7 +54,7 @@ class _Group:
         return True
 
     def forget_before(self, at_ms: int) -> bool:
-        """Forget the entries before a time. Return whether there were any."""
+        """Forget the entries before a time. Return True if there were any."""
         number = len(self.entries)
         while self.entries and self.entries[0].at_ms < at_ms:
             self.forget_first()
@@ -69,10 +68,10 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class GroupFacts:
-    """A copy of what is known of one group. `version` grows with each change of its view, its committed
-    offsets or its entries, `entries_version` with each change of its entries.
+    """A copy of the data of one group. `view` is None for a group that has ended.
 
-    `view` is None for a group that has ended.
+    `version` grows with each change of its view, committed offsets or entries, `entries_version` only with
+    each change of its entries.
     """
 
     group_id: str
@@ -85,8 +84,10 @@ class GroupFacts:
 
 
 class Fleet:
-    """Takes records of the topics of a layout, or with `take` what was made of other records; `facts` returns
-    what they say.
+    """The data of all groups, updated from records. Thread-safe.
+
+    `apply` takes a record of the layout's topics, `take` a group that another source describes. `facts`
+    returns a copy of a group's data.
     """
 
     def __init__(self, layout: TopicLayout | None = None) -> None:
@@ -103,7 +104,7 @@ class Fleet:
         self._starts: dict[tuple[int, int], CoordinatorStarted] = {}
 
     def apply(self, topic: str, key: bytes | None, value: bytes | None, now_ms: int) -> None:
-        """Take one record of a topic. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
+        """Apply one record of a topic. Raises one of `kafka_why.contract.codec.UNREADABLE`."""
         layout = self._layout
         assert layout is not None, "it takes records"
         with self._lock:
@@ -125,8 +126,9 @@ class Fleet:
         *,
         anew: bool,
     ) -> None:
-        """Take a group as it is now, and its new entries, or all of them if they are `anew`. `commits` has
-        each committed offset and its time.
+        """Store a group's present view, and add its new entries, or with `anew` replace all entries.
+
+        `commits` has each committed offset with its time.
         """
         with self._lock:
             group = self._groups.setdefault(group_id, _Group())
@@ -142,7 +144,7 @@ class Fleet:
             self._touch(group)
 
     def show(self, group_id: str, view: AnyView) -> None:
-        """Show another view of a known group."""
+        """Replace the view of a known group."""
         with self._lock:
             group = self._groups.get(group_id)
             if group is not None:
@@ -150,12 +152,12 @@ class Fleet:
                 self._touch(group)
 
     def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
-        """Take the bounds of the logs of the topics of `topics`."""
+        """Add the bounds of the logs of the topics that `topics` returned."""
         with self._lock:
             self._lags.add_bounds(bounds, at_ms)
 
     def wanted_times(self) -> dict[Partition, int]:
-        """Return the timestamps to look for, as `LagBook` does."""
+        """Return the offsets whose record times the lags need, as `LagBook.wanted_times` does."""
         with self._lock:
             return self._lags.wanted_times()
 
@@ -164,7 +166,7 @@ class Fleet:
             self._lags.learn_times(wanted, lags_ms)
 
     def complete(self) -> None:
-        """Mark the topics as read to their ends. Before, groups that were deleted may be there."""
+        """Mark the topics as read to their ends. Until then, deleted groups may still be listed."""
         with self._lock:
             if not self.is_complete:
                 self.is_complete = True
@@ -190,12 +192,12 @@ class Fleet:
             return self._lags.topics()
 
     def starts(self, now_ms: int) -> list[CoordinatorStarted]:
-        """Return the starts of coordinators of the last hour, MAX_STARTS at most."""
+        """Return the starts of coordinators in the last hour, at most MAX_STARTS."""
         with self._lock:
             return [one for one in self._starts.values() if one.at_ms >= now_ms - WINDOW_MS]
 
     def group_ids(self) -> list[str]:
-        """Return all groups, those that ended within the window too."""
+        """Return the ids of all groups, including those that ended within the window."""
         with self._lock:
             return list(self._groups)
 
@@ -215,14 +217,14 @@ class Fleet:
         return 0 if group is None else len(group.entries)
 
     def touch(self, group_id: str) -> None:
-        """Let the version of a group grow, because there is more to show of it."""
+        """Increase the version of a group, because more of it can be shown."""
         with self._lock:
             group = self._groups.get(group_id)
             if group is not None:
                 self._touch(group)
 
     def facts(self, group_id: str) -> GroupFacts | None:
-        """Return a copy of what is known of a group, or None if the group is unknown."""
+        """Return a copy of the data of a group, or None if the group is unknown."""
         with self._lock:
             group = self._groups.get(group_id)
             if group is None:
@@ -235,7 +237,7 @@ class Fleet:
             )
 
     def all_facts(self) -> Iterable[GroupFacts]:
-        """Yield what is known of each group, one after the other."""
+        """Yield a copy of the data of each group."""
         for group_id in self.group_ids():
             facts = self.facts(group_id)
             if facts is not None:
@@ -262,7 +264,7 @@ class Fleet:
             self._touch(group)
 
     def _apply_start(self, entry: CoordinatorStarted) -> None:
-        """Keep a start. The topic may have it twice."""
+        """Keep a start unless it is a duplicate."""
         self._starts[entry.at_ms, entry.from_batch] = entry
         if len(self._starts) > MAX_STARTS:
             del self._starts[min(self._starts)]
@@ -275,7 +277,7 @@ class Fleet:
 
 
 def _ownership(group: _Group) -> Ownership:
-    """Return the holders of a group's partitions, which follow from its view once."""
+    """Return the owners of a group's partitions. They are computed once for each view."""
     if group.ownership is None:
         group.ownership = ownership(group.view) if isinstance(group.view, GroupSnapshot) else UNKNOWN
     return group.ownership

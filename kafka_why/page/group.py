@@ -1,4 +1,4 @@
-"""One group and one of its rebalances, for their pages and their JSON."""
+"""The data of a group's page and of a rebalance's page, also as JSON."""
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
@@ -21,7 +21,10 @@ from kafka_why.why.wording import Names, duration_text, shortened
 
 
 class CurrentMember(Struct, frozen=True, kw_only=True):
-    """A member now. `holds` is what it has in words, `since_ms` when that began, None before the history."""
+    """A present member. `holds` is its assignment in words.
+
+    `since_ms` is when it got that, None if before the history.
+    """
 
     name: str
     member_id: str
@@ -34,8 +37,10 @@ class CurrentMember(Struct, frozen=True, kw_only=True):
 
 
 class PartitionLine(Struct, frozen=True, kw_only=True):
-    """A partition with a committed offset. `committed_ms` is the time of the last commit, `stands_since_ms`
-    the time since which the offset stands.
+    """A partition with a committed offset.
+
+    `committed_ms` is the time of the last commit, `stands_since_ms` that of the first commit of the same
+    offset.
     """
 
     topic: str
@@ -48,9 +53,10 @@ class PartitionLine(Struct, frozen=True, kw_only=True):
 
 
 class RebalanceLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rebalance in one line. `sentence` is as in `why`, and `is_begin_unknown` as in its rebalance.
+    """A rebalance in one line. `sentence` is that of `why`.
 
-    `within_ms` is its `began_within_ms`.
+    `is_begin_unknown` and `within_ms` are `is_begin_unknown` and `began_within_ms` of the rebalance in the
+    report.
     """
 
     number: int
@@ -66,8 +72,9 @@ class RebalanceLine(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GroupPage(Struct, frozen=True, kw_only=True):
-    """A group. Of one that has ended, it is what the history says. `shares` are lines about a share group's
-    partitions.
+    """The data of a group's page, from the history alone if the group has ended.
+
+    `shares` are lines about a share group's partitions.
     """
 
     group_id: str
@@ -99,9 +106,11 @@ def group_page(
     only_time: bool = False,
     notes: Sequence[str] = (),
 ) -> GroupPage:
-    """Return the page of a group of Kafka's. The rebalances are those between the limits. What is wrong goes
-    by the last hour. There is a `course`, or `facts` have a view. `only_time` leaves out what does not depend
-    on the limits: members and committed offsets. `notes` come before the notes of `why`.
+    """Return the data of the page of a Kafka group: its rebalances between the limits, its faults of the last
+    hour.
+
+    Either `course` is given or `facts` have a view. `only_time` omits members and committed offsets, which do
+    not depend on the limits. `notes` come before those of `why`.
     """
     if course is None:
         return _page_of_view(facts, limits_ms, now_ms)
@@ -150,7 +159,7 @@ def group_page(
 
 
 def _page_of_view(facts: GroupFacts, limits_ms: tuple[int, int], now_ms: int) -> GroupPage:
-    """Return the page of a group whose whole history is older than the topic's retention."""
+    """Return the page of a group whose whole history has exceeded the topic's retention."""
     view = facts.view
     assert isinstance(view, GroupSnapshot), "a group without a history has a view"
     names = Names([member.member_id for member in view.members])
@@ -192,7 +201,7 @@ def rebalance_line(r: Rebalance, names: Names) -> RebalanceLine:
 
 
 def _waited(r: Rebalance, names: Names) -> str:
-    """`2.9 s of it waiting for worker-2`, "" if it waited for no member, as in a share group."""
+    """Return the wait as text, such as `2.9 s of it waiting for worker-2`, or "" if no member was awaited."""
     if r.is_shared:
         return ""
     came = chain(
@@ -252,7 +261,7 @@ def _partitions(lags: Mapping[Partition, PartitionLag]) -> list[PartitionLine]:
 
 
 def _summary(figures: Summary) -> str:
-    """`It rebalanced 14 times in this time: 13 x session timeout (worker-3); 1 x member left (worker-1).`"""
+    """Return a sentence such as `It rebalanced 14 times in this time: 13 x session timeout (worker-3).`"""
     number = figures.rebalances
     if not number:
         return "It did not rebalance in this time."
@@ -272,7 +281,7 @@ LEAST_PERCENT = 0.3
 
 
 class PhaseBar(Struct, frozen=True):
-    """A phase, or a member's part of it: from `x`, `width` wide, in per cent of the whole."""
+    """A bar for a phase, or for a member's part of it. `x` and `width` are in per cent of the rebalance."""
 
     name: str
     kind: str
@@ -282,7 +291,7 @@ class PhaseBar(Struct, frozen=True):
 
 
 class MovedMember(Struct, frozen=True, kw_only=True):
-    """The partitions that one member got and lost, in words."""
+    """The partitions that one member gained and lost, in words."""
 
     name: str
     before: int
@@ -292,7 +301,7 @@ class MovedMember(Struct, frozen=True, kw_only=True):
 
 
 class RebalancePage(Struct, frozen=True, kw_only=True):
-    """A rebalance. `earlier_ms` and `later_ms` are the addresses of its neighbours."""
+    """The data of a rebalance's page. `earlier_ms` and `later_ms` identify its neighbours."""
 
     group_id: str
     line: RebalanceLine
@@ -306,8 +315,9 @@ class RebalancePage(Struct, frozen=True, kw_only=True):
 
 
 def rebalance_page(group_id: str, course: Course, at_ms: int, now_ms: int) -> RebalancePage | None:
-    """Return the page of the rebalance that began at a time, None if there is none. Of several that began in
-    the same millisecond it is the last one, which overtook the others.
+    """Return the page of the rebalance that began at a time, or None if there is none.
+
+    If several began in the same millisecond, it is the last one, which replaced the others.
     """
     found = report_of(group_id, course, now_ms)
     by_time = {r.began_ms: r for r in found.rebalances}
@@ -329,7 +339,7 @@ def rebalance_page(group_id: str, course: Course, at_ms: int, now_ms: int) -> Re
 
 
 def _lines(r: Rebalance, now_ms: int, names: Names) -> list[tuple[str, str]]:
-    """Return the lines of `why`, without the moves, which have a table."""
+    """Return the lines of `why` except the moves, which the page has in a table."""
     found: list[tuple[str, str]] = []
     for label, text in details(r, now_ms, names):
         if label:

@@ -1,8 +1,8 @@
-"""The histories of groups that somebody looks at, and their courses, from which reports are made.
+"""The histories of the groups that readers look at, and their courses, from which reports are made.
 
-A history is read from the topic once, then continued by the fleet. A course of 100,000 entries takes
-seconds to read and to follow. Meanwhile a reader gets the course that was made before, or a course of the
-entries of the last hour, which the fleet has.
+A history is read from the topic once, then extended with the fleet's entries. A course of 100,000 entries
+takes seconds to read and compute. Meanwhile a reader gets the previous course, or one of the fleet's entries
+of the last hour.
 """
 
 import threading
@@ -35,8 +35,9 @@ Reader: TypeAlias = Callable[[str, int], History]
 
 @dataclass(frozen=True, slots=True)
 class KeptHistory:
-    """A history that was read from the topic at `at_ms`, and continued until the fleet's `entries_version`.
-    It has what a report since `since_ms` needs.
+    """A history that was read from the topic at `at_ms`, and extended up to the fleet's `entries_version`.
+
+    It is sufficient for a report since `since_ms`.
     """
 
     history: History
@@ -53,8 +54,8 @@ K = TypeVar("K", "KeptHistory", "KeptCourse")
 
 
 def _remember(known: OrderedDict[str, K], group_id: str, made: K, max_entries: int) -> None:
-    """Keep what was made of a group, and forget the groups that were looked at longest ago, if there are more
-    than MAX_GROUPS, or more than `max_entries` of all.
+    """Cache `made` for a group, and evict the least recently viewed groups above MAX_GROUPS or
+    `max_entries`.
     """
     known[group_id] = made
     known.move_to_end(group_id)
@@ -65,8 +66,10 @@ def _remember(known: OrderedDict[str, K], group_id: str, made: K, max_entries: i
 
 
 class Histories:
-    """Returns histories, to several threads. What was read is continued with what the fleet has since, unless
-    the fleet names entries otherwise than the reader (`continues` is False).
+    """A cache of histories. Thread-safe.
+
+    A cached history is extended with the fleet's later entries, unless the fleet identifies entries
+    differently than the reader (`continues` is False).
     """
 
     def __init__(self, reader: Reader, fleet: Fleet, *, continues: bool = True) -> None:
@@ -77,10 +80,10 @@ class Histories:
         self._known: OrderedDict[str, KeptHistory] = OrderedDict()
 
     def read(self, group_id: str, since_ms: int, now_ms: int) -> KeptHistory:
-        """Return the entries that a report since a time needs. Some may be duplicates. There are none of a
-        group whose whole history is older than the topic's retention.
+        """Return the entries that a report since a time needs, perhaps with duplicates.
 
-        Raises HistoryUnavailable if the group is unknown, and KafkaError.
+        There are none for a group whose whole history has exceeded the topic's retention. Raises
+        HistoryUnavailable if the group is unknown, or KafkaError.
         """
         if not self._continues:
             version = self._fleet.entries_version(group_id)
@@ -104,7 +107,7 @@ class Histories:
             return History([], frozenset(), from_start=False, records_read=0)
 
     def _continued(self, group_id: str, read: KeptHistory) -> KeptHistory | None:
-        """Add what has come since; None if the fleet no longer has all of it."""
+        """Return the history with the fleet's later entries, or None if the fleet no longer has all of them."""
         facts = self._fleet.facts(group_id)
         if facts is None:
             return read
@@ -125,7 +128,7 @@ class Histories:
 def _later(
     known: Sequence[AnyHistoryEntry], of_fleet: Sequence[AnyHistoryEntry]
 ) -> Sequence[AnyHistoryEntry] | None:
-    """Return the fleet's entries that are not known, None if some between may have been forgotten."""
+    """Return the fleet's entries that are not known, or None if some in between may be lost."""
     names = {(entry.incarnation, entry.seq) for entry in known[-MAX_ENTRIES:]}
     later = [entry for entry in of_fleet if (entry.incarnation, entry.seq) not in names]
     return None if len(later) == len(of_fleet) >= MAX_ENTRIES else later
@@ -156,9 +159,9 @@ class KeptCourse:
     """The course of a group's history from `since_ms` to `until_ms`.
 
     `course` is None for a group without an entry of Kafka's protocol. `rocketmq` has the entries if the last
-    one is of a RocketMQ group. `from_start` is True if the history begins with the first retained entry, and
-    `is_whole` if it was read from the topic. `entries_version` is that of the fleet's facts that it includes.
-    `entries` is the number of entries of the course.
+    one is of a RocketMQ group. `from_start` is True if the history begins with the first retained entry,
+    `is_whole` if it was read from the topic. `entries_version` is the version of the fleet's entries that are
+    included, and `entries` their number.
     """
 
     course: Course | None
@@ -173,18 +176,16 @@ class KeptCourse:
     took_s: float = 0.0
 
     def has(self, limits_ms: tuple[int, int]) -> bool:
-        """Return True if it has all that was between two times."""
+        """Return True if the course covers the whole time range."""
         return self.is_whole and self.since_ms <= limits_ms[0] and limits_ms[1] <= self.until_ms
 
     def pause_s(self) -> float:
-        """Return the seconds to wait before it is made again, so that this takes a third of the interpreter
-        at most.
-        """
+        """Return the seconds to wait before computing it again, so that this uses at most a third of a CPU."""
         return self.ended_s + 2 * self.took_s - time.monotonic()
 
 
 class Courses:
-    """Returns what was made of histories, to several threads."""
+    """A cache of courses, which worker threads compute. Thread-safe."""
 
     def __init__(self, histories: Histories, fleet: Fleet) -> None:
         self._histories = histories
@@ -196,14 +197,15 @@ class Courses:
         self._awaited: set[str] = set()
 
     def close(self) -> None:
-        """Make no more courses."""
+        """Compute no more courses."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def made(self, group_id: str, limits_ms: tuple[int, int], now_ms: int, *, is_patient: bool) -> KeptCourse:
-        """Return what there is of a group between two times. When there is more, the fleet touches the group.
-        `is_patient`: the reader waits until nothing of this time is missing but the newest entries.
+        """Return the known course of a group between two times. When more is known, the fleet touches the
+        group.
 
-        Raises HistoryUnavailable if the group is unknown, and KafkaError.
+        With `is_patient`, wait until only the newest entries of the range are missing. Raises
+        HistoryUnavailable if the group is unknown, or KafkaError.
         """
         known = self._look_up(group_id)
         if known is not None and known.has(limits_ms):
@@ -215,8 +217,9 @@ class Courses:
         return self._whole_or_part(group_id, known, limits_ms[0], now_ms)
 
     def has_newest(self, group_id: str, now_ms: int) -> bool:
-        """Return True if a page of the group would have its newest entries. If not, they are being followed,
-        and the fleet touches the group when that is done.
+        """Return True if the group's page would show its newest entries.
+
+        If not, they are being processed, and the fleet touches the group afterwards.
         """
         known = self._look_up(group_id)
         if known is None or not known.is_whole:
@@ -230,7 +233,9 @@ class Courses:
         return False
 
     def _newest(self, group_id: str, known: KeptCourse, now_ms: int) -> KeptCourse:
-        """Return one with the newest entries; the known one if that is too early, takes long or fails."""
+        """Return a course with the newest entries, or `known` if computing it is too early, takes long or
+        fails.
+        """
         if known.entries_version == self._fleet.entries_version(group_id):
             return known
         if (pause_s := known.pause_s()) > 0:
@@ -270,7 +275,7 @@ class Courses:
                 self._start(group_id, since_ms, now_ms)
 
     def _wait(self, group_id: str, making: Future[KeptCourse], patience_s: float) -> None:
-        """Wait for a course. If it is not there then, the group is touched when it is."""
+        """Wait for a course. If it is late, the group is touched as soon as it is ready."""
         wait([making], patience_s)
         if not making.done():
             with self._lock:
@@ -307,7 +312,7 @@ class Courses:
         return made
 
     def _start(self, group_id: str, since_ms: int, now_ms: int) -> Future[KeptCourse]:
-        """Make a course, unless one that begins as early is being made."""
+        """Start to compute a course, unless one that begins as early is being computed."""
         with self._lock:
             for (other_id, other_ms), making in self._making.items():
                 if other_id == group_id and other_ms <= since_ms:
@@ -352,7 +357,7 @@ class Courses:
         return self._keep(group_id, made)
 
     def _of_fleet(self, group_id: str, known: KeptCourse | None) -> KeptCourse | None:
-        """Return the course of the last hour's entries, or None if there are none of Kafka's protocol."""
+        """Return the course of the fleet's entries of the last hour, or None if none are of Kafka's protocol."""
         facts = self._fleet.facts(group_id)
         if facts is None or not facts.entries or not isinstance(facts.entries[-1], HistoryEntry):
             return None

@@ -1,4 +1,4 @@
-"""When the server reports to an open page that there is something new."""
+"""The decision when the server tells an open page that there is something new."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,14 +9,16 @@ HOLD_S = 5.0
 
 @dataclass(eq=False)
 class LiveReader:
-    """A page that is live, until another one takes its slot."""
+    """An open page with live updates. Another page may take its slot."""
 
     has_ended: bool = False
 
 
 class HeldVersion:
-    """The version of one reader's page. A new one is held back until a page would show what is new: else the
-    reader would ask for a page in vain, which keeps the interpreter from making what is awaited.
+    """The last version that one open page was notified of.
+
+    A new version is held back until a reloaded page would show it. Otherwise the reader would reload in vain,
+    which delays the computation that is awaited.
     """
 
     def __init__(self) -> None:
@@ -24,7 +26,7 @@ class HeldVersion:
         self._held_from_s: float | None = None
 
     def version(self, newest: int | None, is_shown: Callable[[], bool], now_s: float) -> int | None:
-        """Return the version to report. `is_shown` is called only for a new one."""
+        """Return the version to send to the page. `is_shown` is called only if it is new."""
         if self._told is not None and newest != self._told:
             if self._held_from_s is None:
                 self._held_from_s = now_s

@@ -1,6 +1,6 @@
-"""Clients and hosts across all groups: where they are members now, and which rebalances they caused.
+"""The clients and hosts of all groups: their present memberships, and the rebalances that they caused.
 
-The causes are those of the reports that the overview makes of each group's last hour.
+The causes come from the overview's report on each group's last hour.
 """
 
 from collections import Counter
@@ -25,22 +25,24 @@ GROUPS_KEPT = 5
 
 
 class MemberGrouping(StrEnum):
-    """The subject of the lines: client ids or hosts."""
+    """The key by which members are grouped into lines: client id or host."""
 
     CLIENT = "client"
     HOST = "host"
 
 
 class OfGroup(Struct, frozen=True):
-    """A group in which a client is a member, or was when it caused rebalances."""
+    """A group in which a client is a member, or was a member when it caused rebalances."""
 
     group_id: str
     rebalances: int
 
 
 class MemberLine(Struct, frozen=True, kw_only=True):
-    """A client id or a host. `groups` has at most GROUPS_KEPT of the `groups_number`. `partitions` is None if
-    those of no member are known. `causes` are the kinds of causes with the rebalances of the last hour.
+    """The line of a client id or a host.
+
+    `groups` has at most GROUPS_KEPT of the `groups_number` groups. `partitions` is None if no member's are
+    known. `causes` has the number of rebalances of the last hour by kind of cause.
     """
 
     name: str
@@ -53,9 +55,10 @@ class MemberLine(Struct, frozen=True, kw_only=True):
 
 
 class Members(Struct, frozen=True, kw_only=True):
-    """The lines of all clients and hosts, those that caused most first. `rebalances` are all of the last
-    hour, `of_nobody` those that no client caused, or whose cause is not known. `groups_without_members` have
-    members that their views leave out, because there are too many.
+    """The lines of all clients and hosts, those that caused the most rebalances first.
+
+    `rebalances` counts those of the last hour, `of_nobody` those without a known client as their cause.
+    `groups_without_members` have too many members for their views.
     """
 
     lines: dict[MemberGrouping, list[MemberLine]]
@@ -69,14 +72,15 @@ EMPTY = Members(lines={by: [] for by in MemberGrouping})
 
 @dataclass(frozen=True, slots=True)
 class OfView:
-    """A view, and the number of partitions of each member of which it is known."""
+    """A view, and the number of partitions of each member whose assignment is known."""
 
     view: AnyView
     partitions: Mapping[str, int]
 
     def members(self) -> Iterator[tuple[str, str, int | None]]:
-        """Yield the client id, the host and the number of partitions of each member. RocketMQ's clients name
-        no host, and do not report their queues.
+        """Yield the client id, the host and the number of partitions of each member.
+
+        RocketMQ's clients have no host here, and do not report their queues.
         """
         if isinstance(self.view, GroupSnapshot):
             for m in self.view.members:
@@ -87,14 +91,14 @@ class OfView:
 
     @property
     def is_cut(self) -> bool:
-        """True if the view leaves the members out, because there are too many."""
+        """True if the view omits the members, because there are too many."""
         view = self.view
         there = view.members if isinstance(view, GroupSnapshot) else view.consumers
         return view.truncated and not there
 
 
 def of_view(view: AnyView) -> OfView:
-    """Count the partitions of the members: of none if an assignment is not known or cannot be read."""
+    """Count the partitions of each member, or of none if an assignment is unknown or unreadable."""
     if not isinstance(view, GroupSnapshot) or (not view.consumer and view.protocol_type != PROTOCOL_TYPE):
         return OfView(view, {})
     try:
@@ -131,7 +135,7 @@ class _Sum:
 
 
 class MembersSum:
-    """Takes the groups one after the other; `members` returns the lines."""
+    """An accumulator of groups, whose `members` returns the lines."""
 
     def __init__(self) -> None:
         self._clients: dict[str, _Sum] = {}
@@ -140,7 +144,7 @@ class MembersSum:
         self._rebalances = self._cut = 0
 
     def add(self, facts: GroupFacts, seen: OfView, rebalances: Sequence[Rebalance]) -> None:
-        """Take a group with the rebalances of its last hour."""
+        """Add a group with the rebalances of its last hour."""
         self._cut += seen.is_cut
         group_id = facts.group_id
         for client_id, host, partitions in seen.members():
@@ -152,7 +156,7 @@ class MembersSum:
             self._add_cause(group_id, rebalance)
 
     def members(self) -> Members:
-        """Return all lines, those that caused most rebalances first, then those with most members."""
+        """Return all lines, those that caused the most rebalances first, then those with the most members."""
         return Members(
             lines={MemberGrouping.CLIENT: _lines(self._clients), MemberGrouping.HOST: _lines(self._hosts)},
             rebalances=self._rebalances,
@@ -184,7 +188,7 @@ def _lines(sums: Mapping[str, _Sum]) -> list[MemberLine]:
 
 
 def sentence(members: Members, by: MemberGrouping) -> str:
-    """Return which client or host caused most rebalances of the last hour.
+    """Return a sentence that names the client or host that caused the most rebalances of the last hour.
 
     `worker-3 caused 13 of the 14 rebalances of the last hour: 13 x session timeout.`
     """
@@ -213,7 +217,7 @@ def _named(name: str, by: MemberGrouping) -> str:
 
 
 def causes_text(causes: Mapping[str, int]) -> str:
-    """`13 x session timeout, 1 x member joined`."""
+    """Return causes as text: `13 x session timeout, 1 x member joined`."""
     return ", ".join(f"{number} x {kind}" for kind, number in causes.items())
 
 
@@ -221,13 +225,13 @@ _OFTEN_ASKED = (CauseKind.SESSION_TIMEOUT, CauseKind.MEMBER_JOINED, CauseKind.ME
 
 
 def columns_of(line: MemberLine) -> Iterator[int]:
-    """Yield the rebalances by session timeouts, by joins, by leaves, and by all other causes."""
+    """Yield the numbers of rebalances by session timeouts, joins, leaves, and other causes."""
     yield from (line.causes.get(kind, 0) for kind in _OFTEN_ASKED)
     yield sum(number for kind, number in line.causes.items() if kind not in _OFTEN_ASKED)
 
 
 class MembersSelection(Struct, frozen=True, kw_only=True):
-    """Which lines the reader wants: from the address, so that a view can be sent to somebody."""
+    """The filter and order of the lines. It comes from the address, so that a reader can share it."""
 
     by: MemberGrouping = MemberGrouping.CLIENT
     text: str = ""
@@ -235,7 +239,7 @@ class MembersSelection(Struct, frozen=True, kw_only=True):
     page: int = 1
 
     def of(self, members: Members) -> list[MemberLine]:
-        """Return the lines that fit, in the order that is wanted. They are searched by their own names."""
+        """Return the lines whose name contains the search text, in the wanted order."""
         wanted = self.text.casefold()
         found = [line for line in members.lines[self.by] if wanted in line.name.casefold()]
         order = _ORDERS.get(self.sort)

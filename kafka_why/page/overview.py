@@ -1,4 +1,4 @@
-"""All groups in lines, the unwell ones first, for the first page and `/api/groups`."""
+"""The list of all groups, the unwell ones first, for the first page and `/api/groups`."""
 
 import math
 import time
@@ -43,10 +43,11 @@ class GroupProtocol(StrEnum):
 
 
 class GroupLine(Struct, frozen=True, kw_only=True):
-    """A group in the list. `lag_records` is the sum of the partitions' lags, `lag_ms` the greatest lag in
-    time; each is None if it is not known of any partition. `not_stable` is the share of each interval of the
-    last hour in which the group was not Stable or Empty, from 0 to 1, [] if it was so all the time.
-    `rebalances` are those of the last hour.
+    """A group in the list. `rebalances` are those of the last hour.
+
+    `lag_records` is the sum of the partitions' lags, `lag_ms` the greatest lag in time; each is None if
+    unknown for all partitions. `not_stable` is, for each interval of the last hour, the fraction from 0 to 1
+    in which the group was neither Stable nor Empty. It is [] if there was no such time.
     """
 
     group_id: str
@@ -68,9 +69,10 @@ class GroupLine(Struct, frozen=True, kw_only=True):
 
 
 class _OfHour(NamedTuple):
-    """The last hour of a group, by its entries. It is true until an entry comes, or until `until_ms`, when
-    the oldest of the rebalances is older than an hour. `reason` is the reason of the view's last rebalance,
-    and `change` the same with the names of members.
+    """The last hour of a group, computed from its entries.
+
+    It is valid until a new entry, or until `until_ms`, when the oldest rebalance becomes older than an hour.
+    `reason` is the view's reason of the last rebalance, and `change` the same with the names of members.
     """
 
     version: int
@@ -82,7 +84,7 @@ class _OfHour(NamedTuple):
 
 
 class OverviewThread(BackgroundThread):
-    """Makes the lines again and again, so that no reader waits for them."""
+    """A thread that keeps recomputing the lines, so that no reader waits for them."""
 
     def __init__(self, fleet: Fleet) -> None:
         super().__init__("page-overview")
@@ -112,8 +114,8 @@ class OverviewThread(BackgroundThread):
 
 
 class Overview:
-    """The lines of all groups. What depends on a group's entries is made again when these change. For one
-    thread at a time.
+    """The lines of all groups. Data from a group's entries is computed again when they change. Not
+    thread-safe.
     """
 
     def __init__(self, fleet: Fleet) -> None:
@@ -125,7 +127,8 @@ class Overview:
 
     def lines(self, now_ms: int, *, with_members: bool = True) -> list[GroupLine]:
         """Return a line for each existing group, the unwell ones first, then those that rebalanced most.
-        `with_members` makes the clients and hosts, too.
+
+        `with_members` also computes the clients and hosts.
         """
         before, self._known = self._known, {}
         seen = self._seen
@@ -218,7 +221,9 @@ def _of_hour(facts: GroupFacts, view: GroupSnapshot, now_ms: int) -> _OfHour:
 
 
 def _states(course: Course) -> Iterator[Span]:
-    """Yield the states of the group. It had the first one before the first entry, unless it began with it."""
+    """Yield the group's states. The first one also covers the time before the first entry, unless the group
+    is new.
+    """
     first = course.first
     if first.seq > 1:
         yield Span(first.from_state, 0, first.at_ms)
@@ -234,7 +239,7 @@ def _not_settled(spans: Iterable[Span]) -> Iterator[Span]:
 
 
 def shares(spans: Iterable[Span], now_ms: int) -> list[float]:
-    """Return which share of each interval of the last hour these spans fill."""
+    """Return the fraction of each interval of the last hour that these spans cover."""
     begin_ms, step_ms = now_ms - WINDOW_MS, WINDOW_MS / INTERVALS
     filled = [0.0] * INTERVALS
     for span in spans:
@@ -249,7 +254,7 @@ def shares(spans: Iterable[Span], now_ms: int) -> list[float]:
 
 
 class GroupSelection(Struct, frozen=True, kw_only=True):
-    """Which lines the reader wants: from the address, so that a view can be sent to somebody."""
+    """The filter and order of the lines. It comes from the address, so that a reader can share it."""
 
     text: str = ""
     state: str = ""
@@ -258,7 +263,7 @@ class GroupSelection(Struct, frozen=True, kw_only=True):
     page: int = 1
 
     def of(self, lines: Sequence[GroupLine]) -> list[GroupLine]:
-        """Return the lines that fit, in the order that is wanted."""
+        """Return the matching lines in the wanted order."""
         wanted = self.text.casefold()
         found = [
             line

@@ -1,7 +1,7 @@
-"""The page of a group of RocketMQ's: its clients over time, as lanes, and its changes in words.
+"""The page of a RocketMQ group: its clients over time, as lanes, and its changes in words.
 
-The clients rebalance by themselves. The history has when each came and went, and whom the coordinator told
-of a change. It has no queues: a client that is there holds those of its own view.
+The clients rebalance by themselves. The history has when each client came and went, and which clients the
+coordinator notified of a change. It has no queues, because each client computes its own.
 """
 
 from collections import Counter
@@ -44,7 +44,7 @@ MAX_TOLD = 200
 
 
 class ChangeLine(Struct, frozen=True, kw_only=True):
-    """A change in one line. `told` says whom the coordinator notified, "" if nobody."""
+    """A change in one line. `told` names the clients that the coordinator notified, or is ""."""
 
     number: int
     at_ms: int
@@ -56,8 +56,9 @@ class ChangeLine(Struct, frozen=True, kw_only=True):
 
 
 class RocketMqPage(Struct, frozen=True, kw_only=True):
-    """A group of RocketMQ's. `clients` is None if the history does not have them all. `text` is the report of
-    `why`, whose numbers of changes are those of the lines.
+    """The data of a RocketMQ group's page. `clients` is None if the history does not have them all.
+
+    `text` is the report of `why`, and numbers the changes as the lines do.
     """
 
     group_id: str
@@ -81,7 +82,7 @@ def rocketmq_page(
     *,
     unfolded: bool = False,
 ) -> RocketMqPage:
-    """Return the page of a group with at least one entry. The changes are those between the limits."""
+    """Return the page of a group with at least one entry, with the changes between the limits."""
     whole = report(group_id, entries, now_ms)
     shown = report(group_id, entries, now_ms, limits_ms[0])
     within = [change for change in shown.changes if change.at_ms <= limits_ms[1]]
@@ -107,7 +108,7 @@ def rocketmq_page(
 
 
 def _sentence(within: Sequence[Change], whole: Report, clients: int) -> str:
-    """`It has 3 clients. They changed 4 times in this time: 2 x client connected, 1 x client left.`"""
+    """Return a summary: `It has 3 clients. They changed 4 times in this time: 2 x client connected, ...`"""
     least = "" if whole.complete else "at least "
     there = f"It has {least}{count(clients, 'client')}" if clients or least else "It has no clients"
     if not within:
@@ -132,14 +133,14 @@ def _line(change: Change) -> ChangeLine:
 
 
 def _what(change: Change) -> str:
-    """`client left: worker-2`."""
+    """Return a change as text, such as `client left: worker-2`."""
     names = list(change.traps) or [c.client_id for c in change.concerned if c.client_id is not None]
     return f"{change.kind}: {shortened(list(dict.fromkeys(names)))}" if names else str(change.kind)
 
 
 @dataclass(slots=True)
 class _ClientLane(StateTimeline):
-    """A client over time. The number of partitions of a span is the number of its connections."""
+    """A client over time. A span's "number of partitions" is here its number of connections."""
 
     gone: list[tuple[int, str]] = field(default_factory=list)
     told: list[int] = field(default_factory=list)
@@ -152,7 +153,7 @@ class _ClientLane(StateTimeline):
 
 
 def _lanes(changes: Iterable[Change]) -> list[_ClientLane]:
-    """Return the lanes of all clients, in the order in which they came."""
+    """Return the lanes of all clients, ordered by when they first connected."""
     lanes: dict[str, _ClientLane] = {}
     incarnation = ""
     for change in changes:
@@ -175,7 +176,7 @@ def _lanes(changes: Iterable[Change]) -> list[_ClientLane]:
 
 
 def _set(lanes: dict[str, _ClientLane], there: Mapping[str, int], at_ms: int) -> None:
-    """Note how many connections each client has from this time on."""
+    """Record the number of connections that each client has from this time on."""
     for client_id in there:
         lanes.setdefault(client_id, _ClientLane(client_id))
     for client_id, lane in lanes.items():
@@ -215,7 +216,7 @@ def _band_text(change: Change) -> str:
 
 
 def _point(scale: TimeScale, at_ms: int) -> float:
-    """Return the place of a moment, so that a mark at the end of the picture is within it."""
+    """Return the position of a moment. A mark at the end of the picture is moved inside it."""
     return min(scale.x(at_ms), 100 - LEAST_PERCENT)
 
 
@@ -251,7 +252,7 @@ def _marks(lane: _ClientLane, scale: TimeScale, now_ms: int) -> Iterator[Mark]:
 
 
 def _told(lane: _ClientLane, scale: TimeScale) -> Iterator[tuple[float, str]]:
-    """Yield the moments at which a client was notified, those of one place once."""
+    """Yield the position and text of each notification of a client, merged where positions are equal."""
     within = [at_ms for at_ms in lane.told if scale.has(at_ms)][-MAX_TOLD:]
     for x in dict.fromkeys(_point(scale, at_ms) for at_ms in within):
         yield x, f"{lane.member_id} was told that the clients have changed"

@@ -1,7 +1,7 @@
-"""The access to the page, and the limits for a browser that shows it.
+"""The access control of the page, and the browser's restrictions for it.
 
-The page shows strangers' strings to people who have rights. So nothing runs in it but its own module, and no
-other site can read it.
+The page shows strangers' strings to privileged people. So no script but its own may run in it, and no other
+site may read it.
 """
 
 import binascii
@@ -35,9 +35,9 @@ _Message = MutableMapping[str, Any]
 
 
 class Access:
-    """The access of readers. `has_password` checks a user's name and password, `token` is a bearer token.
+    """The access rules. `has_password` checks a user's name and password, `token` is a bearer token.
 
-    If both are None, everybody may who reaches the address by one of the names in `hosts`.
+    If both are None, everyone who reaches the page by one of the names in `hosts` has access.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Access:
 
     @property
     def asks(self) -> bool:
-        """True if a reader has to authenticate."""
+        """True if readers have to authenticate."""
         return self._has_password is not None or self._token is not None
 
     def refusal(self, method: str, headers: Headers) -> PlainTextResponse | None:
-        """Return the answer to a request that is not allowed, None if it is."""
+        """Return the response to a forbidden request, or None if the request is allowed."""
         if method not in _READS:
             return PlainTextResponse("The page is read only.\n", 405, {"Allow": ", ".join(_READS)})
         if _is_of_other_site(headers):
@@ -87,7 +87,7 @@ class Access:
 
 
 class Guard:
-    """ASGI middleware: asks `Access`, and adds HEADERS to every response."""
+    """ASGI middleware that enforces `Access`, and adds HEADERS to every response."""
 
     def __init__(self, app: ASGIApp, access: Access) -> None:
         self._app = app

@@ -1,4 +1,4 @@
-"""The page as a process serves it: the threads that read the topics, and the web server."""
+"""The page as a process serves it: the threads that read its sources, and the web server."""
 
 import ipaddress
 import socket
@@ -29,7 +29,7 @@ from kafka_why.why.offsets_topic import read_offsets_topic
 
 
 class _Read(NamedTuple):
-    """The source of a page's data: see `PageSources`. `followers` are to be started."""
+    """The readers of the page's data, whose fields are those of `PageSources`, and the threads to start."""
 
     fleet: Fleet
     histories: Histories
@@ -76,12 +76,13 @@ _FALLBACKS = {BrokersOwn.OFFSETS_TOPIC: _of_offsets_topic, BrokersOwn.POLLS: _of
 
 
 class Page(Startable):
-    """Serves the page on a listening socket until stopped. `source` is what it is made of.
+    """A server of the page on a listening socket, from `start` to `stop`.
 
-    If `access` is None, only the names of this machine's loopback address are answered. `connect_to` is the
-    address that consumers connect to, `metrics_url` that of the coordinator's metrics, and `log` is where its
-    log is. What is None is not known; without `log` nobody can ask for `whatif` and `replay`.
-    `watches_broker`: no group should use the broker's own coordinator, so those that do are shown.
+    `source` is the data's source. If `access` is None, only the names of this machine's loopback address are
+    answered. `connect_to` is the address that consumers connect to, `metrics_url` that of the coordinator's
+    metrics, `log` the location of its log. Each is None if unknown; without `log` nobody can ask for `whatif`
+    and `replay`. `watches_broker`: groups that use the broker's own coordinator are shown, because none
+    should.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Page(Startable):
         self._web = WebServer(app(sources, access or Access(names_of(listening))), listening, tls)
 
     def start(self) -> None:
-        """Read the topics, and serve. Raises WebUnavailable."""
+        """Start to read the topics and to serve. Raises WebUnavailable."""
         for thread in (*self._followers, self._overview):
             thread.start()
         if self._broker_groups is not None:
@@ -133,7 +134,7 @@ class Page(Startable):
         self._web.start()
 
     def stop(self) -> None:
-        """End both, which takes as long as a request to the brokers at most."""
+        """Stop the threads and the server. This takes as long as a request to the brokers at most."""
         self._web.stop()
         if self._broker_groups is not None:
             self._broker_groups.stop()
@@ -143,7 +144,7 @@ class Page(Startable):
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if only this machine reaches an address."""
+    """Return True if an address is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

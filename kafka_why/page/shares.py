@@ -13,12 +13,14 @@ LONG_MS = 60_000
 
 
 def share_of(view: GroupSnapshot) -> ShareSnapshot | None:
-    """Return what a share group has beside other groups, None for one of another type."""
+    """Return the part of a view that only share groups have, or None for another type of group."""
     return (view.consumer.share or None) if view.consumer else None
 
 
 def lines_of(view: GroupSnapshot, now_ms: int) -> list[str]:
-    """Return the numbers of the partitions, the open tasks with their ages, and what no member has."""
+    """Return lines about the numbers of partitions, the open tasks with their ages, and unassigned
+    partitions.
+    """
     share = share_of(view)
     return [] if share is None else [*_lines(view, share, now_ms)]
 
@@ -36,7 +38,7 @@ def _lines(view: GroupSnapshot, share: ShareSnapshot, now_ms: int) -> Iterator[s
 
 
 def overdue(view: GroupSnapshot, now_ms: int) -> tuple[str, int] | None:
-    """Return a sentence about the oldest task that has been open for long, and its time, None without one."""
+    """Return a sentence about the oldest task that has been open too long, and its time, or None."""
     share = share_of(view)
     late = [one for one in asked_of(share) if now_ms - one.since_ms >= LONG_MS] if share is not None else []
     if not late:

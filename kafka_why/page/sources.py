@@ -1,4 +1,4 @@
-"""The data that the page shows, and where it comes from."""
+"""The sources of the page's data."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -16,10 +16,12 @@ from kafka_why.service_state import StateReader
 
 
 class PageSources(NamedTuple):
-    """The sources of the page. `lines` are all groups, `members` their clients and hosts, both of the fleet's
-    `lines_version` at least. `read_age_s` is how long ago the topics were read. `service_topics` is None for
-    the brokers' own topic, and `remarks` say what was read of that. `service_state` and `log` are None if it
-    is not known where the coordinator's are. `broker_groups` are those of the embedded broker's coordinator.
+    """The sources of the page's data.
+
+    `lines` are all groups and `members` their clients and hosts, both at least as new as the fleet's
+    `lines_version`. `read_age_s` is the age of the last read of the topics. `service_topics` is None for the
+    brokers' own topic, and `remarks` say how much of that was read. `service_state` and `log` are None if the
+    coordinator's are unknown. `broker_groups` are those of the embedded broker's coordinator.
     """
 
     fleet: Fleet

@@ -1,6 +1,6 @@
 """The timeline of a group: a lane for each client, bands for rebalances, positions in per cent of the width.
 
-The server draws it as SVG. Positions in per cent fit any width, and need no script.
+The server draws it as SVG. Positions in per cent fit any width without a script.
 """
 
 import re
@@ -54,7 +54,7 @@ _MARKS: dict[str, str] = {
 
 
 class Mark(Struct, frozen=True):
-    """A stretch of a lane: `x` and `width` in per cent, its kind, and what it says."""
+    """A stretch of a lane: its kind, its text, and `x` and `width` in per cent."""
 
     x: float
     width: float
@@ -64,9 +64,10 @@ class Mark(Struct, frozen=True):
 
 
 class LaneRow(Struct, frozen=True):
-    """A client's lane: one member, or several one after the other, because a client that is started again is
-    another member. `gone` are the places where one was removed or left, with the reason. `told` are those
-    where a client of RocketMQ was notified of a change.
+    """The lane of a client: of one member, or of successive ones, because a restarted client is a new member.
+
+    `gone` are the positions at which one was removed or left, with the reason. `told` are those at which a
+    client of RocketMQ was notified of a change.
     """
 
     name: str
@@ -78,7 +79,7 @@ class LaneRow(Struct, frozen=True):
 
 
 class Band(Struct, frozen=True):
-    """A rebalance, from its beginning to its end. `at_ms` is its address."""
+    """A rebalance, from its beginning to its end. `at_ms` identifies its page."""
 
     x: float
     width: float
@@ -96,7 +97,7 @@ class Tick(Struct, frozen=True):
 
 
 class TimelinePicture(Struct, frozen=True, kw_only=True):
-    """The picture. `folded` is the number of lanes that are not shown."""
+    """The data of the drawing. `folded` is the number of hidden lanes."""
 
     from_ms: int
     to_ms: int
@@ -146,7 +147,7 @@ def timeline(
 
 
 class TimeScale:
-    """A scale of times as per cent of the width."""
+    """A scale that maps times to per cent of the width."""
 
     def __init__(self, from_ms: int, to_ms: int) -> None:
         self.from_ms, self.to_ms = from_ms, max(to_ms, from_ms + 1)
@@ -158,7 +159,7 @@ class TimeScale:
         return percent * (self.to_ms - self.from_ms) / 100
 
     def place(self, from_ms: int, to_ms: int) -> tuple[float, float] | None:
-        """Return the place and the width of the part within the limits, or None if no part is."""
+        """Return the position and the width of the part within the limits, or None if there is none."""
         from_ms, to_ms = max(from_ms, self.from_ms), min(to_ms, self.to_ms)
         if from_ms >= to_ms:
             return None
@@ -166,7 +167,7 @@ class TimeScale:
         return x, max(round(self.x(to_ms) - x, 3), LEAST_PERCENT)
 
     def shows(self, spans: Sequence[Span], now_ms: int) -> bool:
-        """Return True if a part of these spans, which follow each other, is within the limits."""
+        """Return True if a part of these successive spans is within the limits."""
         within = self._within(spans, now_ms)
         return any(self.place(spans[i].from_ms, end_ms(spans[i], now_ms)) for i in within)
 
@@ -189,7 +190,7 @@ _Removals = dict[tuple[MemberId | None, int | None], HistoryEntry]
 
 
 def _by_client(lanes: Iterable[StateTimeline], clients: Mapping[MemberId, str]) -> list[_Client]:
-    """Put the lanes of members of one name together, if none began before the one before it had ended."""
+    """Group the lanes of members with the same name if their lifetimes do not overlap."""
     found: list[_Client] = []
     of_name: dict[str, list[list[StateTimeline]]] = {}
     for lane in lanes:
@@ -210,13 +211,13 @@ def _is_over(lane: StateTimeline, at_ms: int) -> bool:
 
 
 def most_notable(rows: Sequence[T], weight: Callable[[T], int]) -> Sequence[T]:
-    """Return MAX_LANES of the rows in their order, those with the greatest weight."""
+    """Return the MAX_LANES rows of greatest weight, in their original order."""
     ranked = sorted(range(len(rows)), key=lambda i: (-weight(rows[i]), i))
     return [rows[i] for i in sorted(ranked[:MAX_LANES])]
 
 
 def shown_ms(limits_ms: tuple[int, int], history_ms: int) -> tuple[int, int]:
-    """Return the times that a picture shows: the time before the history is left out, but for a margin."""
+    """Return the limits that a picture shows, without the time before the history except a margin."""
     from_ms, to_ms = limits_ms
     return max(from_ms, history_ms - (to_ms - history_ms) // 50) if history_ms < to_ms else from_ms, to_ms
 
@@ -245,7 +246,7 @@ def _row(
 
 
 def _with_silence(spans: Sequence[Span], removal: HistoryEntry) -> Iterator[Span]:
-    """Yield the spans of a member until its removal. If its session timed out, it is SILENT for so long."""
+    """Yield the spans of a member until its removal. After a session timeout the last ones are SILENT."""
     silence = _SILENCE.search(removal.reason)
     if silence is None:
         yield from spans
@@ -274,7 +275,7 @@ def _marks(name: str, spans: Sequence[Span], scale: TimeScale, now_ms: int, most
 
 
 def _runs(spans: Iterable[Span], least_ms: float, now_ms: int) -> Iterator[list[Span]]:
-    """Put spans that are shorter together, until they are as long, if they follow each other."""
+    """Yield runs of spans: successive spans shorter than `least_ms` are joined until they are as long."""
     run: list[Span] = []
     began_ms = ended_ms = 0
     for span in spans:
@@ -292,7 +293,7 @@ def _runs(spans: Iterable[Span], least_ms: float, now_ms: int) -> Iterator[list[
 
 
 def _mark(name: str, run: Sequence[Span], x: float, width: float, now_ms: int) -> Mark:
-    """Return the mark of a run. It is of the kind that lasted longest, or shows that a member was silent."""
+    """Return the mark of a run, of the kind that lasted longest, or SILENT if the member was silent."""
     lasted: dict[tuple[str, int | None], int] = {}
     for span in run:
         state = span.what, span.partitions
@@ -316,7 +317,7 @@ def _words(what: str, partitions: int | None) -> str:
 
 
 def _bands(rebalances: Iterable[Rebalance], names: Names, scale: TimeScale, now_ms: int) -> Iterator[Band]:
-    """Yield the bands. One that begins less than a pixel after another, with an end as near, is not drawn."""
+    """Yield the bands, without one whose ends are both within a pixel of another's."""
     last: Band | None = None
     for r in rebalances:
         place = scale.place(r.began_ms, max(rebalance_end_ms(r, now_ms), r.began_ms + 1))
@@ -335,12 +336,12 @@ def _is_covered(place: tuple[float, float], band: Band) -> bool:
 
 
 def end_ms(span: Span, now_ms: int) -> int:
-    """Return when a span ended: now if it lasts."""
+    """Return the end of a span, or now if it has none yet."""
     return now_ms if span.to_ms is None else span.to_ms
 
 
 def rebalance_end_ms(r: Rebalance, now_ms: int) -> int:
-    """Return when a rebalance ended: now if it is under way, its beginning if its end is lost."""
+    """Return the end of a rebalance: now if it is in progress, or its beginning if its end is lost."""
     if r.ended_ms is not None:
         return r.ended_ms
     return max(now_ms, r.began_ms) if r.outcome is RebalanceOutcome.UNDER_WAY else r.began_ms

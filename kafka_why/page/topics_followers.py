@@ -1,8 +1,8 @@
 """The threads that follow the topics of a coordinator or an observer for the page.
 
 `GroupsFollower` reads views and offsets from their beginning, entries of the last hour, and the bounds of the
-logs of topics that have offsets. `ServiceFollower` reads the topics about the coordinator itself: who
-owns them, whether time goes on, dead letters, open transactions.
+logs of topics that have offsets. `ServiceFollower` reads the topics about the coordinator itself: owner
+claims, clock records, dead letters, pending transactions.
 """
 
 import threading
@@ -44,7 +44,10 @@ log = structlog.get_logger()
 
 
 class _DeadLetter(Struct, frozen=True):
-    """The shown fields of `kafka_why.contract.codec.DeadLetter`. The reason may be one of another version."""
+    """The displayed fields of `kafka_why.contract.codec.DeadLetter`.
+
+    Another version may have other reasons.
+    """
 
     reason: str
     message: str
@@ -54,7 +57,7 @@ class _DeadLetter(Struct, frozen=True):
 
 
 class DeadLetterLine(Struct, frozen=True):
-    """A dead letter: when it was written, the record's id and key (for people), and why."""
+    """A dead letter: its time, the record's id and key as text, and the reason."""
 
     at_ms: int
     reason: str
@@ -65,7 +68,7 @@ class DeadLetterLine(Struct, frozen=True):
 
 
 class PendingTransactionLine(Struct, frozen=True):
-    """Offsets of a group that are pending in a transaction since a time."""
+    """A group's offsets that have been pending in a transaction since a time."""
 
     at_ms: int
     group_id: str
@@ -74,13 +77,13 @@ class PendingTransactionLine(Struct, frozen=True):
 
 
 class ServiceFacts(Struct, frozen=True, kw_only=True):
-    """The state of the coordinator's own topics. `is_complete`: they were read to their ends, so nothing is
-    missing. `is_observed`: they are an observer's, which has dead letters, and neither claims nor clock
-    records.
+    """The content of the coordinator's own topics.
 
-    `clock_ms` is the append time of the last clock record that was seen, `is_silent` whether the last look
-    found none, None before the first one. `dead_letters` are those of the last hour, the newest first, and
-    `has_more` says that there are more than are kept. `pending` are the oldest of `pending_number`.
+    `is_complete` is true when they have been read to their ends. `is_observed` is true for an observer's
+    topics, which have dead letters but neither claims nor clock records. `clock_ms` is the append time of the
+    last clock record that was seen. `is_silent` is true if the last poll found none, and None before the
+    first poll. `dead_letters` are those of the last hour, the newest first, and `has_more` says that some are
+    omitted. `pending` are the oldest of `pending_number` pending transactions.
     """
 
     is_complete: bool
@@ -95,7 +98,10 @@ class ServiceFacts(Struct, frozen=True, kw_only=True):
 
 
 class ServiceTopics:
-    """Takes records; `facts` returns what they say. For several threads. `is_observed`: see ServiceFacts."""
+    """The content of the coordinator's own topics, updated from their records. Thread-safe.
+
+    `facts` returns a copy. For `is_observed` see ServiceFacts.
+    """
 
     def __init__(self, *, is_observed: bool = False) -> None:
         self._is_observed = is_observed
@@ -109,7 +115,7 @@ class ServiceTopics:
         self._is_silent: bool | None = None
 
     def restart(self) -> None:
-        """Forget what is read again after a reconnection."""
+        """Forget everything that a reconnected reader reads again."""
         with self._lock:
             self._dead_letters.clear()
             self._pending.clear()
@@ -120,7 +126,7 @@ class ServiceTopics:
             self._claims.apply(offset, key, value)
 
     def apply_dead_letter(self, at_ms: int, value: bytes | None) -> None:
-        """Take a record. Raises one of UNREADABLE."""
+        """Apply a record of the dead-letters topic. Raises one of UNREADABLE."""
         read = _dead_letter.decode(value or b"")
         line = DeadLetterLine(
             at_ms=at_ms,
@@ -136,12 +142,12 @@ class ServiceTopics:
                 self._drop_before(self._dead_letters.popleft().at_ms)
 
     def leave_out_dead_letters(self, at_ms: int) -> None:
-        """Note that dead letters before this time are not read, because there are too many."""
+        """Record that dead letters before this time are skipped, because there are too many."""
         with self._lock:
             self._drop_before(at_ms)
 
     def apply_pending(self, key: bytes | None, value: bytes | None) -> None:
-        """Take a record. Raises one of UNREADABLE."""
+        """Apply a record of a pending transaction, or of its end. Raises one of UNREADABLE."""
         read = None if value is None else _pending.decode(value)
         with self._lock:
             if read is None:
@@ -152,7 +158,7 @@ class ServiceTopics:
                 )
 
     def apply_clock(self, at_ms: int | None) -> None:
-        """Take the result of a look for a clock record: its time, or None if none came."""
+        """Apply the result of a poll for clock records: the time of one, or None if there was none."""
         with self._lock:
             self._is_silent = at_ms is None
             self._clock_ms = self._clock_ms if at_ms is None else at_ms
@@ -162,7 +168,7 @@ class ServiceTopics:
             self._is_complete = True
 
     def facts(self, now_ms: int) -> ServiceFacts:
-        """Return what is known at this time."""
+        """Return a copy of the content as of this time."""
         with self._lock:
             since_ms = now_ms - WINDOW_MS
             while self._dead_letters and self._dead_letters[0].at_ms < since_ms:
@@ -189,8 +195,9 @@ _pending = msgspec.json.Decoder(PendingTransaction)
 
 
 class ServiceFollower(FollowerThread):
-    """Feeds a ServiceTopics until stopped. It survives an outage of the brokers. `reader` names its
-    user in warnings.
+    """A thread that feeds a ServiceTopics until stopped. It survives an outage of the brokers.
+
+    `reader` names its user in warnings.
     """
 
     def __init__(
@@ -260,7 +267,7 @@ class ServiceFollower(FollowerThread):
             log.warning("a record cannot be read", topic=record.topic, error=str(error))
 
     def _look(self, clock: TopicReader) -> None:
-        """Wait for a clock record. One partition is enough, because a ticker appends to all of them."""
+        """Poll for a clock record. One partition is enough, because a ticker appends to all of them."""
         clock.start(end=[TopicPartition(self._layout.requests_topic, 0)])
         give_up_s = time.monotonic() + LOOK_S
         while time.monotonic() < give_up_s and not self._stopped.is_set():
@@ -277,7 +284,7 @@ class ServiceFollower(FollowerThread):
 
 
 class GroupsFollower(FollowerThread):
-    """Feeds a fleet until stopped, which takes as long as a poll of the brokers at most.
+    """A thread that feeds a fleet from the topics. Stopping it takes one poll of the brokers at most.
 
     It survives an outage of the brokers, and reads the missed records later. `reader` names its user in
     warnings.
@@ -306,7 +313,9 @@ class GroupsFollower(FollowerThread):
             self._follow(reader, admin, self._start(reader))
 
     def _start(self, reader: TopicReader) -> dict[TopicPartition, int]:
-        """Assign the topics to the reader. Return the offsets up to which the page is not complete."""
+        """Assign the topics to the reader. Return the offsets up to which it must read before the page is
+        complete.
+        """
         layout = self._layout
         tables = reader.partitions_of(layout.groups_topic, layout.offsets_topic)
         events = reader.partitions_of(layout.events_topic)

@@ -16,7 +16,7 @@ USAGE_EXIT_CODE = 1
 
 
 class GroupCommands(Commands):
-    """Exits with Kafka's exit code on wrong usage."""
+    """The group of subcommands, which exits with Kafka's exit code on wrong usage."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -38,8 +38,9 @@ from kafka_why.why.offsets_topic import OffsetsTopic
 
 
 class BrokersGroups(GroupDescriber):
-    """Describes groups of the cluster's own coordinator from its `__consumer_offsets`, where nothing was set
-    up before.
+    """A describer of the groups of the cluster's own coordinator.
+
+    It reads `__consumer_offsets`, so it needs neither a coordinator of this project nor an observer.
     """
 
     def __init__(self, client_config: ClientConfig) -> None:
@@ -74,7 +75,7 @@ Command = Callable[..., Any]
 
 
 class Cluster:
-    """A cluster and its groups, which are read only. Each connection is made at its first use."""
+    """A cluster and its groups, for reading only. Each connection is made at its first use."""
 
     def __init__(self, stack: ExitStack, client_config: ClientConfig, prefix: str, timeout_ms: int) -> None:
         self._stack = stack
@@ -112,7 +113,7 @@ class Cluster:
         return [*map(listed, self.groups())] if self.is_set_up else list_broker_groups(self._client_config)
 
     def place_of(self, group_id: str) -> tuple[str, int]:
-        """Return the topic and the partition that have the group."""
+        """Return the topic and the partition that store the group."""
         if not self.is_set_up:
             return KAFKAS_OFFSETS_TOPIC, partition_of_offsets(group_id, self._offsets_partitions)
         layout = self.layout
@@ -134,16 +135,17 @@ class Cluster:
         return list_groups(self._client_config, self.layout, self._timeout_ms)
 
     def answered_groups(self) -> list[AnyView]:
-        """Return all groups, as `groups` does. A coordinator that is asked includes every change that a
-        client was answered.
+        """Return all groups, including every change that the coordinator has acknowledged to a client.
+
+        Without a coordinator to query, they are the groups that `groups` returns.
         """
         return self.groups()
 
     def chosen_groups(self, named: Sequence[str], all_groups: bool, *, rocketmq: bool = False) -> KnownTypes:
-        """Return the groups that are named or that `--all-groups` selects. The types of those of Kafka that
-        `--all-groups` selects are known.
+        """Return the groups that the user names or selects by `--all-groups`.
 
-        `--all-groups` selects groups of consumers, and RocketMQ's groups only if `rocketmq` is true.
+        `--all-groups` selects groups of consumers, and RocketMQ's groups only if `rocketmq` is true. The
+        types of Kafka's groups are known only if `--all-groups` selects them.
         """
         if not all_groups:
             return dict.fromkeys(named)
@@ -165,7 +167,7 @@ C = TypeVar("C", bound=Cluster)
 
 @contextmanager
 def connected(kind: type[C], client_config: ClientConfig, prefix: str, timeout_ms: int) -> Iterator[C]:
-    """Yield the cluster, with its connections open until the end. A connection's error ends the command."""
+    """Yield a cluster whose connections stay open during the block. A connection error ends the command."""
     with ExitStack() as stack:
         cluster: C = kind(stack, client_config, prefix, timeout_ms)
         try:
@@ -191,8 +193,9 @@ timeout_option = click.option(
 
 
 def connection_options(command: Command) -> Command:
-    """Add the options of the cluster, `--prefix` and `--timeout`; the command gets an open `cluster`, of the
-    class that the group of commands has as its `obj`.
+    """Add the options of the cluster, `--prefix` and `--timeout`.
+
+    The command gets an open `cluster`, of the class that the parent command has as its `obj`.
     """
 
     @functools.wraps(command)
@@ -213,9 +216,9 @@ def connection_options(command: Command) -> Command:
 
 
 def group_options(command: Command) -> Command:
-    """Add names of groups, as arguments and as `--group`, and `--all-groups`; see `Cluster.chosen_groups`.
+    """Add `--all-groups`, and group ids as arguments and as `--group`; see `Cluster.chosen_groups`.
 
-    Exactly one of both must be given: names, or `--all-groups`.
+    The user must give either ids or `--all-groups`.
     """
 
     @functools.wraps(command)

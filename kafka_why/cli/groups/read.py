@@ -40,7 +40,7 @@ RowsOf = Mapping[str, Sequence[PartitionRow]]
 
 
 class _Shown(NamedTuple):
-    """The answer about Kafka's groups: `rows` for JSON, `tables` as text."""
+    """The output about Kafka's groups: `rows` for JSON, `tables` as text."""
 
     rows: Sequence[Any]
     tables: Sequence[VisibleText]
@@ -49,7 +49,7 @@ class _Shown(NamedTuple):
 def _shown_column(
     option: str, parameter: str, parse: Callable[[str], Any], text: str
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return an option that shows a column, and lists only groups that have one of its values, if any."""
+    """Return an option that shows a column. Its values, if any, also filter the groups."""
     return click.option(
         option,
         parameter,
@@ -159,7 +159,7 @@ def describe(
 
 
 def _tell_links(page_url: str, group_ids: Sequence[str]) -> None:
-    """Print where the page has these groups; without one, where it has all."""
+    """Print the page's address of each group, or of the list of groups if there is none."""
     tell("")
     for address in [link(page_url, group_id) for group_id in group_ids] or [link(page_url)]:
         tell(address)
@@ -179,7 +179,7 @@ def _offsets(groups: Groups, rows_of: RowsOf, *, verbose: bool) -> _Shown:
 
 
 def _members(groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
-    """`lags` has the partitions of each group if the lags of the members are asked for."""
+    """Return the rows and tables of members. `lags` has each group's partitions if lags were requested."""
     rows_of = {group_id: member_rows(group) for group_id, group in groups.items()}
     if lags:
         rows_of = {group_id: with_lags(rows, lags[group_id]) for group_id, rows in rows_of.items()}
@@ -188,7 +188,7 @@ def _members(groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
 
 
 def _states(cluster: Cluster, groups: Groups, lags: RowsOf, *, verbose: bool) -> _Shown:
-    """`lags` has the partitions of each group if its lag is asked for."""
+    """Return the rows and tables of states. `lags` has each group's partitions if lags were requested."""
     rows = [state_row(group, *cluster.place_of(group_id)) for group_id, group in groups.items()]
     if lags:
         rows = [structs.replace(row, behind=behind(lags[row.group])) for row in rows]
@@ -205,7 +205,7 @@ def _by_group(groups: Groups, what: str, rows_of: Mapping[str, Sequence[Any]]) -
 def _rocketmq_rows(cluster: Cluster, group_ids: Sequence[str], *, with_offsets: bool) -> list[RocketMqRow]:
     """Return the rows of these groups from the groups topic.
 
-    A group that the topic does not have is reported as an error; it has ended meanwhile.
+    A group that is missing from the topic has ended meanwhile, and is reported as an error.
     """
     groups = cluster.answered_groups() if group_ids else []
     views = {g.group_id: g for g in groups if isinstance(g, RocketMqSnapshot)}
