@@ -35,12 +35,13 @@ _FIELDS = ("salt", "stored_key", "server_key", "iterations")
 
 
 class InvalidEntry(ValueError):
-    """An entry of a users file cannot be used. The message has no part of a password."""
+    """The error of an unusable entry of a users file. Its message has no part of a password."""
 
 
 class ScramCredential(Struct, frozen=True):
-    """A SCRAM credential, as a server stores it (RFC 5802, section 3): neither the password nor a key that a
-    client could use can be found from it. Its text has no part of it.
+    """A SCRAM credential, as a server stores it (RFC 5802, section 3).
+
+    Neither the password nor a key that a client could use can be derived from it. Its text shows none of it.
     """
 
     salt: bytes
@@ -50,7 +51,7 @@ class ScramCredential(Struct, frozen=True):
 
     @classmethod
     def of(cls, mechanism: str, password: str, iterations: int = MIN_ITERATIONS) -> Self:
-        """Make the credential of a password, with a new salt."""
+        """Return a credential of this password, with a new salt."""
         name, salt = HASHES[mechanism], secrets.token_bytes(_SALT_BYTES)
         salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
         client_key = hmac.digest(salted, b"Client Key", name)
@@ -77,7 +78,7 @@ class ScramCredential(Struct, frozen=True):
         return cls(salt, stored_key, server_key, int(digits))
 
     def entry(self, mechanism: str) -> str:
-        """Return the entry in a users file, after the name and the colon."""
+        """Return the part of a users file's entry that follows the name and the colon."""
         values = (
             *(b64encode(part).decode() for part in (self.salt, self.stored_key, self.server_key)),
             str(self.iterations),
@@ -89,10 +90,10 @@ class ScramCredential(Struct, frozen=True):
 
 
 class Users:
-    """The users of one file. Neither passwords nor credentials are in its text.
+    """The users of one file. Their text has neither passwords nor credentials.
 
-    SCRAM credentials of passwords are made at once, for the mechanisms in `derived`: made at the first
-    authentication, they would show by their time that the user exists.
+    SCRAM credentials of passwords are computed at once, for the mechanisms in `derived`. If they were
+    computed at the first authentication, its duration would reveal that the user exists.
     """
 
     def __init__(self, lines: Iterable[str] = (), derived: Iterable[str] = ()) -> None:
@@ -115,18 +116,20 @@ class Users:
 
     @property
     def mechanisms(self) -> tuple[str, ...]:
-        """The mechanisms for which the file has entries: PLAIN for passwords, SCRAM for salted entries."""
+        """The mechanisms that the file has entries for: PLAIN for passwords, SCRAM for salted entries."""
         return (*(["PLAIN"] if self._passwords else []), *sorted(self._salted))
 
     def has_password(self, name: str, password: bytes) -> bool:
-        """Return True if the user has this password. It takes the same time if there is no such user."""
+        """Return True if the user has this password, in the same time for an unknown user."""
         expected = self._passwords.get(name)
         is_equal = hmac.compare_digest(_digest(password), expected or _digest(b""))
         return is_equal and expected is not None
 
     def credential(self, mechanism: str, name: str) -> tuple[ScramCredential, bool]:
-        """Return the user's credential, and whether the user exists. A user that does not exist has a
-        credential too, the same at each call, so that its client gets a salt as any other.
+        """Return the user's credential, and True if the user exists.
+
+        An unknown user gets a made-up credential, always the same, so that its client gets a salt like any
+        other.
         """
         found = self._scram[mechanism].get(name)
         unknown = self._unknown[mechanism].credential(name, mechanism)
@@ -151,7 +154,7 @@ class Users:
 
 
 class _Unknown:
-    """Credentials of users that do not exist. They look as those of most users do."""
+    """Made-up credentials of users that do not exist. They resemble those of most users."""
 
     def __init__(self, known: Mapping[str, ScramCredential]) -> None:
         shapes = Counter((len(one.salt), one.iterations) for one in known.values())
@@ -170,5 +173,5 @@ class _Unknown:
 
 
 def _digest(password: bytes) -> bytes:
-    """Return a hash of a fixed size, so that a comparison does not reveal the length of a password."""
+    """Return a hash of fixed size, so that comparing passwords does not reveal their lengths."""
     return hashlib.sha256(password).digest()

@@ -1,5 +1,5 @@
-"""Clients' strings for a terminal: group ids, names, reasons. What is not printable is escaped, because a
-control character could move the cursor, hide lines or make others.
+"""Escaping of clients' strings (group ids, names, reasons) for a terminal. Unprintable characters are
+escaped, because a control character could move the cursor, hide lines or add some.
 """
 
 import re
@@ -9,7 +9,7 @@ _NOT_PRINTABLE = re.compile(r"[^ -~]")
 
 
 class VisibleText(str):
-    """A text in which all but the line feeds between its own lines is printable."""
+    """Text without unprintable characters, except the line feeds between its own lines."""
 
     __slots__ = ()
 
@@ -19,9 +19,9 @@ class VisibleText(str):
 
 
 def visible(text: str) -> VisibleText:
-    """Return the text on one line, with what is not printable escaped as in Python's strings.
+    """Return the text on one line, with unprintable characters escaped as in Python's strings.
 
-    A `VisibleText` is returned as it is.
+    A `VisibleText` is returned unchanged.
     """
     if isinstance(text, VisibleText):
         return text
@@ -29,7 +29,7 @@ def visible(text: str) -> VisibleText:
 
 
 def visible_text(lines: Iterable[str], between: str = "\n") -> VisibleText:
-    """Join lines, or texts of several, each escaped by `visible`, so a client's line feed makes no line."""
+    """Join lines, each escaped by `visible`, so that a client's line feed starts no new line."""
     return VisibleText(between.join(map(visible, lines)))
 
 

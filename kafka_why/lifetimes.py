@@ -1,4 +1,4 @@
-"""Base classes of objects that a `with` block ends."""
+"""Base classes of objects that are started or closed by a `with` block."""
 
 import threading
 from abc import ABC, abstractmethod
@@ -6,7 +6,7 @@ from typing import Self
 
 
 class Closeable(ABC):
-    """Something that works from its construction on, and is closed at the end of a `with` block."""
+    """An object that works from its construction on, and is closed at the end of a `with` block."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -19,7 +19,7 @@ class Closeable(ABC):
 
 
 class Startable(ABC):
-    """Something that is started at the beginning of a `with` block, and stopped at its end."""
+    """An object that is started at the beginning of a `with` block, and stopped at its end."""
 
     @abstractmethod
     def start(self) -> None: ...
@@ -39,8 +39,9 @@ class Startable(ABC):
 
 
 class BackgroundThread(Startable):
-    """`_run` works in the thread, and returns soon after `_stopped` is set. One that was not started may be
-    stopped, too.
+    """A thread that executes `_run`, which returns soon after `_stopped` is set.
+
+    It may be stopped even if it was never started.
     """
 
     def __init__(self, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Files of a folder of this machine, replaced as a whole."""
+"""Files in a folder of this machine, each replaced as a whole."""
 
 import errno
 import os
@@ -21,10 +21,10 @@ log = structlog.get_logger()
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder, and those above it that are missing, for this user alone, so that a power loss leaves
-    them. Raises OSError.
+    """Create a folder that only this user may enter, with missing parents, and sync it to disk. Raises
+    OSError.
 
-    A folder that exists keeps its mode.
+    An existing folder keeps its mode.
     """
     if path.is_dir():
         return
@@ -41,10 +41,7 @@ def warn_if_open(path: Path) -> None:
 
 
 def sync(path: Path) -> None:
-    """Write a file's content to the disk, or a folder's names: those of new, renamed and linked files.
-
-    Raises OSError.
-    """
+    """Sync a file's content, or the names in a folder, to disk. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -56,15 +53,15 @@ def sync(path: Path) -> None:
 
 
 class FolderError(RuntimeError):
-    """The folder cannot be used: locked by another process, made for another topic, or damaged."""
+    """The error of an unusable folder: locked by another process, created for another topic, or damaged."""
 
 
 class FolderNotWritable(FolderError):
-    """A file of the folder cannot be written, most often because the disk is full."""
+    """The error when a file of the folder cannot be written, usually because the disk is full."""
 
 
 class LocalFiles:
-    """A folder that this machine reaches by its path, perhaps one that it shares with others."""
+    """The files of a folder on this machine's file system, which may be a network share."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

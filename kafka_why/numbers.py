@@ -1,7 +1,7 @@
 """Numbers in text from outside: command lines, files, settings, headers and the addresses of HTTP requests.
 
-Python's `int` and `float` accept more than other programs read as a number: the digits of every script,
-underscores, blanks, `inf` and `nan`. They also take any length.
+Python's `int` and `float` accept more than other programs do: digits of every script, underscores, blanks,
+`inf` and `nan`, and any length.
 """
 
 import re
@@ -17,12 +17,13 @@ _MAX_SHOWN_CHARS = 40
 
 
 class OutOfRange(ValueError):
-    """A number is below the least or above the greatest value that is allowed."""
+    """The error of a number below the least or above the greatest allowed value."""
 
 
 def parse_whole_number(text: str, at_least: int = INT64_MIN, at_most: int = INT64_MAX) -> int:
-    """Return the number: ASCII digits, after an optional sign. Raises OutOfRange, or another ValueError if
-    the text is no whole number.
+    """Parse ASCII digits with an optional sign.
+
+    Raises OutOfRange, or another ValueError if the text is no whole number.
     """
     match = _WHOLE.fullmatch(text)
     if match is None:
@@ -34,19 +35,17 @@ def parse_whole_number(text: str, at_least: int = INT64_MIN, at_most: int = INT6
 
 
 def is_whole_number(text: str) -> bool:
-    """Return True if the text has only ASCII digits, at least one."""
+    """Return True if the text consists of ASCII digits, at least one."""
     return text.isascii() and text.isdecimal()
 
 
 def parse_decimal(text: str) -> float:
-    """Return the number: up to nine ASCII digits before and after a point, after an optional sign. Raises
-    ValueError.
-    """
+    """Parse up to nine ASCII digits before and after a point, with an optional sign. Raises ValueError."""
     if not _DECIMAL.fullmatch(text):
         raise ValueError(f"{shortened(text)!r} is not a number such as 2 or 0.5")
     return float(text)
 
 
 def shortened(text: str) -> str:
-    """Return the text for a message: its beginning if it is long."""
+    """Return the text for an error message, cut if it is long."""
     return text if len(text) <= _MAX_SHOWN_CHARS else f"{text[: _MAX_SHOWN_CHARS - 3]}..."

@@ -32,7 +32,7 @@ def number_list(numbers: Iterable[int]) -> str:
 
 
 def progress(member: ConsumerMemberSnapshot) -> str:
-    """Return what a member of a group of the consumer protocol has: `orders 0-3, gives up orders 4`."""
+    """Return the partitions of a member of a consumer-protocol group: `orders 0-3, gives up orders 4`."""
     awaited = member.awaited()
     parts = [_named(member.assigned) or "-"]
     parts += [f"gives up {_named(member.revoking)}"] if member.revoking else []
@@ -45,7 +45,7 @@ def _named(partitions: Mapping[str, Sequence[int]]) -> str:
 
 
 def holdings(assignment: bytes, protocol_type: str | None) -> str:
-    """Return the partitions of an assignment, e.g. `orders 0-3 7, prices 1`."""
+    """Return the partitions of an assignment, such as `orders 0-3 7, prices 1`."""
     if not assignment:
         return "-"
     if protocol_type != PROTOCOL_TYPE:

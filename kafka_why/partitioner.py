@@ -1,6 +1,6 @@
-"""The partition of a group's requests: Kafka's default for keys, as in Java and kafka-python.
+"""The partitioner of requests by group id: Kafka's default for keys, as in Java and kafka-python.
 
-librdkafka has another default. Its producers have to set `partitioner=murmur2_random`.
+librdkafka's default differs, so its producers must set `partitioner=murmur2_random`.
 """
 
 from functools import lru_cache
@@ -13,12 +13,15 @@ REMEMBERED_MAX_CHARACTERS = 256
 
 
 def hash_of(group_id: str) -> int:
-    """Return the hash of a group id, of which `partition_of` is the remainder. It takes some 20 us."""
+    """Return the hash of a group id, from which `partition_of` computes the partition.
+
+    It takes about 20 us.
+    """
     return int(murmur2(group_id.encode()) & 0x7FFFFFFF)
 
 
 def partition_of(group_id: str, partitions: int) -> int:
-    """Return the partition of the requests topic that holds this group."""
+    """Return the partition of the requests topic for this group."""
     if len(group_id) > REMEMBERED_MAX_CHARACTERS:
         return _partition_of(group_id, partitions)
     return _remembered(group_id, partitions)

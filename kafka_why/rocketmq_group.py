@@ -1,4 +1,4 @@
-"""The description of a RocketMQ group in the operators' tools, from its view on the groups topic."""
+"""The state of a RocketMQ group as the operators' tools report it, from the group's view."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapsh
 
 
 class RocketMqGroupState(StrEnum):
-    """RocketMQ's groups have no states of their own; its tools report whether a group is online."""
+    """The state that RocketMQ's tools report: online or offline. Its groups have no states of their own."""
 
     ONLINE = "Online"
     OFFLINE = "Offline"
@@ -21,16 +21,19 @@ _MODES = {
 
 
 def group_state(group: GroupSnapshot) -> RocketMqGroupState:
-    """Return ONLINE if a consumer is connected. An offline group has only producers, locks or modes."""
+    """Return ONLINE if a consumer is connected, else OFFLINE.
+
+    An offline group has only producers, queue locks or request modes.
+    """
     # The view may omit the consumers, but it keeps what they last sent about the group.
     return RocketMqGroupState.OFFLINE if group.message_model is None else RocketMqGroupState.ONLINE
 
 
 def consume_mode(group: GroupSnapshot) -> str:
-    """Return `pull`, `push` or `pop`, RocketMQ's metric labels; "" if the group has no consumers."""
+    """Return `pull`, `push` or `pop`, which are RocketMQ's metric labels, or "" without consumers."""
     return "" if group.consume_type is None else _MODES[group.consume_type]
 
 
 def client_version(consumer: ConnectionSnapshot) -> str:
-    """Return `JAVA 401`: the language and the client's version (an ordinal of RocketMQ's MQVersion)."""
+    """Return the language and version of a client: `JAVA 401` (an ordinal of RocketMQ's MQVersion)."""
     return f"{consumer.language} {consumer.client_version}"

@@ -29,7 +29,7 @@ LINGERING_JVM_TIMEOUT_S = 60.0
 
 
 class FolderOwner(Struct, frozen=True):
-    """The process that holds the folder's lock, as named in the lock file."""
+    """The process that holds the folder's lock, as written in the lock file."""
 
     pid: int
     host: str
@@ -41,7 +41,9 @@ class FolderOwner(Struct, frozen=True):
 
 
 class ServiceFolder:
-    """The folder of one service. Call `lock` before anything is written into it. `service` is its noun."""
+    """The folder of one service. Call `lock` before writing into it. `service` is the service's name in
+    errors.
+    """
 
     def __init__(self, path: Path, service: str = "coordinator") -> None:
         self.path = path
@@ -49,11 +51,11 @@ class ServiceFolder:
         self._locks: list[int] = []
 
     def lock(self) -> int:
-        """Lock the folder for this process. Raises FolderError naming the present holder.
+        """Lock the folder for this process. Raises FolderError naming the present owner.
 
-        The lock belongs to the returned file descriptor. Pass it on to the JVM: a JVM that outlives a killed
-        process for a moment may still finish a batch, and then keeps the next process waiting. No effect if
-        this object holds the lock already.
+        The lock belongs to the returned file descriptor. Pass that to the JVM, because a JVM may outlive a
+        killed process for a moment and still finish a batch; the next process then has to wait. A second call
+        has no effect.
         """
         if self._locks:
             return self._locks[0]
@@ -98,7 +100,7 @@ class ServiceFolder:
 
     @contextmanager
     def locked(self) -> Iterator[int]:
-        """Lock the folder during the block, as `lock` does."""
+        """Lock the folder during the block (see `lock`)."""
         lock = self.lock()
         try:
             yield lock
@@ -125,7 +127,7 @@ def _name_owner(lock: int, folder: Path) -> None:
 
 
 def _read_owner(lock: int) -> FolderOwner | str:
-    """Read the holder of the lock. A starting one has written nothing."""
+    """Return the owner in the lock file, or a text. A process that is starting has not written it yet."""
     try:
         return msgspec.json.decode(os.pread(lock, 1024, 0), type=FolderOwner)
     except msgspec.DecodeError:
@@ -139,11 +141,10 @@ _PROBE = ".space"
 
 
 def describe_full_disk(folders: Iterable[Path]) -> str | None:
-    """Return a sentence about the first folder that cannot take `SPACE_NEEDED_BYTES` more, None if all can.
+    """Return a sentence about the first folder without `SPACE_NEEDED_BYTES` of space, or None if all have it.
 
-    A folder that does not exist is skipped, because space would not help.
-    The check writes and frees the space instead of reading the free space, because only a write respects
-    quotas and limits of the process.
+    A folder that does not exist is skipped, because it has another problem. The check writes a file instead
+    of reading the free space, because only a write respects quotas and process limits.
     """
     for folder in folders:
         try:

@@ -1,4 +1,4 @@
-"""The state of a coordinator's process, which it serves as JSON beside its metrics (`/status`)."""
+"""The state of a coordinator's process, which it serves as JSON next to its metrics (`/status`)."""
 
 import math
 import threading
@@ -24,8 +24,10 @@ MAX_BYTES = 4 * 1024 * 1024
 
 
 class Durations(Struct, frozen=True):
-    """Durations since the process began: their number, their mean, and upper bounds of the median and of the
-    99th percentile. A bound is None if it is above the largest one of the histogram.
+    """A summary of durations since the process started: count, mean, and upper bounds of median and 99th
+    percentile.
+
+    A bound is None if it exceeds the histogram's largest bound.
     """
 
     number: int
@@ -35,7 +37,7 @@ class Durations(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """`half within 250 ms, 99 % within 1.5 s, mean 310 ms`."""
+        """Return the summary as text: `half within 250 ms, 99 % within 1.5 s, mean 310 ms`."""
         half, most = (
             "beyond what is measured" if ms is None else f"within {duration_text(ms)}"
             for ms in (self.half_ms, self.most_ms)
@@ -44,8 +46,9 @@ class Durations(Struct, frozen=True):
 
 
 def durations(bounds_s: Sequence[float], cumulative: Sequence[float], sum_s: float) -> Durations | None:
-    """Return the figures of a histogram, or None if it has counted nothing. `cumulative` has how many values
-    were at most each of the bounds, and then the number of all values.
+    """Return the summary of a histogram, or None if it is empty.
+
+    `cumulative` has the number of values up to each bound, then the number of all values.
     """
     number = cumulative[-1]
     if not number:
@@ -60,8 +63,9 @@ def durations(bounds_s: Sequence[float], cumulative: Sequence[float], sum_s: flo
 
 
 class BatchesState(Struct, frozen=True, kw_only=True):
-    """The batches since the start. `last_ms` and `age_ms` are of the last one; `time_lag_ms` is how far the
-    watermark is behind the clock. All but `rows_dropped` are None if they are not known yet.
+    """The batches since the start. `last_ms` and `age_ms` describe the last one.
+
+    `time_lag_ms` is the clock's lead over the watermark. All but `rows_dropped` are None if not known yet.
     """
 
     last_ms: int | None
@@ -72,8 +76,8 @@ class BatchesState(Struct, frozen=True, kw_only=True):
 
 
 class GatewayState(Struct, frozen=True):
-    """The gateway in the same process: its latencies by Kafka's API, and those of the coordinator as it sees
-    them, by request.
+    """The gateway in the same process: its latencies by Kafka API, and the coordinator's, as it sees them, by
+    request.
     """
 
     connections: int
@@ -82,9 +86,9 @@ class GatewayState(Struct, frozen=True):
 
 
 class ServiceState(Struct, frozen=True, kw_only=True):
-    """The state of the process. An observer has no replica, transactions and gateway.
+    """The state of the process. An observer has no replica, transactions or gateway.
 
-    `ticker_age_ms` and `backlog_records` are None if they are not known yet.
+    `ticker_age_ms` and `backlog_records` are None if not known yet.
     """
 
     status: ServiceStatus
@@ -98,11 +102,11 @@ class ServiceState(Struct, frozen=True, kw_only=True):
 
 
 class Unreadable(Exception):
-    """The process does not answer, or something else does. The message says why."""
+    """The error when the process does not answer, or something else does. Its message says which."""
 
 
 class StateReader:
-    """Reads the state of the coordinator whose metrics are at this URL. Safe for threads."""
+    """A reader of the state of the coordinator whose metrics are at this URL. Thread-safe."""
 
     def __init__(self, metrics_url: str) -> None:
         self._url = urljoin(metrics_url, PATH.removeprefix("/"))
@@ -111,7 +115,7 @@ class StateReader:
         self._state: ServiceState | Unreadable = Unreadable("it was not asked yet")
 
     def asked(self) -> ServiceState | Unreadable:
-        """Return the state, FRESH_S old at most, or why it is not known."""
+        """Return the state, at most FRESH_S old, or the error."""
         with self._lock:
             if time.monotonic() - self._read_at_s > FRESH_S:
                 try:
@@ -137,7 +141,7 @@ class StateReader:
 
 
 def decoded(document: bytes) -> ServiceState:
-    """Return the state in this document. Raises Unreadable."""
+    """Return the state in a JSON document. Raises Unreadable."""
     if len(document) > MAX_BYTES:
         raise Unreadable(f"its answer has more than {MAX_BYTES} bytes")
     try:

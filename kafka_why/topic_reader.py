@@ -1,4 +1,4 @@
-"""The one reader of topics. It reads them to their current end, or follows them.
+"""The project's reader of topics. It reads them to their current end, or follows them.
 
 It begins at the topics' beginnings, at their ends, at given offsets, or at a time.
 """
@@ -32,12 +32,12 @@ _POLL_MS = 200
 
 
 class TopicReader(Closeable):
-    """A reader of the partitions given to `start`. For one thread.
+    """A reader of the partitions given to `start`. Not thread-safe. All methods raise KafkaError.
 
     `max_record_bytes` is the largest record of the topics, `timeout_ms` the time limit of a request to the
     brokers (None for kafka-python's default). `fetch_min_bytes` and `fetch_max_wait_ms` are Kafka's settings.
-    `reconnect_max_ms` is the longest pause between two attempts to connect. `records_read` is the number of
-    records read so far. All methods raise KafkaError.
+    `reconnect_max_ms` is the longest pause between two attempts to connect. `records_read` counts the records
+    read so far.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class TopicReader(Closeable):
         end: Collection[TopicPartition] = (),
         at: Offsets | None = None,
     ) -> None:
-        """Read only these partitions from now on: from their beginnings, from their ends as of this call, or
-        from the offsets in `at`.
+        """Read only these partitions from now on: from their beginnings, their present ends, or the offsets
+        in `at`.
         """
         at = at or {}
         self._consumer.assign([*beginning, *end, *at])
@@ -105,15 +105,13 @@ class TopicReader(Closeable):
     def offsets_at(
         self, partitions: Collection[TopicPartition], at_ms: int
     ) -> dict[TopicPartition, int | None]:
-        """Return the first offset of each partition with a timestamp at or after a time, or None if there is
-        none.
-        """
+        """Return the first offset of each partition with a timestamp at or after a time, or None."""
         times = dict.fromkeys(partitions, max(0, at_ms))
         found = self._consumer.offsets_for_times(times, timeout_ms=self._timeout_ms) if times else {}
         return {partition: None if there is None else there.offset for partition, there in found.items()}
 
     def poll(self, timeout_ms: int = _POLL_MS) -> list[Record]:
-        """Return new records, in order within each partition. Waits up to `timeout_ms` for a first one."""
+        """Return new records, in order within each partition. Wait up to `timeout_ms` for the first one."""
         polled = self._consumer.poll(timeout_ms=timeout_ms)
         records = [record for of_partition in polled.values() for record in of_partition]
         self.records_read += len(records)
@@ -128,7 +126,7 @@ class TopicReader(Closeable):
         return not self._behind(ends)
 
     def read_to(self, ends: Offsets, *, timeout_ms: int | None = None) -> Iterator[Record]:
-        """Yield the records of the started partitions before these offsets. Later records stay for the next
+        """Yield the started partitions' records before these offsets. Later records are left for the next
         call.
 
         Raises KafkaTimeoutError if this takes longer than `timeout_ms` (None for no limit), or if no record
@@ -178,16 +176,18 @@ class TopicReader(Closeable):
 
 
 class ClientError(RuntimeError):
-    """A request got no answer of its type. Each subclass is one reason."""
+    """The error of a request without a response of the expected type. Each subclass is one reason."""
 
 
 class TopicsMissing(ClientError):
-    """The coordinator's topics do not exist, or their layout is unexpected."""
+    """The error when the coordinator's topics do not exist, or have an unexpected layout."""
 
 
 class BrokersOwn(Enum):
-    """The source that is read where there are no topics of ours: `__consumer_offsets`, or where it must not
-    be read what coordinators answer about their groups.
+    """The source that is read if the coordinator's topics do not exist.
+
+    It is `__consumer_offsets` or, if that must not be read, the coordinators' own descriptions of their
+    groups.
     """
 
     OFFSETS_TOPIC = 1
@@ -195,10 +195,10 @@ class BrokersOwn(Enum):
 
 
 def layout_on(client_config: ClientConfig, prefix: str) -> TopicLayout:
-    """Return the layout of the coordinator, or the observer, whose topics have this prefix, with their actual
+    """Return the layout of the coordinator's or observer's topics with this prefix, with their actual
     partitions.
 
-    Raises TopicsMissing if neither has created them, or if a gateway does not expose them.
+    Raises TopicsMissing if they do not exist, or if a gateway hides them.
     """
     names = TopicLayout.named(prefix)
     with TopicReader(client_config) as reader:
@@ -226,9 +226,10 @@ _RETRY_PAUSE_S = 1.0
 
 
 class FollowerThread(BackgroundThread):
-    """Calls `_connect_and_follow` until stopped. `purpose` is what its warnings say, such as `reading for the
-    page`; the subclass calls `_worked` each time that it has read. After an error of the type `_retried` it
-    connects again.
+    """A thread that calls `_connect_and_follow` until stopped, again after each error of type `_retried`.
+
+    `purpose` is used in its warnings, such as `reading for the page`. The subclass calls `_worked` after each
+    successful read.
     """
 
     _retried: type[Exception] = KafkaError
@@ -239,7 +240,7 @@ class FollowerThread(BackgroundThread):
         super().__init__(name)
 
     def read_age_s(self) -> float:
-        """Return the seconds since it last read, or since it was made."""
+        """Return the seconds since the last successful read, or since its construction."""
         return time.monotonic() - self._read_at_s
 
     def _worked(self) -> None:
@@ -259,7 +260,7 @@ class FollowerThread(BackgroundThread):
 
     @abstractmethod
     def _connect_and_follow(self) -> None:
-        """Follow until stopped. May raise an error of the type `_retried`."""
+        """Follow the topics until stopped. May raise an error of the type `_retried`."""
 
 
 # Names of topics by their ids, which records of groups of the consumer protocol have instead.
@@ -281,7 +282,7 @@ LookUpNames = Callable[[], dict[bytes, str]]
 
 
 class NamesById:
-    """The names that are known. `look` returns those of all topics; it may raise KafkaError."""
+    """A cache of topic names by id. `look` returns the names of all topics; it may raise KafkaError."""
 
     def __init__(self, look: LookUpNames, now_s: Callable[[], float] = time.monotonic) -> None:
         self.known: dict[bytes, str] = {}
@@ -291,7 +292,7 @@ class NamesById:
         self._next_look_s = float("-inf")
 
     def find(self, ids: Iterable[bytes]) -> None:
-        """Look these ids up, unless they are known or were not found a moment ago."""
+        """Look up these ids, except those that are known or were missing a moment ago."""
         now_s = self._now_s()
         new = [
             topic_id
@@ -312,7 +313,10 @@ class NamesById:
 
 @cache
 def names_on(client_config: ClientConfig) -> NamesById:
-    """Return this process's names of the cluster's topics. A Python worker serves many tasks."""
+    """Return this process's cache of the cluster's topic names.
+
+    A Python worker of Spark serves many tasks.
+    """
     return NamesById(lambda: _names(client_config))
 
 

@@ -23,8 +23,10 @@ T = TypeVar("T")
 
 
 def client_network(host: str) -> str:
-    """Return the network that counts as one client: an IPv4 address, the /64 of an IPv6 address, or all of
-    the loopback network, in which each process may take any address.
+    """Return the network that counts as one client.
+
+    It is an IPv4 address, the /64 of an IPv6 address, or the whole loopback network, because a process may
+    use any address of that.
     """
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
@@ -40,11 +42,11 @@ def client_network(host: str) -> str:
 
 
 class ClientSlots(Generic[T]):
-    """At most `total` holders of a slot, such as connections. Threads may share it.
+    """A limiter with `total` slots, such as for connections, which clients share. Thread-safe.
 
-    There is no bound for each client, because a proxy has the address of everyone behind it. But when all
-    slots are taken, a new holder gets one of the client that has the most: of the oldest holder that is idle,
-    else of the oldest one if `ends_busy`.
+    There is no limit per client, because all clients behind a proxy have its address. When all slots are
+    taken, a new holder gets a slot of the client that has the most: that of its oldest idle holder or, with
+    `ends_busy`, of its oldest holder if none is idle.
     """
 
     def __init__(self, total: int, is_idle: Callable[[T], bool], *, ends_busy: bool) -> None:
@@ -56,8 +58,9 @@ class ClientSlots(Generic[T]):
         """The clients of all holders, the oldest holder first."""
 
     def add(self, host: str, holder: T) -> T | None:
-        """Give a slot to a holder. Return the holder that has to end: None if a slot was free, the new one if
-        it gets none.
+        """Give a slot to a holder, and return the holder that must end for it.
+
+        Return None if a slot was free, or the new holder itself if it gets no slot.
         """
         client = client_network(host)
         with self._lock:
@@ -75,7 +78,7 @@ class ClientSlots(Generic[T]):
             self._clients.pop(holder, None)
 
     def _loser(self, client: str) -> T | None:
-        """Return the holder that gives its slot to a client: one of its own if no other client has more."""
+        """Return the holder whose slot a client gets: one of its own unless another client has more."""
         numbers = Counter(self._clients.values())
         greediest = max(numbers, key=lambda other: (numbers[other], other == client))
         theirs = [holder for holder, other in self._clients.items() if other == greediest]
@@ -89,18 +92,18 @@ _START_S = 30.0
 
 
 class WebUnavailable(RuntimeError):
-    """A port cannot be served; the message names the address and the reason."""
+    """The error when a port cannot be served. Its message has the address and the reason."""
 
 
 class TlsFiles(NamedTuple):
-    """The files of a certificate with its chain, and of its key (None if it is in the same file)."""
+    """The files of a certificate with its chain, and of its key (None if the certificate's file has it)."""
 
     certificate: Path
     key: Path | None = None
 
 
 class _Connection(H11Protocol):
-    """A client's connection, which has one of `slots`."""
+    """A client's connection, which occupies one of `slots`."""
 
     slots: ClassVar[ClientSlots["_Connection"]]
 
@@ -116,13 +119,13 @@ class _Connection(H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """True if no request is under way, or none has come as a whole."""
+        """True if no request is in progress or completely received."""
         # None before the first request, which uvicorn leaves out of the type.
         return self.cycle is None or self.cycle.response_complete  # type: ignore[redundant-expr]
 
 
 def _bounded(max_connections: int, *, ends_busy: bool) -> type[_Connection]:
-    """Return the protocol of a server with at most this number of connections."""
+    """Return uvicorn's protocol class with a limit on connections."""
 
     class Bounded(_Connection):
         slots = ClientSlots(max_connections, lambda connection: connection.is_idle, ends_busy=ends_busy)
@@ -131,8 +134,9 @@ def _bounded(max_connections: int, *, ends_busy: bool) -> type[_Connection]:
 
 
 class WebServer(Startable):
-    """Serves an application on a listening socket, in a thread, from `start` to `stop`. For `ends_busy` see
-    `ClientSlots`.
+    """A server of an application on a listening socket, in a thread, from `start` to `stop`.
+
+    For `ends_busy` see `ClientSlots`.
     """
 
     def __init__(
@@ -161,7 +165,7 @@ class WebServer(Startable):
         self._thread = threading.Thread(target=self._serve, name="web", daemon=True)
 
     def start(self) -> None:
-        """Serve. Raises WebUnavailable."""
+        """Start to serve. Raises WebUnavailable."""
         self._thread.start()
         give_up_s = time.monotonic() + _START_S
         while not self._server.started and self._thread.is_alive() and time.monotonic() < give_up_s:
@@ -170,7 +174,7 @@ class WebServer(Startable):
             raise WebUnavailable("the web server did not start")
 
     def stop(self) -> None:
-        """End the server, and the responses that are under way."""
+        """Stop the server, and end the responses in progress."""
         self._server.should_exit = True
         self._thread.join()
 
@@ -179,8 +183,9 @@ class WebServer(Startable):
 
 
 def listening_at(host: str, port: int, served: str = "the page") -> socket.socket:
-    """Return a listening socket; port 0 means any free port. `served` names its use in the message of
-    WebUnavailable, which this raises.
+    """Return a listening socket; port 0 means any free port.
+
+    Raises WebUnavailable, whose message uses `served` for what the port is for.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -190,7 +195,7 @@ def listening_at(host: str, port: int, served: str = "the page") -> socket.socke
 
 
 def url_of(listening: socket.socket, *, has_tls: bool = False) -> str:
-    """Return the address for a browser."""
+    """Return the URL at which a browser reaches a listening socket."""
     host, port = listening.getsockname()[:2]
     return f"{'https' if has_tls else 'http'}://{_in_url(host)}:{port}/"
 

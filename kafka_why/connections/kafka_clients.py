@@ -267,7 +267,10 @@ def sightings_producer(client_config: ClientConfig, *, timeout_ms: int) -> Kafka
 
 
 def producer(client_config: ClientConfig) -> KafkaProducer:
-    """Return a producer of other records, sent at once and acknowledged by all replicas. Raises KafkaError."""
+    """Return a producer of other records, sent at once and acknowledged by all replicas.
+
+    Raises KafkaError.
+    """
     return _connected(KafkaProducer, client_config, acks="all", linger_ms=0, metrics_enabled=False)
 
 

@@ -186,7 +186,10 @@ class Token:
 
 
 class TokenSource:
-    """The tokens of one login, shared by all clients of this process. A token is renewed before it expires."""
+    """The tokens of one login, shared by all clients of this process.
+
+    A token is renewed before it expires.
+    """
 
     def __init__(self, login: TokenLogin | IamLogin) -> None:
         self.login = login

@@ -154,7 +154,9 @@ class UsedSettings:
         return names[0], None
 
     def is_shown(self, name: str) -> bool:
-        """Return True if an error may quote this non-secret setting, because no secret can be in its value."""
+        """Return True if an error may quote this non-secret setting, because no secret can be in its
+        value.
+        """
         return _REFERENCE not in self._values[name] and _is_harmless(self._values[name])
 
     def shown(self, name: str) -> str:

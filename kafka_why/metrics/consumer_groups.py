@@ -61,8 +61,9 @@ class ShareCounts:
 
 
 def is_rebalance(event: HistoryEntry) -> bool:
-    """Return True if Kafka counts this new epoch of a share group as a rebalance, judged by the entry
-    alone.
+    """Return True if Kafka counts this new epoch of a share group as a rebalance.
+
+    Every epoch of an observed group counts, because its cause is unknown.
     """
     return event.observed or event.rule in _BY_HEARTBEAT
 

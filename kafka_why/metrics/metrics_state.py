@@ -200,7 +200,9 @@ class MetricsState:
             self._lags.learn_times(wanted, lags_ms)
 
     def backlog_records(self) -> int | None:
-        """Return the number of records of its source that the query has not read, or None if not known yet."""
+        """Return the number of records of its source that the query has not read, or None if not known
+        yet.
+        """
         with self._lock:
             return self._backlog_records
 

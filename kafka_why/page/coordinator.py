@@ -133,9 +133,7 @@ def _start(entry: CoordinatorStarted) -> CoordinatorStart:
 
 
 def _sentence(topics: ServiceFacts, service: ServiceState | None, is_read: bool, now_ms: int) -> str:
-    """Return a summary: `The coordinator answers: replica answering, 2 ms behind; last batch 0.4 s ago;
-    ...`
-    """
+    """Return a summary such as `The coordinator answers: replica answering, 2 ms behind; ...`"""
     if topics.is_observed:
         parts = [_OBSERVED, _of_observer(service)]
     elif service is None:

@@ -107,7 +107,9 @@ class Histories:
             return History([], frozenset(), from_start=False, records_read=0)
 
     def _continued(self, group_id: str, read: KeptHistory) -> KeptHistory | None:
-        """Return the history with the fleet's later entries, or None if the fleet no longer has all of them."""
+        """Return the history with the fleet's later entries, or None if the fleet no longer has all of
+        them.
+        """
         facts = self._fleet.facts(group_id)
         if facts is None:
             return read
@@ -180,7 +182,9 @@ class KeptCourse:
         return self.is_whole and self.since_ms <= limits_ms[0] and limits_ms[1] <= self.until_ms
 
     def pause_s(self) -> float:
-        """Return the seconds to wait before computing it again, so that this uses at most a third of a CPU."""
+        """Return the seconds to wait before computing it again, so that this uses at most a third of a
+        CPU.
+        """
         return self.ended_s + 2 * self.took_s - time.monotonic()
 
 
@@ -357,7 +361,9 @@ class Courses:
         return self._keep(group_id, made)
 
     def _of_fleet(self, group_id: str, known: KeptCourse | None) -> KeptCourse | None:
-        """Return the course of the fleet's entries of the last hour, or None if none are of Kafka's protocol."""
+        """Return the course of the fleet's entries of the last hour, or None if none are of Kafka's
+        protocol.
+        """
         facts = self._fleet.facts(group_id)
         if facts is None or not facts.entries or not isinstance(facts.entries[-1], HistoryEntry):
             return None

@@ -1,1 +1,1 @@
-"""Kafka's binary messages, read by Kafka's own schemas: what clients send, and records of the brokers."""
+"""Kafka's binary messages, decoded by Kafka's own schemas: clients' requests, and records of the brokers."""

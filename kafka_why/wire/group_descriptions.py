@@ -1,5 +1,5 @@
-"""Requests that describe consumer and share groups, which kafka-python lacks. Such classes are made from
-Kafka's own definitions in `kafka_why/wire/schemas`, as kafka-python makes its own.
+"""Requests that describe consumer and share groups, which kafka-python lacks. Their classes are generated
+from Kafka's own definitions in `kafka_why/wire/schemas`, as kafka-python generates its own.
 """
 
 from types import new_class
@@ -11,12 +11,12 @@ _SCHEMAS = "kafka_why.wire.schemas"
 
 
 def message_class(name: str, package: str = _SCHEMAS, **attributes: Any) -> Any:
-    """Return the class of the message whose definition is in the package's file of this name."""
+    """Return the class of the message defined in the package's file of this name."""
     return new_class(name, (ApiMessage,), {"load_json": package}, lambda body: body.update(attributes))
 
 
 def _with_operations(_: type, json: Any) -> Any:
-    """Make the authorized operations a set, as in kafka-python's own messages. Kafka's definitions have
+    """Convert the authorized operations to a set, as kafka-python's own messages do. Kafka's schemas have
     int32.
     """
     (groups,) = (field for field in json["fields"] if field["name"] == "Groups")

@@ -11,14 +11,15 @@ STRING_MAX_BYTES = 2**15 - 1
 
 
 class ProtocolError(ValueError):
-    """The bytes are not a message of Kafka's. A connection that they come from is unusable."""
+    """The error of bytes that are not a Kafka message. A connection that sent them is unusable."""
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Read an unsigned varint as Kafka's ByteUtils.writeUnsignedVarint writes it. Returns it and its end.
+    """Return the unsigned varint at `at`, and the position after it. Raises ProtocolError.
 
-    Kafka's reader drops bits beyond the 32nd, and takes the 32nd for a sign: such a number has two meanings.
-    Raises ProtocolError for it, and for one that is longer than needed.
+    It is encoded as by Kafka's ByteUtils.writeUnsignedVarint. Kafka's reader drops bits beyond the 32nd, and
+    takes the 32nd for a sign, so such a number has two meanings. It is refused here, like one that is longer
+    than needed.
     """
     if at < len(data) and data[at] < 0x80:  # a single byte, as most are
         return data[at], at + 1
@@ -46,9 +47,9 @@ def skip(data: bytes, at: int, size: int) -> int:
 
 
 def next_tag(data: bytes, at: int, last: int) -> tuple[int, int, int]:
-    """Return the tag after the tag `last`, with the beginning and the end of its field. Raises ProtocolError.
+    """Return the next tag, and the start and end of its field. Raises ProtocolError.
 
-    Tags have an order and are not doubled (KIP-482), which Kafka's reader does not check.
+    It must be greater than `last`, the tag before it (KIP-482), which Kafka's reader does not check.
     """
     tag, at = read_varint(data, at)
     if tag <= last:
@@ -80,8 +81,9 @@ FORMATS = {
 
 
 def field_runs(schema: Schema, version: int) -> list[list[Schema]]:
-    """Return the fields that a version of a structure has outside its tag section, in their order: those of
-    fixed size that follow each other are together, each other one is alone.
+    """Return the untagged fields of a version of a structure, in order, as runs.
+
+    Successive fields of fixed size form one run, and any other field forms its own.
     """
     runs: list[list[Schema]] = []
     for field in schema["fields"]:
@@ -104,7 +106,7 @@ def in_versions(versions: str, version: int) -> bool:
 
 
 def attribute_of(field: Schema) -> str:
-    """Return the name of a field in snake_case, as decoded messages have it."""
+    """Return the name of a field in snake_case, which is its attribute in decoded messages."""
     return _WORD.sub("_", field["name"]).lower()
 
 

@@ -1,11 +1,11 @@
-"""Reads messages by Kafka's own schema: the only reader of what clients send, and of the brokers' records.
-See docs/decisions/0028.
+"""A decoder of messages by Kafka's own schemas: the only one for clients' requests, and for the brokers'
+records. See docs/decisions/0028.
 
-It accepts the encodings that Kafka's writer makes, and no other bytes for the same message. So whoever reads
-these bytes after the gateway reads the same message. Refused are: numbers that are longer than needed or have
-more than 31 bits, tags that are doubled or out of order, a tagged field that is shorter or longer than its
-size, null where the schema does not allow it, strings of more than 32,767 bytes or that are not UTF-8, and
-bytes behind the end. A message is read in one pass, and in a time that grows with its bytes.
+It accepts only the encodings that Kafka's writer produces. So everyone who decodes these bytes after the
+gateway gets the same message. It refuses numbers that are longer than needed or have more than 31 bits, tags
+that are doubled or out of order, a tagged field that does not match its size, null where the schema does not
+allow it, strings that exceed 32,767 bytes or are not UTF-8, and bytes after the end. A message is read in one
+pass, in time proportional to its bytes.
 """
 
 from collections.abc import Callable
@@ -45,8 +45,9 @@ Pause = Callable[[], None]
 
 @dataclass(slots=True)
 class EntryBudget:
-    """The number of entries of arrays, and of tags, that may still come in one message. `pause` is called
-    after some of them.
+    """The number of array entries and tags that one message may still have.
+
+    `pause` is called after every few of them.
     """
 
     left: int
@@ -60,11 +61,11 @@ Step = Callable[[Any, bytes, int, EntryBudget], int]
 
 
 class SchemaReader:
-    """Reads one version of a message, as objects of `kind`. This is kafka-python's class of the message, or
-    one with the same `json` (Kafka's schema) and `fields` (the `data_class` of each structure).
+    """A decoder of one version of a message into objects of `kind`.
 
-    With `unknown_tags` False a tag that the schema does not have is refused, because others who read the
-    bytes may know it. With True it is skipped.
+    `kind` is kafka-python's class of the message, or one with the same `json` (Kafka's schema) and `fields`
+    (the `data_class` of each structure). With `unknown_tags` False, a tag that is not in the schema is
+    refused, because other readers of the bytes may know it. With True it is skipped.
     """
 
     def __init__(self, kind: Any, version: int, *, unknown_tags: bool) -> None:
@@ -76,8 +77,9 @@ class SchemaReader:
     def read(
         self, message: bytes, at: int, pause: Pause | None = None, elements_max: int = ELEMENTS_MAX
     ) -> Any:
-        """Return the message whose body begins at `at`. In a long one `pause` is called again and again.
-        Raises ProtocolError.
+        """Return the message whose body begins at `at`. Raises ProtocolError.
+
+        `pause` is called repeatedly while a long message is read.
         """
         try:
             request, at = self._read(message, at, EntryBudget(elements_max, pause))
@@ -93,7 +95,7 @@ class SchemaReader:
 
 
 class _Version:
-    """Makes the readers of one version's fields."""
+    """A builder of the readers of one version's fields."""
 
     def __init__(self, version: int, flexible: bool, unknown_tags: bool) -> None:
         self._version = version
@@ -101,7 +103,7 @@ class _Version:
         self._unknown_tags = unknown_tags
 
     def structure(self, schema: Schema, kind: Any) -> Value:
-        """Return the reader of a structure's fields, as an object of `kind`."""
+        """Return a reader of a structure's fields into an object of `kind`."""
         version, new = self._version, object.__new__
         steps = self._steps(schema, kind)
 
@@ -144,7 +146,9 @@ class _Version:
         return _array(self._count(nullable), self._one(name[2:], field, inner, None))
 
     def _one(self, name: str, field: Schema, kind: Any, null: int | None) -> Value:
-        """`null` is the byte with which a structure begins that is null, None if the value cannot be null."""
+        """Return a reader of one value. `null` is the first byte of a null structure, None if it cannot be
+        null.
+        """
         nullable = null is not None
         if name == "uuid":
             return _id
@@ -160,7 +164,7 @@ class _Version:
 
 
 def _numbers(fields: list[Schema]) -> Step:
-    """Fields of fixed size in a row are read together."""
+    """Return a step that reads a run of fields of fixed size together."""
     whole = Struct(">" + "".join(FORMATS[field["type"]] for field in fields))
     names, unpack, size = [attribute_of(field) for field in fields], whole.unpack_from, whole.size
     sizes = [Struct(">" + FORMATS[field["type"]]).size for field in fields]
@@ -187,8 +191,10 @@ def _into(name: str, value: Value) -> Step:
 
 
 def _tags(tagged: dict[int, Step], refused: set[int] | None) -> Step:
-    """`refused` are the tags that are refused beside the known ones, or None for all. Kafka skips those that
-    its schema has in no version.
+    """Return a step that reads the tag section.
+
+    Beside the known tags, it refuses those in `refused`, or all if that is None. Kafka skips tags that its
+    schema has in no version.
     """
 
     def step(one: Any, data: bytes, at: int, budget: EntryBudget) -> int:
@@ -212,14 +218,14 @@ def _tags(tagged: dict[int, Step], refused: set[int] | None) -> Step:
 
 
 def _id(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
-    """Read an id: None for the one that is all zeros."""
+    """Read a UUID. All zeros are read as None."""
     end = skip(data, at, _ID_BYTES)
     key = data[at:end]
     return (None if key == _NO_ID else UUID(bytes=key)), end
 
 
 def compact_string(*, nullable: bool) -> Value:
-    """Return a reader of strings of flexible versions."""
+    """Return a reader of strings in flexible versions."""
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
         size = data[at]
@@ -239,7 +245,7 @@ def compact_string(*, nullable: bool) -> Value:
 
 
 def plain_string(*, nullable: bool) -> Value:
-    """Return a reader of strings of versions that are not flexible."""
+    """Return a reader of strings in versions that are not flexible."""
     unpack = _INT16.unpack_from
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
@@ -256,7 +262,7 @@ def plain_string(*, nullable: bool) -> Value:
 
 
 def _compact_count(nullable: bool) -> Value:
-    """Return a reader of the length of an array or of bytes: None for null."""
+    """Return a reader of the length of an array or of bytes in flexible versions; None means null."""
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
         count, at = read_varint(data, at)
@@ -270,7 +276,7 @@ def _compact_count(nullable: bool) -> Value:
 
 
 def _plain_count(nullable: bool) -> Value:
-    """Return a reader of such a length in versions that are not flexible."""
+    """Return a reader of the length of an array or of bytes in other versions; None means null."""
     unpack = _INT32.unpack_from
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
@@ -285,7 +291,7 @@ def _plain_count(nullable: bool) -> Value:
 
 
 def _bytes(count: Value, is_view: bool) -> Value:
-    """Bytes, records as a view of the message: they are not copied."""
+    """Return a reader of bytes. Records are read as a view of the message, without a copy."""
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
         size, at = count(data, at, budget)
@@ -334,7 +340,7 @@ def _number_array(count: Value, form: str) -> Value:
 
 
 def _nullable(structure: Value, null: int) -> Value:
-    """Return a reader of a nullable structure, which begins with a byte, `null` if it is null, else 1."""
+    """Return a reader of a nullable structure. Its first byte is `null` if it is null, else 1."""
 
     def read(data: bytes, at: int, budget: EntryBudget) -> tuple[Any, int]:
         if data[at] == null:
