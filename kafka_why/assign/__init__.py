@@ -1,1 +1,1 @@
-"""A group's assignment with another assignor, one member less or more, without consumers."""
+"""Simulates a group's assignment with another assignor, or with a member more or less; no consumer runs."""

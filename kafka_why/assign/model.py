@@ -1,4 +1,4 @@
-"""The group of a question to `assign`: an actual or a hypothetical one."""
+"""The group, actual or hypothetical, whose assignment `assign` computes."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,11 +16,11 @@ from kafka_why.contract.protocols.subscriptions import (
 from kafka_why.why.moves import Holdings
 
 MAX_PARTITIONS = 1_000_000
-"""Of a topic. Each of them is an object of the simulation."""
+"""The maximum for one topic, because the simulation has an object for each partition."""
 
 
 class InputError(ValueError):
-    """The input of the question is invalid; the message says why."""
+    """The input for `assign` is invalid; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,8 @@ class GroupSpec:
         return sum(self.weights.get(partition, 0) for partition in partitions)
 
     def subscriptions(self, held: Holdings, generation_id: int) -> dict[MemberId, MemberSubscription]:
-        """Return what the members would send in JoinGroup if they held this since that generation.
+        """Return the subscriptions that members would send in JoinGroup if they held `held` since
+        `generation_id`.
 
         The user data are as in `sticky`; other assignors read the owned partitions.
         """

@@ -26,7 +26,7 @@ from kafka_why.numbers import INT32_MAX, is_whole_number, parse_whole_number
 from kafka_why.why.moves import Holdings
 
 MAX_MEMBERS = 100_000
-"""Of a group, if only their number is given."""
+"""The maximum for one group whose members are given by their number only."""
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""A group as its history has it at a rebalance, as the group of a question to `assign`."""
+"""Builds the group for `assign` from a group's history, as of one rebalance."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -14,7 +14,9 @@ _ENDS = (EntryType.STABLE, EntryType.EMPTY)
 
 
 class Recorded(NamedTuple):
-    """The members before and after a rebalance, with what they held before it, and those who left in it."""
+    """The members before and after a rebalance, with the partitions that they held before it, and those that
+    left in it.
+    """
 
     group: GroupSpec
     gone: list[MemberId]

@@ -1,1 +1,1 @@
-"""Lines of brokers' logs about groups: what each says, and the history entries that follow. Pure."""
+"""Parses the lines of brokers' logs about groups, and derives history entries from them. No IO here."""

@@ -1,4 +1,4 @@
-"""The messages of group coordinators, from Kafka 2.4 to 4.4: what each says of a group.
+"""Parses the log messages of group coordinators, from Kafka 2.4 to 4.4, into events of groups.
 
 Sources: GroupCoordinator.scala and GroupMetadataManager.scala of the coordinator in Scala (up to 4.0), and
 GroupMetadataManager.java and ClassicGroup.java of the one in Java (from 3.7). An event has the type of the
@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from kafka_why.contract.kafka.history import EntryType
 
 NOT_STORED, OVER_SIZE = "LOG1", "LOG2"
-"""Rows of docs/why.md: reasons of a coordinator that docs/rules.md does not have."""
+"""Rows of docs/why.md, for reasons in logs that docs/rules.md does not have."""
 _NONE = ("", "None", "null", "not provided")
-# The second step of joining is no reason of the application (KIP-394).
+# A member joins in two steps (KIP-394). The reason that it sends in the second is not the application's.
 _STEP_OF_JOINING = "need to re-join with the given member-id"
 
 
@@ -51,7 +51,8 @@ class LogEvent(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _Form = tuple[EntryType, str, re.Pattern[str]]
 _CLIENT = r"(?:; client reason: (?P<client_reason>.*))?"
-# Ids are bounded, because a client may choose one that holds what follows on it, again and again.
+# Ids are bounded: a client may choose an id that contains the text after it many times over, which would make
+# the search slow.
 _ANY = r".{1,300}?"
 _FORMER = rf"(?P<replaced_member_id>{_ANY})"
 _CLIENT_ID, _HOST, _REST = r"(?P<client_id>.{0,300}?)", r"(?P<client_host>[^,]{0,300})", r".{0,2000}?"
@@ -276,8 +277,8 @@ _EPOCHS = _forms(
 
 
 def events_in(message: str) -> Iterator[LogEvent]:
-    """Yield what a message of a coordinator says of groups, nothing if that is not known or not needed. The
-    events have neither a time nor a place.
+    """Yield the events in a coordinator's message, none if the message is unknown or not needed. The events
+    have neither a time nor a place.
     """
     if message.startswith("[GroupId "):
         yield from _of_epochs(message)
@@ -330,7 +331,7 @@ def _match(forms: tuple[_Form, ...], text: str) -> LogEvent | None:
 
 
 def _with_causes(event: LogEvent) -> LogEvent:
-    """Return a PreparingRebalance with what its reason names."""
+    """Return the event of a PreparingRebalance with `causes`, which its reason names."""
     cause = _match(_REASONS, event.reason)
     if cause is None:
         return event

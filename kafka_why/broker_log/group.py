@@ -1,4 +1,4 @@
-"""The history entries that follow from what brokers' logs say of one group."""
+"""Derives a group's history entries from the lines about it in brokers' logs."""
 
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ OF_MEMBERS = (
     EntryType.MEMBER_REMOVED,
     EntryType.GROUP_CONVERTED,
 )
-# What can follow on a line about a member that went, and belongs to it.
+# Events that can follow the line about a removed member and belong to the same removal.
 _AFTER_MEMBERS = (
     EntryType.GROUP_EPOCH_BUMPED,
     EntryType.TARGET_ASSIGNMENT_COMPUTED,
@@ -49,8 +49,8 @@ _DETAILS = (
 
 
 class LoggedHistory(NamedTuple):
-    """A group's entries. `unnamed` is the number of members at the end that no line names, None if the lines
-    do not have the number of members.
+    """A group's entries. `unnamed` is the number of current members that no line names, None if no line has
+    the number of members.
     """
 
     entries: list[HistoryEntry]
@@ -60,8 +60,8 @@ class LoggedHistory(NamedTuple):
 def entries_of(events: Iterable[LogEvent]) -> LoggedHistory:
     """Return the entries that follow from the events of one group, which are in the order of time.
 
-    A number of the history is left out where lines are missing that must have been written, or that the
-    broker writes at DEBUG only.
+    Where lines are missing, because they were lost or the broker writes them at DEBUG only, the entries skip
+    a sequence number.
     """
     history = _History()
     for event in events:
@@ -70,11 +70,10 @@ def entries_of(events: Iterable[LogEvent]) -> LoggedHistory:
 
 
 class _History:
-    """Follows one group from line to line.
-
-    `_round` is the place of the first entry of the last rebalance, and `_tail` the one behind the last entry
-    with a state of the group. `_target` is the epoch of the last target assignment, None if the last epoch
-    has none. `_news` are topics that changed since the last epoch. `_is_open`: a rebalance has no end yet.
+    """The state of one group while its lines are read. `_round` is the index of the first entry of the last
+    rebalance, and `_tail` the index after the last entry that sets the group's state. `_target` is the epoch
+    of the last target assignment, None if the current epoch has none. `_news` is the event of topics that
+    changed since the last epoch. `_is_open`: a rebalance is under way.
     """
 
     def __init__(self) -> None:
@@ -90,7 +89,7 @@ class _History:
         self._begin("", CLASSIC)
 
     def numbered(self) -> list[HistoryEntry]:
-        """Return the entries with their numbers."""
+        """Return the entries with their sequence numbers."""
         self._end_without_line()
         found: list[HistoryEntry] = []
         for place, entry in enumerate(self._entries):
@@ -156,7 +155,7 @@ class _History:
         )
 
     def _enter(self, event: LogEvent, to_state: str, **more: Any) -> None:
-        """Add an entry with a state of the group."""
+        """Add an entry that sets the group's state."""
         self._entries.append(self._entry(event, to_state=to_state, **more))
         self._state, self._tail = to_state, len(self._entries)
         self._is_open = event.type not in (EntryType.STABLE, EntryType.EMPTY)
@@ -165,7 +164,7 @@ class _History:
         return list(self._members) if self.unnamed == 0 else None
 
     def _change_member(self, event: LogEvent) -> None:
-        """Add what happened to a member, unless an entry of the rebalance has it already."""
+        """Add an entry about a member, unless the rebalance already has one."""
         if event.group_type == CLASSIC and self._type not in BY_EPOCHS:
             for place in range(self._round, len(self._entries)):
                 entry = self._entries[place]
@@ -180,7 +179,7 @@ class _History:
         self._entries.append(self._entry(event))
 
     def _is_known(self, event: LogEvent) -> bool:
-        """Return True if a member of a group with epochs joins again, or tells its first subscription."""
+        """Return True if a member of a group with epochs joins again, or subscribes for the first time."""
         if event.type is EntryType.MEMBER_REJOINED:
             joined = (it.member_id for it in self._entries[self._tail :] if it.type is EntryType.MEMBER_ADDED)
             return event.member_id in joined
@@ -200,7 +199,7 @@ class _History:
             self._members[member_id] = None
 
     def _prepare(self, event: LogEvent) -> None:
-        """Begin a rebalance. Lines before it may be about what led to it: their entries belong to it."""
+        """Begin a rebalance. Entries just before it belong to it if they name its cause."""
         generation = event.generation or 0
         if self._tail == self._first:
             self._state = GroupState.STABLE.value if generation else GroupState.EMPTY.value
@@ -248,7 +247,7 @@ class _History:
         self._enter(event, GroupState.COMPLETING_REBALANCE.value, members=self._all_members())
 
     def _bump(self, event: LogEvent) -> None:
-        """Give the group another epoch. The lines just before it say what led to it."""
+        """Begin the next group epoch. Its causes are the entries since the group's last state."""
         if self._tail == self._first:
             self.unnamed = 0 if (event.generation or 0) <= _FIRST_EPOCH_MAX else None
         if event.group_type or self._type not in BY_EPOCHS:
@@ -276,7 +275,9 @@ class _History:
             self._enter(gone, GroupState.EMPTY.value)
 
     def _bump_without_line(self, generation: int) -> None:
-        """Add the epoch that followed when members went. Kafka 3, share and streams groups do not log it."""
+        """Add the epoch that follows the removal of members. Kafka 3 does not log it, nor do share and
+        streams groups.
+        """
         last = self._entries[-1]
         self._bump(
             LogEvent(
@@ -290,7 +291,7 @@ class _History:
         )
 
     def _end_without_line(self) -> None:
-        """End the last rebalance if the last member went and no line about the epoch has followed."""
+        """End the last rebalance if the last member has gone and no line about a new epoch followed."""
         is_over = len(self._entries) > self._tail and not self._members and self.unnamed == 0
         if is_over and self._type in BY_EPOCHS and self._state not in (GroupState.EMPTY, ""):
             self._bump_without_line(self._generation + 1)
@@ -306,8 +307,8 @@ class _History:
         self._enter(event, state, assignment_epoch=self._target, members=self._all_members())
 
     def _reconcile(self, event: LogEvent) -> None:
-        """Note that a member has an assignment. The rebalance ends with the last one, if all members are
-        named.
+        """Record that a member has its assignment. When the last member has it, the rebalance ends, provided
+        that the lines name all members.
         """
         is_stable = event.member_state in (None, "STABLE") and event.generation == self._target
         (self._at_target.add if is_stable else self._at_target.discard)(event.member_id or "")
@@ -332,6 +333,6 @@ _HANDLERS: dict[EntryType, Callable[[_History, LogEvent], None]] = {
 
 
 def _with_details(entry: HistoryEntry, event: LogEvent) -> HistoryEntry:
-    """Return the entry with what only the event has."""
+    """Return the entry, completed by fields that only the event has."""
     details = {name: getattr(event, name) for name in _DETAILS if getattr(entry, name) is None}
     return replace(entry, **details)

@@ -1,8 +1,8 @@
 """Parses a line of a broker's log, in any layout: its time, its broker and its message.
 
 Every line of a group coordinator has a prefix of Kafka's own, `[GroupCoordinator 1]: ` or the like. It
-divides a line of any layout: the time is before it and the message behind it, and at most the logger and the
-thread follow. In a JSON line the message is a field of its own.
+divides a line of any layout: the time is before the prefix, and the message after it. At most the logger and
+the thread follow the message. In a JSON line the message is a field of its own.
 """
 
 import re
@@ -13,19 +13,20 @@ from typing import Any, NamedTuple
 import msgspec
 
 MARK = b"[Group"
-"""All lines with a message about a group have these bytes."""
+"""Every line with a message about a group contains these bytes."""
 MAX_LINE_BYTES = 32 * 1024
-"""What follows in a longer line is left out."""
+"""A longer line is cut here."""
 
 ToMs = Callable[[datetime], int]
-"""Returns the milliseconds since the epoch of a time without a zone."""
+"""A function that converts a time without a zone to milliseconds since the epoch."""
 
 _NESTED_AT_MOST = 3
 _PREFIX = re.compile(
     r"\[Group(?:Coordinator (?:id=)?|MetadataManager brokerId=)(?P<broker>-?\d+)"
     r"(?: topic=__consumer_offsets partition=\d+)?\]:? "
 )
-# What a layout adds behind the message: ` (kafka.coordinator.group.GroupCoordinator) [thread]`.
+# A layout may append the logger and the thread to the message: ` (kafka.coordinator.group.GroupCoordinator)
+# [thread]`.
 _LOGGER = re.compile(r" \([\w.$]*(?:Group\w*|CoordinatorRuntime|ClassicGroup)\$?\)(?: \[[^\[\]]{1,200}\])?$")
 _TIME = re.compile(
     r"(?<!\d)(?P<day>\d{4}-\d\d-\d\d)[T ](?P<time>\d\d:\d\d:\d\d)(?:[.,](?P<fraction>\d{1,9}))?"
@@ -75,7 +76,9 @@ def _json(text: str) -> dict[str, Any] | None:
 
 
 def _of_json(fields: dict[str, Any], head: str, to_ms: ToMs, nested: int) -> LogLine | None:
-    """Parse the message in a JSON line. A time with a zone in a field wins over one that the message has."""
+    """Parse the message in a JSON line. A time with a zone in another field takes precedence over the
+    message's.
+    """
     texts = (text for name in _MESSAGES if isinstance(text := fields.get(name), str))
     inner = next(
         (line for text in texts if (line := _parse(text.rstrip("\r\n"), to_ms, nested - 1)) is not None), None
@@ -105,7 +108,7 @@ def _time_of(value: Any, to_ms: ToMs) -> tuple[int | None, bool]:
 
 
 def _time_in(text: str, to_ms: ToMs) -> tuple[int | None, bool]:
-    """Return the first time that names its zone, else the last one, and whether it names it."""
+    """Return the first time with a zone, else the last time, and True if it has a zone."""
     last: re.Match[str] | None = None
     for last in _TIME.finditer(text):
         if last["zone"]:

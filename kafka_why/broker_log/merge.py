@@ -1,8 +1,9 @@
-"""Two kinds of evidence about one group: its records on `__consumer_offsets`, and its lines in brokers' logs.
+"""Merges two kinds of evidence about one group: its records on `__consumer_offsets`, and its lines in
+brokers' logs.
 
-The records have generations, members and assignments; the lines have when a rebalance began, and the reason.
-A rebalance of a classic group is the same where the generation is. What the lines say of its beginning and of
-members takes the place of what was inferred from the records, with the records' clock.
+The records have generations, members and assignments; the lines have the times at which rebalances began, and
+their reasons. Rebalances of a classic group are matched by generation. The lines then replace what was
+inferred from the records about the beginning and the members; times are converted to the records' clock.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,16 +18,16 @@ from kafka_why.contract.kafka.wording import counted, last_commit_in, listed
 
 _FORMS = (EntryType.COMPLETING_REBALANCE, EntryType.EMPTY)
 _REMOVED, _ADDED = EntryType.MEMBER_REMOVED, EntryType.MEMBER_ADDED
-# A member that the records have as new or back has lines of another kind if it expired before it came back.
+# The records show a member that expired and came back as new or returned; the lines show both steps.
 _JOINS = (_ADDED, EntryType.MEMBER_REPLACED, EntryType.MEMBER_REJOINED)
 _SAME = dict.fromkeys(_JOINS, _JOINS)
 _FROM_RECORDS = ("client_id", "client_host", "group_instance_id")
-# Two clocks that differ by more are those of two zones, or of a broker whose clock is wrong.
+# A greater difference means that the time zone is wrong, or a broker's clock.
 _CLOCKS_DIFFER_MS = 60_000
 
 
 class Merged(NamedTuple):
-    """The entries of both, and notes: how much the log explains, and contradictions."""
+    """The merged entries, and notes on how much the log explains and on contradictions."""
 
     entries: list[HistoryEntry]
     notes: list[str]
@@ -34,10 +35,9 @@ class Merged(NamedTuple):
 
 @dataclass(slots=True)
 class _Round:
-    """A rebalance of a classic group: what led to it, its beginning, what happened then, and its end.
-
-    `forming` is the entry with its generation, None if there is none. `is_assigned`: a record of it must
-    follow.
+    """A rebalance of a classic group: the entries with its causes, its opening, the entries after that, and
+    its end. `forming` is the entry that formed a generation, None if none was formed. `is_assigned`: the
+    assignment was made, so a record of it must follow.
     """
 
     opening: HistoryEntry
@@ -48,7 +48,7 @@ class _Round:
 
     @property
     def before(self) -> list[HistoryEntry]:
-        """The entries up to the generation."""
+        """The entries before the generation was formed."""
         return [*self.lead, self.opening, *self.middle]
 
     def members(self, type_: EntryType) -> dict[str, HistoryEntry]:
@@ -61,13 +61,15 @@ class _Round:
 
 
 def merge(recorded: Sequence[HistoryEntry], logged: Sequence[HistoryEntry]) -> Merged:
-    """Merge the entries of a group from its records, at least one, and from the log, each in its order."""
+    """Merge the entries of one group: `recorded` from its records (at least one), `logged` from the log. Both
+    are in order.
+    """
     return _Merge(logged).of(recorded)
 
 
 class _Merge:
-    """Merges, part by part. `_found` of `_of` changes have lines in the log. `_entries` are the result, and
-    `_last` is the last entry of the records that is in it.
+    """The merge of one group, rebalance by rebalance. `_found` of `_of` changes have lines in the log.
+    `_entries` is the result, and `_last` the last entry from the records in it.
     """
 
     def __init__(self, logged: Sequence[HistoryEntry]) -> None:
@@ -81,7 +83,7 @@ class _Merge:
         self._last: HistoryEntry | None = None
 
     def of(self, recorded: Sequence[HistoryEntry]) -> Merged:
-        """Return what both say."""
+        """Return the records' entries merged with those of the log."""
         for part in _parts(recorded):
             if isinstance(part, _Round):
                 self._append(self._explained(part), part.before[0], part.forming or part.before[-1])
@@ -96,7 +98,7 @@ class _Merge:
     def _append(
         self, entries: Iterable[HistoryEntry], first: HistoryEntry | None, last: HistoryEntry | None
     ) -> None:
-        """Add entries in the place of those of the records from `first` to `last`, and number them."""
+        """Append entries, numbered anew, in place of the records' entries from `first` to `last`."""
         before = self._entries[-1] if self._entries else None
         if before is not None and first is not None and first.incarnation != before.incarnation:
             before = None
@@ -113,7 +115,7 @@ class _Merge:
         self._last = last
 
     def _told(self, entry: HistoryEntry) -> HistoryEntry:
-        """Return an entry of a group with epochs with the broker's words about a member that went."""
+        """Return an entry of a group with epochs. If a member was removed, the reason is the broker's."""
         if entry.group_type not in BY_EPOCHS or entry.type is not _REMOVED:
             return entry
         self._of += 1
@@ -128,7 +130,7 @@ class _Merge:
         return replace(entry, rule=said.rule, reason=reason, client_reason=said.client_reason)
 
     def _bump(self, bump: HistoryEntry) -> HistoryEntry:
-        """Return a new epoch with the broker's words about the members that went."""
+        """Return the entry of a new epoch, with the broker's reasons for the removal of members."""
         led = [it for it in self._entries if it.cause == bump.cause and it.type in OF_MEMBERS]
         words = [it.reason for it in led if it.type is _REMOVED and not it.rule.startswith("OB")]
         if not words:
@@ -137,7 +139,7 @@ class _Merge:
         return replace(bump, reason="; ".join([*dict.fromkeys(words), *others]))
 
     def _explained(self, recorded: _Round) -> list[HistoryEntry]:
-        """Return the entries of a rebalance, explained by the lines about it if there are any."""
+        """Return the entries of a rebalance, with the reasons in the log if it has lines about it."""
         forming = recorded.forming
         if forming is None:
             return recorded.before
@@ -164,7 +166,7 @@ class _Merge:
         return [*entries, forming]
 
     def _chain(self, recorded: _Round, forming: HistoryEntry) -> list[_Round]:
-        """Return the rebalances of the log that ended with this generation or were overtaken before it."""
+        """Return the log's rebalance that formed this generation, preceded by those that it superseded."""
         differ_ms = {
             place: abs(it.forming.at_ms - forming.at_ms)
             for place, it in enumerate(self._rounds)
@@ -185,7 +187,7 @@ class _Merge:
         return self._rounds[first : last + 1]
 
     def _contradict(self, forming: HistoryEntry, said: HistoryEntry, entries: Iterable[HistoryEntry]) -> None:
-        """Note where the lines and the record of a generation exclude each other."""
+        """Add notes where the lines contradict the record of a generation."""
         generation = f"generation {forming.generation}"
         members = set(forming.members or ())
         last = {it.member_id: it.type for it in entries if it.type in (_ADDED, _REMOVED) and it.member_id}
@@ -215,7 +217,7 @@ class _Merge:
         return [replace(it, incarnation=last.incarnation) for it in entries]
 
     def _note_missing(self, recorded: Sequence[HistoryEntry]) -> None:
-        """Note the generations of the log whose records are missing among those that were read."""
+        """Add a note on the generations in the log that have no record."""
         missing = [
             f"{it.forming.generation}"
             for place, it in enumerate(self._rounds)
@@ -248,8 +250,8 @@ class _Merge:
 def _with_commits(
     part: _Round, known: Mapping[str | None, HistoryEntry], shift_ms: int
 ) -> Iterator[HistoryEntry]:
-    """Yield what the log says up to the generation, with what the records say of the last commits of members
-    that went. What led to the rebalance is said at its beginning, too.
+    """Yield the log's entries up to the generation. The reason of a removal includes the member's last
+    commit, from the records. The reason of the opening repeats that of its causes.
     """
 
     for entry in part.before:
@@ -268,7 +270,9 @@ def _with_clues(reason: str, clues: Iterable[str]) -> str:
 def _placed(
     entry: HistoryEntry, known: Mapping[str | None, HistoryEntry], opening: HistoryEntry, shift_ms: int
 ) -> HistoryEntry:
-    """Return an entry of the log with what the records know of its member, at the records' time."""
+    """Return an entry of the log, with its member's fields from the records and its time by the records'
+    clock.
+    """
     of_record = known.get(entry.member_id)
     details = {
         name: getattr(of_record, name)

@@ -1,4 +1,4 @@
-"""Claims: the records of the owner topic. Each makes a coordinator the owner of the topics.
+"""Claims, the records of the owner topic. A claim makes a coordinator the owner of the other topics.
 
 Of all claims the one of the highest epoch is in force, and among claims of the same epoch the one that was
 appended first. docs/decisions/0012-owner-of-the-topics.md has the reasons.
@@ -13,13 +13,14 @@ from kafka_why.contract.codec import UNREADABLE
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """A record of the owner topic: the coordinator of these topics from then on. Its key is `claim_id`.
+    """A record of the owner topic: from then on this coordinator owns the topics. The record's key is
+    `claim_id`.
 
     `owner_id` names the folder's state, so a restart on the same folder makes the next claim without waiting.
     `since_ms` is the time of the claim by the clock of the process that made it. `tick_interval_ms` is the
-    interval between its clock records. `checkpoint` is where the state is if it is not in the folder, and
-    `place` then distinguishes folders of the same path on machines of the same name. `is_released`: the
-    coordinator has ended in order.
+    interval between its clock records. `checkpoint` is the location of the state if that is not in the
+    folder; `place` then distinguishes folders with the same path on machines with the same name.
+    `is_released`: the coordinator has stopped cleanly.
     """
 
     version: int = 1
@@ -43,14 +44,14 @@ class Claim(Struct, frozen=True, kw_only=True):
 
 
 class Claims:
-    """The claims of an owner topic after the records that were applied."""
+    """The claims on an owner topic, as of the last applied record."""
 
     def __init__(self) -> None:
         # Claims by key, each with the offset of its first record.
         self._claims: dict[str, tuple[int, Claim]] = {}
 
     def apply(self, offset: int, key: bytes | None, value: bytes | None) -> bool:
-        """Take the next record of the topic. A record that is no claim changes nothing: False."""
+        """Apply the next record of the topic. Return False if it is not a claim, so it changes nothing."""
         name = (key or b"").decode(errors="replace")
         if value is None:
             self._claims.pop(name, None)

@@ -27,7 +27,7 @@ AnyRequest = KafkaRequest | RocketMqRequest
 CLOCK_PATTERN = r'^\{"type":"Clock","time_ms":(\d{1,15})(?:,"owner_epoch":(\d{1,15}))?\}(?![\s\S])'
 _CLOCK = re.compile(CLOCK_PATTERN.encode())
 
-# A dead letter has this much of a record's key and of its value. The requests topic has all of both.
+# A dead letter has at most so many bytes of the record's key and value. The requests topic has the rest.
 DEAD_LETTER_MAX_BYTES = 65_536
 
 # Messages quote the record, and a quote can be as long as the record.
@@ -57,7 +57,7 @@ def is_clock_record(key: bytes | None, value: bytes | None) -> bool:
 
 
 def clock_of(key: bytes | None, value: bytes | None) -> Clock | None:
-    """Return what a clock record says, None if the record is none."""
+    """Return the content of a clock record, or None if the record is not a clock record."""
     found = _CLOCK.fullmatch(value) if key is None and value is not None else None
     if found is None:
         return None
@@ -143,8 +143,8 @@ def decode_offset(value: bytes) -> CommittedOffset:
 
 
 class PendingTransaction(Struct, frozen=True, kw_only=True):
-    """A record of the transactions topic: offsets of a group that are pending in a transaction, without the
-    offsets. A tombstone follows when they are pending no longer, for whatever reason.
+    """A record of the transactions topic: a group has offsets that are pending in a transaction. The record
+    does not contain them. A tombstone follows when they are no longer pending, for any reason.
 
     `request` is the id of the TxnOffsetCommit, which was appended at `at_ms`. `partitions` is the number of
     partitions whose offsets are pending. The other fields are those of the request. `incarnation` is the
@@ -217,7 +217,7 @@ UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def decode_request(value: bytes) -> AnyRequest | Refusal:
-    """Decode a request, or return why the record is not one."""
+    """Decode a request, or return the refusal of a record that is not a request."""
     try:
         request = _request_decoder.decode(value)
     except UNREADABLE as error:

@@ -1,4 +1,5 @@
-"""Records of the telemetry topic about share groups: what gateways counted in a minute. See docs/protocol.md.
+"""Records of the telemetry topic with the deliveries of share groups that a gateway counted in a minute. See
+docs/protocol.md.
 
 They explain what became of records. They are no input of the coordinator.
 """
@@ -19,12 +20,11 @@ OPEN = "open"
 
 
 class Counted(Struct, kw_only=True, omit_defaults=True, gc=False):
-    """Offsets of one partition that one member got, by what became of them.
-
-    What was `delivered` is `accepted`, `released`, `rejected`, a gap (there is no record), `expired` (its
-    lock ended: inferred), `ended` (the member's session ended), `unfollowed` (the gateway had no room for
-    it), or still held. `late` are acknowledgements that came when the lock had ended. `processed_ms` is the
-    sum over the acknowledged offsets from delivery to acknowledgement.
+    """The number of offsets of one partition that one member got, by outcome. Each `delivered` offset is
+    `accepted`, `released`, `rejected`, a gap (there is no record), `expired` (its lock ended: inferred),
+    `ended` (the member's session ended), `unfollowed` (the gateway had no memory left to follow it), or still
+    held. `late` counts acknowledgements after the lock had ended. `processed_ms` is the sum over the
+    acknowledged offsets from delivery to acknowledgement.
     """
 
     topic: str = ""
@@ -33,9 +33,9 @@ class Counted(Struct, kw_only=True, omit_defaults=True, gc=False):
     delivered: int = 0
     redelivered: int = 0
     before_last: int = 0
-    """At one delivery before the limit."""
+    """Offsets that were delivered once less than the limit."""
     last: int = 0
-    """At the limit of deliveries."""
+    """Offsets that were delivered as often as the limit allows."""
     accepted: int = 0
     released: int = 0
     rejected: int = 0
@@ -49,7 +49,7 @@ class Counted(Struct, kw_only=True, omit_defaults=True, gc=False):
     processed_max_ms: int = 0
 
     def add(self, other: "Counted") -> None:
-        """Add what another one counted."""
+        """Add the counts of `other`."""
         for name in _SUMMED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.processed_max_ms = max(self.processed_max_ms, other.processed_max_ms)
@@ -65,8 +65,8 @@ _SUMMED = tuple(name for name in Counted.__struct_fields__ if name not in _NAMES
 
 
 class Suspect(Struct, kw_only=True, omit_defaults=True, gc=False):
-    """A record that may be poison, by what this gateway knows. `released_by` are the first members that
-    released it, `releases` how often that was.
+    """A record that may be poison, as one gateway knows it. `released_by` are the first members that released
+    it, and `releases` counts all releases.
     """
 
     topic: str = ""
@@ -77,17 +77,17 @@ class Suspect(Struct, kw_only=True, omit_defaults=True, gc=False):
     released_by: tuple[str, ...] = ()
     rejected_by: str = ""
     is_last: bool = False
-    """It was delivered as often as the limit says."""
+    """True if it was delivered as often as the limit allows."""
     outcome: str = OPEN
 
 
 class GroupDeliveries(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The deliveries of one share group that one gateway counted. The broker's time of the record is the end
-    of the time that it is about, `took_ms` its length.
+    """The deliveries of one share group that one gateway counted. They were counted in the `took_ms`
+    milliseconds before the record's timestamp, which the broker set.
 
-    `others` has the sums of the partitions and members beyond the bound of `rows`. `lock_ms` is the latest
-    AcquisitionLockTimeoutMs, 0 if none is known. `is_limit_known`: the brokers said what
-    `share.delivery.count.limit` is; without it `delivery_limit` is Kafka's default.
+    `others` has the sums of the partitions and members that did not fit into `rows`. `lock_ms` is the latest
+    AcquisitionLockTimeoutMs, 0 if none is known. `is_limit_known`: `delivery_limit` is the brokers'
+    `share.delivery.count.limit`, else Kafka's default.
     """
 
     version: int  # no default, so that it is always written
@@ -107,17 +107,17 @@ _decoder = msgspec.json.Decoder(GroupDeliveries)
 
 
 def deliveries_key(record: GroupDeliveries, number: int) -> bytes:
-    """Return the key of a gateway's `number`th record. No other record has it, so compaction keeps each."""
+    """Return the key of a gateway's `number`th record. Keys are unique, so compaction keeps every record."""
     return encode([record.group_id, None, record.gateway_id, number])
 
 
 def is_of_deliveries(key: bytes | None, group_id: str) -> bool:
-    """Return True if this is the key of such a record of the group."""
+    """Return True if this is the key of a record of the group's deliveries."""
     return key is not None and key.startswith(encode([group_id, None])[:-1] + b",")
 
 
 def decode_deliveries(value: bytes) -> GroupDeliveries | None:
-    """Return what a record's value says, None if it is of a later version or unreadable."""
+    """Decode a record's value. Return None if it has a later version or is unreadable."""
     try:
         found = _decoder.decode(value)
     except msgspec.DecodeError:

@@ -1,8 +1,7 @@
-"""Early answers: a replica of the coordinator appends them to the responses topic before the query does.
-
+"""Early answers, which a replica of the coordinator appends to the responses topic before the query answers.
 The query's answer to the same request follows with the same bytes. A reader takes the first of both, and
-drops early answers of a replica that has been replaced (`EarlyAnswers`). Headers say which record is which,
-so the values stay the same.
+drops early answers of a replica that has been replaced (`EarlyAnswers`). Only the headers tell the records
+apart, so the values stay the same.
 """
 
 from collections.abc import Hashable, Sequence
@@ -38,10 +37,8 @@ _MARKER = "replicas-since"
 
 
 class ReplicaId(NamedTuple):
-    """A replica: the epoch of its owner's claim (`kafka_why.contract.claims`), and its number among that
-    owner's.
-
-    Later replicas have greater ids.
+    """The id of a replica: the epoch of its owner's claim (`kafka_why.contract.claims`), and the replica's
+    number within that epoch. Later replicas have greater ids.
     """
 
     owner_epoch: int
@@ -49,8 +46,8 @@ class ReplicaId(NamedTuple):
 
 
 class AsOf(NamedTuple):
-    """The origin of an early answer: its replica, and the greatest time in ms that the replica has
-    acted on. This is a request's append time, or an attested time by which it fired deadlines.
+    """The origin of an early answer: its replica, and the latest time in ms that the replica has acted on.
+    That is a request's append time, or an attested time up to which it fired deadlines.
     """
 
     replica: ReplicaId
@@ -58,8 +55,9 @@ class AsOf(NamedTuple):
 
 
 Commits = dict[int, list[int]]
-"""By the position of an answer in its record: the offsets that its request has committed, in the order of the
-answer's partitions without an error."""
+"""The offsets that requests have committed, by the position of the answer in its record. They are in the
+order of those of the answer's partitions that have no error.
+"""
 
 
 def early_headers(
@@ -75,7 +73,7 @@ def early_headers(
 
 
 def commits_of(headers: Headers | None) -> Commits:
-    """Return the committed offsets that a record with early answers names, {} if it names none.
+    """Return the committed offsets in the headers of a record with early answers, {} if there are none.
 
     Raises msgspec.DecodeError.
     """
@@ -91,14 +89,14 @@ def is_by_query(headers: Headers | None) -> bool:
 
 
 def marker_headers(first: ReplicaId) -> list[tuple[str, bytes]]:
-    """Return the headers of a marker, a record without a value: after it, answers of replicas before `first`
-    do not count.
+    """Return the headers of a marker, a record without a value. After it, readers drop the answers of
+    replicas older than `first`.
     """
     return [(_MARKER, b"%d.%d" % first)]
 
 
 def as_of(headers: Headers | None) -> AsOf | None:
-    """Return what an early answer says of itself, None if the record is none."""
+    """Return the origin of an early answer, or None if the record is not an early answer."""
     for name, value in headers or ():
         if name == _EARLY:
             replica, _, at_ms = (value or b"").partition(b" ")
@@ -107,7 +105,7 @@ def as_of(headers: Headers | None) -> AsOf | None:
 
 
 def marked(headers: Headers | None) -> ReplicaId | None:
-    """Return the first replica that counts behind this marker, None if the record is no marker."""
+    """Return the oldest replica whose answers count after this marker, None if the record is no marker."""
     for name, value in headers or ():
         if name == _MARKER:
             return _replica_id(value or b"")
@@ -120,8 +118,8 @@ def _replica_id(text: bytes) -> ReplicaId:
 
 
 class EarlyAnswers:
-    """Filter of the records of the responses topic that count, for a reader that gets each partition's in
-    order.
+    """A filter of the responses topic that drops the answers of replaced replicas. The reader must get each
+    partition's records in order.
 
     A reader that begins in the middle needs no earlier marker. A replaced replica meets the clock record of
     the later owner in the requests topic before any request of this reader.
@@ -131,8 +129,8 @@ class EarlyAnswers:
         self._first: dict[Hashable, ReplicaId] = {}
 
     def counts(self, partition: Hashable, headers: Headers | None) -> bool:
-        """Return True if a record with answers counts: False for a marker and for answers of a replaced
-        replica, and where such a header cannot be read.
+        """Return True if the reader should use this record. Return False for a marker, for answers of a
+        replaced replica, and if the headers are unreadable.
         """
         if not headers:
             return True

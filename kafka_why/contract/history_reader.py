@@ -28,15 +28,15 @@ StoredView = AnyView | ConfigsView
 AnyHistoryEntry = HistoryEntry | RocketMqHistoryEntry
 
 
-# What a reader of the running history remembers: some 30 MiB.
+# The number of incarnations that an endless reader remembers, in some 30 MiB.
 INCARNATIONS_REMEMBERED = 100_000
-# The protocol of a record that names none.
+# The protocol of a record that does not name it.
 KAFKA = GroupType.KAFKA.value
 
 
 class CoordinatorStarted(Struct, frozen=True, kw_only=True):
     """The entry that a coordinator writes when it starts: the code and settings in force from now on, and the
-    first batch that knows them.
+    first batch that uses them.
 
     `owner_epoch` is the epoch of its claim on the topics.
     """
@@ -58,7 +58,7 @@ class _Head(Struct, frozen=True):
 
 
 class GroupConfigs(Struct, frozen=True):
-    """The settings of a group id of its own, by Kafka's names. The group need not exist."""
+    """The settings that a group id overrides, by Kafka's names. The group need not exist."""
 
     group_id: str
     incarnation: str
@@ -129,13 +129,11 @@ def decode_configs(value: bytes) -> GroupConfigs | None:
 
 
 class HistoryReader:
-    """Separates new entries from repeated ones, and finds gaps.
-
-    `from_start`: the topic is read from its first record, so an incarnation whose first entry is not 1 has a
-    gap too. Otherwise an incarnation's history begins with the first entry seen of it. `remembers` is the
-    number of incarnations that the reader remembers, those of the latest entries: one that reads for ever
-    would else grow with every group that there ever was. With None it remembers all. An entry of a forgotten
-    incarnation begins its history anew.
+    """A filter that separates new entries from repeated ones, and finds gaps. `from_start`: the topic is read
+    from its first record, so an incarnation whose first entry is not number 1 also has a gap. Otherwise an
+    incarnation's history begins with the first entry seen of it. `remembers` is the number of incarnations
+    that the reader remembers, the latest ones, so that an endless reader does not grow with every new group.
+    With None it remembers all. An entry of a forgotten incarnation begins its history anew.
     """
 
     def __init__(self, *, from_start: bool, remembers: int | None = None) -> None:
@@ -204,16 +202,16 @@ class GroupTable(Generic[V]):
     @property
     def groups(self) -> list[V]:
         """The existing groups by id."""
-        # They stay in this order, in which they are sorted in a tenth of the time when others have come.
+        # Keep the sorted order: sorting again after a few additions then takes a tenth of the time.
         self._groups = {group_id: self._groups[group_id] for group_id in sorted(self._groups)}
         return list(self._groups.values())
 
     def get(self, group_id: str) -> V | None:
-        """The view of an existing group."""
+        """Return the view of a group, or None if the group does not exist."""
         return self._groups.get(group_id)
 
     def apply(self, key: bytes | None, value: bytes | None) -> bool:
-        """Read a record of the groups topic. Returns whether it changed anything.
+        """Apply a record of the groups topic. Return True if it changed anything.
 
         A tombstone removes a group. So does a view for which `decode` returns None, because the group id then
         belongs to another protocol. Raises one of `kafka_why.contract.codec.UNREADABLE`.

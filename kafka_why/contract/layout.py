@@ -7,17 +7,17 @@ from typing import Any, NamedTuple
 
 MIB = 1024 * 1024
 
-# The maximum bytes of a record beside its value: key, headers, the batch around it.
+# The maximum bytes of a record besides its value: the key, the headers, the overhead of the batch.
 RECORD_OVERHEAD_BYTES = 64 * 1024
 
 # `max.message.bytes` of new topics of requests and responses. A broker with `message.max.bytes` 8 MiB stores
 # a group of 8 MiB in one record, as the embedded broker does. Base64 makes 10.7 MiB of these. The rest is for
 # the names of JSON's fields.
 CREATED_TOPIC_BYTES = 12 * MIB
-# The least that existing topics may have. Earlier versions created topics of this size.
+# The minimum for existing topics. Earlier versions created topics with this size.
 LEAST_REQUESTS_TOPIC_BYTES = 2 * MIB + RECORD_OVERHEAD_BYTES
 LEAST_RESPONSES_TOPIC_BYTES = 7 * MIB + RECORD_OVERHEAD_BYTES
-# More is not used: a producer of Spark's sink buffers no more than this (`buffer.memory`).
+# The maximum that is used, because the producer of Spark's sink cannot buffer more (`buffer.memory`).
 MOST_TOPIC_BYTES = 32 * MIB
 
 # The maximum value of a record of the other topics. A view or an entry of the history that would be larger
@@ -35,9 +35,9 @@ LIMIT = f"the limit (max.message.bytes of the topic, less {RECORD_OVERHEAD_BYTES
 class SizeLimits(NamedTuple):
     """`request_max_bytes` and `response_max_bytes` are the maximum values of records, in JSON.
 
-    A frame of more than `frame_max_bytes` is refused without being encoded. Of a smaller one the record
-    decides. A JoinGroup or SyncGroup grows by a third in base64, so one that has more than three quarters is
-    too large.
+    A frame of more than `frame_max_bytes` is refused without being encoded. A smaller frame is refused if its
+    record is too large: base64 makes a JoinGroup or SyncGroup a third larger, so its limit is about three
+    quarters of `request_max_bytes`.
     """
 
     request_max_bytes: int
@@ -70,7 +70,7 @@ def excess(value: bytes, max_bytes: int) -> str | None:
 
 DEFAULT_PREFIX = "group-coordinator"
 KAFKAS_OFFSETS_TOPIC = "__consumer_offsets"
-"""Where the cluster's own coordinator writes its groups."""
+"""The topic to which the cluster's own coordinator writes its groups."""
 # The state has one partition whatever this is. Each partition of requests adds some 35 ms to a batch.
 DEFAULT_REQUEST_PARTITIONS = 1
 DEFAULT_REPLY_PARTITIONS = 16
@@ -80,14 +80,14 @@ DEFAULT_TXN_MARKER_PARTITIONS = 1
 
 @dataclass(frozen=True, slots=True)
 class TopicLayout:
-    """The topics that records go to. Sizes are in bytes of a record's value (`SizeLimits`). The
-    defaults are those of new topics; `records.topic_sizes` has those of existing ones.
+    """The topics that records go to. Sizes are in bytes of a record's value (`SizeLimits`). The defaults are
+    those of new topics; `records.topic_sizes` has those of existing ones.
 
-    `is_observed`: an observer writes the topics, and there are only those of groups, offsets, events, dead
-    letters and sightings. A coordinator has no `sightings_topic`. Nobody produces to `txn_markers_topic`. A
-    partition of it takes part in each transaction that has offsets, and the brokers write the outcome into
-    it. All gateways have to agree on the number of its partitions. `telemetry_topic` and
-    `sightings_topic` are "" in a recording of a coordinator without them.
+    `is_observed`: an observer writes the topics. Only those of groups, offsets, events, dead letters and
+    sightings then exist. A coordinator has no `sightings_topic`. Nobody produces to `txn_markers_topic`.
+    Every transaction with offsets includes one of its partitions, and the brokers write the outcome there.
+    All gateways have to agree on the number of its partitions. `telemetry_topic` and `sightings_topic` are ""
+    in a recording of a coordinator without them.
     """
 
     requests_topic: str
@@ -133,7 +133,7 @@ class TopicLayout:
 
     @property
     def source_topic(self) -> str:
-        """The topic that the query reads: the requests, or what the cluster's own coordinator writes."""
+        """The topic that the query reads: the requests, or `__consumer_offsets` for an observer."""
         return KAFKAS_OFFSETS_TOPIC if self.is_observed else self.requests_topic
 
     @property

@@ -55,12 +55,12 @@ A = TypeVar("A", bound=Struct)
 
 
 class Answered(Struct, Generic[A], frozen=True):
-    """A request that is answered with an A. The subclasses of a protocol's base name it, once and for all:
-    `class Heartbeat(Request[HeartbeatResponse])`.
+    """A request whose answer has the type A. The subclasses name it: `class
+    Heartbeat(Request[HeartbeatResponse])`.
     """
 
     answer: ClassVar[type[Any]]
-    """A, when the program runs."""
+    """The type A at run time."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -72,8 +72,8 @@ class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
 
     `reply_partition` is the partition of the responses topic. `correlation_id` is the client's own id of this
     request. `principal` is the client's as Kafka writes it, `User:NAME`; None if the sender names none.
-    Whoever may write to the requests topic can name any. With `waits_for_views` the answer comes from the
-    query alone, with the batch that writes the views, offsets and history that the answer speaks of.
+    Anyone with WRITE on the requests topic can name any principal. With `waits_for_views` only the query
+    answers, in the batch that also writes the views, offsets and history that the answer reflects.
     """
 
     group_id: ShortStr
@@ -94,7 +94,9 @@ class ReleaseGroup(Request[ReleaseGroupResponse], frozen=True, kw_only=True, tag
 
 
 class GroupType(StrEnum):
-    """The product whose group it is. Groups of one type share a step and can be converted into each other."""
+    """The product that a group belongs to. Groups of one product share a step function and can be converted
+    into each other.
+    """
 
     KAFKA = "Kafka"
     ROCKETMQ = "RocketMQ"

@@ -16,8 +16,8 @@ PACK_MAX_BYTES = 1024 * 1024
 
 PACK_PREFIX = b"pack\n"
 
-# How the error message begins with which a coordinator that has more shards than slots refuses a packed
-# request. A client then writes single requests.
+# The beginning of the error message with which a coordinator refuses a packed request, because it has more
+# shards than slots. A client then writes single requests.
 NO_PACKS = "this coordinator reads no packs"
 
 

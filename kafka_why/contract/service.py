@@ -24,8 +24,9 @@ class ServicePhase(StrEnum):
 class ServiceStatus(Struct, frozen=True):
     """`alarm` is a problem for the operator even if the coordinator is ready, None if there is none.
 
-    `batch_id` is the last committed batch, None if unknown. The file has its value as of the last change.
-    `replica` is what the replica does, and why it does not answer (`streaming.service.status`).
+    `batch_id` is the last committed batch, None if unknown. The status file has its value as of the last
+    change. `replica` is the replica's phase and, if it does not answer, the reason
+    (`streaming.service.status`).
     """
 
     phase: ServicePhase
@@ -38,8 +39,8 @@ class ServiceStatus(Struct, frozen=True):
 
 class ReplicaPhase(StrEnum):
     """SEEDING (it reads its seed), STANDBY (it follows the replica of another coordinator), FOLLOWING (it
-    reads on to the end of the topic, or must not answer), ANSWERING, ENDED (it has ended, and the service
-    starts another one).
+    catches up with the topic, or must not answer), ANSWERING, ENDED (it has ended, and the service starts
+    another one).
     """
 
     SEEDING = "seeding"
@@ -50,11 +51,10 @@ class ReplicaPhase(StrEnum):
 
 
 class ReplicaState(Struct, frozen=True, kw_only=True):
-    """The replica as others see it.
-
-    `phase` is one of PHASES: the phase of its report, or `off`. `reason` says why it does not answer.
-    `answers`, `compared`, `differences` and `seedings` are since the start of the service. `lead_s` and
-    `lead_bytes` are as in `streaming.replica.follower`. `alarm` is for the operator.
+    """The reported state of the replica. `phase` is one of PHASES: a ReplicaPhase, or `off` without a
+    replica. `reason` says why it does not answer. `answers`, `compared`, `differences` and `seedings` are
+    since the start of the service. `lead_s` and `lead_bytes` are as in `streaming.replica.follower`. `alarm`
+    is for the operator.
     """
 
     phase: str
@@ -92,9 +92,9 @@ PHASES = (NO_REPLICA_STATE.phase, *(phase.value for phase in ReplicaPhase))
 
 @dataclass(frozen=True, slots=True)
 class ShareStateSummary:
-    """The open tasks with their partitions, the age of the oldest in ms, the partitions that were done so
-    far, the failures by error code, the tasks whose outcomes were appended, with the sum of their times from
-    the asking in ms, and the alarm.
+    """Figures of the share coordinator's tasks for operators: the open tasks with their partitions, the age
+    of the oldest in ms, the partitions done so far, the failures by error code, the tasks whose outcomes were
+    appended, the sum in ms of the times that these took, and the alarm.
     """
 
     tasks: int = 0
@@ -111,8 +111,8 @@ class ShareStateSummary:
 
 @dataclass(frozen=True, slots=True)
 class TransactionsSummary:
-    """Figures for operators: the open entries, the age of the oldest in ms, the markers not read yet, the
-    entries decided so far by outcome, and the alarms.
+    """Figures of pending transactions for operators: the open entries, the age of the oldest in ms, the
+    markers not read yet, the entries decided so far by outcome, and the alarms.
     """
 
     pending: int = 0
@@ -123,7 +123,7 @@ class TransactionsSummary:
 
     @property
     def alarm(self) -> str | None:
-        """The first of the alarms, and how many there are. None if there is none."""
+        """The first alarm and the number of the others, or None if there is no alarm."""
         if len(self.alarms) < 2:
             return "".join(self.alarms) or None
         return f"{self.alarms[0]} ({len(self.alarms)} such transactions)"

@@ -1,8 +1,8 @@
-"""Records of the sightings topic: classic groups that were rebalancing when their brokers were asked.
+"""Records of the sightings topic: classic groups that a poll of their brokers found rebalancing.
 
 The key is `<partition>/<group id>`, with the group's partition of `__consumer_offsets`. The value is JSON. It
-says how long ago something was when the record was written. The time at which the broker appended the record
-makes times of that (`decode_sighting`), so the clock of the writer does not matter.
+has durations before the writing of the record instead of times. `decode_sighting` subtracts them from the
+time at which the broker appended the record, so the writer's clock does not matter.
 """
 
 import msgspec
@@ -23,10 +23,10 @@ class SeenMember(Struct, frozen=True, array_like=True, forbid_unknown_fields=Tru
 class RebalanceSeen(Struct, frozen=True):
     """A classic group that was rebalancing, in `state`, when its broker was polled at `seen_ms`.
 
-    It was first seen rebalancing at `first_ms`, and not yet `within_ms` before. `run` names the polls in a
-    row at which it was rebalancing. All records that the group's partition of `__consumer_offsets` had at
-    `read_ms` were handled before this record was written; None if that time is not known. `is_over`: it is
-    not rebalancing any more. `members` is None if there are too many.
+    It was first seen rebalancing at `first_ms`; `within_ms` earlier it was not rebalancing yet. `run` is the
+    id of this unbroken series of polls that found it rebalancing. All records that the group's partition of
+    `__consumer_offsets` had at `read_ms` were handled before this record was written; None if that time is
+    not known. `is_over`: it is no longer rebalancing. `members` is None if there are too many.
     """
 
     run: str
@@ -40,11 +40,11 @@ class RebalanceSeen(Struct, frozen=True):
 
 
 MEMBERS_MAX = 1_000
-"""A larger group is written without its members."""
+"""The maximum number of members in a record. A larger group is written without its members."""
 
 
 class SightingRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A poll of a group. The fields are those of `RebalanceSeen`, with `ago` for times."""
+    """The value of a record: the fields of `RebalanceSeen`, with `ago` in place of times."""
 
     version: int = RECORD_VERSION
     run: str

@@ -1,4 +1,4 @@
-"""The records of the telemetry topic: what clients said of themselves (KIP-714). See docs/protocol.md.
+"""The records of the telemetry topic: metrics that clients pushed (KIP-714). See docs/protocol.md.
 
 They explain rebalances. They are no input of the coordinator.
 """
@@ -15,8 +15,7 @@ POLL_IDLE_RATIO = "consumer.poll.idle.ratio.avg"
 
 
 class MemberTelemetry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """The metrics that a member's client pushed at once. The broker's time of the record is the time of the
-    push.
+    """The metrics in one push of a member's client. The broker's time of the record is the time of the push.
 
     `metrics` are the values by Kafka's names without the prefix `org.apache.kafka.`, in Kafka's units. The
     client says which group and member it is; `principal`, `client_id` and `client_host` are known to the
@@ -40,7 +39,7 @@ _decoder = msgspec.json.Decoder(MemberTelemetry)
 
 
 def telemetry_key(group_id: str, member_id: str) -> bytes:
-    """Return the key of a member's records. The topic is compacted, so it keeps the last one of each
+    """Return the key of a member's records. The topic is compacted, so it keeps the last record of each
     member.
     """
     return encode([group_id, member_id])
@@ -52,7 +51,7 @@ def is_of_group(key: bytes | None, group_id: str) -> bool:
 
 
 def decode_telemetry(value: bytes) -> MemberTelemetry | None:
-    """Return what a record's value says, None if it is of a later version or unreadable."""
+    """Decode a record's value. Return None if it has a later version or is unreadable."""
     try:
         found = _decoder.decode(value)
     except msgspec.DecodeError:

@@ -25,7 +25,7 @@ class GroupState(StrEnum):
     Stable: the assignment is known. A JoinGroup with a change, a leave or an expiry starts
     PreparingRebalance.
 
-    Kafka's fifth state, Dead, is a deleted group. It is no state here, only a word in answers and history.
+    Kafka's fifth state, Dead, is that of a deleted group. Here only answers and the history use it.
     """
 
     EMPTY = "Empty"
@@ -41,10 +41,10 @@ LEAVE_GROUP_STATIC_MEMBER_EPOCH = -2
 
 
 class ConsumerGroupState(StrEnum):
-    """The state of a group, which follows from its epochs and its members (rows GS1 to GS4).
+    """The state of a consumer group, which follows from its epochs and its members (rows GS1 to GS4).
 
-    Empty: no members. Assigning: the group epoch is above that of the target assignment. Reconciling: a
-    member is not yet at the target assignment. Stable: every member is.
+    Empty: no members. Assigning: the group epoch is above that of the target assignment. Reconciling: some
+    member has not reached its target assignment. Stable: every member has.
     """
 
     EMPTY = "Empty"
@@ -90,7 +90,7 @@ class EntryType(StrEnum):
     QUARANTINED = "Quarantined"
     RELEASED = "Released"
     TAKEN_OVER = "TakenOver"
-    # Of groups of the consumer protocol:
+    # Types of groups of the consumer protocol:
     GROUP_EPOCH_BUMPED = "GroupEpochBumped"
     TARGET_ASSIGNMENT_COMPUTED = "TargetAssignmentComputed"
     MEMBER_RECONCILED = "MemberReconciled"
@@ -100,23 +100,23 @@ class EntryType(StrEnum):
     TOPICS_CHANGED = "TopicsChanged"
     REGEX_RESOLVED = "RegexResolved"
     CONFIGS_CHANGED = "ConfigsChanged"
-    # Of share groups:
+    # Types of share groups:
     SHARE_PARTITIONS_INITIALIZING = "SharePartitionsInitializing"
     SHARE_PARTITIONS_INITIALIZED = "SharePartitionsInitialized"
     SHARE_PARTITIONS_NOT_INITIALIZED = "SharePartitionsNotInitialized"
     SHARE_PARTITIONS_DELETING = "SharePartitionsDeleting"
     SHARE_PARTITIONS_NOT_DELETED = "SharePartitionsNotDeleted"
     SHARE_PARTITIONS_REMOVED = "SharePartitionsRemoved"
-    # Of streams groups of the cluster's own coordinator:
+    # Types of streams groups, which only the cluster's own coordinator has:
     TOPOLOGY_CHANGED = "TopologyChanged"
 
 
 NOT_READY = "NotReady"
-"""The state of a streams group whose topology was not found right: StreamsGroupState.java."""
+"""The state of a streams group whose topology is not valid. Source: StreamsGroupState.java."""
 CLASSIC, CONSUMER, SHARE, STREAMS = "classic", "consumer", "share", "streams"
 """The values of `group_type`."""
 BY_EPOCHS = frozenset((CONSUMER, SHARE, STREAMS))
-"""The `group_type` of groups whose coordinator keeps epochs: the entries of a rebalance are the same."""
+"""The values of `group_type` for groups with epochs. Their rebalances have the same types of entries."""
 
 
 class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
@@ -135,19 +135,18 @@ class HistoryEntry(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     `assignment_epoch` the epoch of its target assignment. What a member has is shown by topic name, or by the
     topic id if no topic has the id; in a streams group these are tasks, by role and subtopology (`active 0`).
     In a `MemberReconciled`, `assigned` is what it may use, `revoking` what it has to give up, and `awaiting`
-    what it gets when others have given it up. In a `TargetAssignmentComputed`, `targets` are the assignments
+    what it gets once others have given it up. In a `TargetAssignmentComputed`, `targets` are the assignments
     of the members that it changes, and `moved_partitions` is the number of partitions that go from one member
     to another. In a `GroupConverted`, `targets` is what each member has in the group's new protocol. A share
     group is in the state Stable as long as it has members; its entry `Stable` says that each has its target
     assignment. `took_ms` is the time from the start of the rebalance to `Stable`, from the answer that asked
     a member to give partitions up to its acknowledgement, or from the request to initialize share partitions
-    until that was done. `error_code` is that of the share coordinator, where it has not done what it was
-    asked for.
+    until that was done. `error_code` is the error with which the share coordinator refused a task.
 
     `observed`: the entry follows from records of the cluster's own coordinator (docs/observe.md). These do
     not say when a rebalance of a classic group began: the time of such a `PreparingRebalance` is the latest
-    time at which it can have begun. If the group was seen rebalancing beside its log, the entry has
-    `within_ms`: the rebalance began at most so long before.
+    time at which it can have begun. If a poll found the group rebalancing, the entry has `within_ms`: the
+    rebalance began at most that long before.
     """
 
     version: int  # no default, so that it is always written

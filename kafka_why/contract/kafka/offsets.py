@@ -1,12 +1,12 @@
-"""Committed offsets, and their changes."""
+"""Committed and pending offsets, and their changes."""
 
 from enum import StrEnum
 
 from msgspec import Struct
 
 LogPosition = tuple[int, int]
-"""The place of a request in its partition of the log: the offset of its record, and its number in the record,
-which is 0 unless the record is a pack. Positions compare in the log's order.
+"""The position of a request in its partition of the log: the offset of its record, and its index in the
+record, which is 0 unless the record is a pack. Positions compare in the log's order.
 """
 
 
@@ -42,8 +42,8 @@ class OffsetChange(Struct, frozen=True):
 class MarkerOutcome(StrEnum):
     """The effect of a marker on offsets that are pending in a transaction of its producer.
 
-    COMMIT, ABORT: it is the marker of their transaction. DROPPED: their transaction was ended without a
-    marker that counts for them, so it was not committed. IGNORED: it is an echo of an earlier transaction.
+    COMMIT, ABORT: it is the marker of their transaction. DROPPED: their transaction ended without its own
+    marker, so it was not committed. IGNORED: the marker belongs to an earlier transaction.
     """
 
     COMMIT = "commit"

@@ -55,8 +55,8 @@ class JoinGroup(Request[JoinGroupResponse], frozen=True, kw_only=True, tag=True)
     """Join the group or its next generation. The request is parked until the rebalance completes.
 
     `partitions_per_topic` is for groups whose assignment the coordinator makes. `topics` are the topics that
-    the protocols' metadata names, for a group of the consumer protocol. It is None if the sender could not
-    learn them.
+    the protocols' metadata names, for a group of the consumer protocol. None if the sender could not read the
+    metadata.
     """
 
     session_timeout_ms: Int32
@@ -187,12 +187,11 @@ class TxnOffsetCommit(Request[TxnOffsetCommitResponse], frozen=True, kw_only=Tru
 
 class TransactionMarker(Request[TransactionMarkerResponse], frozen=True, kw_only=True, tag=True):
     """A marker that Kafka's transaction coordinator wrote at `txn_position` of a partition of the markers
-    topic, whose topic id is `txn_topic_id` (None if unknown): the end of a transaction of the producer.
-    `committed` False: it was aborted.
-
-    It is about the pending offsets whose own `txn_position` is `first_position` at the least. The sender has
-    checked that no other marker that counts for these stands from `first_position` on below `txn_position`.
-    Kafka has no such request, because its coordinator reads the markers in its own log.
+    topic, whose topic id is `txn_topic_id` (None if unknown): the end of a transaction of the producer. If
+    `committed` is False, the transaction was aborted. The marker applies to pending offsets whose own
+    `txn_position` is at least `first_position`. The sender has checked that no other marker from
+    `first_position` to before `txn_position` applies to them. Kafka has no such request, because its
+    coordinator reads the markers in its own log.
     """
 
     producer_id: Int64
@@ -220,7 +219,7 @@ class OffsetFetch(Request[OffsetFetchResponse], frozen=True, kw_only=True, tag=T
     """Fetch the committed offsets of these partitions. If `topics` is None, fetch all.
 
     `require_stable`: a partition with an offset that is pending in a transaction is an error. `member_id` and
-    `member_epoch` name a member of a consumer group. They are None and -1 if the fetch is no member's.
+    `member_epoch` name a member of a consumer group. They are None and -1 if the client is not a member.
     """
 
     topics: list[TopicPartitions] | None = None
@@ -236,17 +235,16 @@ class OffsetDelete(Request[OffsetDeleteResponse], frozen=True, kw_only=True, tag
 
 
 class DescribeGroup(Request[DescribeGroupResponse], frozen=True, kw_only=True, tag=True):
-    """A group of a DescribeGroups.
-
-    With `lists_changed`, which goes with `waits_for_views`, a replica may answer early which groups have
-    changed (`DescribeGroupResponse.changed`). The query answers as without.
+    """One group of a DescribeGroups. With `lists_changed`, which requires `waits_for_views`, a replica may
+    list the changed groups in an early answer (`DescribeGroupResponse.changed`). The query's answer is not
+    affected.
     """
 
     lists_changed: bool | UnsetType = UNSET
 
 
 class DeleteGroup(Request[DeleteGroupResponse], frozen=True, kw_only=True, tag=True):
-    """A group of a DeleteGroups: a group without members is deleted with its offsets."""
+    """One group of a DeleteGroups. A group without members is deleted with its offsets."""
 
 
 class TopicIdPartitions(Struct, frozen=True):
@@ -261,8 +259,8 @@ class RegexResolution(Struct, frozen=True):
     name.
 
     `error` is the text of the fault if the pattern is not a regular expression of RE2. `seen` is set if
-    `topics` may be fewer than the pattern matched, because a client may not DESCRIBE the others: it is the
-    digest of all that it matched (`records.topic_patterns.digest`).
+    `topics` may lack matching topics, because the client may not DESCRIBE them. It is the digest of all
+    matching topics (`records.topic_patterns.digest`).
     """
 
     topics: dict[ShortStr, TopicImage] = {}
@@ -272,7 +270,7 @@ class RegexResolution(Struct, frozen=True):
 
 
 Looked = Annotated[dict[ShortStr, RegexResolution], Meta(max_length=1)]
-"""A resolution by its pattern."""
+"""The resolutions by pattern."""
 
 
 class ConsumerGroupHeartbeat(Request[ConsumerGroupHeartbeatResponse], frozen=True, kw_only=True, tag=True):
@@ -286,7 +284,7 @@ class ConsumerGroupHeartbeat(Request[ConsumerGroupHeartbeatResponse], frozen=Tru
     `subscribed_topic_names` and `regex` is the resolution of `subscribed_topic_regex`, as the sender knows
     them from the brokers' metadata. They are None in a request without names or without a pattern, and where
     the sender could not reach the brokers. With `checks_topics` the sender shows its client only topics that
-    the client may DESCRIBE. `looked` has the resolution of the pattern that the last answer asked to look at
+    the client may DESCRIBE. `looked` has the resolution of the pattern that the last answer asked to resolve
     (`ConsumerGroupHeartbeatResponse.look`).
     """
 
@@ -306,12 +304,12 @@ class ConsumerGroupHeartbeat(Request[ConsumerGroupHeartbeatResponse], frozen=Tru
 
 
 class ConsumerGroupDescribe(Request[ConsumerGroupDescribeResponse], frozen=True, kw_only=True, tag=True):
-    """A group of a ConsumerGroupDescribe (KIP-848)."""
+    """One group of a ConsumerGroupDescribe (KIP-848)."""
 
 
 class DescribeGroupConfigs(Request[DescribeGroupConfigsResponse], frozen=True, kw_only=True, tag=True):
-    """The settings of one group: the resource GROUP of a DescribeConfigs. With `of_coordinator` the
-    coordinator's own ones, which a broker has under the same names.
+    """The settings of one group: the resource GROUP of a DescribeConfigs. With `of_coordinator`: the
+    coordinator's own settings, which brokers have under the same names.
     """
 
     of_coordinator: bool = False
@@ -380,7 +378,7 @@ ANSWERS = tuple(dict.fromkeys(kind.answer for kind in get_args(AnyAnswered)))
 """The classes of their answers."""
 
 Unanswered = TopicMetadata | RegexResolved | ShareStateResult
-"""What the coordinator's own service sends. It has no answer and no principal."""
+"""A request of the coordinator's own service. It has no answer and no principal."""
 
 AnyRequest = AnyAnswered | Unanswered
 

@@ -151,12 +151,11 @@ class ListedGroup(Struct, frozen=True):
 
 class DescribeGroupResponse(Response, frozen=True, kw_only=True, tag="DescribeGroup"):
     """`protocol_data` is the selected protocol, "" unless the group is Stable. A missing group is Dead.
-
-    `pending_offsets` are the offsets that are pending in transactions, by topic and partition, of each
-    partition the offset of the last request. The field is left out where none is pending. Kafka's response
-    has no such field. `error_message` is set for a group of the consumer protocol, in versions that have it.
-    `changed` is set by a replica alone, for `DescribeGroup.lists_changed`: the groups of the partition that
-    may have changed since the last committed batch of the query, as they are now.
+    `pending_offsets` are the offsets that are pending in transactions, by topic and partition; a partition's
+    is that of the last request. The field is omitted if none is pending. Kafka's response has no such field.
+    `error_message` is set for a group of the consumer protocol, in versions that have it. `changed` is set by
+    a replica alone, for `DescribeGroup.lists_changed`: the groups of the partition that may have changed
+    since the last committed batch of the query, as they are now.
     """
 
     error_message: str | UnsetType = UNSET
@@ -183,7 +182,7 @@ class AssignedTopicPartitions(Struct, frozen=True):
 class MemberHeartbeatResponse(Response, frozen=True, kw_only=True):
     """`assignment` is all that the member may use, None if it is what the member knows already.
 
-    An answer with an error has the error and its text alone.
+    An answer with an error has nothing but the error and its text.
     """
 
     error_message: str | None = None
@@ -196,16 +195,16 @@ class MemberHeartbeatResponse(Response, frozen=True, kw_only=True):
 class ConsumerGroupHeartbeatResponse(
     MemberHeartbeatResponse, frozen=True, kw_only=True, tag="ConsumerGroupHeartbeat"
 ):
-    """`look` is left out unless the group needs to know again which topics the member's pattern matches: it
-    is the pattern, and the sender's next request of this member brings the topics that the client may
-    DESCRIBE (`ConsumerGroupHeartbeat.looked`).
+    """`look` is the member's pattern if the group needs its topics again, else it is omitted. The sender's
+    next request for this member has the topics that the client may DESCRIBE
+    (`ConsumerGroupHeartbeat.looked`).
     """
 
     look: str | UnsetType = UNSET
 
 
 class ConsumerGroupMemberDescription(Struct, frozen=True):
-    """A member. `assignment` is what the member answers for: what it may use and what it has to give up.
+    """A member. `assignment` are the partitions that it may use and those that it still has to give up.
 
     `member_type` is 0 for a member on the classic protocol, 1 for one on the consumer protocol (KIP-1099).
     """
@@ -249,7 +248,7 @@ class ShareGroupHeartbeatResponse(
 
 
 class ShareGroupMemberDescription(Struct, frozen=True):
-    """A member of a share group, and what it may fetch from."""
+    """A member of a share group, and the partitions that it may fetch from."""
 
     member_id: str
     rack_id: str | None
@@ -261,7 +260,7 @@ class ShareGroupMemberDescription(Struct, frozen=True):
 
 
 class ShareGroupDescribeResponse(EpochsDescription, frozen=True, kw_only=True, tag="ShareGroupDescribe"):
-    """The members read what others read, too."""
+    """A share group: several members may have the same partition."""
 
     members: list[ShareGroupMemberDescription] = []
 
@@ -298,7 +297,7 @@ class AlteredShareTopic(Struct, frozen=True):
 
 
 class AlterShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="AlterShareGroupOffsets"):
-    """The answer: an entry for each topic of the request, none with an error of the whole request."""
+    """The answer: an entry for each topic of the request, or none if the whole request failed."""
 
     error_message: str | None = None
     responses: list[AlteredShareTopic] = []
@@ -314,8 +313,8 @@ class DeletedShareTopic(Struct, frozen=True):
 
 
 class DeleteShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="DeleteShareGroupOffsets"):
-    """The answer: an entry for each topic of the request. There is none if the group has no state at all, or
-    with an error of the whole request.
+    """The answer: an entry for each topic of the request, or none if the group has no state or the whole
+    request failed.
     """
 
     error_message: str | None = None
@@ -323,8 +322,8 @@ class DeleteShareGroupOffsetsResponse(Response, frozen=True, kw_only=True, tag="
 
 
 class GroupConfigValue(Struct, frozen=True, omit_defaults=True):
-    """The value in use of a group's setting. `is_default`: it is the coordinator's, not the group's own. Of a
-    setting of the group's own, `without_own` is the coordinator's value.
+    """The effective value of a group's setting. `is_default`: it is the coordinator's value. If the group
+    overrides the setting, `without_own` is the coordinator's value.
     """
 
     name: str
@@ -334,8 +333,8 @@ class GroupConfigValue(Struct, frozen=True, omit_defaults=True):
 
 
 class DescribeGroupConfigsResponse(Response, frozen=True, kw_only=True, tag="DescribeGroupConfigs"):
-    """Every setting that a group can have, by name, or every one of the coordinator. Of the latter
-    `is_default` says that the value is Kafka's default.
+    """Every setting of the group by name, or every setting of the coordinator. For the coordinator,
+    `is_default` means that the value is Kafka's default.
     """
 
     configs: list[GroupConfigValue] = []

@@ -48,21 +48,19 @@ class ShareGroupHeartbeat(Request[ShareGroupHeartbeatResponse], frozen=True, kw_
 
 
 class ShareGroupDescribe(Request[ShareGroupDescribeResponse], frozen=True, kw_only=True, tag=True):
-    """A group of a ShareGroupDescribe."""
+    """One group of a ShareGroupDescribe."""
 
 
 class DescribeShareGroupOffsets(
     Request[DescribeShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True
 ):
-    """A query for the partitions of a group that have a state. How far the group is in them the share
-    coordinator alone knows: Kafka's DescribeShareGroupOffsets asks it, and so has the sender to do.
+    """A query for the partitions of a group whose state is initialized. Only the share coordinator knows the
+    group's position in them, so the sender has to ask it, as Kafka does for a DescribeShareGroupOffsets.
     """
 
 
 class AlterSharePartition(Struct, frozen=True):
-    """The offset at which the group has to begin in a partition, -1 for what `share.auto.offset.reset`
-    decides.
-    """
+    """The new start offset of a partition; -1 leaves it to `share.auto.offset.reset`."""
 
     partition: Int32
     start_offset: Int64
@@ -76,7 +74,7 @@ class AlterShareTopic(Struct, frozen=True):
 
 
 class AlterShareGroupOffsets(Request[AlterShareGroupOffsetsResponse], frozen=True, kw_only=True, tag=True):
-    """Let a group without members begin elsewhere. The answer waits for the share coordinator.
+    """Set the start offsets of a group without members. The answer waits for the share coordinator.
 
     `images` are the topics by name as the sender knows them from the brokers' metadata, None if it could not
     reach the brokers.

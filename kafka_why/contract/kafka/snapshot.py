@@ -20,7 +20,7 @@ NamedPartitions = dict[str, list[int]]
 
 
 def flat(partitions: NamedPartitions) -> tuple[TopicPartition, ...]:
-    """Return partitions that are listed by topic."""
+    """Return all partitions of a mapping by topic as one tuple."""
     return tuple(TopicPartition(topic, number) for topic, numbers in partitions.items() for number in numbers)
 
 
@@ -34,11 +34,12 @@ class StreamsMemberSnapshot(Struct, frozen=True):
 
 
 class ConsumerMemberSnapshot(Struct, frozen=True):
-    """Fields of a member of a group with epochs beside those of `MemberSnapshot`.
+    """Additional fields of a `MemberSnapshot` in a group with epochs.
 
     `member_type` is `classic` or `consumer`, the protocol that the member speaks, or `share` or `streams`.
-    `assigned` is what the member may use, `revoking` what it has to give up first, `target` what the target
-    assignment has for it. In a streams group these are tasks, by role and subtopology (`active 0`).
+    `assigned` are the partitions that it may use, `revoking` those that it has to give up first, and `target`
+    those that the target assignment gives it. In a streams group these are tasks, by role and subtopology
+    (`active 0`).
     """
 
     member_epoch: int
@@ -97,7 +98,7 @@ class TopicSnapshot(Struct, frozen=True):
 
 class ShareTaskPartitions(Struct, frozen=True, omit_defaults=True):
     """Partitions of a topic in a task for the share coordinator. `error_code` is that of the last result.
-    `altered`: an administrator gave the start offset, so it takes the place of any state that there is.
+    `altered`: an administrator set the start offset, so it replaces any existing state.
     """
 
     topic_id: str
@@ -110,9 +111,9 @@ class ShareTaskPartitions(Struct, frozen=True, omit_defaults=True):
 
 
 class ShareTask(Struct, frozen=True):
-    """A task of the cluster's share coordinator for a share group: `kind` is `initialize`, with the
-    state epoch and the start offset of each partition (-1: the brokers decide it), or `delete`. `task` is its
-    id, which the `ShareStateResult` has.
+    """A task of the cluster's share coordinator for a share group: `kind` is `initialize`, with the state
+    epoch and the start offset of each partition (-1: the brokers decide it), or `delete`. `task` is its id,
+    which the `ShareStateResult` repeats.
     """
 
     task: str
@@ -122,11 +123,10 @@ class ShareTask(Struct, frozen=True):
 
 
 class ShareSnapshot(Struct, frozen=True):
-    """The state of a share group's partitions at the share coordinator. Only initialized ones are
-    assigned.
+    """The state of a share group's partitions at the share coordinator. Only initialized ones are assigned.
 
-    `tasks` are those that are open, the oldest first. An observed group has none of them, and of the topics
-    in `deleting` no partitions: the log does not say them.
+    `tasks` are those that are open, the oldest first. An observed group has no `tasks`, and no partitions in
+    `deleting`, because the log does not have them.
     """
 
     initializing: NamedPartitions
@@ -138,9 +138,9 @@ class ShareSnapshot(Struct, frozen=True):
 class StreamsSnapshot(Struct, frozen=True):
     """The topology of a streams group: the topics that each subtopology reads.
 
-    `topology_epoch` is None without a topology. `validated_topology_epoch` is the epoch at which all topics
-    were found right, -1 for not now: then the group is NotReady. `assignment_configs` are the settings of the
-    assignment.
+    `topology_epoch` is None without a topology. `validated_topology_epoch` is the topology epoch whose topics
+    were found valid, -1 if they are not; the group is then NotReady. `assignment_configs` are the settings of
+    the assignment.
     """
 
     topology_epoch: int | None
@@ -150,15 +150,15 @@ class StreamsSnapshot(Struct, frozen=True):
 
 
 class ConsumerGroupSnapshot(Struct, frozen=True):
-    """Fields of a group with epochs beside those of `GroupSnapshot`: a consumer, share or streams group.
+    """Additional fields of a `GroupSnapshot` with epochs: a consumer, share or streams group.
 
     `assignor_name` is the assignor that computed the target assignment, "" before the first. `topics` are the
     topics that the group knows (None if no topic has the name), and `resolved_regexes` the topics that each
-    pattern matched. `unknown_topics` are names that members subscribe to and that the group knows nothing of,
-    `unresolved_regexes` patterns without a result. The topic watcher sends both. `checked_regexes` are the
-    patterns whose topics are filtered by what members may DESCRIBE, with the digest of the topics that the
-    last look found (left out without any): members' gateways look at these. `share` and `streams` are set for
-    groups of these types. Streams groups are only observed.
+    pattern matched. `unknown_topics` are subscribed names of which the group has no metadata yet, and
+    `unresolved_regexes` are patterns without a result. The topic watcher sends both. `checked_regexes` are
+    the patterns whose topics are filtered by what members may DESCRIBE, with the digest of the topics that
+    the last poll of the metadata found (omitted if empty). The members' gateways resolve these patterns.
+    `share` and `streams` are set for groups of these types. Streams groups are only observed.
     """
 
     assignment_epoch: int
@@ -181,12 +181,11 @@ class GroupSnapshot(Struct, frozen=True):
     """The group after history entry number `seq` of this incarnation.
 
     `generation` is the group epoch in a group with epochs. `truncated` is True if the members' metadata and
-    assignments were omitted because the record would be too large. `consumer` is what consumer, share and
-    streams groups have, left out in a classic group. `configs` are the group's own settings, left out if it
-    has none.
-    `wanted_topics` are topics of which a classic group has to know the ids before it can be converted to the
-    consumer protocol, left out without any; the topic watcher sends them. `observed` is True for a group of
-    the cluster's own coordinator, else left out.
+    assignments were omitted because the record would be too large. `consumer` has the fields of consumer,
+    share and streams groups, and is omitted in a classic group. `configs` are the settings that the group
+    overrides, omitted if there are none. `wanted_topics` are topics whose ids a classic group needs before it
+    can be converted to the consumer protocol, omitted if there are none; the topic watcher sends the ids.
+    `observed` is True for a group of the cluster's own coordinator, else omitted.
     """
 
     group_id: str
@@ -219,15 +218,13 @@ class GroupSnapshot(Struct, frozen=True):
 
     @property
     def has_members(self) -> bool:
-        """Return True if the record has the members, or the group has none: it loses them where it is too
-        large.
-        """
+        """Return True if `members` is complete. A record that would be too large omits the members."""
         return bool(self.members) or not self.truncated or self.state == GroupState.EMPTY
 
 
 class ConfigsView(Struct, frozen=True):
-    """The settings of a group id that has no group. Readers of views leave it out by its `protocol`, which no
-    group has.
+    """The settings of a group id that has no group. Readers of views recognise it by its `protocol`, which no
+    group has, and skip it.
     """
 
     group_id: str

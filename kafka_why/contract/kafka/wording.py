@@ -17,7 +17,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def listed(texts: list[str], noun: str, most: int = NAMED_AT_MOST) -> str:
-    """Return the first texts, and how many more there are. `noun` is what they name, in the singular."""
+    """Return the first texts as a list, and the number of the others. `noun`, in the singular, says what the
+    texts name.
+    """
     left_out = len(texts) - most
     return ", ".join(texts[:most]) + (f" and {counted(left_out, f'more {noun}')}" if left_out > 0 else "")
 
@@ -43,15 +45,17 @@ _LAST_COMMIT = re.compile(r"the last commit of its partitions was (\d+\.\d) s be
 
 
 def last_commit(ago_ms: int | None) -> str:
-    """Return how long ago a member that went had committed, None if it never had."""
+    """Return a sentence on how long before its removal a member last committed; `ago_ms` is None if it never
+    had.
+    """
     if ago_ms is None:
         return _NO_COMMIT
     return f"the last commit of its partitions was {max(ago_ms, 0) / 1000:.1f} s before"
 
 
 def last_commit_in(reason: str, earlier_ms: int = 0) -> str:
-    """Return the sentence of `last_commit` in a reason, "" if there is none. The reason is about a time
-    `earlier_ms` after the time from which the result counts.
+    """Return the sentence of `last_commit` in a reason, "" if it has none. The result counts from a time
+    `earlier_ms` before the one that the reason counts from.
     """
     found = _LAST_COMMIT.search(reason)
     if found is not None:

@@ -4,8 +4,8 @@ This is Kafka's ConnectProtocol (version 0, eager) and IncrementalCooperativeCon
 1, `compatible`, and version 2, `sessioned`, which differ in nothing that is read here). The bytes start with
 the version, an int16. Versions only append fields, so a newer one is read as version 2.
 
-In version 0 a worker has what it is assigned. From version 1 on it gets what is new, and keeps what it has
-until that is revoked.
+In version 0 an assignment has all work of the worker. From version 1 on it has only the new work, and the
+worker keeps its other work until that is revoked.
 """
 
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ from kafka_why.contract.protocols.wire import ProtocolError, Reader
 PROTOCOL_NAMES = ("default", "compatible", "sessioned")
 """The names of the protocols that workers offer: eager, compatible and sessioned."""
 CONNECTOR = -1
-"""In the place of a task's number: the connector itself."""
+"""Stands for the connector itself in place of a task's number."""
 CONFIG_MISMATCH = 1
-"""The error with which a leader assigns nothing, because a worker has newer configurations than it has."""
+"""The error of a leader that assigns nothing, because a worker has newer configurations than the leader."""
 _HIGHEST_VERSION = 2
 
 
@@ -32,7 +32,7 @@ class Work:
 @dataclass(frozen=True, slots=True)
 class ConnectAssignment:
     """The assignment of a worker. `error` is 0, or CONFIG_MISMATCH. `delay_ms` is the time after which
-    workers join again, because until then the work of a worker that left waits for its return; 0 for none.
+    workers join again, 0 for none. Until then the work of a worker that left is kept for its return.
     """
 
     version: int

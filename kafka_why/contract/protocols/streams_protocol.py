@@ -17,7 +17,7 @@ from kafka_why.contract.protocols.wire import ProtocolError, Reader
 PROTOCOL_NAME = "stream"
 """The name of the protocol that members offer, StreamsPartitionAssignor's."""
 AT_ONCE, NEVER = 0, 2**63 - 1
-"""Times of the next rebalance: a member joins again as soon as it has its assignment, or does not."""
+"""Values of `next_rebalance_ms`: the member joins again as soon as it has its assignment, or never."""
 _VERSIONS = range(1, 12)
 _HOSTS, _LATEST, _ERROR, _DICTIONARY, _STANDBY_HOSTS, _NEXT_REBALANCE, _NAMED = 2, 3, 4, 5, 6, 7, 10
 
@@ -33,7 +33,9 @@ class AssignorError(IntEnum):
 
 
 class TaskId(NamedTuple):
-    """A task: a part of the topology, and the partition that it reads. `topology` is "" without a name."""
+    """A task: a subtopology, and the partition that it reads. `topology` is the topology's name, "" if it has
+    none.
+    """
 
     subtopology: int
     partition: int
@@ -46,9 +48,9 @@ class TaskId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentInfo:
-    """The tasks of a member, beside its partitions. `error` is an AssignorError, or a code that it lacks.
-    `next_rebalance_ms` is the time since the epoch at which the member asks for a rebalance, AT_ONCE or
-    NEVER.
+    """The tasks of a member, besides its partitions. `error` is an AssignorError, or a code that
+    AssignorError lacks. `next_rebalance_ms` is the time since the epoch at which the member asks for a
+    rebalance, AT_ONCE or NEVER.
     """
 
     version: int

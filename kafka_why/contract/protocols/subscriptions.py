@@ -24,7 +24,9 @@ MemberId: TypeAlias = str
 
 
 PartitionRacks: TypeAlias = Mapping[str, Sequence[frozenset[str]]]
-"""By topic and partition number: the racks with a replica (KIP-881); a missing partition's are unknown."""
+"""The racks with a replica (KIP-881), by topic and partition number; those of a missing partition are
+unknown.
+"""
 
 
 class TopicPartition(NamedTuple):

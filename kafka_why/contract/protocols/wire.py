@@ -9,7 +9,7 @@ _INT16_MAX = 2**15 - 1
 
 
 class ProtocolError(ValueError):
-    """Bytes that cannot be read, or a value that cannot be written: `what` is wrong, at byte `offset`."""
+    """Bytes cannot be read, or a value cannot be written: `what` is wrong, at byte `offset`."""
 
     def __init__(self, what: str, offset: int) -> None:
         super().__init__(what, offset)
