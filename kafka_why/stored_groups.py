@@ -1,8 +1,8 @@
-"""All groups of a cluster from the records of `__consumer_offsets`, which may be read backwards.
+"""Reconstructs all groups of a cluster from the records of `__consumer_offsets`, which may be read backwards.
 
-The newest records come first and older ones later. A group is observed again from its first known record when
-an older one of it has come. Of the time before a window only the last record of each key is kept, as
-compaction does: from these the group's state at the beginning of the window follows.
+The newest records come first and older ones later. When an older record of a group arrives, the group is
+computed again from its first known record. From the time before the window only the last record of each key
+is kept, as in compaction; they give the group's state at the beginning of the window.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ from kafka_why.topic_reader import NamesById
 from kafka_why.wire.primitives import ProtocolError
 
 MAX_GROUPS = 20_000
-"""Groups that are kept, those that were read first."""
+"""The maximum number of groups that are kept: those that were read first."""
 _OFFSET_TYPES = (0, 1)
 _GROUP_AT = 4  # a key begins with its type, and the length of the group's id
 _RECORD_BYTES = 200  # what a record takes besides its bytes
@@ -45,8 +45,8 @@ def observe_stored(
     names: NamesById,
     removed_ms: int | None,
 ) -> tuple[AnyRecord, Observation] | None:
-    """Apply the next record of a group. Return what it says and what followed, None if it cannot be read
-    (logged) or is of another group.
+    """Apply the next record of a group. Return its content and the observation, or None if it belongs to
+    another group or cannot be read, which is logged.
     """
     try:
         of_group, says = decode(record.key or b"", record.value)
@@ -63,15 +63,15 @@ def observe_stored(
 
 @dataclass(slots=True)
 class GroupPart:
-    """A group's records of a part of the log. Of the commits between two other records only the last one of
-    each partition is kept: what follows from the later of the two needs no other.
+    """A group's records in a part of the log. Between two records that are not commits, only the last commit
+    of each partition is kept, because the others have no effect on the history.
     """
 
     records: list[StoredRecord] = field(default_factory=list)
     commits: dict[bytes, StoredRecord] = field(default_factory=dict)
 
     def add(self, record: StoredRecord) -> None:
-        """Add a record that is no commit."""
+        """Add a record that is not a commit."""
         self.records += sorted(self.commits.values())
         self.records.append(record)
         self.commits = {}
@@ -100,6 +100,9 @@ class LogPart:
             self._add(batch)
 
     def _add(self, batch: Batch) -> None:
+        """Add the batch's records to their groups. A group's id follows the type in the key, so the key's
+        prefix identifies the group.
+        """
         try:
             records = batch.records()
         except CorruptRecordError as error:
@@ -126,10 +129,10 @@ class LogPart:
 
 
 class GroupNews(NamedTuple):
-    """A group that has changed: its view, None if it has ended, and its committed offsets.
+    """The changes of a group: its new view, None if it has ended, its committed offsets, and history entries.
 
-    `entries` follow those before, or replace all of them if they are `anew`. `entry_offsets` has the offset
-    of the record in `partition` from which each entry follows; polls have no records.
+    `entries` follow the earlier ones, or replace all of them if `anew`. `entry_offsets` are the offsets in
+    `partition` of the records that led to the entries, empty for polls.
     """
 
     group_id: str
@@ -155,10 +158,8 @@ class _Known:
 
 
 class StoredGroups:
-    """All groups as the records show them. For one thread.
-
-    `kept_bytes` is about what the kept records take, until `forget_records`. `left_out`: there are more
-    groups than MAX_GROUPS.
+    """All groups, computed from their records. For one thread. `kept_bytes` is the approximate size of the
+    kept records, until `forget_records`. `left_out`: there are more groups than MAX_GROUPS.
     """
 
     def __init__(self, names: NamesById) -> None:
@@ -169,12 +170,12 @@ class StoredGroups:
         self._keeps_records = True
 
     def view(self, group_id: str) -> GroupSnapshot | None:
-        """Return a group's view, None if it is not known or has ended."""
+        """Return a group's view, or None if the group is unknown or has ended."""
         known = self._known.get(group_id.encode())
         return None if known is None else known.view
 
     def append(self, partition: int, part: LogPart) -> Iterator[GroupNews]:
-        """Apply records that are newer than those before. Yield the groups that changed."""
+        """Add records that are newer than those added before. Yield the groups that changed."""
         for known, of_group in self._of(partition, part):
             records = of_group.all()
             if self._keeps_records:
@@ -185,8 +186,8 @@ class StoredGroups:
                 self._known.pop(known.group_id.encode(), None)
 
     def prepend(self, partition: int, part: LogPart, window_ms: int) -> Iterator[GroupNews]:
-        """Take records that are older than those before, where the window begins at a time. Yield the groups
-        of which more is known.
+        """Add records that are older than those added before; the window begins at `window_ms`. Yield the
+        groups that changed.
         """
         for known, of_group in self._of(partition, part):
             within = list[StoredRecord]()
@@ -213,6 +214,7 @@ class StoredGroups:
                 del self._known[key]
 
     def _of(self, partition: int, part: LogPart) -> Iterator[tuple[_Known, GroupPart]]:
+        """Yield each group in `part` with its records. New groups beyond MAX_GROUPS are left out."""
         for key, of_group in part.groups.items():
             known = self._known.get(key)
             if known is None and len(self._known) >= MAX_GROUPS:
@@ -226,6 +228,7 @@ class StoredGroups:
         self.kept_bytes += sum(_RECORD_BYTES + len(r.key or b"") + len(r.value or b"") for r in records)
 
     def _observe(self, known: _Known, records: Iterable[StoredRecord], *, anew: bool) -> GroupNews:
+        """Apply records to a group. Return the entries that follow and its new view."""
         entries, entry_offsets, has_news = list[HistoryEntry](), list[int](), anew
         for record in records:
             try:
@@ -255,7 +258,7 @@ class StoredGroups:
 
 
 def committed_offsets(group: ObservedGroup | None) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return each committed offset, and the time of its commit."""
+    """Return each committed offset with the time of its commit, by topic and partition."""
     topics = {} if group is None else group.offsets
     return {
         (topic, number): (offset.offset, offset.committed_at_ms)

@@ -1,8 +1,8 @@
-"""The logs of partitions as the brokers store them: batches with their headers, which consumers hide.
+"""Reads the logs of partitions as the brokers store them: batches with their headers, which consumers hide.
 
 The headers show what a consumer cannot tell: whether compaction has removed records, and how a producer's
-transaction ended. No group is used, so READ on the topic is the only right that is needed.
-Source: DefaultRecordBatch.java (magic 2). Kafka has written no older format by itself since 0.11.
+transaction ended. The reader joins no group, so READ on the topic is the only right that it needs. Source:
+DefaultRecordBatch.java (magic 2). Kafka has written no older format by itself since 0.11.
 """
 
 import time
@@ -31,7 +31,7 @@ COMPACTED = "of what is older compaction kept the last of each key"
 _FETCH_MAX_BYTES = 4 * 1024 * 1024
 _REQUEST_TIMEOUT_MS = 30_000
 _MAX_WAIT_MS = 500
-# A leader moves within seconds. One that hangs costs a request's time before.
+# A leader moves within seconds, but a leader that hangs first costs a whole request timeout.
 _RETRY_S = 2 * _REQUEST_TIMEOUT_MS / 1000
 _BACKOFF_S = 0.2
 # Base offset, length of what follows, leader epoch, magic, CRC, attributes, last offset delta, first and
@@ -47,7 +47,7 @@ _MORE = 0x80  # a byte of a number that more bytes follow
 T = TypeVar("T")
 
 Progress = Callable[[int, int], None]
-"""Is told again and again how many records of how many were read."""
+"""A function that reports progress: the number of records read so far, and the total."""
 
 
 class StoredRecord(NamedTuple):
@@ -82,7 +82,9 @@ class Batch(NamedTuple):
 
     @property
     def record_count(self) -> int:
-        """The number of its records. Compaction has removed the others, whose offsets are still counted."""
+        """The number of records in the batch. Compaction may have removed others, whose offsets the batch
+        still spans.
+        """
         return int(_INT32.unpack_from(self.data, _COUNT_AT)[0])
 
     @property
@@ -91,7 +93,9 @@ class Batch(NamedTuple):
         return any(record.commit for record in DefaultRecordBatch(self.data))
 
     def records(self) -> list[StoredRecord]:
-        """Return the records of a batch that is no marker. Raises KafkaError, of these CorruptRecordError."""
+        """Return the records of a batch that is not a marker. Raises KafkaError, in particular
+        CorruptRecordError.
+        """
         if self.is_compressed:
             records = DefaultRecordBatch(self.data)
             return [StoredRecord(r.offset, r.timestamp, r.key, r.value) for r in records]
@@ -99,13 +103,15 @@ class Batch(NamedTuple):
 
 
 class OpenTransactions:
-    """Holds back the batches of transactions that have not ended, by producer."""
+    """The batches of open transactions by producer, held back until their markers."""
 
     def __init__(self) -> None:
         self._batches: dict[int, list[Batch]] = {}
 
     def take(self, batch: Batch) -> list[Batch]:
-        """Take a batch of a transaction, or a marker. Return what a marker commits. Raises KafkaError."""
+        """Take a batch of a transaction, or a marker. Return the batches that a marker commits. Raises
+        KafkaError.
+        """
         if not batch.is_marker:
             self._batches.setdefault(batch.producer_id, []).append(batch)
             return []
@@ -156,13 +162,13 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 class LogWalk:
-    """A walk over the batches from `first` to before `end`, for those that may have `wanted` in a record,
-    which is empty for all.
+    """A walk over the batches from `first` to before `end`. It yields those whose bytes may contain `wanted`,
+    all if that is empty.
 
-    `next_offset` is the offset to fetch next. `whole_from_ms` is the time from which no record is missing
-    among those that were passed: the timestamp of the first batch after the last gap that compaction left, or
-    of the first batch. `is_whole`: there is no gap. `last_ms` is the timestamp of the last batch. A walk that
-    is over continues once `end` is a later one.
+    `next_offset` is the offset to fetch next. `whole_from_ms` is the time since which no passed record is
+    missing: the timestamp of the first batch after the last gap that compaction left, or of the first batch.
+    `is_whole`: there is no gap. `last_ms` is the timestamp of the last batch. A finished walk continues when
+    `end` is raised.
     """
 
     def __init__(self, first: int, end: int, wanted: bytes) -> None:
@@ -179,7 +185,9 @@ class LogWalk:
         return self.next_offset >= self.end
 
     def batches(self, data: bytes) -> Iterator[Batch]:
-        """Pass the batches that a broker has sent from `next_offset` on. Yield wanted ones, and markers."""
+        """Advance past the batches in a fetch response, which begins at `next_offset`. Yield the wanted ones,
+        and markers.
+        """
         at, next_offset, find = 0, self.next_offset, data.find
         hit = find(self._wanted)
         while at + _HEADER.size <= len(data) and next_offset < self.end:
@@ -199,7 +207,7 @@ class LogWalk:
                 if is_wanted and magic == _MAGIC:
                     yield Batch(time_ms, producer_id, attributes, data[at:stop])
             at = stop
-        # Without a batch, compaction has removed all that was left before the end.
+        # If there is no batch, compaction has removed all records before the end.
         self.next_offset = self.end if next_offset == self.next_offset else next_offset
 
 
@@ -218,7 +226,9 @@ class StoredLog(Closeable):
         return len(self._retried(self._topic).leaders)
 
     def offset(self, partition: int, at: OffsetSpec | int) -> int:
-        """Return the first offset at or after a time in ms, or one of Kafka's places. -1: there is none."""
+        """Return the first offset at or after a time in ms, -1 if there is none. `at` may also be one of
+        ListOffsets' special values.
+        """
         place = TopicPartition(self._name, partition)
         return int(self._retried(lambda: self._admin.list_partition_offsets({place: at})[place].offset))
 
@@ -236,8 +246,8 @@ class StoredLog(Closeable):
             progress(walk.next_offset - walk.first, walk.end - walk.first)
 
     def _retried(self, ask: Callable[[], T]) -> T:
-        """Ask again while a partition has no leader, or its broker is gone. A topic that was never found is
-        not waited for. Raises the last KafkaError.
+        """Call `ask`, and retry while a partition has no leader or its broker is unavailable. Do not wait for
+        a topic that never existed. Raises the last KafkaError.
         """
         give_up_s = time.monotonic() + _RETRY_S
         while True:

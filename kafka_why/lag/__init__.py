@@ -1,1 +1,1 @@
-"""The lag of groups, and the troubles that follow from it: definitions, and the data that they need."""
+"""The lag of groups and the troubles that follow from it: the definitions, and the data that these need."""

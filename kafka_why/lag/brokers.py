@@ -18,7 +18,7 @@ from kafka_why.lag.record_times import Found, TimestampSearch
 from kafka_why.now import now_ms
 
 INTERVAL_S = 5.0
-"""How often followers of the topics ask for the bounds of logs."""
+"""The interval at which followers of the topics poll the bounds of logs."""
 
 
 def log_bounds(admin: KafkaAdminClient, topics: Collection[str]) -> dict[Partition, LogBounds]:
@@ -58,7 +58,7 @@ def records_at(admin: KafkaAdminClient, times_ms: Mapping[Partition, int]) -> di
 
 
 class LagReader(Protocol):
-    """The reader that takes the answers, such as `LagBook`. `topics` are those to ask for."""
+    """The receiver of a poller's results, such as `LagBook`. `topics` are those to poll."""
 
     def topics(self) -> set[str]: ...
     def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None: ...
@@ -78,15 +78,14 @@ class LagPoller:
         self._bounds_warning = OutageWarning("reading the ends of topics")
 
     def poll(self, admin: KafkaAdminClient) -> None:
-        """Poll if it is time, and take one step of the search for times of records, so that the reader reads
-        on between two. Raises KafkaError if the bounds of the logs are not to be had.
-
-        Times of records are not to be had from brokers before Kafka 3.0. That is logged, and lags in time are
-        then known of records that came since the first poll.
+        """Poll if it is time, and take one step of the search for times of records. Between two steps the
+        caller can read on. Raises KafkaError if the bounds of the logs are unavailable. Brokers before Kafka
+        3.0 do not return times of records. That is logged, and lags in time are then known only for records
+        that came after the first poll.
         """
         if time.monotonic() - self._at_s >= INTERVAL_S:
             bounds = log_bounds(admin, self._reader.topics())
-            # Not before the request: what a record waits is counted from when it was seen.
+            # The time after the response, because a record's wait counts from when it was seen.
             self._reader.add_bounds(bounds, now_ms())
             self._at_s = time.monotonic()
             if self._search is None and (wanted := self._reader.wanted_times()):
@@ -107,7 +106,8 @@ class LagPoller:
             is_over = search.step(partial(records_at, admin))
         except KafkaError as error:
             self._warning.failed(error)
-            # The next search is for others: one partition without a leader fails all.
+            # One partition without a leader fails the whole search, so the next search takes other
+            # partitions.
             self._reader.learn_times(self._wanted, {})
             self._search = None
             return

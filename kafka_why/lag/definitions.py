@@ -29,11 +29,9 @@ _SETTLED = (GroupState.STABLE.value, GroupState.EMPTY.value)
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """The holders of the partitions of a group.
-
-    `settled_ms` is the time since which the group has been in its state, None if it is rebalancing, or if its
-    view does not say who holds what. `holders` are member ids. `topics` are those that the members are known
-    to subscribe to, None if there are no members.
+    """The holders of the partitions of a group. `settled_ms` is the time at which the group entered its
+    state, None if it is rebalancing or its view does not have the assignment. `holders` are member ids.
+    `topics` are those that the members are known to subscribe to, None if there are no members.
     """
 
     settled_ms: int | None = None
@@ -41,8 +39,8 @@ class Ownership:
     topics: frozenset[str] | None = None
 
     def wants(self, topic: str) -> bool:
-        """Return True if the group is to consume a topic. Without members it is whatever it has an
-        offset of.
+        """Return True if the group should consume a topic. A group without members wants every topic of which
+        it has an offset.
         """
         return self.topics is None or topic in self.topics
 
@@ -51,7 +49,7 @@ UNKNOWN = Ownership()
 
 
 def ownership(view: GroupSnapshot) -> Ownership:
-    """Return who holds what in a group of Kafka's."""
+    """Return the holders of the partitions of a Kafka group."""
     if view.state not in _SETTLED or (view.truncated and view.state != GroupState.EMPTY):
         return UNKNOWN
     try:
@@ -73,26 +71,24 @@ def _topics(view: GroupSnapshot) -> frozenset[str]:
 
 
 STUCK_MS = 120_000
-"""How long a record waits at a partition that is stuck or has no owner."""
+"""The time for which a record has to wait until a partition counts as stuck or as without an owner."""
 WINDOW_MS = 600_000
-"""The time over which a group falls behind."""
+"""The time over which the lag is compared to find a group that falls behind."""
 STEPS = 10
-"""The parts of the window, of which each is known by its least and its greatest lag."""
+"""The number of steps of the window. Each keeps its minimum and maximum lag."""
 COMPARED_STEPS = 3
-"""The steps at the beginning of the window that are compared with as many at its end."""
+"""The number of steps at the beginning of the window that are compared with as many at its end."""
 BEHIND_MS = 60_000
 """A partition with less lag in time is not called behind, whatever its trend."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """The lag of a committed offset, and since when it lasts.
-
-    `offset` is the committed offset, `committed_ms` the time of its last commit, `stands_since_ms` the time
-    of the first commit of this offset in a row, as far as it is known. `records` is the lag in records, None
-    if the log's end is not known. `ms` is the lag in time, None if it is not known. `grew_ms` is the time at
-    which a record is known to have come after the offset stood and after the group settled, None if none is.
-    `rises` says whether the lag rises over the window.
+    """The lag of a committed offset. `offset` is the committed offset, `committed_ms` the time of its last
+    commit, and `stands_since_ms` the time since which commits have not changed the offset, as far as known.
+    `records` is the lag in records, None if the log's end is not known. `ms` is the lag in time, None if it
+    is not known. `grew_ms` is the time of the first known record after the offset last changed and the group
+    settled, None if there is none. `rises`: the lag rises over the window.
     """
 
     offset: int
@@ -105,7 +101,7 @@ class PartitionLag:
 
 
 def next_offset(committed: int, bounds: LogBounds) -> int:
-    """Return the offset of the next record that a consumer can get: not before the log's beginning."""
+    """Return the offset of the next record that a consumer can get, at least the log's beginning."""
     return max(committed, bounds.earliest)
 
 
@@ -113,7 +109,7 @@ def lag_records(committed: int, bounds: LogBounds) -> int:
     """Return the number of offsets from the committed one to the end of the log, of those that the log still
     has.
 
-    Never below 0: a committed offset may be beyond the end of a topic that was made anew.
+    Never below 0: a committed offset may be beyond the end of a topic that was deleted and created again.
     """
     return max(bounds.latest - next_offset(committed, bounds), 0)
 
@@ -137,19 +133,15 @@ def rises(lows: Sequence[int], highs: Sequence[int]) -> bool:
 
 
 def is_stuck(lag: PartitionLag, owner: str | None, now_ms: int) -> bool:
-    """Return True if the committed offset stands while records come and a member with a session holds the
-    partition.
-
-    One of the records that came while it stood has waited for STUCK_MS. A partition whose end does not grow
-    is not stuck: nobody knows whether its consumer is paused or has nothing to do.
+    """Return True if the committed offset does not change although records come and a member with a session
+    holds the partition. One of these records must have waited for STUCK_MS. A partition whose end does not
+    grow is not stuck: nobody knows whether its consumer is paused or has nothing to do.
     """
     return bool(owner and lag.records) and lag.grew_ms is not None and now_ms - lag.grew_ms > STUCK_MS
 
 
 def is_falling_behind(lag: PartitionLag, now_ms: int) -> bool:
-    """Return True if the lag rises over the window although the group commits, and is over BEHIND_MS
-    by now.
-    """
+    """Return True if the lag rises over the window although the group commits, and exceeds BEHIND_MS."""
     is_behind = lag.rises and (lag.ms is None or lag.ms > BEHIND_MS)
     return is_behind and now_ms - lag.stands_since_ms < WINDOW_MS
 
@@ -157,8 +149,8 @@ def is_falling_behind(lag: PartitionLag, now_ms: int) -> bool:
 def has_no_owner(lag: PartitionLag, topic: str, partition: int, ownership: Ownership, now_ms: int) -> bool:
     """Return True if records wait at a partition that no member holds, although the group wants its topic.
 
-    That has been so for STUCK_MS, in which the group settled and nobody committed: a consumer that commits
-    without joining is its owner. A group without members wants each topic of which it has an offset.
+    This must have lasted for STUCK_MS, with the group settled and without a commit: a consumer that commits
+    without joining counts as the owner. A group without members wants each topic of which it has an offset.
     """
     if not lag.records or ownership.settled_ms is None or (topic, partition) in ownership.holders:
         return False
@@ -175,7 +167,7 @@ class Troubles:
 
 
 def troubles(lags: Mapping[Partition, PartitionLag], ownership: Ownership, now_ms: int) -> Troubles:
-    """Return what hurts in a group. A partition that is stuck is not also falling behind."""
+    """Return the troubles of a group. A stuck partition is not listed as falling behind, too."""
     found = Troubles()
     for where, lag in lags.items():
         if is_stuck(lag, ownership.holders.get(where), now_ms):

@@ -1,7 +1,5 @@
-"""Committed offsets of all groups beside the logs' bounds over time: the lag of each, and since when.
-
-It is fed with the records of the offsets topic and with the brokers' answers, so it needs nothing of the
-coordinator itself.
+"""Computes the lag of all groups from their committed offsets and the logs' bounds over time. The input is
+the records of the offsets topic and the brokers' answers, so the coordinator itself is not needed.
 """
 
 from collections.abc import Mapping
@@ -13,16 +11,16 @@ from kafka_why.lag.definitions import LogBounds, Partition, PartitionLag, lag_ms
 from kafka_why.lag.log_history import LogHistory, Seen, Trend
 
 SHARP_MS = int(INTERVAL_S * 1500)
-"""A record that came between two polls of the brokers so far apart has a time that is exact enough."""
+"""The time of a record is exact enough if the two polls around its arrival are at most this far apart."""
 MAX_LOOK_UPS = 20
-"""Partitions whose record times are asked for at one poll of the brokers."""
+"""The maximum number of partitions whose record times one poll of the brokers requests."""
 
 
 @dataclass(slots=True)
 class _Commit:
-    """A committed offset. `came_ms` is the time of the record at offset `came_offset`, by the polls of the
-    brokers or in their time; `asked_at` the number of the poll at which it was asked for. It `is_rough` if
-    the newest record was older than the polls then: nobody saw when that came.
+    """A committed offset. `came_ms` is the time of the record at offset `came_offset`, from polls of the
+    brokers or from a timestamp. `asked_at` is the number of the poll that requested it. `is_rough`: the
+    newest record was older than all polls then, so its arrival was not seen.
     """
 
     offset: int
@@ -37,7 +35,7 @@ class _Commit:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A record's time that was asked for, with what was known then. `committed` is the offset of the commit,
+    """A request for a record's time, with the state at the request. `committed` is the committed offset,
     `offset` that of the record.
     """
 
@@ -49,7 +47,9 @@ class _Asked:
 
 
 class LagBook:
-    """Takes commits and bounds; `lags` returns what they say. For one thread at a time."""
+    """The committed offsets of all groups and the bounds of the logs, from which `lags` is computed. For one
+    thread at a time.
+    """
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[Partition, _Commit]] = {}
@@ -114,7 +114,7 @@ class LagBook:
                     self._remember(where, commit, next_offset(commit.offset, log))
 
     def _remember(self, where: Partition, commit: _Commit, offset: int) -> None:
-        """Keep a time that the polls tell well, before the samples of that time are thinned out."""
+        """Keep the exact time of a record before the samples that show it are thinned out."""
         if commit.came_offset == offset and not commit.is_rough:
             return
         came = self._logs.came(where, offset)
@@ -126,7 +126,7 @@ class LagBook:
         return {topic for commits in self._groups.values() for topic, _ in commits}
 
     def behind(self) -> list[str]:
-        """Return the groups that had records to consume at the last poll; nothing hurts in the others."""
+        """Return the groups that had records to consume at the last poll. The others have no trouble."""
         return [group_id for group_id in self._behind if group_id in self._groups]
 
     def offset_count(self) -> int:
@@ -137,8 +137,8 @@ class LagBook:
         return group_id in self._groups
 
     def wanted_times(self) -> dict[Partition, int]:
-        """Return up to MAX_LOOK_UPS offsets whose record times the polls do not tell well enough. What was
-        asked for longest ago comes first. The answer to it is `learn_times`.
+        """Return up to MAX_LOOK_UPS offsets whose record times the polls do not show exactly enough, the
+        least recently requested first. `learn_times` takes the answer.
         """
         found: dict[Partition, tuple[_Commit, int]] = {}
         for commits in self._groups.values():
@@ -158,10 +158,8 @@ class LagBook:
         )
 
     def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
-        """Take the brokers' lags in ms of `wanted`, those that they know, as of `wanted_times`.
-
-        A group that has committed a later offset meanwhile is not as far behind: that is known better with
-        the next answer.
+        """Take the brokers' lags in ms for those of `wanted` that they know, as of `wanted_times`. A lag is
+        too long for a group that has committed a later offset meanwhile; the next answer corrects it.
         """
         for where in wanted.keys() & self._asked.keys():
             asked = self._asked.pop(where)

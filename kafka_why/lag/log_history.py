@@ -1,4 +1,4 @@
-"""The bounds of logs over time, by which a lag in records becomes a lag in time."""
+"""The bounds of logs over time, which convert a lag in records to a lag in time."""
 
 from array import array
 from bisect import bisect_left, bisect_right
@@ -22,22 +22,22 @@ class Seen(NamedTuple):
 
 
 class LogHistory:
-    """Takes the bounds of logs every few seconds. For one thread at a time.
+    """A history of the bounds of logs, sampled every few seconds. For one thread at a time.
 
-    A partition has at most MAX_SAMPLES samples. The old ones are further apart than the young ones.
+    A partition has at most MAX_SAMPLES samples. Old samples are further apart than recent ones.
     """
 
     def __init__(self) -> None:
         self._samples: dict[Partition, _Samples] = {}
 
     def add(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
-        """Take the bounds of all partitions of interest. The others are forgotten after a while."""
+        """Add the bounds of all partitions of interest. Other partitions are forgotten after a while."""
         for partition in self._samples.keys() - bounds.keys():
             if at_ms - self._samples[partition].last_ms[-1] >= FORGET_MS:
                 del self._samples[partition]
         for partition, log in bounds.items():
             samples = self._samples.get(partition)
-            if samples is None or log.latest < samples.ends[-1]:  # new, or the topic was made anew
+            if samples is None or log.latest < samples.ends[-1]:  # new, or the topic was created again
                 samples = self._samples[partition] = _Samples()
             samples.earliest = log.earliest
             samples.add(log.latest, at_ms)
@@ -48,8 +48,9 @@ class LogHistory:
         return None if samples is None else LogBounds(samples.earliest, samples.ends[-1])
 
     def came(self, partition: Partition, offset: int) -> tuple[Seen | None, Seen] | None:
-        """Return two records: the one at `offset` came after the first and not after the second. None if it
-        is not known to be there. The first is None if it was there at the first sample.
+        """Return two sightings: the record at `offset` came after the first, and at or before the second.
+        Return None if the record has not been seen. The first is None if the record was there at the first
+        sample.
         """
         samples = self._samples.get(partition)
         place = 0 if samples is None else bisect_right(samples.ends, offset)
@@ -94,7 +95,7 @@ class _Samples:
             self._thin(at_ms)
 
     def _thin(self, now_ms: int) -> None:
-        """Leave out each sample without which its neighbours are still close to each other for their age."""
+        """Drop each sample whose neighbours are close enough to each other for their age."""
         kept = [len(self.ends) - 1]
         for place in range(len(self.ends) - 2, 0, -1):
             younger_ms = self.first_ms[kept[-1]]
@@ -110,8 +111,8 @@ STEP_MS = WINDOW_MS // STEPS
 
 
 class Trend:
-    """Takes a lag in records every few seconds. For one thread at a time. Arrays, because there may be
-    100,000 partitions.
+    """The trend of a lag in records, sampled every few seconds. For one thread at a time. Arrays, because
+    there may be 100,000 partitions.
     """
 
     __slots__ = ("_highs", "_lows", "_step")
@@ -121,7 +122,7 @@ class Trend:
         self._lows, self._highs = array("q"), array("q")
 
     def add(self, records: int, at_ms: int) -> None:
-        """Take the lag at a time. A step without any, when no broker answered, starts a new window."""
+        """Add the lag at a time. A step without a sample, because no broker answered, starts a new window."""
         step = at_ms // STEP_MS
         if self._lows and step == self._step:
             self._lows[-1] = min(self._lows[-1], records)

@@ -13,21 +13,23 @@ from kafka_why.lag.definitions import Partition, lag_ms
 Found: TypeAlias = tuple[int, int] | None
 """The offset and the timestamp in ms of a record, None if there is no such record."""
 Ask: TypeAlias = Callable[[Mapping[Partition, int]], Mapping[Partition, Found]]
-"""Looks for the first record of each partition with this timestamp in ms or a greater one; for NEWEST, the
-record with the greatest.
+"""A function that returns the first record of each partition with at least this timestamp in ms; for NEWEST,
+the record with the greatest.
 """
 
 NEWEST = -3
 """Kafka's MAX_TIMESTAMP (KIP-734)."""
 PRECISION_MS = 1_000
-"""A lag in time is too long by less than this."""
+"""The maximum error of a lag in time, which may be too long by less than this."""
 MAX_ROUNDS = 64
-"""Requests for one partition. The search ends long before, unless timestamps span millennia."""
+"""The maximum number of requests for one partition. The search ends long before, unless timestamps span
+millennia.
+"""
 
 
 def timestamp_lags(ask: Ask, offsets: Mapping[Partition, int]) -> dict[Partition, int]:
-    """Return the lags in ms of these committed offsets. A partition without usable timestamps is omitted, as
-    is one without records. Whatever `ask` raises goes through.
+    """Return the lags in ms of these committed offsets. A partition without records or without usable
+    timestamps is omitted. Raises what `ask` raises.
     """
     search = TimestampSearch(offsets)
     while not search.step(ask):
@@ -36,7 +38,7 @@ def timestamp_lags(ask: Ask, offsets: Mapping[Partition, int]) -> dict[Partition
 
 
 class TimestampSearch:
-    """A search for the times of some offsets, of one request after the other."""
+    """A search for the times of several offsets, one request at a time."""
 
     def __init__(self, offsets: Mapping[Partition, int]) -> None:
         self._offsets = dict(offsets)
@@ -74,7 +76,9 @@ class TimestampSearch:
 
 
 class _Search:
-    """The time of one committed offset is from `_low` on and before `_high`, each an offset and a time."""
+    """The search for the time of one committed offset, which is at or after `_low` and before `_high`; each
+    is an offset and a time.
+    """
 
     def __init__(self, offset: int, first: tuple[int, int], newest: tuple[int, int]) -> None:
         self._offset = offset
@@ -93,8 +97,8 @@ class _Search:
         return lag_ms(self._low[1], self._newest_ms)
 
     def probe_ms(self, number: int) -> int:
-        """Return the next time to ask for: by turns where it should be if the records came evenly, and the
-        middle, so that each two rounds halve what is left.
+        """Return the next time to request. It alternates between an interpolation, which assumes that records
+        came evenly, and the middle, so that two rounds at least halve the interval.
         """
         (low, low_ms), (high, high_ms) = self._low, self._high
         between = (self._offset - low) / max(high - low, 1) if number % 2 == 0 else 0.5
@@ -102,7 +106,7 @@ class _Search:
         return self._probed_ms
 
     def narrow(self, found: Found) -> None:
-        """Take the first record at the time of the probe."""
+        """Narrow the interval by the first record at or after the probed time."""
         if found is not None and found[0] <= self._offset:
             self._low = found
         else:

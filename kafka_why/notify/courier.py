@@ -17,13 +17,13 @@ from kafka_why.notify.state_file import Kept
 from kafka_why.now import now_ms
 
 KEEP_INTERVAL_S = 5.0
-"""How often positions are kept while there is nothing to send."""
+"""The interval at which positions are saved while there is nothing to send."""
 
 MINUTE_S = 60.0
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 LONGEST_RETRY_AFTER_S = 600.0
-"""A receiver that asks for a longer pause gets this one."""
+"""The maximum pause that a receiver can ask for."""
 
 log = structlog.get_logger()
 
@@ -46,8 +46,8 @@ class RateLimit:
 
 
 class BackOff:
-    """The pauses after failures: each twice the one before up to LONGEST_PAUSE_S, less up to a half by
-    chance, so that many senders do not come back at the same time. `chance` returns a number from 0 to 1.
+    """The pauses after failures. Each is twice the one before, up to LONGEST_PAUSE_S, minus a random part of
+    up to a half, so that many senders do not retry at the same time. `chance` returns a number from 0 to 1.
     """
 
     def __init__(self, chance: Callable[[], float]) -> None:
@@ -61,14 +61,13 @@ class BackOff:
         return max(pause_s, min(retry_after_s or 0.0, LONGEST_RETRY_AFTER_S))
 
     def worked(self) -> None:
-        """Reset the pause, because a request did not fail."""
+        """Reset the pause after a successful request."""
         self._next_s = FIRST_PAUSE_S
 
 
 class Courier:
-    """`turn` sends once, if there is something to send and it is time to. For one thread.
-
-    `post` sends a body. `now_s` is a clock that does not go back, `now_ms` the time of day.
+    """The sender of the outbox's messages. `turn` sends at most one request. For one thread. `post` sends a
+    body. `now_s` is a clock that does not go back, `now_ms` the time of day.
     """
 
     def __init__(
@@ -125,7 +124,7 @@ class Courier:
         return 0
 
     def keep(self) -> None:
-        """Keep what was delivered. What cannot be kept is sent again after the next start."""
+        """Save what was delivered. If that fails, the messages are sent again after the next start."""
         taken = self._outbox.take(0)
         if taken.positions is not None:
             self._kept.deliver([], taken)
@@ -160,8 +159,8 @@ class ReceiverFailed(Exception):
 
 
 class CourierThread(BackgroundThread):
-    """Turns until stopped, for which the outbox has to be closed before. `stop` waits for a request that is
-    under way, and keeps what was delivered.
+    """The thread that calls `Courier.turn` until stopped. Close the outbox before `stop`, which waits for a
+    request under way and saves what was delivered.
     """
 
     def __init__(self, courier: Courier, outbox: Outbox) -> None:

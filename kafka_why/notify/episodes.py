@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 from kafka_why.notify.messages import Link, Message, Status, page_of, shown
 
 Key: TypeAlias = tuple[str, str]
-"""The kind, and whom it is about: a group, or the beginning of an alarm's sentence."""
+"""The kind of a trouble and its subject: a group, or the beginning of an alarm's sentence."""
 
 
 class Trouble(NamedTuple):
@@ -26,7 +26,9 @@ class Trouble(NamedTuple):
 
 @dataclass(slots=True)
 class _Episode:
-    """`is_seen`: it was found in this process. `told_ms` is the time of its last message, None before."""
+    """A trouble from its beginning to its end. `is_seen`: this process has found it. `told_ms` is the time of
+    its last message, None before the first.
+    """
 
     trouble: Trouble
     began_ms: int
@@ -35,12 +37,10 @@ class _Episode:
 
 
 class Episodes:
-    """Follows what is wrong from poll to poll. For one thread.
-
-    `open_before` is what receivers had been told when the process before this one ended. Of that, what was
-    not found again has ended only when `settled_ms` is over, because a process that has just started does not
-    see what takes time to be seen. `is_wanted` says whether a message is sent at a time. `again_ms` is the
-    time after which BEGAN is sent again while it lasts, None for never.
+    """The troubles under way, followed from poll to poll. For one thread. `open_before` are the troubles that
+    the previous process had sent and that had not ended. Before `settled_ms` none of them ends unless it was
+    found again, because some troubles take time to be seen after a start. `is_wanted` decides whether a
+    message is sent. While a trouble lasts, BEGAN is sent again after `again_ms`; None means never.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Episodes:
             self._open[trouble.key] = _Episode(trouble, told.began_ms, is_seen=False, told_ms=told.began_ms)
 
     def update(self, found: Iterable[Trouble], now_ms: int) -> list[Message]:
-        """Take what is wrong now. Return what is to be told."""
+        """Take all current troubles. Return the messages to send."""
         now = {trouble.key: trouble for trouble in found}
         messages = [message for key in list(self._open) for message in self._ended(key, now, now_ms)]
         for key, trouble in now.items():

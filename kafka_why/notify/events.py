@@ -1,4 +1,6 @@
-"""The threads that follow entries from the position that was kept, and put the rebalances in them out."""
+"""The threads that follow history entries from the saved position, and put messages about rebalances into the
+outbox.
+"""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -33,9 +35,8 @@ def ends_of(client_config: ClientConfig, topic: str) -> dict[int, Position]:
 
 
 class EndedRebalances:
-    """Puts a message into the outbox for each rebalance that entries have ended, if it is wanted.
-
-    `told` are the ids of messages that are not sent again. For one thread.
+    """The source of messages about ended rebalances, which it puts into the outbox if they are wanted. `told`
+    are the ids of messages that are not sent again. For one thread.
     """
 
     def __init__(self, outbox: Outbox, wanted: Filter, link: Link, told: Collection[str]) -> None:
@@ -46,7 +47,9 @@ class EndedRebalances:
         self._rebalances = Rebalances()
 
     def add(self, entry: object, *, is_told: bool) -> None:
-        """Take an entry, if it is of a group of Kafka's. `is_told`: it only says what was before."""
+        """Take an entry of a Kafka group; ignore others. `is_told`: it only serves as context, and nothing is
+        sent about it.
+        """
         if isinstance(entry, HistoryEntry):
             self._rebalances.add(entry, is_told=is_told)
 
@@ -57,8 +60,8 @@ class EndedRebalances:
                 self.add(entry, is_told=False)
 
     def add_first(self, news: Iterable[GroupNews], positions: Mapping[int, Position], since_ms: int) -> None:
-        """Take the entries since a time, as they are read first. Those of records before the positions, by
-        partition, only say what was before.
+        """Take the entries since `since_ms` of the first read. Entries of records before `positions` only
+        serve as context.
         """
         for group in news:
             position = positions.get(group.partition)
@@ -67,8 +70,8 @@ class EndedRebalances:
                     self.add(entry, is_told=position is not None and offset < position.offset)
 
     def put(self, positions: Mapping[int, Position]) -> bool:
-        """Put out what the entries ended, and the positions that they reach. Return False if the outbox was
-        closed. Waits while it is full.
+        """Put messages about the rebalances that ended into the outbox, and the positions that the entries
+        reach. Wait while the outbox is full. Return False if it was closed.
         """
         made = (rebalance_message(*ended, self._link) for ended in self._rebalances.ended())
         at_ms = now_ms()
@@ -77,11 +80,10 @@ class EndedRebalances:
 
 
 class EventsFollower(FollowerThread):
-    """Hands the entries of the events topic behind `positions` over, and the positions that it has reached.
-
-    A partition without a position is new, and is read from its beginning. The entries of an hour before the
-    positions are read too, because they say what led to the rebalances and what members had before. It
-    survives that no broker is there.
+    """The thread that reads the events topic from `positions` on and passes entries and positions to `ended`.
+    A partition without a position is new, and is read from its beginning. The entries of the hour before the
+    positions are read, too, because they have the causes of the rebalances and the assignments before. The
+    thread keeps trying while no broker is available.
     """
 
     def __init__(
@@ -115,7 +117,9 @@ class EventsFollower(FollowerThread):
                 self._stopped.set()  # nothing can be told any more
 
     def _start(self, reader: TopicReader) -> None:
-        """Find the positions of all partitions, and read on from there; at first from an hour before."""
+        """Find the positions of all partitions, and start reading: the first time an hour before them, later
+        at them.
+        """
         partitions = reader.partitions_of(self._layout.events_topic)
         beginnings, ends = reader.beginnings(partitions), reader.ends(partitions)
         at = {}
@@ -131,7 +135,7 @@ class EventsFollower(FollowerThread):
         self._has_context = True
 
     def _take(self, records: Iterable[Record]) -> bool:
-        """Take records, and put out what they ended. Return False if the outbox was closed meanwhile."""
+        """Take records, and put the messages that follow into the outbox. Return False if it was closed."""
         for record in records:
             position = self._positions[record.partition]
             is_told = record.offset < position.offset
@@ -176,6 +180,7 @@ class OffsetsEvents(OffsetsFollower):
             self._stopped.set()  # nothing can be told any more
 
     def _take(self, news: Iterable[GroupNews]) -> None:
+        """Pass on what is new of groups. Hold it back until the fleet has read its whole window."""
         found = list(news)
         super()._take(found)
         if self._fleet.is_complete:
@@ -203,7 +208,9 @@ class PolledEvents(PollingFollower):
 
 
 def within(partition: TopicPartition, kept: Position, begin: int, end: int) -> Position:
-    """Return the kept position, or the beginning, with a warning, if the partition does not have it."""
+    """Return the saved position. If the partition no longer has it, log a warning and return the beginning of
+    the partition.
+    """
     if kept.offset > end:
         log.warning(
             "the events topic was made anew: it is read from its beginning", partition=partition.partition

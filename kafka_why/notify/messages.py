@@ -1,4 +1,5 @@
-"""The messages to a receiver: one for each rebalance that ended, and two for what was wrong for a while.
+"""The messages to a receiver: one for each rebalance that ended, and two for each trouble: when it began and
+when it ended.
 
 The sentences are those of `why` and of the page. Nothing is decided here about a group.
 """
@@ -21,20 +22,25 @@ from kafka_why.why.text import cause_text, details
 from kafka_why.why.wording import Names
 
 MAX_TEXT_CHARS = 500
-"""Of a sentence or a line, which may quote what clients sent."""
+"""The maximum length of a sentence or a line, which may quote what clients sent."""
 MAX_NAME_CHARS = 200
-"""Of a word in a sentence or line, and of an id: a client may choose one of 32,767 bytes."""
+"""The maximum length of a name in a sentence or line, and of an id: a client may choose one of 32,767 bytes.
+"""
 MAX_LINES = 30
 _LONG_WORD = re.compile(rf"\S{{{MAX_NAME_CHARS + 1},}}")
 # What chats and mail programs make a link of: a scheme, `www.`, a domain with a path.
 _LINK = re.compile(r"(://)|((?<=\bwww)\.|(?<=\w)\.(?=[a-z]{2,}/))", re.IGNORECASE)
 
 Link: TypeAlias = Callable[[str | None], str | None]
-"""Returns the address of a group on the page, of all groups for None; None if there is no page."""
+"""A function that returns the page's URL for a group, or for all groups if it is None. It returns None if
+there is no page.
+"""
 
 
 class Status(StrEnum):
-    """HAPPENED: it is over, and one message tells it. BEGAN and ENDED: the two messages of what lasts."""
+    """The status of a message's subject. HAPPENED: it is over, and has only this message. BEGAN and ENDED:
+    the two messages about something that lasts.
+    """
 
     HAPPENED = "happened"
     BEGAN = "began"
@@ -55,10 +61,9 @@ KINDS = (REBALANCE, *map(name_of, FindingKind), ALARM)
 class Message(Struct, frozen=True, kw_only=True):
     """A message. Times are milliseconds since the epoch.
 
-    `id` names what it is about: the message about it has the same id if it is sent again, and BEGAN and ENDED
-    of one thing have the same. `subject` is the group, or what tells an alarm of the coordinator from its
-    other alarms; `group` is None for an alarm. `lines` are the lines of `why`, each with its label.
-    `ended_ms` is None while it lasts.
+    `id` identifies the event: BEGAN, ENDED and repeated messages about it have the same id. `subject` is the
+    group, or the beginning of an alarm's sentence; `group` is None for an alarm. `lines` are the lines of
+    `why`, each with its label. `ended_ms` is None while it lasts.
     """
 
     id: str
@@ -80,9 +85,10 @@ class Message(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Patterns of group ids are the shell's: `*`, `?`, `[...]`; case counts. No pattern in `groups` means all
-    groups. Alarms of the coordinator are of no group. What lasted less than `least_ms` is not sent. What is
-    still wrong is sent once it has lasted `least_ms`.
+    """A filter of messages by group and duration. Patterns of group ids are the shell's: `*`, `?`, `[...]`;
+    case counts. No pattern in `groups` means all groups. Alarms of the coordinator are of no group. A
+    rebalance or trouble shorter than `least_ms` is not sent. A trouble under way is sent once it has lasted
+    `least_ms`.
     """
 
     groups: tuple[str, ...] = ()
@@ -91,7 +97,7 @@ class Filter:
     least_ms: int = 0
 
     def wants(self, message: Message, now_ms: int) -> bool:
-        """Return True if this message is to be sent. What lasts has lasted until `now_ms`."""
+        """Return True if this message should be sent. A subject without an end has lasted until `now_ms`."""
         if message.kind not in self.kinds or not self._wants_group(message.group):
             return False
         return (now_ms if message.ended_ms is None else message.ended_ms) - message.began_ms >= self.least_ms

@@ -25,7 +25,9 @@ from kafka_why.service_state import StateReader
 from kafka_why.topic_reader import BrokersOwn, FollowerThread
 
 SETTLED_MS = max(STUCK_MS, WINDOW_MS) + 60_000
-"""The time after its start in which this process may miss what the one before it saw: see `Episodes`."""
+"""The time after a start in which this process may not yet see a trouble that the previous one saw: see
+`Episodes`.
+"""
 _READER = "notify"
 
 
@@ -39,12 +41,12 @@ class Sending:
 
 
 class Notifier(Startable):
-    """Tells a receiver what happens until stopped. `folder` has what outlives it: see
-    `kafka_why.notify.state_file`. `source` is what it reads. Polls have no position: what happens while it
-    does not run is not told.
+    """The whole of `notify`: the threads that read, and the one that sends, until stopped. Its state is saved
+    in `folder` (`kafka_why.notify.state_file`). `source` is the topic that it reads, or polls of the groups.
+    Polls have no position, so it sends nothing about what happened while it did not run.
 
-    At the first start the constructor keeps the ends of the topic that it reads. It raises FolderError if the
-    folder is of other topics or cannot be written, and KafkaError.
+    At the first start the constructor saves the ends of the topic. It raises FolderError if the folder
+    belongs to another topic or cannot be written, and KafkaError.
     """
 
     def __init__(
@@ -106,7 +108,9 @@ class Notifier(Startable):
             reader.start()
 
     def stop(self) -> None:
-        """End the request under way, keep what was delivered, and stop reading. What waits is found again."""
+        """Wait for the request under way, save what was delivered, and stop reading. Messages that are still
+        waiting are found again after the next start.
+        """
         self._outbox.close()
         self._courier.stop()
         for reader in self._readers:

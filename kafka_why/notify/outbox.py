@@ -21,12 +21,12 @@ class Position(Struct, frozen=True):
 
 
 Positions: TypeAlias = Mapping[int, Position]
-"""By partition."""
+"""The positions by partition."""
 
 
 class Taken(NamedTuple):
-    """Messages that were taken off. `positions` is what they reach, None if they reach no new ones, and
-    `beyond` are the messages behind these positions.
+    """Messages taken off the outbox. `positions` are the last ones that they reach, None if they reach none,
+    and `beyond` are the messages after these positions.
     """
 
     positions: Positions | None
@@ -34,11 +34,11 @@ class Taken(NamedTuple):
 
 
 class Outbox:
-    """Messages in the order of their coming, and between them the positions that the messages before reach:
-    when these are delivered, nothing before the positions is left to tell.
+    """A bounded queue of messages, with markers of positions in the topic between them. Once all messages
+    before a marker are delivered, reading can restart at its positions.
 
-    Whoever puts messages waits while there are `max_waiting`. So a receiver that is down stops the reading,
-    and the topic keeps what is not read. A message that waits already is not put again. For several threads.
+    `put` blocks while `max_waiting` messages wait. So reading stops while the receiver is down, and the topic
+    keeps the rest. A message that is already waiting is not added again. For several threads.
     """
 
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:
@@ -64,7 +64,7 @@ class Outbox:
             return True
 
     def close(self) -> None:
-        """Take no more messages. What waits can still be taken."""
+        """Reject further messages. Waiting messages can still be taken."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
@@ -75,12 +75,12 @@ class Outbox:
             self._changed.wait_for(lambda: self._is_closed or bool(self._names), timeout_s)
 
     def head(self, number: int) -> list[Message]:
-        """Return the first messages, at most `number`. They stay."""
+        """Return the first messages, at most `number`, without removing them."""
         with self._changed:
             return list(islice((one for one in self._waiting if isinstance(one, Message)), number))
 
     def take(self, number: int) -> Taken:
-        """Take off `number` messages, and the positions behind them."""
+        """Remove the first `number` messages, and the positions directly after them."""
         with self._changed:
             positions: Positions | None = None
             beyond: list[Message] = []

@@ -17,14 +17,14 @@ from kafka_why.service_state import StateReader
 
 POLL_INTERVAL_S = 5.0
 MAX_READ_AGE_S = 30.0
-"""What was read longer ago says nothing of now: nothing begins then, and nothing ends."""
+"""The maximum age of the data. While it is older, no trouble begins or ends."""
 _FIGURES = re.compile(r"[:\d]")
 
 
 class Sources:
     """The page's knowledge of groups and of the coordinator. `read_age_s` returns how long ago the topics
-    were read. `topics` is None without topics of ours, and `state` if nobody said where the coordinator's
-    metrics are.
+    were read. `topics` is None if the coordinator's topics are not read, and `state` is None if no metrics
+    URL was given.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Sources:
         return self._fleet.is_complete and self._read_age_s() <= MAX_READ_AGE_S
 
     def troubles(self, now_ms: int) -> Iterator[Trouble]:
-        """Yield what is wrong now, as the page has it."""
+        """Yield the current troubles, as the page shows them."""
         for line in self._overview.lines(now_ms, with_members=False):
             for finding in line.findings:
                 kind = name_of(finding.kind)
@@ -63,12 +63,14 @@ class Sources:
 
 
 def alarm_of(sentence: str) -> str:
-    """Return what tells an alarm from others: its sentence up to the first figure or colon, which change."""
+    """Return the part of an alarm's sentence that identifies it: up to the first figure or colon, because the
+    rest changes.
+    """
     return _FIGURES.split(sentence)[0].strip()
 
 
 class TroublesThread(BackgroundThread):
-    """Looks for troubles again and again until stopped, for which the outbox has to be closed before."""
+    """The thread that looks for troubles until stopped. Close the outbox before `stop`."""
 
     def __init__(self, sources: Sources, episodes: Episodes, outbox: Outbox) -> None:
         self._sources = sources
@@ -83,5 +85,5 @@ class TroublesThread(BackgroundThread):
             if self._sources.is_current:
                 at_ms = now_ms()
                 self._outbox.put(self._episodes.update(self._sources.troubles(at_ms), at_ms))
-            # A third of the interpreter at most: the events are read meanwhile.
+            # Use the interpreter for at most a third of the time: other threads read the events.
             pause_s = max(POLL_INTERVAL_S, 2 * (time.monotonic() - began_s))

@@ -12,13 +12,19 @@ from kafka_why.why.report import course_of
 from kafka_why.why.wording import Names
 
 KEPT_REBALANCES = 3
-"""The last ones of a group, whose entries are kept: the assignments before it say what moves in the next."""
+"""The number of last rebalances of a group whose entries are kept, because the moves of the next one depend
+on earlier assignments.
+"""
 KEPT_ENTRIES = 500
-"""The entries of a group below which none is forgotten. Where members were assigned long ago needs them."""
+"""The number of entries below which none of a group is forgotten: an assignment that is still in force may be
+old.
+"""
 MAX_GROUP_ENTRIES = 20_000
-"""Entries of one group that are kept. Of a rebalance with more, the beginning is lost."""
+"""The maximum number of entries kept for one group. A rebalance with more loses its beginning."""
 MAX_ENTRIES = 120_000
-"""Of all groups, some 1.8 kB each. The groups that rebalanced longest ago are forgotten first."""
+"""The maximum number of entries kept for all groups, at some 1.8 kB each. The groups that rebalanced longest
+ago are forgotten first.
+"""
 
 _Name: TypeAlias = tuple[str, int | None, int | None]
 
@@ -33,16 +39,17 @@ class Ended(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """`told` are the rebalances that need not be returned, None before the first call of `ended`."""
+    """The kept entries of a group. `told` are the rebalances that `ended` need not return, None before its
+    first call.
+    """
 
     entries: deque[HistoryEntry] = field(default_factory=deque)
     told: set[_Name] | None = None
 
 
 class Rebalances:
-    """Takes the entries of all groups, of each group in their order; `ended` returns what they have ended.
-
-    A repeated entry has no effect. For one thread.
+    """The recent entries of all groups, from which `ended` finds the rebalances that have ended. Entries of a
+    group must come in order; a repeated one has no effect. For one thread.
     """
 
     def __init__(self) -> None:
@@ -52,7 +59,9 @@ class Rebalances:
         self._entries = 0
 
     def add(self, entry: HistoryEntry, *, is_told: bool) -> None:
-        """Take an entry. `is_told`: what it ended has been told, it only says what was before."""
+        """Add an entry. `is_told`: a rebalance that it ends is not returned; the entry only serves as
+        context.
+        """
         if not self._reader.is_new(entry):
             return
         group = self._groups.setdefault(entry.group_id, _Group())
@@ -103,5 +112,5 @@ def _ended(entries: Iterable[HistoryEntry]) -> list[Rebalance]:
 
 
 def _name(r: Rebalance) -> _Name:
-    """Return a name that a rebalance keeps when its first entries are forgotten."""
+    """Return a key of a rebalance that stays the same when its first entries are forgotten."""
     return r.incarnation, r.ended_ms, r.generation_to

@@ -1,7 +1,7 @@
 """Sends a request to the receiver, and interprets its answer.
 
-Addresses and tokens are read for each request, so that a file can be replaced while notify runs. No text that
-comes from here has them.
+Addresses and tokens are read for each request, so that a file can be replaced while notify runs. No error
+text or log line contains them.
 """
 
 import ssl
@@ -24,17 +24,17 @@ from kafka_why.escaping import visible
 from kafka_why.numbers import is_whole_number
 
 TIMEOUT_S = 10.0
-"""The longest time of a request, from the connect to the answer."""
+"""The timeout of a whole request, from the connect to the answer."""
 MAX_ANSWER_BYTES = 1_000
 MAX_SHOWN_CHARS = 200
 MAX_SECRET_BYTES = 64 * 1024
 NOT_PRIVATE = "a token is sent by https only, or to this machine"
 _REFUSALS = (400, 413, 422)
-"""Answers that say that these messages will not be accepted at another time either."""
+"""Status codes that mean that a retry will not be accepted, either."""
 
 
 class SecretUnreadable(Exception):
-    """A file has no address or no token. The message names the file."""
+    """A file lacks the address or the token. The message names the file."""
 
 
 class Verdict(Enum):

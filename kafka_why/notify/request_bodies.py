@@ -21,7 +21,7 @@ from kafka_why.page.words import iso
 
 VERSION = 1
 FIRES_MS = 300_000
-"""The time for which an alert fires that reports a rebalance, or that nobody refreshes."""
+"""The time for which an alert fires if it reports a rebalance or is not refreshed."""
 REFRESH_MS = 60_000
 """Alertmanager ends an alert that is not sent again. Prometheus sends each one again after a minute."""
 _SLACK_LABELS = ("why", "it said", "took", "awaited", "silent", "removed", "moved")
@@ -31,8 +31,8 @@ _NEVER = "0001-01-01T00:00:00Z"
 
 class Shape(NamedTuple):
     """A format of requests. `body` returns the body of a request, in JSON, from messages and the time in
-    milliseconds. A request has `max_messages`. `again_ms` is the time after which what lasts is sent again,
-    None for never.
+    milliseconds. A request has `max_messages`. While a trouble lasts, its message is sent again after
+    `again_ms`; None means never.
     """
 
     body: Callable[[Sequence[Message], int], bytes]
@@ -47,7 +47,7 @@ def _json(messages: Sequence[Message], now_ms: int) -> bytes:
 
 
 def _short(message: Message) -> Message:
-    """Return the message for a program: ids are as they are, unless they are too long."""
+    """Return the message for programs, with unescaped ids; only those that are too long are cut."""
     group = None if message.group is None else shortened_id(message.group)
     return replace(message, id=shortened_id(message.id), subject=shortened_id(message.subject), group=group)
 
@@ -88,8 +88,8 @@ def _fires_until_ms(message: Message, now_ms: int) -> int:
 
 
 def _alert(message: Message, ends_ms: int | None) -> dict[str, Any]:
-    """Return an alert. Its labels are its name for Alertmanager: two rebalances of a group within the time
-    that an alert fires are one alert.
+    """Return an alert. Alertmanager identifies it by its labels, so two rebalances of a group within FIRES_MS
+    are one alert.
     """
     labels = {"alertname": _alert_name(message.kind), "severity": _severity(message.kind)}
     labels |= (

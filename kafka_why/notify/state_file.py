@@ -20,7 +20,9 @@ VERSION = 1
 
 
 class _Content(Struct, kw_only=True):
-    """`told` are the ids of the messages that were accepted and end behind the positions."""
+    """The content of the file. `told` are the ids of the accepted messages whose rebalances end after the
+    positions.
+    """
 
     version: int
     topic: str
@@ -33,9 +35,8 @@ _decoder = msgspec.json.Decoder(_Content)
 
 
 class Kept:
-    """The file of a folder, for the events topic of this name. Only the thread that sends changes it.
-
-    The constructor reads it. Raises FolderError if it cannot be read, or is of another topic.
+    """The state file in a folder, for one events topic. Only the sending thread changes it. The constructor
+    reads it, and raises FolderError if it cannot be read or belongs to another topic.
     """
 
     def __init__(self, folder: Path, topic: str) -> None:
@@ -49,16 +50,18 @@ class Kept:
 
     @property
     def told(self) -> frozenset[str]:
-        """The ids of messages that need not be sent, although what they tell ends behind the positions."""
+        """The ids of messages that were sent although their rebalances end after the positions."""
         return frozenset(self._content.told)
 
     @property
     def open(self) -> list[Message]:
-        """The troubles of which receivers know the beginning."""
+        """The troubles whose beginning was sent, but not their end."""
         return list(self._content.open.values())
 
     def deliver(self, messages: Sequence[Message], taken: Taken) -> None:
-        """Note that the receiver has these messages, or will never accept them. `save` keeps that."""
+        """Record that the receiver has accepted these messages or will never accept them. `save` writes it to
+        the file.
+        """
         content = self._content
         for message in messages:
             if message.status is Status.BEGAN:

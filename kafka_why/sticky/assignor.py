@@ -44,6 +44,7 @@ class _EqualAssignment:
         return self._holder
 
     def _keep_owned(self) -> None:
+        """Leave each member the owned partitions that its share allows."""
         for member, owned in enumerate(self._owned()):
             if len(owned) < self._min_quota:
                 self._give(member, owned)

@@ -96,6 +96,7 @@ def _find_chain(
 
 
 def _walk_back(pools: Pools, came_from: dict[int, tuple[int, int]], end: int) -> list[tuple[int, int]]:
+    """Return the chain that ends at `end`, as partitions with their new holders."""
     chain = []
     while end in came_from:
         member, kind = came_from[end]

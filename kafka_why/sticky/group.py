@@ -142,6 +142,7 @@ def _known_partitions(group: StickyGroup, number_of: Mapping[str, int], claim: C
 
 
 def _set_racks(group: StickyGroup, member_racks: list[str | None], racks: PartitionRacks) -> None:
+    """Set the racks of members and partitions, if they can change the assignment."""
     known = {rack for rack in member_racks if rack is not None}
     if not known or not racks:
         return

@@ -61,6 +61,7 @@ class _Search:
         return self._settled != 0
 
     def _relax_kinds(self, member: int) -> None:
+        """Relax the edges by which the member gives its cheapest partition of each kind."""
         pools = self._pools
         for kind, pool in tuple(pools.held[member].items()):
             if self._is_settled(member):
@@ -72,6 +73,7 @@ class _Search:
                 self._reach(pools.far[kind], label + pools.rack_cost, member, kind=kind)
 
     def _relax_misplaced(self, member: int) -> None:
+        """Relax the edges by which the member gives a partition back to its owner or previous owner."""
         pools = self._pools
         for partition in tuple(pools.misplaced[member]):
             if self._is_settled(member):
@@ -90,6 +92,9 @@ class _Search:
     def _reach(
         self, takers: int, label: int, giver: int, *, kind: int | None = None, partition: int | None = None
     ) -> None:
+        """Lower the labels of `takers` to `label` by an edge from `giver`. If an edge closes a negative
+        cycle, push flow along the cycle and stop.
+        """
         takers &= ~self._settled if not self._is_settled(giver) else 0
         for lower, members in self._members_at.items():
             if lower <= label:
@@ -123,6 +128,7 @@ class _Search:
         return bool(self._settled >> member & 1)
 
     def _push_flow(self, cycle: list[_Step]) -> None:
+        """Make the moves of a cycle, and take its members out of the search."""
         moves = []
         for step in cycle:
             self._settled |= 1 << step.taker

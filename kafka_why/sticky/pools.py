@@ -49,6 +49,7 @@ class Pools:
         self._make_kinds()
 
     def _make_kinds(self) -> None:
+        """Number the kinds of partitions, and find the near and far subscribers of each kind."""
         group = self.group
         subscribers = [0] * len(group.topics)
         for member, topics in enumerate(group.topics_of):
@@ -127,6 +128,7 @@ class Pools:
         self._set_load(member, self.load[member] + 1)
 
     def _take(self, partition: int, holder: int) -> None:
+        """Take a partition from its holder."""
         kind, holding_value = self.kind_of[partition], self.holding_value(partition, holder)
         pool = self.held[holder][kind]
         del pool[holding_value][partition]
