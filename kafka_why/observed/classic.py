@@ -36,7 +36,7 @@ def observe_generation(seen: Observation, now: ClassicGeneration) -> None:
 
 
 def find_again(seen: Observation, now: ClassicGeneration) -> None:
-    """Start again with another group of this name: the records that ended the one before are missing."""
+    """Begin a new group with the same id, although the records that ended the previous group are missing."""
     seen.lose()
     seen.group.classic, seen.group.sightings = None, []
     _find(seen, now)
@@ -74,7 +74,9 @@ def _is_first(now: ClassicGeneration) -> bool:
 
 
 def _rebalance(seen: Observation, now: ClassicGeneration) -> None:
-    """Take a later generation: who came and went since the one before, and what they have now."""
+    """Record the rebalance that led to a later generation: the members that came and went, and the
+    assignment.
+    """
     formed_ms = _formed_ms(seen, now)
     skipped = _skipped(seen.group.generation, now.generation)
     was_told = any(sighting.is_told for sighting in seen.group.sightings)
@@ -142,9 +144,8 @@ def _record_stable(seen: Observation, rule: str, now: ClassicGeneration, reason:
 
 
 def _replace_in_place(seen: Observation, now: ClassicGeneration) -> None:
-    """Take the same generation again: a static member came back and took its place without a rebalance.
-
-    A lower generation is one of another group of this name, whose beginning is not in the log.
+    """Handle the same generation again: a static member came back without a rebalance. A lower generation
+    belongs to a new group with the same id, whose beginning is not in the log.
     """
     if now.generation < seen.group.generation:
         find_again(seen, now)
@@ -163,7 +164,7 @@ def _formed_ms(seen: Observation, now: ClassicGeneration) -> int:
 
 
 def store(seen: Observation, now: ClassicGeneration) -> None:
-    """Make this generation the group's."""
+    """Store this generation as the group's current one."""
     group = seen.group
     group.generation, group.protocol_type = now.generation, now.protocol_type or group.protocol_type
     group.classic = Classic(now.protocol_name, now.leader_id, seen.at.time_ms, list(now.members))
@@ -177,7 +178,7 @@ def _all_topics(subscribed: Sequence[tuple[str, ...] | None]) -> list[str] | Non
 
 
 def _where_they_differ(by_member: dict[str, tuple[str, ...] | None]) -> dict[str, list[str]] | None:
-    """Return what each member subscribes to, None if all subscribe to the same."""
+    """Return the topics of each member, or None if all members subscribe to the same topics."""
     if len(set(by_member.values())) < 2 or None in by_member.values():
         return None
     return {member_id: list(topics or ()) for member_id, topics in by_member.items()}

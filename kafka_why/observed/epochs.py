@@ -266,7 +266,7 @@ def _assignor(epochs: Epochs) -> str | None:
 
 
 def observe_assignment(seen: Observation, record: MemberAssigned) -> None:
-    """Take a member's step towards its target assignment."""
+    """Record a member's current assignment, a step towards its target."""
     epochs, group = seen.epochs(record.kind), seen.group
     member_id, now = record.member_id, record.assignment
     seen.has_news = True

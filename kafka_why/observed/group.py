@@ -46,8 +46,8 @@ class Classic(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class Sighting(Struct, array_like=True, forbid_unknown_fields=True):
-    """The group was seen rebalancing beside its log: first at `first_ms` in `state` with `members`, and last
-    at `last_ms`. `within_ms` is as in `RebalanceSeen`. `last_members` were there when it was last seen in
+    """A rebalance that polls have found: first at `first_ms` in `state` with `members`, last at `last_ms`.
+    `within_ms` is as in `RebalanceSeen`. `last_members` were there when it was last seen in
     PreparingRebalance.
 
     `before` are the members of the generation before, once the history has the beginning of this rebalance.

@@ -140,7 +140,9 @@ class EpochsPoll(Struct, frozen=True):
 
 
 class PolledGroup:
-    """A group as polls show it. `entries` are all that followed, and `group` is what it is now."""
+    """A group that is known from polls. `entries` are its history so far, and `group` is its
+    current state.
+    """
 
     def __init__(self, group_id: str) -> None:
         self.entries: list[HistoryEntry] = []
@@ -186,9 +188,7 @@ class PolledGroup:
         self._last = poll
 
     def _find(self, poll: ClassicPoll | EpochsPoll) -> None:
-        """Begin with a group that was there before, or was one of another kind: how it came to be is not
-        known.
-        """
+        """Begin the history of a group that existed before the first poll or has changed its kind."""
         was = self.group
         self.group = ObservedGroup(
             self._group_id,
@@ -200,7 +200,7 @@ class PolledGroup:
         self._last, self._detector, self._is_counted = None, RebalanceDetector(), True
 
     def _end(self) -> None:
-        """End a group that is gone. Members that were there at the last poll went before."""
+        """End a group that no longer exists. The members of the last poll are removed first."""
         kind, last, self._kind, self._last = self._kind, self._last, None, None
         if kind == CLASSIC:
             if self.group is not None and self.group.member_ids():

@@ -75,6 +75,7 @@ def _begun(group: ObservedGroup, classic: Classic, now: RebalanceSeen) -> Sighti
 def _sighting(
     now: RebalanceSeen, first_ms: int, within_ms: int, members: Sequence[SeenMember] | None
 ) -> Sighting:
+    """Return a new sighting. It has members only if they were polled before the generation was formed."""
     # Once the generation is formed, its members are shown, and not those that were there at the beginning.
     is_early = now.state == GroupState.PREPARING_REBALANCE
     known = list(members) if members is not None and is_early else None
@@ -84,9 +85,11 @@ def _sighting(
 def claim(
     seen: Observation, members: Sequence[ClassicMember], formed_ms: int, *, also: str
 ) -> Sighting | None:
-    """Return the sighting of the rebalance that made a generation with these members, None if there is none.
+    """Return the sighting of the rebalance that formed a generation with these members, or None if there is
+    none.
 
-    The history has its beginning then. `also` is said with it, if it was not told before.
+    Add the beginning of that rebalance to the history, unless it is there already. `also` is added to its
+    reason.
     """
     group = seen.group
     stored_ms = seen.at.time_ms
@@ -141,11 +144,11 @@ def _tell(
 def _there(
     before: Sequence[ClassicMember], formed: Sequence[ClassicMember], found: Sighting
 ) -> list[ClassicMember]:
-    """Return the members at the first sighting, as they are in the generation, as they were before, or as
-    seen.
+    """Return the members at the first sighting, with the data of the formed generation, else of the one
+    before, else of the poll.
 
-    One that is in no generation is left out if there is a generation: by clocks that differ, it may be a
-    member of the next one.
+    If a generation was formed, members of neither generation are left out: if clocks differ, they may belong
+    to the next one.
     """
     known = {m.member_id: m for m in (*before, *formed)}
     there = [m for m in found.members or () if not formed or m.member_id in known]
@@ -194,8 +197,8 @@ def end_all(seen: Observation) -> None:
 
 
 def _end(seen: Observation, found: Sighting) -> None:
-    """End a rebalance of which the log has no generation of it: another broker coordinates the group now,
-    and has read the one before.
+    """End a rebalance that formed no generation in the log, because another broker now coordinates the group
+    and has loaded the generation before.
     """
     group = seen.group
     group.sightings = [s for s in group.sightings if s is not found]

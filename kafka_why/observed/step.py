@@ -61,7 +61,7 @@ def observe(
 
 
 def sight(group: ObservedGroup, seen_rebalancing: RebalanceSeen, at: At) -> Observation:
-    """Apply what was seen of a group beside its log. `at` is as in `observe`."""
+    """Apply a poll that found the group rebalancing. `at` is as in `observe`."""
     group.run, group.run_ms = at.record, _NO_TIME
     seen = Observation(group, at._replace(time_ms=group.at_ms), {})
     observe_sighting(seen, seen_rebalancing)

@@ -101,6 +101,9 @@ def _said(r: Rebalance, telemetry: Telemetry) -> Iterator[ClientSaid]:
 
 
 def _moments(r: Rebalance) -> Iterator[_Moment]:
+    """Yield the moments that clients' metrics may explain: members left, were removed, or were
+    slow to join.
+    """
     gone = set(r.cause.member_ids) if r.cause.kind in _GONE else set()
     leaves = r.cause.kind is CauseKind.MEMBER_LEFT
     for member_id in r.cause.member_ids if gone else ():

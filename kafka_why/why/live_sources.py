@@ -197,8 +197,8 @@ def read_at_once(
     tell: Callable[[str], None],
 ) -> tuple[History, LiveSource | None]:
     """Return the history of a group, and the source of its new entries if it is followed. The group is polled
-    if `polls` is True, with None only if `__consumer_offsets` is not readable. `tell` reports what takes
-    time.
+    if `polls` is True, with None only if `__consumer_offsets` is not readable. `tell` is called with a
+    message before a long wait.
 
     Raises HistoryUnavailable, which names the right that is missing, and KafkaError.
     """

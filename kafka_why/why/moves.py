@@ -57,10 +57,10 @@ def _decoded(data: bytes) -> Partitions:
 
 
 class Assignments:
-    """Reads what leaders assigned, in the order of the history.
+    """The assignments that leaders made, read in the order of the history.
 
-    Bytes that are in the assignment before too are not decoded again: they give the same object. What stays
-    in memory are the partitions of one assignment, and the numbers of all.
+    Bytes that are in the assignment before too are not decoded again: they give the same object. Only the
+    last assignment's partitions stay in memory, and the number of partitions in every assignment.
     """
 
     def __init__(self) -> None:

@@ -136,7 +136,9 @@ MAX_ASKED = 8
 
 
 def share_lines(shares: SharesNow, now_ms: int) -> Lines:
-    """Yield what the share coordinator has not done yet, the oldest first, and what no member has."""
+    """Yield the open requests to the share coordinator, the oldest first, and the partitions without a
+    member.
+    """
     asked = [asked_text(one, now_ms) for one in shares.asked[:MAX_ASKED]]
     yield from listing("Waiting", asked, len(shares.asked) - MAX_ASKED)
     if shares.idle:

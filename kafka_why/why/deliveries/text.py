@@ -38,7 +38,7 @@ def deliveries_text(report: DeliveryReport, clock: Clock, names: Names) -> Visib
 
 
 def alone_text(alone: LoneDeliveries, clock: Clock) -> VisibleText:
-    """Return the same of a group of which the history has nothing."""
+    """Return the text about the deliveries of a group without a history."""
     report = alone.deliveries
     head = f"Group {report.group_id} has no history here: the brokers may coordinate it."
     return visible_text([head, "", deliveries_text(report, clock, names_of(report))])
