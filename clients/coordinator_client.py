@@ -61,10 +61,10 @@ class AnswerReader:
         self._consumer.assign([TopicPartition(layout.responses_topic, partition, offset)])
 
     def poll(self, timeout_s: float) -> list[bytes]:
-        """Return the values of new records that count (`EarlyAnswers`). Waits up to `timeout_s` for a first
-        record.
+        """Return the values of new records, without second copies (`EarlyAnswers`). Wait up to `timeout_s`
+        for a first record.
 
-        Logs outages, and reads on after them.
+        Outages are logged, and reading continues after them.
         """
         first = self._consumer.poll(timeout_s)
         if first is None:
@@ -266,7 +266,7 @@ class CoordinatorClient(Closeable):
         self._writer.write(requests)
 
     def forget(self, request: PendingRequest) -> None:
-        """Keep nothing of a request of `send_all` for which nothing waits. Its receiver is not called."""
+        """Drop a request of `send_all` that nothing waits for any more. Its receiver is not called."""
         self._pending.forget(request)
 
     def close(self) -> None:

@@ -212,7 +212,7 @@ class PendingRequests:
         return found
 
     def forget(self, request: PendingRequest) -> None:
-        """Take a request out for which nothing waits any more. Its answer will be dropped."""
+        """Remove a request that nothing waits for any more. Its answer will be dropped."""
         with self._lock:
             self._pop(request.request.correlation_id)
 
@@ -258,7 +258,7 @@ class PendingRequests:
         _deliver([(r, ClientClosed(f"{r.describe()} was not answered: {reason}")) for r in left])
 
     def _pop(self, correlation_id: str) -> PendingRequest | None:
-        """Take a request out, None if it is not in flight. The caller holds the lock."""
+        """Remove and return a request, or return None if it is not in flight. The caller holds the lock."""
         request = self._in_flight.pop(correlation_id, None)
         if request is not None:
             of_timeout = self._by_timeout_ms[request.timeout_ms]

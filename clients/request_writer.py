@@ -60,7 +60,7 @@ _remembered = lru_cache(_GROUPS_REMEMBERED)(_pack_slot_of)
 class Written:
     """A record to write, and the requests in it."""
 
-    place: PackSlot
+    pack_slot: PackSlot
     key: bytes
     value: bytes
     requests: Sequence[PendingRequest]
@@ -84,20 +84,20 @@ class Packer:
         """True if nothing waits and nothing is under way."""
         return not self._waiting and not self._under_way
 
-    def add(self, place: PackSlot, request: PendingRequest, message: bytes) -> None:
-        """Add a request at the end of its place's line. `message` is the encoded request."""
-        lines = self._waiting.setdefault(place.partition, {})
-        lines.setdefault(place, deque()).append((request, message))
+    def add(self, pack_slot: PackSlot, request: PendingRequest, message: bytes) -> None:
+        """Add a request at the end of its slot's queue. `message` is the encoded request."""
+        lines = self._waiting.setdefault(pack_slot.partition, {})
+        lines.setdefault(pack_slot, deque()).append((request, message))
 
     def next_records(self) -> list[Written]:
-        """Return the records to write now, at most one for each place. They are under way until `written`.
+        """Return the records to write now, at most one for each slot. They are under way until `written`.
 
         Requests that are no longer wanted are left out.
         """
         records: list[Written] = []
         for partition in self._waiting.keys() - self._under_way.keys():
             lines = self._waiting[partition]
-            found = [record for place in [*lines] if (record := self._next(place, lines)) is not None]
+            found = [record for pack_slot in [*lines] if (record := self._next(pack_slot, lines)) is not None]
             if found:
                 self._under_way[partition] = len(found)
                 records += found
@@ -105,15 +105,15 @@ class Packer:
                 del self._waiting[partition]
         return records
 
-    def written(self, place: PackSlot) -> None:
-        """Note that the place's write has ended, with or without success."""
-        left = self._under_way.pop(place.partition) - 1
+    def written(self, pack_slot: PackSlot) -> None:
+        """Note that the write of a slot's record has ended, with or without success."""
+        left = self._under_way.pop(pack_slot.partition) - 1
         if left:
-            self._under_way[place.partition] = left
+            self._under_way[pack_slot.partition] = left
 
-    def _next(self, place: PackSlot, lines: dict[PackSlot, _Line]) -> Written | None:
+    def _next(self, pack_slot: PackSlot, lines: dict[PackSlot, _Line]) -> Written | None:
         """Return the next record of a slot, or None if none of its requests is wanted."""
-        line = lines[place]
+        line = lines[pack_slot]
         requests: list[PendingRequest] = []
         messages: list[bytes] = []
         left_bytes = self._max_bytes
@@ -131,13 +131,13 @@ class Packer:
             if left_bytes < 0:
                 break
         if not line:
-            del lines[place]
+            del lines[pack_slot]
         if not requests:
             return None
         if left_bytes < 0 or not self.packs:  # one request, which may be larger than a pack may be
             key = requests[0].request.group_id.encode()
-            return Written(place, key, messages[0], requests)
-        return Written(place, pack_key(place.slot), pack(messages), requests)
+            return Written(pack_slot, key, messages[0], requests)
+        return Written(pack_slot, pack_key(pack_slot.slot), pack(messages), requests)
 
 
 _POLL_S = 0.1
@@ -239,7 +239,7 @@ class RequestWriter:
                     self._topic,
                     record.value,
                     record.key,
-                    record.place.partition,
+                    record.pack_slot.partition,
                     partial(self._on_delivery, record),
                 )
             except (KafkaException, BufferError) as error:
@@ -247,7 +247,7 @@ class RequestWriter:
         return refused
 
     def _on_delivery(self, record: Written, error: KafkaError | None, _: Message) -> None:
-        """Called in `poll` and `flush`."""
+        """Receive the outcome of one record's write, in the producer's `poll` or `flush`."""
         self._ended.append((record, None if error is None else KafkaException(error)))
 
     def _end(self, ended: Sequence[_Ended]) -> list[Written]:
@@ -261,13 +261,13 @@ class RequestWriter:
                 if error is None:
                     counts.requests_written += len(record.requests)
                     counts.records_written += 1
-                self._packer.written(record.place)
+                self._packer.written(record.pack_slot)
             return self._packer.next_records()
 
     def _replace(self, producer: Producer) -> None:
-        """Replace a producer that writes nothing more.
+        """Replace a producer that writes no more.
 
-        An idempotent producer ends so when it cannot go on without a gap or a duplicate.
+        An idempotent producer fails for good when it cannot continue without a gap or a duplicate.
         """
         with self._lock:
             if producer is not self._producer:

@@ -24,7 +24,9 @@ _FIRST_QUORUM_WITH_NODES = 2
 
 
 async def rewrite_metadata(context: RequestContext, response: Any) -> None:
-    """Metadata: replace the addresses of all live brokers, and mark the coordinator's own topics."""
+    """Replace the addresses of all live brokers in a Metadata response, and mark the coordinator's own
+    topics.
+    """
     brokers = {broker.node_id: Address(broker.host, broker.port) for broker in response.brokers}
     if brokers:
         context.services.cluster.update_brokers(brokers, all_of_them=True)
@@ -33,20 +35,24 @@ async def rewrite_metadata(context: RequestContext, response: Any) -> None:
 
 
 async def rewrite_cluster(context: RequestContext, response: Any) -> None:
-    """DescribeCluster, which may also name fenced brokers."""
+    """Replace the addresses of brokers in a DescribeCluster response, which may also name fenced brokers."""
     context.services.cluster.update_brokers({b.broker_id: Address(b.host, b.port) for b in response.brokers})
     await _rewrite(context, ((broker.broker_id, broker) for broker in response.brokers))
 
 
 async def rewrite_endpoints(context: RequestContext, response: Any) -> None:
-    """Records: the current leaders of partitions whose leader is not the one the client assumed."""
+    """Replace the addresses of current leaders. A response has those whose partition the client sought
+    elsewhere.
+    """
     endpoints = response.node_endpoints or []
     context.services.cluster.update_brokers({e.node_id: Address(e.host, e.port) for e in endpoints})
     await _rewrite(context, ((endpoint.node_id, endpoint) for endpoint in endpoints))
 
 
 async def rewrite_quorum(context: RequestContext, response: Any) -> None:
-    """DescribeQuorum: the controllers lose their addresses. They have no listener of the gateway."""
+    """Remove the addresses of controllers from a DescribeQuorum response. The gateway has no listener for
+    them.
+    """
     for node in response.nodes:
         node.listeners = []
 
@@ -57,8 +63,8 @@ def names_controllers(version: int, response: bytes) -> bool:
 
 
 def carries_endpoints(key: ApiKey, first_version: int) -> Callable[[int, bytes], bool]:
-    """Return whether a response has addresses, which it may have from this version on. A response without
-    addresses passes as it is.
+    """Return a function that returns True if a response has addresses. Only versions from `first_version` on
+    may have them. A response without addresses passes unchanged.
     """
 
     def carries(version: int, response: bytes) -> bool:
@@ -79,13 +85,13 @@ NOWHERE = -1
 
 
 def is_upstreams(request: Any) -> bool:
-    """Return True if a broker has to answer, because only brokers know the coordinators of transactions."""
+    """Return True if a broker has to answer: only brokers know the coordinators of transactions."""
     return bool(request.key_type == TRANSACTION)
 
 
 async def serve_find_coordinator(context: RequestContext, request: Any) -> Fields:
-    """Name this gateway as the coordinator of groups. Other kinds have none: only brokers look for the
-    coordinators of share partitions (KIP-932).
+    """Return this gateway's address as that of the coordinator of groups. A key of another type is refused:
+    only brokers look for the coordinators of share partitions (KIP-932).
     """
     many = context.version >= _FIRST_VERSION_WITH_KEYS
     keys = request.coordinator_keys if many else [request.key]

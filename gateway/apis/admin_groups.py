@@ -16,7 +16,7 @@ from kafka.protocol.api_key import ApiKey
 from msgspec.structs import asdict
 
 from gateway.apis.api import Api, Passed
-from gateway.apis.batch import together
+from gateway.apis.batch import answer_per_group
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.guards import group_operations, may_delete_group, may_describe_group, may_on_cluster
 from gateway.apis.screened import Screened
@@ -159,13 +159,13 @@ _DEAD = "Dead"
 async def serve_description(context: RequestContext, request: Any) -> Deferred:
     """Return the states and members of the groups."""
     describe = partial(_describe, context, with_operations=request.include_authorized_operations)
-    return together(context, describe, request.groups, lambda groups: {"groups": groups})
+    return answer_per_group(context, describe, request.groups, lambda groups: {"groups": groups})
 
 
 def _describe(context: RequestContext, group_id: str, *, with_operations: bool) -> Fields | Deferred:
     if not may_describe_group(context, group_id):
         return {"error_code": GatewayError.GROUP_AUTHORIZATION_FAILED, "group_id": group_id}
-    response = context.send(DescribeGroup(**context.to_group(group_id)), ANSWER_TIMEOUT_MS)
+    response = context.send(DescribeGroup(**context.coordinator_header(group_id)), ANSWER_TIMEOUT_MS)
     return Deferred(response, partial(_shown, context, with_operations=with_operations))
 
 
@@ -204,7 +204,9 @@ DESCRIBE_GROUPS = Api(key=ApiKey.DescribeGroups, serve=serve_description)
 async def serve_deletion(context: RequestContext, request: Any) -> Deferred:
     """Delete groups that have no members."""
     group_ids = list(dict.fromkeys(request.groups_names))
-    return together(context, partial(_delete, context), group_ids, lambda results: {"results": results})
+    return answer_per_group(
+        context, partial(_delete, context), group_ids, lambda results: {"results": results}
+    )
 
 
 def _delete(context: RequestContext, group_id: str) -> Fields | Deferred:
@@ -212,7 +214,7 @@ def _delete(context: RequestContext, group_id: str) -> Fields | Deferred:
         return {"group_id": group_id, "error_code": GatewayError.GROUP_AUTHORIZATION_FAILED}
     is_shared = context.services.groups.type_of(group_id) == SHARE
     timeout_ms = SHARE_STATE_TIMEOUT_MS if is_shared else ANSWER_TIMEOUT_MS
-    response = context.send(DeleteGroup(**context.to_group(group_id)), timeout_ms)
+    response = context.send(DeleteGroup(**context.coordinator_header(group_id)), timeout_ms)
     return Deferred(response, lambda answer: {"group_id": group_id, "error_code": answer.error_code})
 
 

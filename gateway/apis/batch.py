@@ -1,7 +1,7 @@
-"""Requests about several groups. The coordinator gets a request for each group. They are sent without waiting
-for each other.
+"""Requests about several groups. The coordinator gets a request for each group. These are sent without
+waiting for each other.
 
-Each group costs what a request about it alone costs: capacity at the coordinator (`queued.max.requests`), and
+Each group costs as much as a request about it alone: capacity at the coordinator (`queued.max.requests`), and
 a part of the client's quota. So a frame about many groups has no advantage over many requests.
 """
 
@@ -23,17 +23,19 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Start = Callable[[str], Fields | Deferred]
-"""Starts the coordinator's request about a group."""
+"""Starts the coordinator's request about a group, or returns the response if none is needed."""
 
 
-async def each(
+async def map_items(
     context: RequestContext,
     work: Callable[[T], Awaitable[R]],
     items: Sequence[T],
     beyond: Callable[[T], R],
 ) -> list[R]:
-    """Return the result of `work` for each item, in the order of the items, and what `beyond` returns for
-    those beyond `Limits.groups_per_request`, or beyond `Limits.groups_answer_bytes` of results.
+    """Return the result of `work` for each item, in the order of the items.
+
+    Work starts for at most `Limits.groups_per_request` items, and for none once the results exceed
+    `Limits.groups_answer_bytes`. The result of each remaining item is that of `beyond`.
     """
     limits, slices = context.services.cluster.limits, context.slices()
     within = items[: limits.groups_per_request]
@@ -59,7 +61,7 @@ class _Batch:
     """The items of one request that are under way.
 
     One of them uses the request's own slot at the coordinator (`gateway.fairness`). The others take slots
-    only while nobody waits for them, so no request waits for a slot while it holds one.
+    only while no request waits for one. So no request waits for a slot while it holds one.
     """
 
     def __init__(self, context: RequestContext, group: asyncio.TaskGroup) -> None:
@@ -69,24 +71,24 @@ class _Batch:
         self._is_own_taken = False
         self._one_ended = asyncio.Event()
         self.result_bytes = 0
-        """About the bytes of the results that are there."""
+        """The approximate size of the results so far."""
 
     async def start(self, work: Callable[[T], Awaitable[R]], item: T) -> asyncio.Task[R]:
         """Start the work for an item as soon as a slot is free."""
-        while (ended := self._acquire_place()) is None:
+        while (release := self._acquire_slot()) is None:
             self._one_ended.clear()
             await self._one_ended.wait()
-        task = self._group.create_task(self._made(work, item))
+        task = self._group.create_task(self._run(work, item))
         # A task that is cancelled may never have begun: what it does at its end is not in its coroutine.
-        task.add_done_callback(ended)
+        task.add_done_callback(release)
         return task
 
-    async def _made(self, work: Callable[[T], Awaitable[R]], item: T) -> R:
+    async def _run(self, work: Callable[[T], Awaitable[R]], item: T) -> R:
         result = await work(item)
         self.result_bytes += len(msgspec.msgpack.encode(result))
         return result
 
-    def _acquire_place(self) -> Callable[[asyncio.Task[Any]], None] | None:
+    def _acquire_slot(self) -> Callable[[asyncio.Task[Any]], None] | None:
         """Acquire a slot. Return the function that releases it, or None if no slot is free."""
         if not self._is_own_taken:
             self._is_own_taken = True
@@ -106,20 +108,21 @@ class _Batch:
         self._one_ended.set()
 
 
-def together(
+def answer_per_group(
     context: RequestContext,
     start: Start,
     group_ids: Sequence[str],
     fields: Callable[[Sequence[Fields]], Fields],
 ) -> Deferred:
-    """Answer a request about these groups. `fields` makes the answer of what the groups have.
+    """Answer a request about these groups by one request to the coordinator for each. `fields` builds the
+    response from their results.
 
-    Librdkafka and others send a request for each group. So one about a single group does not hold back the
-    requests behind it. Of those about several groups, a connection has one under way.
+    librdkafka and other clients send a request for each group, so a request about one group does not hold
+    back the requests behind it. A connection has at most one request about several groups under way.
     """
     if len(group_ids) == 1:
         return Deferred(asyncio.ensure_future(_only(start(group_ids[0]))), fields)
-    answers = each(context, lambda group_id: _of_group(start(group_id)), group_ids, _beyond)
+    answers = map_items(context, lambda group_id: _of_group(start(group_id)), group_ids, _beyond)
     return Deferred(asyncio.ensure_future(answers), fields, holds_back=True)
 
 

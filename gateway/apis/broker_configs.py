@@ -42,7 +42,7 @@ async def screen_descriptions(context: RequestContext, message: bytes) -> Screen
     request = await offload.decode_passed(context.header, message)
     if all(resource.resource_type != _BROKER for resource in request.resources):
         return None
-    asked = DescribeGroupConfigs(**context.to_group(_ANY_GROUP), of_coordinator=True)
+    asked = DescribeGroupConfigs(**context.coordinator_header(_ANY_GROUP), of_coordinator=True)
     async with context.fan_out.acquired(context):
         answer = await context.send(asked, ANSWER_TIMEOUT_MS)
     in_force = {config.name: config for config in answer.configs}

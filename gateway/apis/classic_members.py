@@ -68,7 +68,7 @@ async def serve_join(context: RequestContext, request: Any) -> Fields | Deferred
         topics = await _topics(context, request)
     response = context.send(
         JoinGroup(
-            **context.to_group(request.group_id),
+            **context.coordinator_header(request.group_id),
             session_timeout_ms=request.session_timeout_ms,
             rebalance_timeout_ms=rebalance_timeout_ms,
             member_id=request.member_id,
@@ -165,7 +165,7 @@ def serve_sync(context: RequestContext, request: Any) -> Fields | Deferred:
         return _sync_refused(context, request)
     response = context.send(
         SyncGroup(
-            **context.to_group(request.group_id),
+            **context.coordinator_header(request.group_id),
             generation_id=request.generation_id,
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
@@ -206,7 +206,7 @@ def serve_heartbeat(context: RequestContext, request: Any) -> Fields | Deferred:
         return GROUP_REFUSED
     response = context.send(
         Heartbeat(
-            **context.to_group(request.group_id),
+            **context.coordinator_header(request.group_id),
             generation_id=request.generation_id,
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
@@ -226,7 +226,7 @@ def serve_leave(context: RequestContext, request: Any) -> Fields | Deferred:
     if not may_read_group(context, request.group_id):
         return GROUP_REFUSED
     response = context.send(
-        LeaveGroup(**context.to_group(request.group_id), members=_leaving(context, request))
+        LeaveGroup(**context.coordinator_header(request.group_id), members=_leaving(context, request))
     )
     return Deferred(response, partial(_leave_fields, context.version))
 

@@ -1,5 +1,5 @@
-"""The context of one request: the services its handler uses, the client that sent it, and what the gateway
-remembers of the client's connection.
+"""The context of one request: the services that its handler uses, the client that sent it, and the state that
+the gateway keeps for the client's connection.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ class FetchSessions:
         self._versions: dict[int, int] = {}
 
     def began(self, session_id: int, version: int) -> None:
-        """Remember a session. The oldest is forgotten when there are too many."""
+        """Remember a session that has begun. The oldest one is forgotten when there are too many."""
         if session_id != NO_SESSION:
             self._versions.pop(session_id, None)
             self._versions[session_id] = version
@@ -64,8 +64,8 @@ class FetchSessions:
 
 @dataclass(slots=True)
 class CheckedTopics:
-    """The topics of a share session, and the version of the ACLs that allowed them. The session `lacks` a
-    topic that a request named and these ACLs denied.
+    """The topics of a share session, and the version of the ACLs that allowed them. With `lacks` a request
+    named a topic that these ACLs denied, which the session lacks.
     """
 
     topics: set[UUID]
@@ -106,11 +106,11 @@ class ShareSession:
 
     @property
     def is_begun(self) -> bool:
-        """True if a member fetches here."""
+        """True if a member's session has begun on this connection."""
         return self.member is not None
 
-    def is_of(self, group_id: str, member_id: str) -> bool:
-        """Return True if the session is this member's. The first member to ask gets it."""
+    def claim(self, group_id: str, member_id: str) -> bool:
+        """Return True if the session is this member's. It belongs to the first member that calls this."""
         if self.member is None:
             self.member = group_id, member_id
         return self.member == (group_id, member_id)
@@ -121,7 +121,7 @@ class ShareSession:
         return was_doubted
 
     def begin(self, topics: CheckedTopics) -> Callable[[bytes], None]:
-        """Begin anew with these topics. Return the function that takes the broker's response."""
+        """Begin anew with these topics. Return the function that receives the broker's response."""
         self.checked, self._beginning = None, topics
 
         def saw(response: bytes) -> None:
@@ -131,7 +131,7 @@ class ShareSession:
         return saw
 
     def watch(self, deliveries: Deliveries, header: RequestHeader, request: Any) -> Callable[[bytes], object]:
-        """Count a request of the member. Return the function that takes the parts of the response."""
+        """Count a request of the member. Return the function that receives the parts of the response."""
         assert self.member is not None, "it is known before its requests pass"
         if self._counted is None:
             self._counted = deliveries, deliveries.open(*self.member)
@@ -144,19 +144,17 @@ class ShareSession:
             deliveries.close(member)
 
 
-# The looks at patterns that the coordinator asked one connection's members for.
-#
-# An answer to ConsumerGroupHeartbeat asks for one (`ConsumerGroupHeartbeatResponse.look`), and the member's
-# next heartbeat on the connection brings it. A look that is forgotten is asked for again after some
-# seconds.
+# A response to ConsumerGroupHeartbeat may ask for the topics that a pattern matches
+# (`ConsumerGroupHeartbeatResponse.look`). The member's next heartbeat on the connection carries them. The
+# coordinator asks again after some seconds for a pattern that was forgotten.
 
 
 # Clients choose the patterns and the ids, so what a connection remembers is bounded.
 _CHARS_MAX = 65_536
 
 
-class PatternLooks:
-    """The patterns that members were asked for, by group and member."""
+class AskedPatterns:
+    """The patterns that the coordinator asked members of this connection to resolve, by group and member."""
 
     def __init__(self) -> None:
         self._patterns: dict[tuple[str, str], str] = {}
@@ -166,7 +164,7 @@ class PatternLooks:
         return len(self._patterns)
 
     def add(self, group_id: str, member_id: str, pattern: str) -> None:
-        """Remember a pattern that a member was asked for. The oldest are forgotten when there are too many
+        """Remember a pattern to resolve. The oldest patterns are forgotten when there are too many
         characters.
         """
         self.pop(group_id, member_id)
@@ -180,7 +178,7 @@ class PatternLooks:
         return (group_id, member_id) in self._patterns
 
     def pop(self, group_id: str, member_id: str) -> str | None:
-        """Remove and return the pattern that the member was asked for, or None if it was asked for none."""
+        """Remove and return the pattern that the member has to resolve, or None if there is none."""
         pattern = self._patterns.pop((group_id, member_id), None)
         if pattern is not None:
             self._chars -= len(group_id) + len(member_id) + len(pattern)
@@ -189,11 +187,13 @@ class PatternLooks:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The memory of one connection. It ends with the connection, so nothing of it has to be expired."""
+    """The state that the gateway keeps for one connection. It ends with the connection, so no part of it has
+    to be expired.
+    """
 
     fetches: FetchSessions = field(default_factory=FetchSessions)
     shares: ShareSession = field(default_factory=ShareSession)
-    looks: PatternLooks = field(default_factory=PatternLooks)
+    asked_patterns: AskedPatterns = field(default_factory=AskedPatterns)
     pushes: ClientMetricsInstance = field(default_factory=ClientMetricsInstance)
 
 
@@ -241,10 +241,10 @@ class Services:
 
 
 class Deferred(Struct, frozen=True):
-    """An answer that `fields` makes of the coordinator's response, when that comes.
+    """A response that `fields` builds from the coordinator's response when that arrives.
 
-    With `holds_back` the next request of the connection does not start before, because the response may be
-    parked, or because some requests to the coordinator are not sent yet.
+    With `holds_back` the next request of the connection does not start before. The response may be parked, or
+    some requests to the coordinator are not sent yet.
     """
 
     response: asyncio.Future[Any]
@@ -261,18 +261,18 @@ class FanOut(Protocol):
         """Count the items of a request for the metrics."""
 
     async def pay(self, context: "RequestContext") -> None:
-        """Take a part of the client's quota for one item, when there is some."""
+        """Charge one item to the client's quota, and wait until the quota allows it."""
 
     def try_acquire(self) -> bool:
-        """Acquire a slot at the coordinator, unless none is free or somebody waits for one. Return True if it
-        was acquired.
+        """Acquire a slot at the coordinator. Return False if none is free, or if another request waits for
+        one.
         """
 
     def release(self) -> None:
         """Release a slot."""
 
     def acquired(self, context: "RequestContext") -> AbstractAsyncContextManager[None]:
-        """Acquire capacity for a request that has none of its own, and take its part of the quota."""
+        """Charge an item to the quota, and hold capacity for it until the block ends."""
 
 
 class RequestContext(Struct, frozen=True):
@@ -303,31 +303,31 @@ class RequestContext(Struct, frozen=True):
         authorizer = self.services.authorizer
         return authorizer is None or authorizer.may(self.principal, self.client_host, operation, kind, name)
 
-    def to_group(self, group_id: str) -> Header:
-        """Return the header of a request to the coordinator."""
+    def coordinator_header(self, group_id: str) -> Header:
+        """Return the header of this client's request to the coordinator about a group."""
         return self.services.backend.header(
             group_id, self.version, self.header.client_id or "", self.client_host, self.principal
         )
 
     def send(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
-        """Send a request to the coordinator, or refuse one in an oversized frame: see `SendingBackend`."""
+        """Send a request to the coordinator, or refuse it if its frame is oversized: see `SendingBackend`."""
         if self.oversized_bytes:
             error = too_large(request, self.oversized_bytes, self.services.frame_max_bytes)
             return self.services.backend.refuse(request, error)
         return self.services.backend.send(request, timeout_ms)
 
     def slices(self) -> Slices:
-        """Return new slices for work that may be long."""
+        """Return new slices for work that may take long."""
         return Slices(self.services.turns)
 
     async def listener(self, node_id: int) -> Address:
-        """Return the gateway's listener for this broker, perhaps another gateway's."""
+        """Return the address of the listener for this broker, which may be another gateway's."""
         port = await self.services.listener_port(node_id)
         return self.services.advertised(node_id, port) or Address(self.host, port)
 
     def coordinator_of(self, group_id: str, id_hash: int | None = None) -> int | None:
-        """Return the id of the broker whose listener serves this group, None if no broker is known. `id_hash`
-        is that of `kafka_why.partitioner`, where it is known.
+        """Return the id of the broker whose listener serves this group, or None if no broker is known. Pass
+        `id_hash` if the id's hash by `kafka_why.partitioner` is at hand.
 
         Any listener would do for the coordinator's groups. But a client that lists groups sends ListGroups to
         every broker and merges the responses, so each group must belong to exactly one broker. A share group

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any
 
 from gateway.apis.api import Screen
-from gateway.apis.batch import each
+from gateway.apis.batch import map_items
 from gateway.apis.context import RequestContext
 from gateway.apis.group_setting_docs import DOCUMENTATION
 from gateway.apis.screened import Change, Screened, in_turn
@@ -172,7 +172,7 @@ async def _screen(
     names_checked = frozenset(one.resource_name for one in checked)
     async with context.fan_out.acquired(context):
         first = partial(_answered, answer, context, replace(asked, checked=names_checked))
-        answers = await each(context, first, own, _beyond)
+        answers = await map_items(context, first, own, _beyond)
     failed = {one["resource_name"] for one in answers if one["error_code"]}
     brokers = {name: part.brokers for name, part in parts.items() if part.brokers and name not in failed}
     others = [resource for resource in request.resources if resource.resource_type != _GROUP]
@@ -207,7 +207,7 @@ async def _store(
         own for own in checked if own.resource_name in answered and not answered[own.resource_name].error_code
     ]
     async with context.fan_out.acquired(context):
-        kept = await each(context, partial(_answered, answer, context, asked), taken, _beyond)
+        kept = await map_items(context, partial(_answered, answer, context, asked), taken, _beyond)
     for one in kept:
         if one["error_code"]:
             at = answered[one["resource_name"]]
@@ -241,7 +241,9 @@ def _check(context: RequestContext, operation: Operation, group_id: str, unnamed
 async def _describe(context: RequestContext, asked: _Asked, resource: Any) -> Fields:
     group_id = resource.resource_name
     _check(context, Operation.DESCRIBE_CONFIGS, group_id, "Group name must not be empty")
-    answer = await context.send(DescribeGroupConfigs(**context.to_group(group_id)), ANSWER_TIMEOUT_MS)
+    answer = await context.send(
+        DescribeGroupConfigs(**context.coordinator_header(group_id)), ANSWER_TIMEOUT_MS
+    )
     wanted = resource.configuration_keys
     shown = [config for config in answer.configs if not wanted or config.name in wanted]
     return {
@@ -322,7 +324,7 @@ async def _altered(
 ) -> Fields:
     answer = await context.send(
         AlterGroupConfigs(
-            **context.to_group(resource.resource_name),
+            **context.coordinator_header(resource.resource_name),
             configs=dict(configs),
             validate_only=asked.request.validate_only or resource.resource_name in asked.checked,
         ),

@@ -58,8 +58,8 @@ def group_operations(context: RequestContext, group_id: str) -> frozenset[Operat
 
 
 def transaction_error(context: RequestContext, transactional_id: str, group_id: str) -> GatewayError | None:
-    """Return the error of AddOffsetsToTxn and TxnOffsetCommit as a whole: WRITE on the transactional id, READ
-    on the group. Each topic of TxnOffsetCommit needs READ, too.
+    """Return the error of a whole AddOffsetsToTxn or TxnOffsetCommit: WRITE on the transactional id and READ
+    on the group are needed. Each topic of a TxnOffsetCommit needs READ, too.
     """
     if not context.may(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id):
         return GatewayError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -83,9 +83,9 @@ TopicKey = str | UUID
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """The check of an API with one list of resources. The fields are the list's names in the request and in
-    the response. `error` is the error of an entry, or None if the client has the right. `refused` returns the
-    response's entry for a refused one.
+    """The check of an API with one list of resources, which is `request_field` of the request and
+    `response_field` of the response. `error` returns the error of an entry, or None if the client has the
+    right. `refused` returns the entry of the response for a refused entry.
     """
 
     request_field: str
@@ -96,7 +96,7 @@ class Entries:
     async def guard(
         self, context: RequestContext, message: bytes, change: Change | None = None
     ) -> Screened | None:
-        """Check a request, as `gateway.apis.passed_on.guard` does. `change` is that of the response."""
+        """Check a request, as `gateway.apis.passed_on.guard` does. `change` changes the broker's response."""
         request = await offload.decode_passed(context.header, message)
         entries: list[Any] = getattr(request, self.request_field) or []
         errors = await context.slices().each(partial(self.error, context), entries)
@@ -128,7 +128,7 @@ async def topic_errors(
     age_max_s: float = TOPIC_AGE_MAX_S,
 ) -> Mapping[TopicKey, GatewayError]:
     """Return the errors of the topics that the client may not use, by name or id. An id without a known topic
-    is one of them, because nothing tells which ACLs are about it. `age_max_s`: of the metadata. Raises
+    has an error, because no name tells which ACLs apply. The metadata is no older than `age_max_s`. Raises
     UpstreamLost.
     """
     wanted = set(topics)

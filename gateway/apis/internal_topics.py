@@ -37,9 +37,9 @@ _ERROR: Fields = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """The screen of an API that names topics in one list. The fields are the list's names in the request and
-    in the response. `topic` returns an entry's topic, None if the entry is not about one. `refused` returns
-    the response's entry for a refused one.
+    """The screen of an API that names topics in one list, which is `request_field` of the request and
+    `response_field` of the response. `topic` returns an entry's topic, or None if the entry is not about one.
+    `refused` returns the entry of the response for a refused entry.
     """
 
     request_field: str
@@ -67,7 +67,9 @@ class _Named:
 
 
 def _whole(refused: Callable[[Any, frozenset[str]], Fields | None]) -> Screen:
-    """Return the screen of an API that does all of a request or nothing."""
+    """Return the screen of an API that does all of a request or nothing. `refused` returns the response to a
+    request about an internal topic, else None.
+    """
 
     async def screen(context: RequestContext, message: bytes) -> Screened | None:
         internal = context.services.internal_topics.names
@@ -88,7 +90,7 @@ def mark(context: RequestContext, topics: Iterable[Any]) -> None:
 
 
 async def rewrite_topic_partitions(context: RequestContext, response: Any) -> None:
-    """DescribeTopicPartitions (key 75)."""
+    """Mark the coordinator's own topics as internal in a DescribeTopicPartitions response."""
     mark(context, response.topics)
 
 
@@ -153,13 +155,15 @@ _DELETED = _Named("topics", "responses", _by_name_or_id, lambda topic: {**_own_k
 
 
 async def screen_deletion(context: RequestContext, message: bytes) -> Screened | None:
-    """DeleteTopics, by name and from version 6 on also by id."""
+    """Take internal topics out of a DeleteTopics, which names topics, from version 6 on also by id."""
     named = _DELETED_NAMES if context.version < _DELETE_FIRST_BY_ID else _DELETED
     return await named.screen(context, message)
 
 
 def _refused_transactions(request: Any, internal: frozenset[str]) -> Fields | None:
-    """AddPartitionsToTxn adds all of its partitions or none, as in Kafka."""
+    """Return the refusal of an AddPartitionsToTxn about an internal topic, else None. Kafka adds all of a
+    request's partitions or none.
+    """
     transactions, old = request.transactions or [], request.v3_and_below_topics or []
     if not _any_named(internal, old, *(transaction.topics for transaction in transactions)):
         return None
@@ -180,7 +184,9 @@ def _refused_transactions(request: Any, internal: frozenset[str]) -> Fields | No
 
 
 def _refused_markers(request: Any, internal: frozenset[str]) -> Fields | None:
-    """WriteTxnMarkers, with which administrators end hanging transactions, adds all markers or none."""
+    """Return the refusal of a WriteTxnMarkers about an internal topic, else None. Administrators end hanging
+    transactions with this request, which writes all markers or none.
+    """
     if not _any_named(internal, *(marker.topics for marker in request.markers)):
         return None
     return {
@@ -207,7 +213,9 @@ def _any_named(internal: frozenset[str], *several: Iterable[Any]) -> bool:
 
 
 def _not_done(partitions: Sequence[int], is_internal: bool, field: str) -> list[Fields]:
-    """Return the errors of a request's partitions, refused because of their own topic or of another one."""
+    """Return the errors of the partitions of a refused request. `is_internal` says that their own topic is
+    the reason.
+    """
     refused, other = GatewayError.TOPIC_AUTHORIZATION_FAILED, GatewayError.OPERATION_NOT_ATTEMPTED
     return [{"partition_index": p, field: refused if is_internal else other} for p in partitions]
 

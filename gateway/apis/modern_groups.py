@@ -16,8 +16,8 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.structs import asdict
 
 from gateway.apis.api import Api
-from gateway.apis.batch import together
-from gateway.apis.context import Deferred, PatternLooks, RequestContext, Services
+from gateway.apis.batch import answer_per_group
+from gateway.apis.context import AskedPatterns, Deferred, RequestContext, Services
 from gateway.apis.guards import (
     GROUP_REFUSED,
     group_operations,
@@ -79,21 +79,21 @@ async def serve_consumer_heartbeat(context: RequestContext, request: Any) -> Fie
         topics = await images_of(context, request.subscribed_topic_names)
     if request.member_epoch >= 0 and request.subscribed_topic_regex:
         regex = await resolution_of(context, request.subscribed_topic_regex)
-    pattern = context.remembered.looks.pop(request.group_id, request.member_id)
+    pattern = context.remembered.asked_patterns.pop(request.group_id, request.member_id)
     if request.member_epoch > 0 and request.subscribed_topic_regex is None and pattern is not None:
-        looked = await _look(context, pattern, topics)
+        looked = await _resolve_asked(context, pattern, topics)
     if is_too_much(topics, None if regex is None else regex.topics):
         return _TOO_MUCH
     return _send_consumer(context, request, _Facts(topics, regex, looked))
 
 
-async def _look(
+async def _resolve_asked(
     context: RequestContext, pattern: str, topics: TopicImages | None
 ) -> dict[str, RegexResolution] | UnsetType:
     """Resolve a pattern that the coordinator asked for. Return the resolution by the pattern, or UNSET if the
     request cannot carry it beside `topics`: then the coordinator asks again.
     """
-    found = await resolution_of(context, pattern, is_look=True)
+    found = await resolution_of(context, pattern, is_asked=True)
     if found is None:
         return UNSET
     if is_too_much(topics, found.topics):
@@ -106,7 +106,9 @@ def consumer_heartbeat_at_once(context: RequestContext, request: Any) -> Fields 
     """Answer as `serve_consumer_heartbeat` does. Return None if the request is about topics; most are not."""
     if request.subscribed_topic_names is not None or request.subscribed_topic_regex:
         return None
-    if context.remembered.looks and context.remembered.looks.is_asked(request.group_id, request.member_id):
+    if context.remembered.asked_patterns and context.remembered.asked_patterns.is_asked(
+        request.group_id, request.member_id
+    ):
         return None
     return _consumer_refused(context, request) or _send_consumer(context, request, _NO_FACTS)
 
@@ -124,7 +126,7 @@ def _send_consumer(context: RequestContext, request: Any, facts: _Facts) -> Defe
     owned = request.topic_partitions
     response = context.send(
         ConsumerGroupHeartbeat(
-            **context.to_group(request.group_id),
+            **context.coordinator_header(request.group_id),
             member_id=request.member_id,
             member_epoch=request.member_epoch,
             instance_id=request.instance_id,
@@ -140,16 +142,16 @@ def _send_consumer(context: RequestContext, request: Any, facts: _Facts) -> Defe
             looked=facts.looked,
         )
     )
-    return Deferred(response, partial(_consumer_fields, context.remembered.looks))
+    return Deferred(response, partial(_consumer_fields, context.remembered.asked_patterns))
 
 
 def _owned(topic: Any) -> TopicIdPartitions:
     return TopicIdPartitions(topic.topic_id, topic.partitions)
 
 
-def _consumer_fields(looks: PatternLooks, answer: ConsumerGroupHeartbeatResponse) -> Fields:
+def _consumer_fields(asked: AskedPatterns, answer: ConsumerGroupHeartbeatResponse) -> Fields:
     if answer.look is not UNSET and answer.member_id is not None:
-        looks.add(answer.group_id, answer.member_id, answer.look)
+        asked.add(answer.group_id, answer.member_id, answer.look)
     return _heartbeat_fields(answer)
 
 
@@ -203,7 +205,7 @@ def _share_refused(context: RequestContext, request: Any) -> Fields | None:
 def _send_share(context: RequestContext, request: Any, topics: TopicImages | None) -> Deferred:
     response = context.send(
         ShareGroupHeartbeat(
-            **context.to_group(request.group_id),
+            **context.coordinator_header(request.group_id),
             member_id=request.member_id,
             member_epoch=request.member_epoch,
             rack_id=request.rack_id,
@@ -264,14 +266,14 @@ class _Description:
     async def serve(self, context: RequestContext, request: Any) -> Deferred:
         """Return the epochs, members and assignments of the groups."""
         start = partial(self._start, context, with_operations=request.include_authorized_operations)
-        return together(context, start, request.group_ids, lambda groups: {"groups": groups})
+        return answer_per_group(context, start, request.group_ids, lambda groups: {"groups": groups})
 
     def _start(self, context: RequestContext, group_id: str, *, with_operations: bool) -> Fields | Deferred:
         if not self.is_on(context.services):
             return {"group_id": group_id, "error_code": ErrorCode.UNSUPPORTED_VERSION}
         if not may_describe_group(context, group_id):
             return {"group_id": group_id, "error_code": GatewayError.GROUP_AUTHORIZATION_FAILED}
-        response = context.send(self.request(**context.to_group(group_id)), ANSWER_TIMEOUT_MS)
+        response = context.send(self.request(**context.coordinator_header(group_id)), ANSWER_TIMEOUT_MS)
         fields = self._fields(context, response, with_operations=with_operations)
         return Deferred(asyncio.ensure_future(fields), lambda described: described)
 

@@ -42,8 +42,8 @@ Answer = OffsetCommitResponse | OffsetDeleteResponse | TxnOffsetCommitResponse
 
 
 class Valid:
-    """The partitions of a request. `topics` are those that can be committed, `outcomes` the errors of the
-    others, and in the end of all. `committed` is what the coordinator gets.
+    """The partitions of a request. `topics` has those that can be committed, and `committed` has the same for
+    the coordinator. `outcomes` has the errors of the others, and at the end those of all.
     """
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Valid:
                 self.topics.append((named, there))
 
     def encode(self) -> Steps:
-        """Make `committed`."""
+        """Build `committed` from `topics`."""
         for named, partitions in self.topics:
             assert named.topic is not None
             committed: list[CommittedPartition] = []
@@ -87,7 +87,9 @@ class Valid:
         return self.all_fields(answer)
 
     async def merged(self, slices: Slices, answer: Awaitable[Answer]) -> Answer:
-        """Wait for the coordinator's answer. When this returns, `all_fields` has what `fields` would."""
+        """Wait for the coordinator's answer, and add its outcomes. After this, `all_fields` returns what
+        `fields` would.
+        """
         answered = await answer
         await slices.run(self._merge(answered))
         return answered
@@ -97,7 +99,7 @@ class Valid:
         return {"topics": self.outcomes.fields()}
 
     async def refused(self, slices: Slices, error: Codes) -> Fields:
-        """Return the same error for all partitions that have none."""
+        """Return this error for all partitions that have none yet."""
         await slices.run(_refuse(self.outcomes, self.topics, error))
         return {"topics": self.outcomes.fields()}
 
@@ -190,7 +192,7 @@ def _is_by_id(context: RequestContext) -> bool:
 def _commit(context: RequestContext, request: Any, valid: Valid) -> Future[OffsetCommitResponse]:
     return context.send(
         OffsetCommit(
-            **context.to_group(request.group_id),
+            **context.coordinator_header(request.group_id),
             generation_id=request.generation_id_or_member_epoch,
             member_id=request.member_id,
             group_instance_id=request.group_instance_id,
@@ -226,7 +228,7 @@ async def serve_deletion(context: RequestContext, request: Any) -> Fields | Defe
     await slices.run(valid.sort(context, request, topics))
     response = context.send(
         OffsetDelete(
-            **context.to_group(request.group_id),
+            **context.coordinator_header(request.group_id),
             topics=[
                 TopicPartitions(named.name, await slices.each(_PARTITION_INDEX, partitions))
                 for named, partitions in valid.topics

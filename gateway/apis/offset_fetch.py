@@ -16,7 +16,7 @@ from kafka.protocol.api_key import ApiKey
 from msgspec.structs import asdict
 
 from gateway.apis.api import Api
-from gateway.apis.batch import each
+from gateway.apis.batch import map_items
 from gateway.apis.context import Deferred, RequestContext
 from gateway.apis.guards import may_describe_group, may_describe_topic
 from gateway.apis.slices import Slices
@@ -61,7 +61,7 @@ async def serve(context: RequestContext, request: Any) -> Deferred:
         started = await _start(context, request.require_stable, wanted)
         return Deferred(started, lambda fetched: {"groups": [_named(wanted, fetched)]})
     fetch = partial(_fetch, context, request.require_stable)
-    fetched = asyncio.create_task(each(context, fetch, request.groups, _beyond))
+    fetched = asyncio.create_task(map_items(context, fetch, request.groups, _beyond))
     return Deferred(fetched, lambda fetched: {"groups": fetched}, holds_back=True)
 
 
@@ -99,7 +99,7 @@ async def _start(context: RequestContext, require_stable: bool, wanted: Any) -> 
         part = await _visible(context, slices, wanted, found)
     has_member = context.version >= _FIRST_VERSION_WITH_MEMBERS
     fetch = OffsetFetch(
-        **context.to_group(part.group_id),
+        **context.coordinator_header(part.group_id),
         topics=await _wanted(slices, part),
         require_stable=require_stable,
         member_id=wanted.member_id if has_member else None,
@@ -160,7 +160,9 @@ async def _fetched(
 async def _all(
     context: RequestContext, slices: Slices, topics: Sequence[FetchedTopic], *, by_id: bool
 ) -> dict[str, Any]:
-    """Return all offsets of the group, except those of topics deleted and created again since the commit."""
+    """Return all offsets of the group, except those of topics that were deleted and created again since the
+    commit.
+    """
     try:
         ids = await ids_of(context, (topic.name for topic in topics))
     except UpstreamLost:

@@ -27,10 +27,11 @@ _DENIED, _NO_TOPIC = GatewayError.TOPIC_AUTHORIZATION_FAILED, GatewayError.UNKNO
 
 
 async def guard_metadata(context: RequestContext, message: bytes) -> Screened | None:
-    """DESCRIBE on each topic. The request creates no topic if the client may not create all that it names.
+    """Require DESCRIBE on each topic. The broker creates topics only if the client may create all those
+    named.
 
-    Names that are denied do not reach the broker, which would create them. Topics by id, and all topics, are
-    taken out of the response.
+    Denied names do not reach the broker, which would create them. Denied topics are taken out of the response
+    if the request names them by id, or names none to get all.
     """
     request = await offload.decode_passed(context.header, message)
     topics: list[Any] | None = request.topics
@@ -78,7 +79,7 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
 
 
 async def guard_cluster(context: RequestContext, message: bytes) -> Screened | None:
-    """DescribeCluster shows the client's own operations."""
+    """Show the client's own operations in the response to a DescribeCluster, in place of the gateway's."""
     request = await offload.decode_passed(context.header, message)
     if not request.include_cluster_authorized_operations:
         return None
@@ -98,8 +99,8 @@ async def _undescribed(context: RequestContext, topics: list[Any]) -> set[str]:
 
 
 async def _uncreatable(context: RequestContext, request: Any) -> set[str]:
-    """Return the names that the broker would create and the client may not. Later versions have a flag for
-    that.
+    """Return the names that the broker would create and the client may not. Versions with a flag against the
+    creation of topics have none.
     """
     if context.version >= _FIRST_WITH_CREATION_FLAG or _may_create(context, request):
         return set()
@@ -163,7 +164,7 @@ _SESSION_ID_AT = 10
 
 
 async def guard_produce(context: RequestContext, message: bytes) -> Screened | None:
-    """WRITE on each topic, and on the transactional id if there is one."""
+    """Require WRITE on each topic, and on the transactional id if there is one."""
     header = context.header
     request = await offload.decode_passed(header, message)
     by_id = context.version >= _PRODUCE_FIRST_BY_ID
@@ -188,10 +189,10 @@ async def guard_produce(context: RequestContext, message: bytes) -> Screened | N
 
 
 async def guard_fetch(context: RequestContext, message: bytes) -> Screened | None:
-    """READ on each topic.
+    """Require READ on each topic.
 
-    A request with a topic that is denied goes on without it and without a session, so that the client names
-    the topic again in its next request, and gets the error again. A session that may not continue ends with
+    A request with a denied topic continues without it and without a session. So the client names the topic
+    again in its next request, and gets the error again. A session that may not continue ends with
     FETCH_SESSION_ID_NOT_FOUND, after which clients name all their topics.
 
     A replica's Fetch needs CLUSTER_ACTION in Kafka, and moves the partition's high watermark. Raises
@@ -233,8 +234,8 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
 
 
 def _is_of_replica(request: Any) -> bool:
-    """Return True if a Fetch is a follower's. From version 15 on its id is in `replica_state`, which is
-    tagged.
+    """Return True if a Fetch is a follower's. From version 15 on the follower's id is in the tagged field
+    `replica_state`.
     """
     state = request.replica_state
     return request.replica_id >= 0 or (state is not None and state.replica_id >= 0)
@@ -278,7 +279,7 @@ _TOPIC, _TRANSACTION = ResourceType.TOPIC, ResourceType.TRANSACTIONAL_ID
 
 
 def on_transaction(context: RequestContext, transactional_id: str) -> GatewayError | None:
-    """Return the error of a client that may not describe the transaction."""
+    """Return the error of a transaction that the client may not describe, or None if it may."""
     may = context.may(Operation.DESCRIBE, _TRANSACTION, transactional_id)
     return None if may else ERRORS[_TRANSACTION]
 
@@ -294,7 +295,7 @@ _FOUND = Entries(
 
 
 async def guard_find(context: RequestContext, message: bytes) -> Screened | None:
-    """FindCoordinator of transactions."""
+    """Require DESCRIBE on each transactional id."""
     if context.version >= _FIRST_FIND_OF_SEVERAL:
         return await _FOUND.guard(context, message)
     request = await offload.decode_passed(context.header, message)
@@ -305,7 +306,7 @@ async def guard_find(context: RequestContext, message: bytes) -> Screened | None
 
 
 async def guard_producer_id(context: RequestContext, message: bytes) -> Screened | None:
-    """InitProducerId: a transaction's id, or for idempotence WRITE on any topic."""
+    """Require WRITE on the transactional id. For idempotence alone WRITE on any topic is enough."""
     request = await offload.decode_passed(context.header, message)
     authorizer = context.services.authorizer
     error = None
@@ -322,7 +323,7 @@ async def guard_producer_id(context: RequestContext, message: bytes) -> Screened
 
 
 async def guard_end(context: RequestContext, message: bytes) -> Screened | None:
-    """EndTxn."""
+    """Require WRITE on the transactional id."""
     request = await offload.decode_passed(context.header, message)
     if context.may(Operation.WRITE, _TRANSACTION, request.transactional_id):
         return None
@@ -333,7 +334,7 @@ _FIRST_ADD_BY_BROKERS = 4
 
 
 async def guard_addition(context: RequestContext, message: bytes) -> Screened | None:
-    """AddPartitionsToTxn, which adds all partitions or none. From version 4 on only brokers send it."""
+    """Require WRITE on the transactional id and on all topics. Only brokers send versions from 4 on."""
     request = await offload.decode_passed(context.header, message)
     if context.version >= _FIRST_ADD_BY_BROKERS:
         if may_on_cluster(context, Operation.CLUSTER_ACTION):
@@ -374,7 +375,7 @@ _DESCRIBED = Entries(
 
 
 async def guard_description(context: RequestContext, message: bytes) -> Screened | None:
-    """DescribeTransactions shows of a transaction's topics those that the client may describe."""
+    """Require DESCRIBE on each transactional id. Denied topics are taken out of the response."""
 
     async def hide(response: Any) -> None:
         slices = context.slices()
@@ -387,7 +388,7 @@ async def guard_description(context: RequestContext, message: bytes) -> Screened
 
 
 async def guard_transactions(context: RequestContext, message: bytes) -> Screened | None:
-    """ListTransactions shows the transactions that the client may describe."""
+    """Take the transactions that the client may not describe out of the response to a ListTransactions."""
     await offload.decode_passed(context.header, message)
 
     async def hide(response: Any) -> None:

@@ -41,9 +41,10 @@ _TOPIC, _GROUP, _CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.
 
 
 async def guard(api: Passed | None, context: RequestContext, message: bytes) -> Screened | None:
-    """Check a request that passes to a broker, and read it. Returns None if it may pass unchanged. Raises
-    ProtocolError if a broker may read it as another one, and if the client may not send it and the gateway
-    has no response for that. Raises UpstreamLost.
+    """Check the ACLs of a request that passes to a broker. Return None if it may pass unchanged.
+
+    Raises ProtocolError if a broker could read the request as another one, or if the client may not send it
+    and the gateway has no response for that. Raises UpstreamLost.
     """
     authorizer, key = context.services.authorizer, context.header.api_key
     if authorizer is None or (api is not None and api.is_screened):
@@ -102,7 +103,7 @@ def _configured(resource: Any, error: GatewayError) -> Fields:
 def _partitions(
     topic_field: str = "name", partition_field: str = "partition_index", **nothing: int
 ) -> Callable[[Any, GatewayError], Fields]:
-    """Return what makes a topic's part of a response, with the same error for each partition."""
+    """Return a function that builds a topic's part of a response, with the same error for each partition."""
 
     def refused(topic: Any, error: GatewayError) -> Fields:
         failed = {"error_code": error, **nothing}
@@ -124,7 +125,9 @@ _CREATED = Entries("topics", "topics", _creation, _named)
 
 
 async def _guard_creation(context: RequestContext, message: bytes) -> Screened | None:
-    """CreateTopics. Only a client that may describe the settings of its new topic sees them."""
+    """Check the ACLs of a CreateTopics. The response has the settings of a new topic only if the client may
+    describe them.
+    """
 
     async def change(response: Any) -> None:
         for topic in response.topics:
@@ -145,8 +148,8 @@ _DELETED_NAMES = Entries(
 
 
 async def _guard_deletion(context: RequestContext, message: bytes) -> Screened | None:
-    """DeleteTopics, by name and from version 6 on also by id. An id that the gateway does not know is
-    refused, because nothing tells which ACLs are about it.
+    """Check the ACLs of a DeleteTopics, which names topics, from version 6 on also by id. An id that the
+    gateway does not know is refused, because no name tells which ACLs apply.
     """
     if context.version < _FIRST_DELETE_BY_ID:
         return await _DELETED_NAMES.guard(context, message)
@@ -169,7 +172,9 @@ async def _guard_deletion(context: RequestContext, message: bytes) -> Screened |
 
 
 def _on_cluster(operation: Operation, refused: Callable[[Any], Fields]) -> Screen:
-    """Return the check of a request about the cluster, with the response of one that is refused."""
+    """Return the check of a request about the cluster. `refused` is the response if the client lacks the
+    right.
+    """
 
     async def guard_request(context: RequestContext, message: bytes) -> Screened | None:
         request = await offload.decode_passed(context.header, message)

@@ -13,10 +13,12 @@ Change = Callable[[Any], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Screened:
-    """A request after screening. `remaining` is the message for the broker, None if nothing is left of it.
-    `refused` is a response with the errors of the refused entries. `change` changes the broker's response,
-    `saw` sees its beginning, and `sees` each part of it in turn. `answer` makes the response of the broker's,
-    in place of `refused` and `change`. Without these three a response passes undecoded.
+    """A request after screening.
+
+    `remaining` is the message for the broker, or None if nothing is left of it. `refused` is a response with
+    the errors of the refused entries. `change` changes the broker's response. `answer` returns a response
+    built from the broker's, in place of `refused` and `change`. Without these three a response passes
+    undecoded. `saw` is called with the beginning of the broker's response, and `sees` with each part in turn.
     """
 
     remaining: bytes | None
@@ -32,14 +34,14 @@ class Screened:
         return bool(self.refused) or self.change is not None or self.answer is not None
 
     def see(self, response: bytes) -> None:
-        """Show it a whole response."""
+        """Pass a whole response to `saw` and `sees`."""
         for sees in (self.saw, self.sees):
             if sees is not None:
                 sees(response)
 
     async def complete(self, response: Any) -> tuple[Any, bool]:
-        """Change the broker's response, and add the errors of the refused entries. Returns the response, and
-        whether these are many.
+        """Change the broker's response, and add the errors of the refused entries. Return the response, and
+        True if these errors are many.
         """
         if self.answer is not None:
             return await self.answer(response), False
@@ -55,7 +57,7 @@ class Screened:
 
 
 def both(first: Screened, second: Screened) -> Screened:
-    """Join two screenings, of which the second screened what remained after the first."""
+    """Return the combination of two screenings. The second screened the remaining part of the first."""
     lists = {*first.refused, *second.refused}
     changes = [one.change for one in (first, second) if one.change is not None]
     return Screened(
@@ -74,7 +76,7 @@ def _entries(screened: Screened, name: str) -> Sequence[Fields]:
 
 
 def in_turn(changes: Sequence[Change]) -> Change:
-    """Return a change that makes all of these, one after the other."""
+    """Return a change that makes all of these changes, one after the other."""
 
     async def change(response: Any) -> None:
         for one in changes:

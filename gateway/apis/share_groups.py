@@ -25,7 +25,7 @@ from msgspec.structs import asdict
 from clients.coordinator_client import Header
 from gateway.apis import addresses, modern_groups, shares_at_brokers
 from gateway.apis.api import Api, Passed
-from gateway.apis.batch import each
+from gateway.apis.batch import map_items
 from gateway.apis.context import Deferred, RequestContext, Services
 from gateway.apis.guards import (
     GROUP_REFUSED,
@@ -116,7 +116,9 @@ async def _change(
     images = None if is_too_much(names) else await images_of(context, names)
     if is_too_much(names) or is_too_much(images):
         return _TOO_MUCH
-    response = context.send(build(context.to_group(request.group_id), topics, images), SHARE_STATE_TIMEOUT_MS)
+    response = context.send(
+        build(context.coordinator_header(request.group_id), topics, images), SHARE_STATE_TIMEOUT_MS
+    )
     return Deferred(response, partial(_changed, changed, refused), holds_back=True)
 
 
@@ -153,7 +155,7 @@ def _deletion(header: Header, topics: Sequence[Any], images: TopicImages | None)
 
 
 async def fill_in(context: RequestContext, message: bytes) -> Screened | None:
-    """Name the partitions of groups for which a DescribeShareGroupOffsets names none (row SO3)."""
+    """Add the partitions to groups for which a DescribeShareGroupOffsets names none (row SO3)."""
     if not context.services.share_groups.are_ours:
         return None
     request = await offload.decode_passed(context.header, message)
@@ -161,7 +163,7 @@ async def fill_in(context: RequestContext, message: bytes) -> Screened | None:
     if not asked:
         return None
     async with context.fan_out.acquired(context):
-        found = await each(context, _known(context), asked, lambda group: _error(group, _BEYOND))
+        found = await map_items(context, _known(context), asked, lambda group: _error(group, _BEYOND))
     filled = {one["group_id"]: one for one in found if one.get("topics")}
     alone = [one for one in found if not one.get("topics")]
     request.groups = [g for g in request.groups if g.topics is not None or g.group_id in filled]
@@ -172,7 +174,7 @@ async def fill_in(context: RequestContext, message: bytes) -> Screened | None:
 
 
 def _filled(header: RequestHeader, message: bytes, request: Any, filled: Mapping[str, Fields]) -> bytes:
-    """Encode the request with the partitions of its groups."""
+    """Return the encoded request with the partitions of its groups filled in."""
     for group in request.groups:
         if group.topics is None:
             group.topics = []
@@ -181,8 +183,8 @@ def _filled(header: RequestHeader, message: bytes, request: Any, filled: Mapping
 
 
 def _known(context: RequestContext) -> Callable[[Any], Awaitable[Fields]]:
-    """Return the function that queries the coordinator about a group. It returns the initialized partitions
-    of the topics that the client may describe, or the group's part of the response.
+    """Return a function that queries the coordinator about a group. It returns the initialized partitions of
+    the topics that the client may describe, or the group's error for the response.
     """
     left = FILLED_MAX_PARTITIONS
 
@@ -192,7 +194,7 @@ def _known(context: RequestContext) -> Callable[[Any], Awaitable[Fields]]:
             return _error(group, GROUP_REFUSED)
         if not group.group_id:
             return _error(group, {})  # no group has this id, which is no error here (row SO5)
-        asked = DescribeShareGroupOffsets(**context.to_group(group.group_id))
+        asked = DescribeShareGroupOffsets(**context.coordinator_header(group.group_id))
         answer = await context.send(asked, ANSWER_TIMEOUT_MS)
         if answer.error_code:
             return _error(group, {"error_code": answer.error_code, "error_message": answer.error_message})
@@ -215,7 +217,9 @@ def _error(group: Any, error: Fields) -> Fields:
 
 
 async def _leave_out_denied(filled: Iterable[str], response: Any) -> None:
-    """Topics that the client did not name, and that the broker does not let it describe, are no errors."""
+    """Remove the topics that the broker does not let the client describe from groups whose topics the client
+    did not name.
+    """
     for group in response.groups:
         if group.group_id in filled:
             group.topics = [

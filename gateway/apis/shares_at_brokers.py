@@ -62,7 +62,7 @@ def are_at_brokers(services: Services) -> bool:
 
 
 async def _guard_heartbeat(context: RequestContext, message: bytes) -> Screened | None:
-    """READ on the group, DESCRIBE on each topic."""
+    """Check the ACLs of a ShareGroupHeartbeat: READ on the group, DESCRIBE on each topic."""
     request = await offload.decode_passed(context.header, message)
     if not may_read_group(context, request.group_id):
         return Screened(None, GROUP_REFUSED)
@@ -75,7 +75,7 @@ _ERROR_CODE = slice(9, 11)  # of a ShareGroupHeartbeat's response: after its hea
 
 
 async def _watch_heartbeat(context: RequestContext, message: bytes) -> Screened | None:
-    """Forget who coordinates share groups when a broker answers that it is not the coordinator."""
+    """Look up the coordinators of share groups again once a broker answers that it is not the coordinator."""
 
     def saw(response: bytes) -> None:
         if int.from_bytes(response[_ERROR_CODE]) == GatewayError.NOT_COORDINATOR:
@@ -97,7 +97,9 @@ _DESCRIBED = Entries(
 
 
 async def _guard_description(context: RequestContext, message: bytes) -> Screened | None:
-    """DESCRIBE on each group, and on each topic of its members' assignments."""
+    """Check the ACLs of a ShareGroupDescribe: DESCRIBE on each group, and on each topic of its members'
+    assignments.
+    """
     request = await offload.decode_passed(context.header, message)
 
     async def change(response: Any) -> None:
@@ -122,8 +124,8 @@ _OFFSETS = Entries(
 
 
 async def guard_offsets(context: RequestContext, message: bytes) -> Screened | None:
-    """DESCRIBE on each group and each topic. A topic that the request names has an error, others are left
-    out.
+    """Check the ACLs of a DescribeShareGroupOffsets: DESCRIBE on each group and each topic. A denied topic
+    has an error if the request names it, else it is left out.
     """
     request = await offload.decode_passed(context.header, message)
     named = {group.group_id for group in request.groups if group.topics is not None}
@@ -205,15 +207,15 @@ _Errors = Mapping[TopicKey, GatewayError]
 
 
 async def screen_session(context: RequestContext, message: bytes) -> Screened:
-    """READ on the group, and on each topic of the session. A topic that is denied, or gone, is taken out of
-    the request, and its partitions have the error. Raises ProtocolError if the connection has another
-    member's session.
+    """Check a ShareFetch or ShareAcknowledge: READ on the group, and on each topic of the session. A topic
+    that is denied or deleted is taken out of the request, and its partitions have the error. Raises
+    ProtocolError if the connection has another member's session.
     """
     request = await offload.decode_passed(context.header, message)
     session = context.remembered.shares
     if request.group_id is None or request.member_id is None:
         return Screened(None, _INVALID)
-    if not session.is_of(request.group_id, request.member_id):
+    if not session.claim(request.group_id, request.member_id):
         raise ProtocolError(f"a share session of {quoted(request.member_id)} beside another member's")
     is_doubted = _begins(context, request) and session.clear_doubt()
     authorizer = context.services.authorizer
@@ -229,7 +231,9 @@ async def screen_session(context: RequestContext, message: bytes) -> Screened:
 async def _checked(
     context: RequestContext, message: bytes, request: Any, authorizer: Authorizer, age_max_s: float
 ) -> Screened:
-    """Check the ACLs, and give the member the id by which the broker knows it on this connection."""
+    """Check the ACLs, and replace the member id by the one by which the broker knows the member on this
+    connection.
+    """
     session, version, saw = context.remembered.shares, authorizer.version, None
     if not may_read_group(context, request.group_id):
         return Screened(None, GROUP_REFUSED)
@@ -251,7 +255,9 @@ async def _checked(
 
 
 async def _may_continue(context: RequestContext, checked: CheckedTopics | None, version: int) -> bool:
-    """Return True if the session was begun on this connection, and no change of the ACLs is about it."""
+    """Return True if the session was begun on this connection, and no change of the ACLs since then affects
+    it.
+    """
     if checked is None:
         return False
     if checked.version == version:
@@ -273,7 +279,9 @@ async def _without(context: RequestContext, message: bytes, request: Any, errors
 
 
 async def rewrite_fetch(context: RequestContext, response: Any) -> None:
-    """Replace the addresses of leaders that moved. End the session after a broker's failure (see above)."""
+    """Replace the addresses of leaders that moved. After a broker's failure end the session, because of the
+    defect that this module describes.
+    """
     if response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
         response.error_code = GatewayError.SHARE_SESSION_NOT_FOUND
         context.remembered.shares.is_doubted = True
@@ -291,7 +299,9 @@ def _begins(context: RequestContext, request: Any) -> bool:
 
 
 def _continues(context: RequestContext, request: Any) -> bool:
-    """Return True if all topics of the session are fetched, not only those that the request names."""
+    """Return True for a ShareFetch of a session in progress, which fetches all topics of the session, not
+    only those that it names.
+    """
     if context.header.api_key != ApiKey.ShareFetch:
         return False
     return request.share_session_epoch not in (_INITIAL_EPOCH, _FINAL_EPOCH)
@@ -335,7 +345,7 @@ def _not_fetched(partition: Any, error: GatewayError) -> Fields:
 
 
 def _counted(context: RequestContext, request: Any, screened: Screened) -> Screened:
-    """Count the deliveries of a request that passes."""
+    """Return the screening with a function that counts the deliveries in the response."""
     deliveries = context.services.deliveries
     if deliveries is None:
         return screened

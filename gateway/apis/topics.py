@@ -69,8 +69,8 @@ class NamedTopic(Struct, frozen=True):
 async def look_up(
     context: RequestContext, topics: Iterable[Any], needs: Operation, *, by_id: bool
 ) -> list[NamedTopic] | None:
-    """Return each of the request's topics in the request's order, None if no broker answers. A name for which
-    the client has not the right that it `needs` is not looked up.
+    """Return each of the request's topics in the request's order, or None if no broker answers. A name for
+    which the client lacks the right `needs` is not looked up.
     """
     cluster, requested = context.services.cluster, list(topics)
     ask: Callable[[Iterable[Any], float], Awaitable[Any]] = cluster.topics_by_id if by_id else cluster.topics
@@ -97,7 +97,7 @@ def look_up_at_once(
 def _keys(
     context: RequestContext, topics: Iterable[Any], needs: Operation, *, by_id: bool
 ) -> Iterator[str | UUID]:
-    """Yield the ids of these topics, or the names that the client may use."""
+    """Return an iterator over the ids of these topics, or over the names that the client may use."""
     if by_id:
         return (topic.topic_id for topic in topics if topic.topic_id is not None)
     names = (topic.name for topic in topics)
@@ -162,14 +162,14 @@ class Outcomes:
 
 # A member may join because a topic has just got more partitions.
 NAMED_AGE_MAX_S = 1.0
-# Answers with all topics are large. A topic made since is found by the coordinator's own look at the topics.
+# Answers with all topics are large. The coordinator finds a newer topic when it checks the topics itself.
 ALL_AGE_MAX_S = 10.0
 
 # Half of what the smallest requests topic carries: 10,000 topics with names of 30 letters.
 FACTS_MAX_BYTES = MIB
 _IMAGE_BYTES = 80  # of a topic in JSON, beside its name
 
-# Rights are looked at for so long before others of the event loop have their turn.
+# After deciding about rights for this long, let other tasks of the event loop run.
 _DECIDING_S = 0.005
 
 # RE2 releases the interpreter's lock, so the event loop continues while a pattern is matched.
@@ -178,12 +178,12 @@ _matching = FairThread("gateway-patterns")
 T = TypeVar("T")
 
 _under_way: set[asyncio.Task[Any]] = set()
-"""The looks that are not over. The event loop itself does not keep its tasks."""
+"""The queries under way. The event loop itself has no strong references to its tasks."""
 
 
 async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImages | None:
-    """Return the ids and numbers of partitions of the topics with these names, None for a name without a
-    topic. A name about which the brokers reported neither is left out. Return None if no broker answered.
+    """Return the id and the number of partitions of each topic with one of these names, None for an absent
+    topic. A topic is left out if the brokers reported an error for it. Return None if no broker answered.
     """
     wanted = list(names)
     if not wanted:
@@ -196,14 +196,16 @@ async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImage
 
 
 async def resolution_of(
-    context: RequestContext, pattern: str, *, is_look: bool = False
+    context: RequestContext, pattern: str, *, is_asked: bool = False
 ) -> RegexResolution | None:
     """Return the topics that the pattern matches, or the reason why it is not a pattern of RE2. Internal
-    topics are left out, as clients see them, and those that the client may not DESCRIBE. Return None if no
-    broker answered, or if the pattern had to wait too long for other patterns. With `is_look` the coordinator
-    asked for the resolution, because the topics have changed: they are read anew.
+    topics are left out as clients see them, and topics that the client may not DESCRIBE.
+
+    Return None if no broker answered, or if the pattern had to wait too long for other patterns. With
+    `is_asked` the coordinator asked for the resolution because the topics have changed, so their metadata is
+    read again.
     """
-    age_max_s = NAMED_AGE_MAX_S if is_look else ALL_AGE_MAX_S
+    age_max_s = NAMED_AGE_MAX_S if is_asked else ALL_AGE_MAX_S
     known = await _in_time(context, context.services.cluster.all_topics(age_max_s))
     if known is None:
         return None
@@ -218,7 +220,7 @@ async def resolution_of(
     if resolved.error is not None:
         return resolved
     if context.services.authorizer is None:
-        return structs.replace(resolved, seen=seen) if is_look else resolved
+        return structs.replace(resolved, seen=seen) if is_asked else resolved
     may = await _described(context, context.services.authorizer, resolved.topics)
     if may is None:
         return None
@@ -236,9 +238,9 @@ def _resolved(pattern: str, known: AllTopics, own: frozenset[str]) -> tuple[Rege
 async def _described(
     context: RequestContext, authorizer: Authorizer, topics: Iterable[str]
 ) -> list[str] | None:
-    """Return the topics among these that the client may DESCRIBE, by one state of the ACLs. None if they
-    changed meanwhile, or if there was no time for all topics. One pattern is decided at a time, so that the
-    turns of others do not wait for those of many patterns.
+    """Return the topics among these that the client may DESCRIBE, by one state of the ACLs. Return None if
+    the ACLs changed meanwhile, or if there was no time for all topics. One pattern is decided at a time,
+    because otherwise those of many patterns would delay other work.
     """
     timeout_s, described = context.services.cluster.limits.topics_look_up_s, list[str]()
     try:
@@ -260,7 +262,7 @@ async def _described(
 
 
 def is_too_much(*topics: Iterable[str] | None) -> bool:
-    """Return True if the metadata of all these topics is too large for one request."""
+    """Return True if the metadata of all these topics does not fit into one request."""
     known = (name for names in topics if names is not None for name in names)
     return sum(len(name) + _IMAGE_BYTES for name in known) > FACTS_MAX_BYTES
 

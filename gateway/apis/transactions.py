@@ -82,7 +82,7 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
         return {"topics": valid.outcomes.fields()}
     if not request.group_id:
         return await valid.refused(slices, ErrorCode.INVALID_GROUP_ID)
-    await slices.run(valid.encode())  # before the look at the transaction, which must not be long ago
+    await slices.run(valid.encode())  # first, because the transaction must be checked shortly before
     partition = context.services.transactions.partition(request.group_id)
     producer = TxnProducer(request.transactional_id, request.producer_id, request.producer_epoch)
     found = await _open_position(context, producer, partition)
@@ -90,7 +90,7 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
         return await valid.refused(slices, found)
     response = context.send(
         TxnOffsetCommit(
-            **context.to_group(request.group_id),
+            **context.coordinator_header(request.group_id),
             transactional_id=request.transactional_id,
             producer_id=request.producer_id,
             producer_epoch=request.producer_epoch,
@@ -113,8 +113,8 @@ async def _open_position(
 ) -> MarkersEnd | Codes:
     """Return what `_position` does, within BROKERS_TIMEOUT_S.
 
-    The time is checked again at the end: in a process that stood still, an answer and the end of the time
-    come together, and a request must not be written when its transaction is long over.
+    The time is checked again at the end. In a process that was suspended, the answer and the timeout arrive
+    together, but a request must not be written when its transaction may be long over.
     """
     loop = asyncio.get_running_loop()
     began_s = loop.time()
@@ -131,9 +131,9 @@ async def _open_position(
 async def _position(
     context: RequestContext, transactions: Transactions, producer: TxnProducer, partition: int
 ) -> MarkersEnd | Codes:
-    """Return the end of the markers partition at a time when it takes part in the transaction, which is open
-    later. So the markers of the producer's earlier transactions are before it, the marker of this one is not.
-    Else the error.
+    """Return the end of the markers partition, read while the partition takes part in the open transaction,
+    or else the error. So the markers of the producer's earlier transactions are before this position, and the
+    marker of this one is not.
     """
     if context.version >= _FIRST_VERSION_OF_TV2:
         code = await _add(transactions, producer, partition)
@@ -148,7 +148,7 @@ async def _position(
 
 
 async def _add(transactions: Transactions, producer: TxnProducer, partition: int) -> int:
-    """Add the partition. While an earlier transaction ends, ask again for a short time."""
+    """Add the partition to the transaction. While an earlier transaction ends, retry for a short time."""
     loop = asyncio.get_running_loop()
     give_up_s = loop.time() + _CONCURRENT_RETRY_S
     while True:
@@ -189,8 +189,8 @@ def _is_over(version: int) -> ErrorCode:
 
 
 def _refusal(transactions: Transactions, code: int) -> Codes | None:
-    """Return the client's error where the markers topic cannot be added. The client does not know of this
-    topic.
+    """Return the client's error if the markers topic cannot be added, else None. The client does not know
+    this topic, so it cannot get the broker's error.
     """
     if code == GatewayError.UNKNOWN_TOPIC_OR_PARTITION:
         transactions.forget_topic()
@@ -203,14 +203,18 @@ def _refusal(transactions: Transactions, code: int) -> Codes | None:
 
 
 def _loading(context: RequestContext) -> Codes:
-    """After this error a client asks again. The first versions do not know COORDINATOR_LOAD_IN_PROGRESS."""
+    """Return the error after which a client retries. The first versions do not know
+    COORDINATOR_LOAD_IN_PROGRESS.
+    """
     if context.version <= _LAST_VERSION_WITHOUT_LOADING:
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return GatewayError.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def _code(code: int) -> Codes:
-    """Return a broker's error code as one of those that the gateway returns."""
+    """Return a broker's error code as a member of an enum, UNKNOWN_SERVER_ERROR for a code that the gateway
+    does not return.
+    """
     return _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 

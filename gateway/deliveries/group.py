@@ -1,4 +1,4 @@
-"""What is counted of one share group: the offsets that members hold, the counts, and the records that may be
+"""The state of one share group: the offsets that members hold, their counts, and the records that may be
 poison. No IO and no clock here.
 """
 
@@ -48,41 +48,41 @@ class OffsetRange(NamedTuple):
 
 
 class HeldRanges:
-    """Ranges by partition, which do not overlap: at most `ranges_max`, and as many as there is
-    capacity for.
+    """The offset ranges that are held, by partition. Ranges do not overlap. There are at most `ranges_max`,
+    and at most as many as `capacity` allows.
     """
 
-    __slots__ = ("_by_place", "_capacity", "_free", "_until_ms")
+    __slots__ = ("_by_partition", "_capacity", "_free", "_until_ms")
 
-    def __init__(self, room: CapacityCounter, ranges_max: int) -> None:
-        self._by_place: dict[PartitionKey, list[OffsetRange]] = {}
-        self._capacity = room
+    def __init__(self, capacity: CapacityCounter, ranges_max: int) -> None:
+        self._by_partition: dict[PartitionKey, list[OffsetRange]] = {}
+        self._capacity = capacity
         self._free = ranges_max
         self._until_ms: int | None = None
-        """No lock ends before, None if this has to be found out."""
+        """No lock ends before this time. None if it is not known."""
 
     def __bool__(self) -> bool:
-        return bool(self._by_place)
+        return bool(self._by_partition)
 
-    def add(self, place: PartitionKey, one: OffsetRange) -> bool:
+    def add(self, partition: PartitionKey, span: OffsetRange) -> bool:
         """Add a range that overlaps none. Return False if there is no capacity for it."""
         if self._free <= 0 or not self._capacity.try_acquire():
             return False
         self._free -= 1
-        ranges = self._by_place.setdefault(place, [])
-        if not ranges or ranges[-1].first < one.first:
-            ranges.append(one)
+        ranges = self._by_partition.setdefault(partition, [])
+        if not ranges or ranges[-1].first < span.first:
+            ranges.append(span)
         else:
-            ranges.insert(bisect_left(ranges, one), one)
+            ranges.insert(bisect_left(ranges, span), span)
         if self._until_ms is not None:
-            self._until_ms = min(self._until_ms, one.until_ms)
+            self._until_ms = min(self._until_ms, span.until_ms)
         return True
 
-    def take(self, place: PartitionKey, first: int, last: int) -> list[OffsetRange]:
-        """Remove and return the ranges, or parts of ranges, with these offsets. A range that loses its middle
-        becomes two, even if there is no capacity for the second.
+    def take(self, partition: PartitionKey, first: int, last: int) -> list[OffsetRange]:
+        """Remove these offsets and return them as ranges. A range that loses its middle becomes two, even if
+        there is no capacity for the second.
         """
-        ranges = self._by_place.get(place)
+        ranges = self._by_partition.get(partition)
         if ranges is None:
             return []
         begin = bisect_left(ranges, (first,))
@@ -99,34 +99,34 @@ class HeldRanges:
             left.append(taken[-1]._replace(first=last + 1))
             taken[-1] = taken[-1]._replace(last=last)
         ranges[begin:end] = left
-        self._gave(end - begin - len(left))
+        self._release(end - begin - len(left))
         if not ranges:
-            del self._by_place[place]
+            del self._by_partition[partition]
         return taken
 
     def take_expired(self, now_ms: int) -> list[tuple[PartitionKey, OffsetRange]]:
         """Remove and return the ranges whose lock has ended."""
         if self._until_ms is not None and self._until_ms > now_ms:
             return []
-        found = [(place, one) for place, one in self if one.until_ms <= now_ms]
-        for place, one in found:
-            self.take(place, one.first, one.last)
-        self._until_ms = min((one.until_ms for _, one in self), default=None)
+        found = [(partition, span) for partition, span in self if span.until_ms <= now_ms]
+        for partition, span in found:
+            self.take(partition, span.first, span.last)
+        self._until_ms = min((span.until_ms for _, span in self), default=None)
         return found
 
     def take_all(self) -> list[tuple[PartitionKey, OffsetRange]]:
-        """Take out everything."""
+        """Remove and return all ranges."""
         found = list(self)
-        self._gave(len(found))
-        self._by_place.clear()
+        self._release(len(found))
+        self._by_partition.clear()
         return found
 
     def __iter__(self) -> Iterator[tuple[PartitionKey, OffsetRange]]:
-        return ((place, one) for place, ranges in self._by_place.items() for one in ranges)
+        return ((partition, span) for partition, ranges in self._by_partition.items() for span in ranges)
 
-    def _gave(self, places: int) -> None:
-        self._free += places
-        self._capacity.release(places)
+    def _release(self, number: int) -> None:
+        self._free += number
+        self._capacity.release(number)
 
 
 # Records of one group that may be poison. No IO and no clock here.
@@ -135,20 +135,20 @@ class HeldRanges:
 SUSPECTS_MAX = 1_000
 """Of one group. The oldest ones are forgotten."""
 RANGE_MAX = 1_000
-"""So many offsets of one range are looked at, the first ones."""
+"""Only this many offsets of a range are examined, the first ones."""
 RELEASED_BY_MAX = 4
 
 Key = tuple[bytes, int, int]
 """The id of a topic, a partition, an offset."""
 
 
-def is_suspected(one: Suspect) -> bool:
+def is_suspected(suspect: Suspect) -> bool:
     """Return True if a record is probably poison: a member rejected it, several members released it, or its
     last delivery was not acknowledged.
     """
-    if one.outcome == ACCEPTED:
+    if suspect.outcome == ACCEPTED:
         return False
-    return one.outcome in (REJECTED, GONE) or len(one.released_by) > 1
+    return suspect.outcome in (REJECTED, GONE) or len(suspect.released_by) > 1
 
 
 class Suspects:
@@ -156,28 +156,28 @@ class Suspects:
 
     __slots__ = ("_awaited", "_capacity", "_changed", "_known", "found")
 
-    def __init__(self, room: CapacityCounter) -> None:
+    def __init__(self, capacity: CapacityCounter) -> None:
         self._known: dict[Key, Suspect] = {}
         self._changed: dict[Key, None] = {}
         self._awaited: set[Key] = set()
-        """Those that have been given back, and will be delivered again."""
-        self._capacity = room
+        """The offsets that were released and will be delivered again."""
+        self._capacity = capacity
         self.found = 0
-        """How many became suspected, since the start."""
+        """The number of offsets that became suspected since the start."""
 
-    def acquired(self, place: PartitionKey, one: OffsetRange) -> None:
-        """Note that a range was delivered again, so it was not archived, whatever was inferred."""
-        for key in self._known_in(place, one):
+    def acquired(self, partition: PartitionKey, span: OffsetRange) -> None:
+        """Note that a range was delivered again. So it was not archived, even if that was inferred before."""
+        for key in self._known_in(partition, span):
             suspect = self._known[key]
             was_suspected = is_suspected(suspect)
-            suspect.deliveries = max(suspect.deliveries, one.delivery_count)
+            suspect.deliveries = max(suspect.deliveries, span.delivery_count)
             suspect.outcome = OPEN
             self._awaited.discard(key)
             self._note(key, was_suspected=was_suspected)
 
-    def accepted(self, place: PartitionKey, one: OffsetRange) -> None:
+    def accepted(self, partition: PartitionKey, span: OffsetRange) -> None:
         """Note that a range was processed in the end."""
-        for key in self._known_in(place, one):
+        for key in self._known_in(partition, span):
             if is_suspected(self._known[key]):
                 self._known[key].outcome = ACCEPTED
                 self._awaited.discard(key)
@@ -186,14 +186,16 @@ class Suspects:
                 self._forget(key)
                 self._capacity.release()
 
-    def ended(self, what: str, place: PartitionKey, one: OffsetRange, member_id: str, limit: int) -> None:
-        """Note the end of a delivery: the member `released` or `rejected` it, or its lock or session has
-        `ended`, which means something only of the last delivery.
+    def ended(
+        self, what: str, partition: PartitionKey, span: OffsetRange, member_id: str, limit: int
+    ) -> None:
+        """Note the end of a delivery. `what` is `released` or `rejected` by the member, or `ended` with the
+        lock or the session. The last counts only for a record's last delivery.
         """
-        is_last = one.delivery_count >= limit
+        is_last = span.delivery_count >= limit
         if what == "ended" and not is_last:
             return
-        for key, suspect in self._each(place, one):
+        for key, suspect in self._suspects_in(partition, span):
             was_suspected = is_suspected(suspect)
             suspect.is_last = is_last
             suspect.outcome = GONE if is_last else OPEN
@@ -211,7 +213,7 @@ class Suspects:
             self._note(key, was_suspected=was_suspected)
 
     def learn(self, limit: int) -> None:
-        """Apply the brokers' limit: records that were released after so many deliveries are gone."""
+        """Apply the brokers' delivery limit: released records that were delivered this often are archived."""
         for key in [key for key in self._awaited if self._known[key].deliveries >= limit]:
             suspect = self._known[key]
             was_suspected = is_suspected(suspect)
@@ -222,12 +224,12 @@ class Suspects:
 
     def changed(self, most: int) -> list[tuple[Key, Suspect]]:
         """Return the suspects that changed since the last call: at most `most`, the latest ones."""
-        told = [(key, self._known[key]) for key in self._changed]
+        changed = [(key, self._known[key]) for key in self._changed]
         self._changed.clear()
-        return told[-most:]
+        return changed[-most:]
 
     def clear(self) -> None:
-        """Forget everything, and release its capacity."""
+        """Remove all suspects, and release their capacity."""
         self._capacity.release(len(self._known))
         self._known.clear()
         self._changed.clear()
@@ -238,30 +240,28 @@ class Suspects:
             self._changed.pop(key, None)
             self._changed[key] = None
 
-    def _known_in(self, place: PartitionKey, one: OffsetRange) -> list[Key]:
-        """Return the known suspects in a range. There is none in a range that is delivered for the first
-        time.
-        """
-        if not self._known or one.delivery_count <= 1:
+    def _known_in(self, partition: PartitionKey, span: OffsetRange) -> list[Key]:
+        """Return the known suspects in a range, none if the range is delivered for the first time."""
+        if not self._known or span.delivery_count <= 1:
             return []
-        if one.offsets < len(self._known):
-            keys: list[Key] = [(*place, offset) for offset in range(one.first, one.last + 1)]
+        if span.offsets < len(self._known):
+            keys: list[Key] = [(*partition, offset) for offset in range(span.first, span.last + 1)]
             return [key for key in keys if key in self._known]
-        return [key for key in self._known if key[:2] == place and one.first <= key[2] <= one.last]
+        return [key for key in self._known if key[:2] == partition and span.first <= key[2] <= span.last]
 
-    def _each(self, place: PartitionKey, one: OffsetRange) -> Iterator[tuple[Key, Suspect]]:
-        for offset in range(one.first, min(one.last, one.first + RANGE_MAX - 1) + 1):
-            key: Key = (*place, offset)
+    def _suspects_in(self, partition: PartitionKey, span: OffsetRange) -> Iterator[tuple[Key, Suspect]]:
+        for offset in range(span.first, min(span.last, span.first + RANGE_MAX - 1) + 1):
+            key: Key = (*partition, offset)
             suspect = self._known.pop(key, None)
             if suspect is None:
-                suspect = Suspect(partition=place[1], offset=offset)
-                if not self._has_place():
+                suspect = Suspect(partition=partition[1], offset=offset)
+                if not self._make_space():
                     continue
             self._known[key] = suspect
-            suspect.deliveries = max(suspect.deliveries, one.delivery_count)
+            suspect.deliveries = max(suspect.deliveries, span.delivery_count)
             yield key, suspect
 
-    def _has_place(self) -> bool:
+    def _make_space(self) -> bool:
         if len(self._known) < SUSPECTS_MAX and self._capacity.try_acquire():
             return True
         if not self._known:
@@ -276,16 +276,18 @@ class Suspects:
 
 
 ROWS_MAX = 1_000
-"""Partitions of members that are counted apart, of one group in one minute. The others are added up."""
+"""Pairs of a partition and a member that are counted separately, in one group and minute. The others are
+added up.
+"""
 DEFAULT_LIMIT = 5
 """Kafka's default of group.share.delivery.count.limit."""
 
 
 class DeliveryCounts:
-    """The counts since they were taken last, and the suspects.
+    """The counts of one share group since they were last taken, and its suspects.
 
-    `limit` is `share.delivery.count.limit`, which the brokers said if `is_limit_known`. `lock_ms` is 0 until
-    a broker has named it. `sessions` are the connections of members.
+    `limit` is `share.delivery.count.limit`: Kafka's default, or the brokers' value if `is_limit_known`.
+    `lock_ms` is 0 until a broker has named it. `sessions` are the connections of members.
     """
 
     __slots__ = (
@@ -315,21 +317,21 @@ class DeliveryCounts:
         self._capacity = rows
         self._since_ms = now_ms
 
-    def row(self, place: PartitionKey, member_id: str) -> Counted:
+    def row(self, partition: PartitionKey, member_id: str) -> Counted:
         """Return the counts of this member and this partition."""
-        key = (*place, member_id)
+        key = (*partition, member_id)
         found = self._rows.get(key)
         if found is not None:
             return found
         if len(self._rows) < ROWS_MAX and self._capacity.try_acquire():
-            self._rows[key] = row = Counted(partition=place[1], member_id=member_id)
+            self._rows[key] = row = Counted(partition=partition[1], member_id=member_id)
             return row
         if self._others is None:
             self._others = Counted()
         return self._others
 
     def take(self, now_ms: int) -> "TakenCounts | None":
-        """Take the counts out, None if there are none."""
+        """Remove and return the counts, or return None if there are none."""
         if not self._rows and self._others is None:
             self._since_ms = now_ms
             return None
@@ -339,7 +341,7 @@ class DeliveryCounts:
         return taken
 
     def clear(self) -> None:
-        """Forget everything, and release its capacity."""
+        """Remove all counts and suspects, and release their capacity."""
         self.take(self._since_ms)
         self.suspects.clear()
 
@@ -353,7 +355,9 @@ class TakenCounts:
     took_ms: int
 
     def rows(self, most: int) -> Iterator[tuple[bytes, Counted]]:
-        """Return topic ids and rows, those with most deliveries first. Rows beyond `most` join the others."""
+        """Return topic ids and rows, those with most deliveries first. Rows beyond `most` are added to
+        `others`.
+        """
         ordered = sorted(self.counts.items(), key=lambda item: -item[1].delivered - item[1].acknowledged)
         for _, row in ordered[most:]:
             if self.others is None:

@@ -65,9 +65,9 @@ def batches_of(request: Any) -> tuple[dict[PartitionKey, list[AcknowledgementBat
                 left -= len(batch.acknowledge_types)
                 if left < 0:
                     return found, True
-                one = _batch(batch)
-                if one is not None:
-                    found.setdefault((topic_id, partition.partition_index), []).append(one)
+                checked = _batch(batch)
+                if checked is not None:
+                    found.setdefault((topic_id, partition.partition_index), []).append(checked)
     return found, False
 
 
@@ -122,9 +122,10 @@ class SharedState(NamedTuple):
 
 
 class MemberDeliveries:
-    """The counts of what passes between a member and the leaders, until its connection ends. `join` returns
-    its group, or None if there is no capacity for it. The member has none until a leader has answered without
-    an error: until then it may be anybody.
+    """The deliveries to a member and its acknowledgements, until its connection ends.
+
+    `join` returns the member's group, or None if there is no capacity for it. The member joins when a leader
+    has answered without an error, because before that its ids may be anybody's.
     """
 
     def __init__(
@@ -138,16 +139,16 @@ class MemberDeliveries:
         self._held = HeldRanges(shared.held, HELD_MAX)
         self._lost = HeldRanges(shared.lost, LOST_MAX)
         self._asked: dict[_Answer, int] = {}
-        """When each request that has no answer yet came."""
+        """The time of each request that has no answer yet."""
 
     @property
     def joined(self) -> DeliveryCounts | None:
-        """Its group, None if it has none yet."""
+        """The member's group, or None before `begin`."""
         return self._joined
 
     @property
     def group(self) -> DeliveryCounts:
-        """Its group, which it has if it holds anything."""
+        """The member's group. A member that holds ranges has one."""
         assert self._joined is not None, "a member without a group has nothing"
         return self._joined
 
@@ -168,18 +169,18 @@ class MemberDeliveries:
         return share_response_reader(header, answer).feed
 
     def answered(self, answer: "_Answer") -> None:
-        """Note that a response has come whole."""
+        """Note that a response has been read completely."""
         self._asked.pop(answer, None)
 
     def expire(self) -> None:
-        """Count the locks that have ended. A range may have been acknowledged by a request that has no answer
-        yet. So nothing counts as ended since the oldest one.
+        """Count the locks that have ended before the oldest request without an answer was sent. Such a
+        request may have acknowledged the ranges whose locks ended later.
         """
         now_ms = min(self._asked.values(), default=self._shared.clock_ms())
-        for place, one in self._held.take_expired(now_ms - GRACE_MS):
-            self._add(place, "expired", one.offsets)
-            self._suspects("ended", place, one)
-            self._lost.add(place, one)
+        for partition, span in self._held.take_expired(now_ms - GRACE_MS):
+            self._add(partition, "expired", span.offsets)
+            self._suspects("ended", partition, span)
+            self._lost.add(partition, span)
 
     def end(self) -> None:
         """End the member with its connection. The broker releases what the member holds."""
@@ -190,79 +191,81 @@ class MemberDeliveries:
 
     def release(self) -> None:
         """Count what the broker releases because the member's session has ended."""
-        for place, one in self._held.take_all():
-            self._add(place, "ended", one.offsets)
-            self._suspects("ended", place, one)
+        for partition, span in self._held.take_all():
+            self._add(partition, "ended", span.offsets)
+            self._suspects("ended", partition, span)
 
     def unfollow(self) -> None:
-        """Follow nothing of what the member holds any more, because its outcome is unknown."""
-        for place, one in self._held.take_all():
-            self._add(place, "unfollowed", one.offsets)
+        """Drop all ranges that the member holds, because their outcome is unknown."""
+        for partition, span in self._held.take_all():
+            self._add(partition, "unfollowed", span.offsets)
 
-    def acquired(self, place: PartitionKey, one: OffsetRange) -> None:
+    def acquired(self, partition: PartitionKey, span: OffsetRange) -> None:
         """Count a range that the member got."""
-        self._add(place, "delivered", one.offsets)
-        if one.delivery_count > 1:
-            self._add(place, "redelivered", one.offsets)
-            self.group.suspects.acquired(place, one)
-        if one.delivery_count >= self.group.limit:
-            self._add(place, "last", one.offsets)
-        elif one.delivery_count == self.group.limit - 1:
-            self._add(place, "before_last", one.offsets)
-        self._lost.take(place, one.first, one.last)
-        for before in self._held.take(place, one.first, one.last):
-            self._add(place, "expired", before.offsets)  # by the broker's clock, which was ahead
-        self._hold(place, one)
+        self._add(partition, "delivered", span.offsets)
+        if span.delivery_count > 1:
+            self._add(partition, "redelivered", span.offsets)
+            self.group.suspects.acquired(partition, span)
+        if span.delivery_count >= self.group.limit:
+            self._add(partition, "last", span.offsets)
+        elif span.delivery_count == self.group.limit - 1:
+            self._add(partition, "before_last", span.offsets)
+        self._lost.take(partition, span.first, span.last)
+        for before in self._held.take(partition, span.first, span.last):
+            self._add(partition, "expired", before.offsets)  # by the broker's clock, which was ahead
+        self._hold(partition, span)
 
-    def acknowledged(self, place: PartitionKey, batches: list[AcknowledgementBatch], asked_ms: int) -> None:
+    def acknowledged(
+        self, partition: PartitionKey, batches: list[AcknowledgementBatch], asked_ms: int
+    ) -> None:
         """Count acknowledgements that the broker accepted."""
         for batch in batches:
             for first, last, kind in batch.runs():
-                lost = self._lost.take(place, first, last)
+                lost = self._lost.take(partition, first, last)
                 if lost:  # their lock had not ended after all; the totals stay, because they may not decrease
-                    self.group.row(place, self._member_id).expired -= sum(one.offsets for one in lost)
-                for one in (*lost, *self._held.take(place, first, last)):
-                    self._end(place, one, kind, asked_ms)
+                    self.group.row(partition, self._member_id).expired -= sum(span.offsets for span in lost)
+                for span in (*lost, *self._held.take(partition, first, last)):
+                    self._end(partition, span, kind, asked_ms)
 
-    def came_too_late(self, place: PartitionKey, batches: list[AcknowledgementBatch]) -> None:
-        """Count acknowledgements that the broker refused, because one of the offsets is not this member's. It
-        accepted none of the others either, so they are held as before.
+    def came_too_late(self, partition: PartitionKey, batches: list[AcknowledgementBatch]) -> None:
+        """Count acknowledgements that the broker refused, because one of the offsets is not this member's.
+        The broker accepted none of the others either, so they are held as before.
         """
         self._shared.totals.refused += 1
         for batch in batches:
-            for one in self._lost.take(place, batch.first, batch.last):
-                self._add(place, "late", one.offsets)
+            for span in self._lost.take(partition, batch.first, batch.last):
+                self._add(partition, "late", span.offsets)
 
-    def _end(self, place: PartitionKey, one: OffsetRange, kind: int, asked_ms: int) -> None:
+    def _end(self, partition: PartitionKey, span: OffsetRange, kind: int, asked_ms: int) -> None:
         """Count a range, or a part of one, that was acknowledged."""
-        row = self._add(place, _NAMES[kind], one.offsets)
+        row = self._add(partition, _NAMES[kind], span.offsets)
         if kind == AcknowledgeType.RENEW:
-            self._hold(place, one._replace(until_ms=asked_ms + (self.group.lock_ms or DEFAULT_LOCK_MS)))
+            self._hold(partition, span._replace(until_ms=asked_ms + (self.group.lock_ms or DEFAULT_LOCK_MS)))
             return
         if kind == AcknowledgeType.GAP:
             return
-        took_ms = max(asked_ms - one.acquired_ms, 0)
-        row.processed_ms += took_ms * one.offsets
+        took_ms = max(asked_ms - span.acquired_ms, 0)
+        row.processed_ms += took_ms * span.offsets
         row.processed_max_ms = max(row.processed_max_ms, took_ms)
         if kind == AcknowledgeType.ACCEPT:
-            self.group.suspects.accepted(place, one)
+            self.group.suspects.accepted(partition, span)
         else:
-            self._suspects(_NAMES[kind], place, one)
+            self._suspects(_NAMES[kind], partition, span)
 
-    def _hold(self, place: PartitionKey, one: OffsetRange) -> None:
-        if not self._held.add(place, one):
-            self._add(place, "unfollowed", one.offsets)
+    def _hold(self, partition: PartitionKey, span: OffsetRange) -> None:
+        if not self._held.add(partition, span):
+            self._add(partition, "unfollowed", span.offsets)
 
-    def _add(self, place: PartitionKey, name: str, offsets: int) -> Counted:
-        row = self.group.row(place, self._member_id)
+    def _add(self, partition: PartitionKey, name: str, offsets: int) -> Counted:
+        row = self.group.row(partition, self._member_id)
         for counted in (row, self._shared.totals.counted):
             setattr(counted, name, getattr(counted, name) + offsets)
         return row
 
-    def _suspects(self, what: str, place: PartitionKey, one: OffsetRange) -> None:
+    def _suspects(self, what: str, partition: PartitionKey, span: OffsetRange) -> None:
         suspects = self.group.suspects
         before = suspects.found
-        suspects.ended(what, place, one, self._member_id, self.group.limit)
+        suspects.ended(what, partition, span, self._member_id, self.group.limit)
         self._shared.totals.suspected += suspects.found - before
 
 
@@ -277,27 +280,27 @@ class _Answer(ShareResponseHandler):
         self._is_counted = False
         self.asked_ms = clock_ms()
 
-    def top(self, error_code: int, lock_ms: int | None) -> None:
+    def begin(self, error_code: int, lock_ms: int | None) -> None:
         self._is_counted = not error_code and self._member.begin()
         if lock_ms and self._is_counted:
             self._member.group.lock_ms = lock_ms
 
     def acknowledged(self, topic_id: bytes, partition: int, error_code: int) -> None:
-        place = topic_id, partition
-        batches = self._batches.pop(place, None)
+        key = topic_id, partition
+        batches = self._batches.pop(key, None)
         if batches is None or not self._is_counted:
             return
         if not error_code:
-            self._member.acknowledged(place, batches, self.asked_ms)
+            self._member.acknowledged(key, batches, self.asked_ms)
         elif error_code == _INVALID_RECORD_STATE:
-            self._member.came_too_late(place, batches)
+            self._member.came_too_late(key, batches)
 
     def acquired(self, topic_id: bytes, partition: int, first: int, last: int, delivery_count: int) -> None:
         if self._is_counted:
             now_ms = self._clock_ms()
             until_ms = now_ms + (self._member.group.lock_ms or DEFAULT_LOCK_MS)
-            one = OffsetRange(first, last, delivery_count, now_ms, until_ms)
-            self._member.acquired((topic_id, partition), one)
+            span = OffsetRange(first, last, delivery_count, now_ms, until_ms)
+            self._member.acquired((topic_id, partition), span)
 
     def end(self) -> None:
         self._member.answered(self)

@@ -1,4 +1,6 @@
-"""Writes what was counted of share groups to the telemetry topic, and asks the brokers for their limits."""
+"""Writes the counts of share groups to the telemetry topic, and asks the brokers for the groups' delivery
+limits.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,9 +22,9 @@ from kafka_why.numbers import is_whole_number
 INTERVAL_S = 60.0
 _LOOK_S = 5.0
 _PAUSE_S = 0.1
-"""New groups make no more looks than this allows."""
+"""A bound on the queries that new groups cause."""
 _DESCRIBE_VERSION = 4
-_GROUP = 32  # ConfigResource.AcknowledgeType.GROUP
+_GROUP = 32  # ConfigResource.Type.GROUP
 _LIMIT = "share.delivery.count.limit"
 
 log = structlog.get_logger()
@@ -47,7 +49,7 @@ class DeliveryReports:
         deliveries.on_group = self._has_group.set
 
     async def follow(self) -> None:
-        """Write until cancelled."""
+        """Write the counts periodically, until cancelled."""
         loop = asyncio.get_running_loop()
         due_s = loop.time() + INTERVAL_S
         while True:
@@ -63,7 +65,7 @@ class DeliveryReports:
                 await self.write()
 
     async def write(self) -> None:
-        """Write what was counted since the last call. A topic whose name is not found has its id for it."""
+        """Write the counts since the last call. A topic whose name is not found is written with its id."""
         self._deliveries.expire()
         for record, topic_ids in self._deliveries.taken():
             names = await self._names(topic_ids)
@@ -73,8 +75,8 @@ class DeliveryReports:
             self._evidence.write_deliveries(record, next(self._numbers))
 
     async def learn_limits(self) -> None:
-        """Ask the brokers for limits that are not known or old. Where the gateway's principal may not
-        DESCRIBE_CONFIGS a group, Kafka's default holds.
+        """Ask the brokers for delivery limits that are unknown or old. Kafka's default applies to a group for
+        which the gateway's principal lacks DESCRIBE_CONFIGS.
         """
         groups = self._deliveries.without_limit()
         if not groups:

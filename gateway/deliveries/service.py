@@ -14,7 +14,7 @@ GROUPS_MAX = 1_000
 ID_MAX_CHARS = 1_024
 """Groups with longer ids are not counted, so that a record has a bound."""
 RECORD_ROWS, RECORD_SUSPECTS = 300, 100
-"""So many go into one record, which has some 150 KiB then."""
+"""The maximum in one record, which then has some 150 KiB."""
 LIMIT_AGE_MAX_MS = 300_000
 _LIMITS_AT_ONCE = 100
 # Bounds of all groups together: some 60 MiB at most.
@@ -80,8 +80,8 @@ class Deliveries:
         return due
 
     def taken(self) -> Iterator[tuple[GroupDeliveries, list[bytes]]]:
-        """Take the counts of each group out. With each record come the ids of its rows' and then of its
-        suspects' topics, whose names are not in it yet.
+        """Remove and return the counts of each group. With each record come the topic ids of its rows,
+        followed by those of its suspects, because the caller has to find the names.
         """
         now_ms = self._clock_ms()
         for group in self._groups.values():
@@ -114,7 +114,7 @@ class Deliveries:
         found = self._groups.get(group_id)
         if found is not None:
             return found
-        if len(group_id) > ID_MAX_CHARS or not self._has_place():
+        if len(group_id) > ID_MAX_CHARS or not self._has_capacity():
             return None
         self._groups[group_id] = group = DeliveryCounts(
             group_id, self._rows, self._suspects, self._clock_ms()
@@ -122,8 +122,10 @@ class Deliveries:
         self.on_group()
         return group
 
-    def _has_place(self) -> bool:
-        """Return True if there is capacity for a group, perhaps that of the oldest group without members."""
+    def _has_capacity(self) -> bool:
+        """Return True if there is capacity for another group. If necessary, remove the oldest group without
+        members.
+        """
         if len(self._groups) < GROUPS_MAX:
             return True
         idle = next((group for group in self._groups.values() if not group.sessions), None)
@@ -151,7 +153,7 @@ _COUNTERS = {
 
 
 def delivered(deliveries: Deliveries | None) -> Numbers:
-    """Return the metrics, each of them from the start."""
+    """Return the metrics, which count from the start."""
     if deliveries is None:
         return {}
     totals = deliveries.totals

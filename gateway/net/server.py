@@ -115,8 +115,8 @@ class Gateway:
         """The first listener. Those of brokers share all of it but the node id and the connections."""
         self._admission = ConnectionAdmission(limits, self._shared.quotas)
         self.is_draining = False
-        self._unread = WriteBufferLimit(limits.unread_bytes)
-        self._received = ReceiveBufferLimit(limits.unanswered_bytes, limits.write_timeout_s)
+        self._write_buffers = WriteBufferLimit(limits.unread_bytes)
+        self._receive_buffers = ReceiveBufferLimit(limits.unanswered_bytes, limits.write_timeout_s)
         self._opening = asyncio.Lock()
         self._servers: dict[int | None, asyncio.Server] = {}
         self._listeners: dict[int | None, Listener] = {}
@@ -183,7 +183,7 @@ class Gateway:
         held: Values = {
             ("room",): [float(self._shared.capacity.waiting)],
             ("flow",): [float(self._shared.large_requests.waiting)],
-            ("memory",): [float(self._received.held)],
+            ("memory",): [float(self._receive_buffers.held)],
             ("quota",): [float(sum(connection.is_muted for connection in connections))],
         }
         return {
@@ -191,8 +191,8 @@ class Gateway:
             "connections": {(): [len(connections)]},
             "in_flight": {("brokers",): [forwarded], ("coordinator",): [unanswered - forwarded + items]},
             "held_clients": held,
-            "unanswered_bytes": {(): [self._received.bytes]},
-            "unread_bytes": {(): [self._unread.bytes]},
+            "unanswered_bytes": {(): [self._receive_buffers.bytes]},
+            "unread_bytes": {(): [self._write_buffers.bytes]},
             "parked_bytes": {(): [self._shared.parked_memory.bytes]},
             "upstream_connections": {(): [sum(connection.has_upstream for connection in connections)]},
             "draining": {(): [float(self.is_draining)]},
@@ -250,8 +250,8 @@ class Gateway:
                 self._shared.limits,
                 may_begin,
                 self._shared.counts,
-                self._unread,
-                self._received,
+                self._write_buffers,
+                self._receive_buffers,
                 authenticated=authenticated,
             )
             server = await loop.create_server(

@@ -88,7 +88,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
     # owner.
     __slots__ = (
         "_counts", "_is_authenticated", "_is_counted", "_life", "_limits", "_loop", "_on_connected",
-        "_reading", "_received", "_timers", "_writing", "dispatcher",
+        "_reading", "_receive_buffers", "_timers", "_writing", "dispatcher",
     )  # fmt: skip
 
     def __init__(
@@ -96,15 +96,15 @@ class ClientStream(Endpoint, asyncio.Protocol):
         limits: Limits,
         on_connected: Callable[["ClientStream"], None],
         counts: GatewayCounts,
-        unread: WriteBufferLimit,
-        received: ReceiveBufferLimit,
+        write_buffers: WriteBufferLimit,
+        receive_buffers: ReceiveBufferLimit,
         *,
         authenticated: bool = True,
     ) -> None:
         self._limits = limits
         self._on_connected = on_connected
         self._counts = counts
-        self._received = received
+        self._receive_buffers = receive_buffers
         self._is_authenticated = authenticated
         self._is_counted = False
         """Whether `ReceiveBufferLimit` counts what is under way."""
@@ -112,7 +112,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._timers = Timers(limits, loop)
         self._life = Lifecycle(self._timers, loop.create_future())
         self._reading = RequestReader(limits.unauthenticated_frame_bytes)
-        self._writing = ResponseWriter(self._life, counts, unread)
+        self._writing = ResponseWriter(self._life, counts, write_buffers)
         self.dispatcher = Dispatcher(limits, self._life, self._reading, self._writing, loop)
 
     # Requests and responses.
@@ -124,7 +124,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._timers.heard_at_s = self._loop.time()
         self._counts.received_bytes += len(data)
         if len(data) >= LARGE_READ_BYTES:
-            self._received.rest(self)
+            self._receive_buffers.rest(self)
         try:
             self._reading.feed(data)
         except ProtocolError as error:
@@ -183,7 +183,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         reading, writing = self._reading, self._writing
         bytes_here = reading.bytes + writing.taken_bytes + reading.buffer.partial_bytes
         if (bytes_here > SMALL_BYTES or self._is_counted) and not self._transport.is_closing():
-            self._is_counted = self._received.count(self, bytes_here)
+            self._is_counted = self._receive_buffers.count(self, bytes_here)
         self.dispatcher.go_on()
         if self._life.state.takes:
             number = len(reading.requests) + len(writing.slots)
@@ -252,7 +252,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Note that the socket is closed, also after the client's end of file."""
         self._writing.forget()
-        self._received.forget(self)
+        self._receive_buffers.forget(self)
         is_drained = self._life.state in (ConnectionState.FINISHING, ConnectionState.LINGERING)
         why = Drained("drained") if is_drained else ClientGone("the client ended the connection")
         self._life.end(why, ConnectionEvent.LOST)

@@ -59,16 +59,16 @@ class ResponseWriter:
     """
 
     __slots__ = (
-        "_being_sent", "_counts", "_life", "_unread", "is_due", "slots", "taken_bytes", "transport",
+        "_being_sent", "_counts", "_life", "_write_buffers", "is_due", "slots", "taken_bytes", "transport",
         "unsent",
     )  # fmt: skip
 
     transport: Transport
 
-    def __init__(self, life: Lifecycle, counts: GatewayCounts, unread: WriteBufferLimit) -> None:
+    def __init__(self, life: Lifecycle, counts: GatewayCounts, write_buffers: WriteBufferLimit) -> None:
         self._life = life
         self._counts = counts
-        self._unread = unread
+        self._write_buffers = write_buffers
         self.slots: deque[ResponseSlot] = deque()
         self.taken_bytes = 0
         self._being_sent = 0
@@ -89,7 +89,7 @@ class ResponseWriter:
         frame_bytes = sum(map(len, frame))
         if frame_bytes > _SMALL_BYTES and self._may_write():
             slot.response_bytes = frame_bytes
-            self._unread.add(self._life.end, frame_bytes)
+            self._write_buffers.add(self._life.end, frame_bytes)
         self._counts.answered[slot.api_key].add(time.monotonic() - slot.began_s)
 
     def flush(self) -> bool:
@@ -127,12 +127,12 @@ class ResponseWriter:
         self.transport.write(part)
         if self.unsent is None:
             return 0
-        self._unread.add(self._life.end, len(part))
+        self._write_buffers.add(self._life.end, len(part))
         return len(part)
 
     def part_is_sent(self, number: int) -> None:
         """Stop counting the bytes of a part, because the kernel has them."""
-        self._unread.remove(self._life.end, number)
+        self._write_buffers.remove(self._life.end, number)
 
     def resume(self) -> None:
         """Note that the kernel has all that was written."""
@@ -149,7 +149,7 @@ class ResponseWriter:
 
     def forget(self) -> None:
         """Count no more unread bytes, because the client is gone."""
-        self._unread.forget(self._life.end)
+        self._write_buffers.forget(self._life.end)
 
     def _may_write(self) -> bool:
         return self._life.state.gives and not self.transport.is_closing()
@@ -159,6 +159,6 @@ class ResponseWriter:
         for _ in range(self._being_sent):
             slot = self.slots.popleft()
             if slot.response_bytes:
-                self._unread.remove(self._life.end, slot.response_bytes)
+                self._write_buffers.remove(self._life.end, slot.response_bytes)
             self.taken_bytes -= slot.request_bytes
         self._being_sent = 0

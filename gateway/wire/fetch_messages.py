@@ -71,7 +71,7 @@ class ShareResponseHandler:
     them.
     """
 
-    def top(self, error_code: int, lock_ms: int | None) -> None:
+    def begin(self, error_code: int, lock_ms: int | None) -> None:
         """Receive the error of the whole, and AcquisitionLockTimeoutMs if this version has it."""
 
     def acknowledged(self, topic_id: bytes, partition: int, error_code: int) -> None:
@@ -203,7 +203,7 @@ def _share_response(header: RequestHeader, handler: ShareResponseHandler) -> _Wa
     yield from _tags((yield _BEGINNING_BYTES)[-1])
     error_code, message = _TOP.unpack((yield _TOP.size))
     yield from _sized(message)
-    handler.top(error_code, _LOCK.unpack((yield _LOCK.size))[0] if has_lock else None)
+    handler.begin(error_code, _LOCK.unpack((yield _LOCK.size))[0] if has_lock else None)
     for _ in range((yield from _length((yield 1)[0])) - 1):
         topic_id, partitions = _TOPIC.unpack((yield _TOPIC.size))
         for _ in range((yield from _length(partitions)) - 1):

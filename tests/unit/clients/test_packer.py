@@ -46,7 +46,7 @@ def test_the_first_request_of_a_slot_is_written_at_once_and_packed() -> None:
     packer = Packer()
     add(packer, asked("g"))
     (record,) = packer.next_records()
-    assert record.place == PackSlot(partition_of("g", PARTITIONS), slot_of("g"))
+    assert record.pack_slot == PackSlot(partition_of("g", PARTITIONS), slot_of("g"))
     assert record.key == pack_key(slot_of("g"))
     assert is_pack(record.value)
     assert len(unpack(record.value)) == 1
@@ -80,7 +80,7 @@ def test_what_waits_for_a_round_of_its_partition_makes_the_next_one() -> None:
     )
     for record in first:
         assert packer.next_records() == []
-        packer.written(record.place)
+        packer.written(record.pack_slot)
     second, third = packer.next_records()
     assert (numbers(second.requests), numbers(third.requests)) == (["2", "3", "4"], ["5"])
     assert [decode_request(message) for message in unpack(second.value)] == [
@@ -101,10 +101,10 @@ def test_a_request_larger_than_a_pack_is_a_record_of_its_own() -> None:
     large = asked("g", 1, member_id="m" * 1_000)
     add(packer, asked("g", 0), large, asked("g", 2))
     (first,) = packer.next_records()
-    packer.written(first.place)
+    packer.written(first.pack_slot)
     (second,) = packer.next_records()
     assert (second.key, second.value) == (b"g", encode(large.request))
-    packer.written(second.place)
+    packer.written(second.pack_slot)
     assert drained(packer) == [["2"]]
 
 
@@ -115,7 +115,7 @@ def test_a_coordinator_without_packs_gets_single_requests() -> None:
     add(packer, *requests)
     (first,) = packer.next_records()
     assert (first.key, first.value) == (b"g", encode(requests[0].request))
-    packer.written(first.place)
+    packer.written(first.pack_slot)
     assert drained(packer) == [["1"]]
 
 
@@ -128,7 +128,7 @@ def test_what_is_given_up_before_it_is_written_is_not_written() -> None:
     assert numbers(record.requests) == ["0", "2"]
     add(packer, *requests[:1])
     requests[0].has_expired = True
-    packer.written(record.place)
+    packer.written(record.pack_slot)
     assert packer.next_records() == []
     assert packer.is_idle
 
@@ -151,9 +151,9 @@ def test_each_groups_requests_keep_their_order(
                 packer.written(place)
             under_way = []
         for record in packer.next_records():
-            under_way.append(record.place)
+            under_way.append(record.pack_slot)
             assert {pack_slot_of(request.request.group_id, PARTITIONS) for request in record.requests} == {
-                record.place
+                record.pack_slot
             }
             log.append(numbers(record.requests))
     for place in under_way:
@@ -170,6 +170,6 @@ def drained(packer: Packer) -> list[list[str]]:
     while records := packer.next_records():
         for record in records:
             written.append(numbers(record.requests))
-            packer.written(record.place)
+            packer.written(record.pack_slot)
     assert packer.is_idle
     return written

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from msgspec import UNSET
 
 from gateway.apis import topics
-from gateway.apis.context import PatternLooks
+from gateway.apis.context import AskedPatterns
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.metrics.counts import GatewayCounts
@@ -191,7 +191,7 @@ async def test_rights_that_take_too_long_to_decide_make_no_result(world: Gateway
 
 
 def test_a_connection_remembers_so_many_looks() -> None:
-    looks = PatternLooks()
+    looks = AskedPatterns()
     for number in range(100):
         looks.add("g", f"m{number}", "p" * 10_000)
     assert len(looks) == 6

@@ -47,7 +47,7 @@ class Record(ShareResponseHandler):
     def __init__(self) -> None:
         self.told: Told = []
 
-    def top(self, error_code: int, lock_ms: int | None) -> None:
+    def begin(self, error_code: int, lock_ms: int | None) -> None:
         self.told.append(("top", error_code, lock_ms))
 
     def acknowledged(self, topic_id: bytes, partition: int, error_code: int) -> None:
