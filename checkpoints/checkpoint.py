@@ -52,7 +52,7 @@ class Checkpoint:
 
     @classmethod
     def at(cls, path: Path) -> Self:
-        """The checkpoint in a folder of this machine."""
+        """Return the checkpoint in a folder of this machine."""
         return cls(LocalFiles(path))
 
     def __str__(self) -> str:
@@ -137,7 +137,7 @@ class Checkpoint:
         return self._read(IDENTITY, Identity)
 
     def newest_owner(self) -> int:
-        """The highest epoch of an owner that wrote here, 0 if there is none."""
+        """Return the highest epoch of an owner that wrote here, 0 if there is none."""
         return max(self._owners(), default=0)
 
     def own(self, epoch: int) -> None:
@@ -262,11 +262,15 @@ class Checkpoint:
         self._save(replace(self.record(), committed=committed))
 
     def planned_ends(self, batch: int, topic: str) -> dict[int, int]:
-        """The offsets, by partition, up to which (exclusive) a batch reads. Empty if it is not planned."""
+        """Return the offsets, by partition, up to which (exclusive) a batch reads. Empty if it is not
+        planned.
+        """
         return planned_ends(self.files, batch).get(topic, {})
 
     def last_batch(self, log: str) -> int:
-        """The last batch in Spark's `offsets` (planned) or `commits` (committed) log, -1 if there is none."""
+        """Return the last batch in Spark's `offsets` (planned) or `commits` (committed) log, -1 if there is
+        none.
+        """
         return last_batch(self.files, log)
 
     def _owners(self) -> list[int]:

@@ -114,7 +114,7 @@ def decode_group(group_id: str, entry: StoredGroup) -> AnyGroup:
 
 
 def earliest_deadline_ms(entries: Mapping[str, StoredGroup]) -> int | None:
-    """The earliest next deadline of these groups in ms, None if none has a deadline."""
+    """Return the earliest next deadline of these groups in ms, None if none has a deadline."""
     return min((e.next_deadline_ms for e in entries.values() if e.next_deadline_ms is not None), default=None)
 
 
@@ -137,13 +137,13 @@ def read_row(key: str, version: int, payload: bytes) -> dict[str, StoredGroup]:
 
 
 def _decompressed(payload: bytes) -> memoryview:
-    """Raises OSError, as pyarrow does."""
+    """Raise OSError, as pyarrow does, if the bytes are no frame."""
     size = int.from_bytes(payload[:_SIZE_BYTES])
     return memoryview(_zstd.decompress(memoryview(payload)[_SIZE_BYTES:], size))
 
 
 def _decode(entry: StoredGroup) -> AnyGroup:
-    """Raises DecodeError."""
+    """Return the group. Raise DecodeError."""
     if entry.version == STATE_VERSION:
         group = _group.decode(entry.group)
         _check_length(entry.group, group)
@@ -164,7 +164,7 @@ def _check_length(encoded: bytes, group: Struct) -> None:
 
 
 def _array_length(encoded: bytes) -> int:
-    """The number of elements of a msgpack array of up to 65,535, by its first bytes."""
+    """Return the number of elements of a msgpack array of up to 65,535, by its first bytes."""
     first, *length = encoded[:3]
     return first & 0x0F if first < 0xDC else int.from_bytes(length)
 

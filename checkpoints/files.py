@@ -33,7 +33,7 @@ class Files(Protocol):
         """
 
     def names(self, folder: str) -> list[str]:
-        """The names in a folder, [] if there is none."""
+        """Return the names in a folder, [] if there is none."""
 
     def remove(self, name: str) -> None:
         """Remove a file, if it exists. Raises FolderNotWritable."""

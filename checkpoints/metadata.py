@@ -61,8 +61,8 @@ class Epoch(Struct, frozen=True):
 
 
 def configs_of(epochs: Sequence[Epoch], base: CoordinatorConfig) -> Configs:
-    """The configurations of these epochs by time. `base` has what is no setting. Without epochs it is the
-    only one.
+    """Return the configurations of these epochs by time. `base` has what is no setting. Without epochs it is
+    the only one.
     """
     changes = [ConfigChange(e.after_ms, base.with_settings(e.settings)) for e in epochs]
     return Configs(changes[0].config if changes else base, changes[1:])

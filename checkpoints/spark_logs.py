@@ -39,13 +39,17 @@ class PlannedBatch(Struct, frozen=True):
 
 
 def last_batch(files: Files, log: str) -> int:
-    """The last batch in Spark's `offsets` (planned) or `commits` (committed) log, -1 if there is none."""
+    """Return the last batch in Spark's `offsets` (planned) or `commits` (committed) log, -1 if there is
+    none.
+    """
     names = files.names(f"{SPARK}/{log}")
     return max((int(name) for name in names if name.isdigit()), default=-1)
 
 
 def planned_ends(files: Files, batch: int) -> dict[str, dict[int, int]]:
-    """The offsets, by topic and partition, up to which (exclusive) a batch reads. Empty if it is not planned.
+    """Return the offsets, by topic and partition, up to which (exclusive) a batch reads. Empty if it is not
+    planned.
+
 
     Raises SparkLogDamaged.
     """
@@ -94,7 +98,7 @@ def rewrite_planned(files: Files, batch: int, planned: PlannedBatch, topic: str)
 
 
 def encode_planned(planned: PlannedBatch, topic: str, like: bytes) -> bytes:
-    """A file of `offsets`. The version and Spark's settings are those of the file `like`."""
+    """Return a file of `offsets`. The version and Spark's settings are those of the file `like`."""
     lines = like.splitlines()
     metadata = msgspec.json.decode(lines[_METADATA_LINE], type=dict[str, Any])
     metadata |= {_WATERMARK: planned.watermark_ms, _TIMESTAMP: planned.timestamp_ms}

@@ -41,12 +41,14 @@ class StateStore:
         return True
 
     def newer(self, version: int) -> Iterator[Path]:
-        """The snapshots and changelogs of later versions."""
+        """Yield the snapshots and changelogs of later versions."""
         for files in (self.changelogs, self.snapshots):
             yield from (path for number, path in files.items() if number > version)
 
     def damaged_snapshots(self, version: int) -> list[Path]:
-        """The damaged snapshots of this and earlier versions. Spark would load them before an older one."""
+        """Return the damaged snapshots of this and earlier versions. Spark would load them before an older
+        one.
+        """
         return [
             path
             for number, path in sorted(self.snapshots.items())
@@ -70,7 +72,7 @@ class StateStore:
 
 
 def state_stores(spark: Path) -> list[StateStore]:
-    """The stores of a checkpoint: one for each operator and partition."""
+    """Return the stores of a checkpoint: one for each operator and partition."""
     folders = [path for path in sorted(spark.glob("state/*/*")) if path.name.isdigit()]
     return [StateStore(folder) for folder in folders]
 

@@ -18,7 +18,7 @@ itself alone. `tests/unit/checkpoints/test_histories.py` finds such a change.
 
 
 def code_version() -> str:
-    """The version of this code. It is stored with every configuration."""
+    """Return the version of this code. It is stored with every configuration."""
     return importlib.metadata.version("spark-group-coordinator")
 
 

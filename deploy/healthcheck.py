@@ -9,7 +9,7 @@ TIMEOUT_S = 4.0
 
 
 def main(url: str) -> int:
-    """The exit code for the address. The reason why it is not 0 goes to stderr."""
+    """Return the exit code for the address. The reason why it is not 0 goes to stderr."""
     try:
         with urllib.request.urlopen(url, timeout=TIMEOUT_S) as response:  # noqa: S310 - the container's own address
             return 0 if response.status == 200 else 1

@@ -54,7 +54,7 @@ def encode_view(view: StoredView, max_bytes: int) -> bytes:
 
 
 def encode_event(event: AnyHistoryEntry, max_bytes: int) -> bytes:
-    """A record of the events topic; where it is too large, what it lists is left out."""
+    """Return a record of the events topic; where it is too large, what it lists is left out."""
     if isinstance(event, RocketMqHistoryEntry):
         return _fitting(event, max_bytes, _event_without_connections)
     return _fitting(event, max_bytes, _event_without_assignments, _event_without_members)
@@ -99,7 +99,7 @@ def _view_without_bytes(view: GroupSnapshot) -> GroupSnapshot:
 
 
 def _member_without_partitions(member: MemberSnapshot) -> MemberSnapshot:
-    """A member without its bytes, and in a group with epochs without what it has and subscribes to."""
+    """Return a member without its bytes, and in a group with epochs without what it has and subscribes to."""
     consumer = member.consumer
     if consumer:
         consumer = structs.replace(consumer, subscribed_topic_names=[], assigned={}, revoking={}, target={})
@@ -117,8 +117,8 @@ def _view_without_members(view: GroupSnapshot) -> GroupSnapshot:
 
 
 def _view_without_known_topics(view: GroupSnapshot) -> GroupSnapshot:
-    """The group without the topics that it knows. The topic watcher reads here what the group waits for. When
-    it has sent that, the group waits for the next ones.
+    """Return the group without the topics that it knows. The topic watcher reads here what the group waits
+    for. When it has sent that, the group waits for the next ones.
     """
     consumer = view.consumer
     if consumer:
@@ -146,7 +146,7 @@ def _view_without_topics(view: GroupSnapshot) -> GroupSnapshot:
 
 
 def _first_tasks(tasks: list[ShareTask]) -> list[ShareTask]:
-    """The first partitions of the oldest task. The others are shown when these have their outcome."""
+    """Return the first partitions of the oldest task. The others are shown when these have their outcome."""
     topics = [structs.replace(t, partitions=t.partitions[:AWAITED_MAX]) for t in tasks[0].topics[:1]]
     return [structs.replace(tasks[0], topics=topics)]
 

@@ -87,7 +87,7 @@ class ConfigError(ValueError):
 
 
 def whole_number(name: str, given: SettingValue, at_least: int, at_most: int = INT32_MAX) -> int:
-    """The value of a setting. Raises ConfigError if it is no whole number or out of bounds."""
+    """Return the value of a setting. Raises ConfigError if it is no whole number or out of bounds."""
     text = str(given).strip()  # as Kafka's ConfigDef does
     try:
         return parse_whole_number(text, at_least, at_most)
@@ -129,7 +129,9 @@ def _boolean(name: str, given: SettingValue) -> bool:
 
 
 def _named(name: str, read: Callable[[str, SettingValue], Any]) -> dict[str, Any]:
-    """The metadata of a setting: its dotted name, and what reads a given value (or raises ConfigError)."""
+    """Return the metadata of a setting: its dotted name, and what reads a given value (or raises
+    ConfigError).
+    """
     return {"name": name, "read": read}
 
 

@@ -214,7 +214,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def services(pytestconfig: pytest.Config) -> Services:
-    """What all tests of the session share; started when it is first asked for."""
+    """Return what all tests of the session share; started when it is first asked for."""
     return pytestconfig.stash[_services]
 
 

@@ -103,14 +103,14 @@ def test_every_test_is_run() -> None:
 
 
 def pytest_calls(target: str) -> list[list[str]]:
-    """The words of each call of pytest that a target of the Makefile makes."""
+    """Return the words of each call of pytest that a target of the Makefile makes."""
     _, _, rule = (ROOT / "Makefile").read_text().partition(f"\n{target}:")
     recipe = rule.split("\n\n")[0].splitlines()[1:]
     return [line.split()[1:] for line in recipe if line.startswith("\t$(PYTEST)")]
 
 
 def default_paths() -> list[str]:
-    """What pytest runs where it is given no path."""
+    """Return what pytest runs where it is given no path."""
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
     paths: list[str] = settings["tool"]["pytest"]["ini_options"]["testpaths"]
     return paths

@@ -45,7 +45,7 @@ def assign(
 def _pools(
     partitions: Mapping[str, Collection[int]], subscriptions: Mapping[MemberId, Collection[str]]
 ) -> Iterable[tuple[list[TopicPartition], list[MemberId]]]:
-    """The partitions that are divided together, sorted, and the members among which they are, by id."""
+    """Yield the partitions that are divided together, sorted, and the members among which they are, by id."""
     subscribed = {name for names in subscriptions.values() for name in names}
     pools = {
         name: [TopicPartition(name, number) for number in sorted(partitions.get(name, ()))]
@@ -72,7 +72,7 @@ def quotas(partitions: int, members: int) -> list[int]:
 
 
 def _sharing(partitions: int, members: int) -> int:
-    """The number of members that each partition has."""
+    """Return the number of members that each partition has."""
     return -(-members // partitions)
 
 

@@ -121,7 +121,7 @@ DEFAULT_VIRTUAL_NODE_COUNT = 10
 
 
 def md5_hash(key: str) -> int:
-    """The first four bytes of the MD5 of the UTF-8 text, as an unsigned number (big endian)."""
+    """Return the first four bytes of the MD5 of the UTF-8 text, as an unsigned number (big endian)."""
     # A lone surrogate has no UTF-8 encoding; Java writes "?" instead.
     digest = hashlib.md5(key.encode(errors="replace"), usedforsecurity=False).digest()
     return int.from_bytes(digest[:4], "big")

@@ -219,7 +219,7 @@ def _delete(context: RequestContext, group_id: str) -> Fields | Deferred:
 
 
 async def _screen_deletion(context: RequestContext, message: bytes) -> Screened | None:
-    """Groups of other types at the brokers are not deleted: clients of the gateway do not see them."""
+    """Refuse groups of other types at the brokers, because clients of the gateway do not see them."""
     request = await offload.decode_passed(context.header, message)
     async with context.fan_out.acquired(context):
         deferred = await serve_deletion(context, request)

@@ -47,7 +47,7 @@ class Decompressor:
         self._blocks_max = limit_bytes // _SNAPPY_JAVA_LEAST_BLOCK_BYTES
 
     def decompress(self, data: bytes, kind: CompressionType) -> bytes:
-        """Raises PayloadError, also for more bytes or blocks than the limit."""
+        """Return the payload. Raise PayloadError, also for more bytes or blocks than the limit."""
         if kind is CompressionType.NONE:
             plain = data
         elif kind is CompressionType.SNAPPY:

@@ -62,7 +62,7 @@ class TelemetryWriter:
             self._made.flush(0)
 
     def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
-        """Called in `poll` and `flush`."""
+        """Note the outcome of a write. `poll` and `flush` call it."""
         if error is not None and not self._is_closing:
             self._dropped.add(error=error.str())
 

@@ -102,7 +102,7 @@ def encode_parts(header: RequestHeader, response: Fields) -> tuple[bytes, ...]:
 
 
 def entries_encoder(header: RequestHeader, name: str) -> EntriesEncoder:
-    """Encodes the entries of a list in the response to this request, the last field of it."""
+    """Return what encodes the entries of a list in the response to this request, the last field of it."""
     return EntriesEncoder(RESPONSES[header.api_key].json, header.api_version, name)
 
 

@@ -84,7 +84,7 @@ def number_group(
     claims: Mapping[MemberId, Claim],
     racks: PartitionRacks = NO_RACKS,
 ) -> StickyGroup:
-    """Number the group and determine the owner and previous owner of each partition."""
+    """Return the group in numbers, with the owner and previous owner of each partition."""
     members = sorted(subscriptions, key=java_order)
     wishes = [subscriptions[member_id].subscription.topics for member_id in members]
     wanted = set().union(*set(wishes))

@@ -89,7 +89,7 @@ class Assignments:
         return self._numbers.get(name)
 
     def _read(self, assignments: Mapping[MemberId, bytes]) -> Holdings:
-        """Raises ProtocolError."""
+        """Return the holdings. Raise ProtocolError."""
         before, self._last = self._last, {}
         found: dict[MemberId, Partitions] = {}
         for member_id, data in assignments.items():

@@ -58,7 +58,7 @@ def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo, verdi
 def partition_errors(
     topics: Iterable[CommittedTopic], error_of: Callable[[CommittedTopic, CommittedPartition], ErrorCode]
 ) -> list[TopicErrors]:
-    """The outcome of each partition of a commit, in the order of the request."""
+    """Return the outcome of each partition of a commit, in the order of the request."""
     return [
         TopicErrors(
             topic.name, [PartitionError(p.partition_index, error_of(topic, p)) for p in topic.partitions]
@@ -113,7 +113,8 @@ def _offset(
 
 
 def topic_id_of(group: Group, topic: CommittedTopic, partition: int) -> bytes | None:
-    """The topic id of the request, else that of the offset that the commit replaces.
+    """Return the topic id of the request, else that of the offset that the commit replaces.
+
 
     The offset of a client without topic ids therefore belongs to the topic that it was committed for.
     """
@@ -150,7 +151,8 @@ def is_metadata_too_long(context: StepContext, partition: CommittedPartition) ->
 
 
 def outcome_of(txn_version: int, producer_epoch: int, marker_epoch: int, committed: bool) -> MarkerOutcome:
-    """What a marker means for pending offsets at or below its position.
+    """Return what a marker means for pending offsets at or below its position.
+
 
     `txn_version` and `producer_epoch` are those of the TxnOffsetCommit. In version 2 the end of a transaction
     raises the epoch by one, and the marker has the raised epoch. In version 1 the marker of a client's

@@ -188,7 +188,7 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
         return next(iter(kept.away.values()), None)
 
     def _note_change(self, member: ConsumerMember) -> None:
-        """The member may be behind the target assignment from now on, or come to it."""
+        """Note that the member may have fallen behind the target assignment, or reached it."""
         if (kept := self.__dict__.get("may_be_behind")) is not None:
             kept.away.pop(member.member_id, None)
             kept.there[member.member_id] = member

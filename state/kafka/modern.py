@@ -66,7 +66,7 @@ class RequestRefused(Exception):
 
 
 def no_member(context: StepContext, row: str, member_id: str) -> RequestRefused:
-    """The refusal of a sender that is no member."""
+    """Return the refusal of a sender that is no member."""
     message = f"Member {member_id} is not a member of group {context.group_id}."
     return RequestRefused(context.rule(row), ErrorCode.UNKNOWN_MEMBER_ID, message)
 
@@ -422,7 +422,9 @@ def due_in_ms(context: StepContext, interval_ms: int) -> int:
 
 
 def come_to_rest(context: StepContext) -> None:
-    """The last member is gone: the next one to join gets its partitions at once (KAFKA-20442)."""
+    """Settle a group whose last member is gone: the next one to join gets its partitions at once
+    (KAFKA-20442).
+    """
     group = context.group_of(ModernGroup)
     group.assignment_epoch, group.assignment_timestamp_ms = group.group_epoch, 0
 
@@ -513,7 +515,9 @@ def note_target(
 
 
 def _moves(last: Targets, target: Targets) -> tuple[int, int]:
-    """The number of partitions that one member loses and another gets, and of those that had no member."""
+    """Return the number of partitions that one member loses and another gets, and of those that had no
+    member.
+    """
     had, lost, got = set[_TopicIdPartition](), set[_TopicIdPartition](), set[_TopicIdPartition]()
     for member_id in last.keys() | target.keys():
         before, after = _flat(last.get(member_id, {})), _flat(target.get(member_id, {}))

@@ -89,8 +89,8 @@ def answer_fetch(
 
 
 def _each_once(topics: Sequence[TopicPartitions]) -> list[TopicPartitions]:
-    """The request's topics and partitions without repetitions, because a small request could otherwise fetch
-    a large metadata text many thousand times.
+    """Return the request's topics and partitions without repetitions, because a small request could otherwise
+    fetch a large metadata text many thousand times.
     """
     partitions: dict[tuple[str, UUID | None], dict[int, None]] = {}
     for topic in topics:
@@ -180,7 +180,9 @@ def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyT
 def _found(
     group: Group, topic: TopicPartitions, gone: Mapping[str, set[int]], pending: Container[int]
 ) -> set[int]:
-    """The requested partitions that have an offset, committed or pending, and are not in `gone` already.
+    """Return the requested partitions that have an offset, committed or pending, and are not in `gone`
+    already.
+
 
     A request may name a topic many times, so the work depends on the requested partitions, not on the
     group's.
@@ -317,7 +319,7 @@ def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
 
 
 def _offsets_of(context: StepContext, name: str) -> list[Offset]:
-    """The offsets of a topic, committed ones and those that are pending in transactions."""
+    """Return the offsets of a topic, committed ones and those that are pending in transactions."""
     group = context.group
     offsets = list(group.offsets.get(name, {}).values())
     for entry in group.pending:
@@ -389,7 +391,7 @@ def forget_pending(context: StepContext, is_gone: Callable[[str, int, Offset], b
 def _without(
     entry: PendingOffsets, is_gone: Callable[[str, int, Offset], bool], gone: dict[str, set[int]]
 ) -> tuple[dict[str, dict[int, Offset]], bool]:
-    """The offsets of an entry that stay, and whether any does not. The others are added to `gone`."""
+    """Return the offsets of an entry that stay, and whether any does not. The others are added to `gone`."""
     left: dict[str, dict[int, Offset]] = {}
     is_changed = False
     for topic, offsets in entry.offsets.items():
@@ -416,7 +418,7 @@ def set_topic_id(context: StepContext, topic: str, topic_id: bytes) -> None:
 
 
 def pending_offsets(group: Group) -> dict[str, dict[int, int]]:
-    """The offsets that are pending in transactions, by topic and partition, of each the last one."""
+    """Return the offsets that are pending in transactions, by topic and partition, of each the last one."""
     found: dict[str, dict[int, int]] = {}
     for entry in group.pending:
         for topic, offsets in entry.offsets.items():

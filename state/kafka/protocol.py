@@ -204,11 +204,11 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
 
     @abstractmethod
     def timers(self, group: G) -> Iterator[Timer]:
-        """The armed timers of the group and its members, without retention."""
+        """Return the armed timers of the group and its members, without retention."""
 
     @abstractmethod
     def timers_of(self, group: G, kind: TimerKind, member_id: str) -> Iterator[Timer]:
-        """Some armed timers, the timer of this kind among them, without a visit to all members."""
+        """Return some armed timers, the timer of this kind among them, without a visit to all members."""
 
     def next_deadline_ms(self, group: G, config: CoordinatorConfig) -> int | None:
         return min((at_ms for at_ms, _, _ in self._armed(group)), default=None)
@@ -228,7 +228,7 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
         return next((at_ms for at_ms, of, _ in timers if of is kind), None) == deadline.deadline_ms
 
     def _armed(self, group: G) -> Iterator[Timer]:
-        """The armed timers. A quarantined group has none."""
+        """Yield the armed timers. A quarantined group has none."""
         if group.quarantined is not None:
             return
         yield from self.timers(group)

@@ -95,7 +95,7 @@ def _commit(
 
 
 def fetch_offsets(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
-    """A missing group is not an error, and has no offsets. No group is created."""
+    """Answer a fetch without a group: that is no error, and no group is created."""
     answer_fetch(context, request, reply_to, {}, {}, context.rule("Q1"))
 
 
@@ -270,7 +270,7 @@ def _altered(context: StepContext, request: AlterGroupConfigs) -> dict[str, Sett
 
 
 def _reader(config: CoordinatorConfig, name: str) -> tuple[str, ReadSetting]:
-    """What reads a value of this setting, and the row that refuses one."""
+    """Return what reads a value of this setting, and the row that refuses one."""
     if name in _KEPT_BY_NAME:
         return "CF26", _KEPT_BY_NAME[name].read
     setting = _BY_NAME[name]

@@ -178,7 +178,7 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
         return not self.members
 
     def is_over(self) -> bool:
-        """A share group never ends by itself (row SG6)."""
+        """Return False: a share group never ends by itself (row SG6)."""
         return False
 
     def is_consumer_group(self) -> bool:

@@ -148,7 +148,7 @@ def _deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
 
 
 def _take_over(context: StepContext, outage: Outage) -> None:
-    """Ended transactions are remembered longer by the outage in every group."""
+    """Take a group over after an outage. Ended transactions are remembered longer by the outage."""
     remember_longer(context, outage.length_ms)
     if context.group.quarantined is None:
         protocol_of(context.group).take_over(context, context.group, outage)

@@ -141,7 +141,7 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
             self._pushes.append(Push(info.reply_partition, message))
 
     def change(self, reason: str) -> None:
-        """The event CHANGE: notify every connection of the group that its consumer ids changed."""
+        """Emit the event CHANGE: notify every connection of the group that its consumer ids changed."""
         connections = list(self.group.channels)
         self.call(ConsumerGroupEvent.CHANGE, connections=tuple(connections))
         if connections and self.config.notify_consumer_ids_changed_enable:

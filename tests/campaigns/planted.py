@@ -54,7 +54,9 @@ KILLER = "killer"
 def steady(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """The core's step. A request of the client `KILLER` kills the worker, as a fault of a C library would."""
+    """Return the core's step. A request of the client `KILLER` kills the worker, as a fault of a C library
+    would.
+    """
     request = getattr(event, "request", None)
     if request is not None and getattr(request, "client_id", "") == KILLER:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -64,7 +66,7 @@ def steady(
 def buggy(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """The core's step with a bug that the group's number names: see `BUGS`. Other groups have none."""
+    """Return the core's step with a bug that the group's number names: see `BUGS`. Other groups have none."""
     bug = bug_of(group_id)
     if bug is None or not isinstance(event, Received) or not isinstance(group, KafkaGroup | None):
         return step(group, group_id, event, now_ms, config)
@@ -78,7 +80,7 @@ def buggy(
 
 
 def bug_of(group_id: str) -> str | None:
-    """The bug of a group, None if it has none."""
+    """Return the bug of a group, None if it has none."""
     number = group_id.rsplit("-", 1)[-1]
     has_bugs = number.isdigit() and group_id.startswith(("classic", "consumer"))
     place = int(number) % (len(BUGS) + 1) if has_bugs else 0
@@ -98,7 +100,7 @@ def answer_dropped(event: Received[AnyRequest], group: KafkaGroup | None, apply:
 
 
 def answered_twice(event: Received[AnyRequest], group: KafkaGroup | None, apply: Apply) -> Effects:
-    """The second answer is another one."""
+    """Answer twice, the second time differently."""
     effects = apply()
     if isinstance(event.request, HEARTBEATS) and is_unlucky(event):
         (reply,) = effects.replies
@@ -189,8 +191,8 @@ BUGS: dict[str, Callable[[Received[AnyRequest], KafkaGroup | None, Apply], Effec
 def eager(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """The core's step with a bug: an offset in a transaction is committed at once. The transaction's marker
-    then finds nothing that is pending.
+    """Return the core's step with a bug: an offset in a transaction is committed at once. The transaction's
+    marker then finds nothing that is pending.
     """
     if not isinstance(event, Received) or not isinstance(event.request, TxnOffsetCommit):
         return steady(group, group_id, event, now_ms, config)
@@ -207,7 +209,7 @@ def eager(
 def trusting(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """The core's step with a bug: every transaction that ends is taken for committed."""
+    """Return the core's step with a bug: every transaction that ends is taken for committed."""
     if isinstance(event, Received) and isinstance(event.request, TransactionMarker):
         event = replace(event, request=replace(event.request, committed=True))
     return steady(group, group_id, event, now_ms, config)

@@ -78,7 +78,7 @@ def _strike(stage: Stage, fault: Fault, random: Random) -> Struck:
 
 
 def fault_options(kinds: Kinds, faults: int = 100) -> list[click.Option]:
-    """The options `--faults` and `--kind`."""
+    """Return the options `--faults` and `--kind`."""
     return [
         click.Option(["--faults"], type=click.IntRange(0), default=faults, show_default=True),
         click.Option(

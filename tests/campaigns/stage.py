@@ -109,7 +109,7 @@ class Stage(ABC):
         return self
 
     def describe(self) -> str:
-        """What is known of the coordinator and of the load, for one who looks for what went wrong."""
+        """Return what is known of the coordinator and of the load, for one who looks for what went wrong."""
         ends = {keeper.name: keeper.ends[-2:] for keeper in self.keepers}
         return f"status {self.status() if self.machines else None}, ends {ends}"
 
@@ -163,12 +163,12 @@ class Stage(ABC):
         return next(ready, self.machines[0])
 
     def phase(self, machine: Keeper) -> ServicePhase | None:
-        """The phase of a coordinator, None while it does not run."""
+        """Return the phase of a coordinator, None while it does not run."""
         status = self.status(machine)
         return None if machine.pid is None or status is None else status.phase
 
     def command(self, *more: str, data: Path | None = None) -> list[str]:
-        """The coordinator's command line."""
+        """Return the coordinator's command line."""
         arguments = ["run", "--json", "--no-gateway", "--no-page", *self._reach(COORDINATOR)]
         arguments += ["--replication-factor", str(len(self.brokers.nodes))]
         arguments += ["--data-dir", str(data or self.data)]
@@ -190,7 +190,7 @@ class Stage(ABC):
             machine.command = self.command(data=self.folder / machine.name)
 
     def _reach(self, user: str) -> list[str]:
-        """The options with which a process reaches the brokers, as this user if they are secured."""
+        """Return the options with which a process reaches the brokers, as this user if they are secured."""
         options = ["--bootstrap-servers", self.servers, "--prefix", PREFIX]
         if self.brokers.security is None:
             return options
@@ -202,22 +202,22 @@ class Stage(ABC):
         return any(line.startswith("{") and '"gateway":' in line for line in keeper.log.splitlines())
 
     def status(self, machine: Keeper | None = None) -> ServiceStatus | None:
-        """What a coordinator has written to its `status.json` last."""
+        """Return what a coordinator has written to its `status.json` last."""
         with suppress(FileNotFoundError, msgspec.DecodeError):
             return read_status(self.folder / (machine or self.coordinator).name / "coordinator/status.json")
         return None
 
     def driver(self) -> int:
-        """The process id of the coordinator's Python."""
+        """Return the process id of the coordinator's Python."""
         assert self.coordinator.pid is not None
         return self.coordinator.pid
 
     def jvm(self, machine: Keeper | None = None) -> int:
-        """The process id of Spark's JVM, of the coordinator that works or of another machine."""
+        """Return the process id of Spark's JVM, of the coordinator that works or of another machine."""
         return self._child(machine, "SparkSubmit")
 
     def replica(self, machine: Keeper | None = None) -> int:
-        """The process id of the replica, of the coordinator that works or of another machine."""
+        """Return the process id of the replica, of the coordinator that works or of another machine."""
         return self._child(machine, REPLICA)
 
     def _child(self, machine: Keeper | None, part: str) -> int:
@@ -233,7 +233,7 @@ class Stage(ABC):
         return found[0]
 
     def workers(self) -> list[int]:
-        """The process ids of Spark's Python workers."""
+        """Return the process ids of Spark's Python workers."""
         daemons = [pid for pid in child_pids(self.jvm()) if "pyspark.daemon" in command_of(pid)]
         return [worker for daemon in daemons for worker in child_pids(daemon)]
 
@@ -244,7 +244,7 @@ def one_broker(folder: Path, overrides: Mapping[str, str] = MappingProxyType({})
 
 
 def command_line(arguments: list[str], step: str = "steady") -> list[str]:
-    """The command line of `group-coordinator`, with a step from `planted`."""
+    """Return the command line of `group-coordinator`, with a step from `planted`."""
     return [sys.executable, "-W", "ignore", "-m", "tests.campaigns.planted", step, *arguments]
 
 

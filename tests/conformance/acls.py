@@ -70,7 +70,7 @@ class Rule:
         )
 
     def creations(self, case: int, told: Told) -> Iterator[codec.Fields]:
-        """The entries of a CreateAcls request."""
+        """Yield the entries of a CreateAcls request."""
         is_of_case = self.kind is ResourceType.GROUP and self.name != "*"
         for operation in self.operations:
             yield {
@@ -85,7 +85,7 @@ class Rule:
 
 
 def user(case: int, client: str) -> str:
-    """The user that this client of the case with this number is."""
+    """Return the user that this client of the case with this number is."""
     return f"{case}-{client}" if client in _CLIENTS else _SUPER
 
 

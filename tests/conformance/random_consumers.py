@@ -52,7 +52,9 @@ class _Script:
         return [self._beat("A", "")]
 
     def _b(self) -> list[str]:
-        """A join under a new id succeeds only when the instance is away; `B` is the id that joined last."""
+        """Return a join under a new id succeeds only when the instance is away; `B` is the id that joined
+        last.
+        """
         kind = self._chance.choices(["join", "beat", "away", "gone"], [3, 8, 1, 1])[0]
         if kind == "join":
             self._ids += 1

@@ -93,7 +93,7 @@ class _Script:
         return [*lines, f"A drop topics={_NEW}"] if _NEW in self.counts else lines
 
     def _initialized(self, client: str) -> list[str]:
-        """The wait for what a heartbeat has initialized."""
+        """Return the wait for what a heartbeat has initialized."""
         before = sum(map(len, self.known.values()))
         for name in set().union(*self.members.values()) & self.counts.keys():
             self.known[name] = set(range(self.counts[name]))
@@ -163,7 +163,7 @@ class _Script:
         return [f"S {self.chance.choice(requests)}"]
 
     def _reset(self) -> list[str]:
-        """The offsets of an Empty group, or of none, which makes one."""
+        """Return the offsets of an Empty group, or of none, which makes one."""
         names = [name for name in self._some_names() if name != _NEW or name in self.counts]
         if not self.counts.keys() & names:
             return self._look()

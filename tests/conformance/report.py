@@ -214,7 +214,7 @@ def _apis(played: Sequence[Played]) -> Iterator[str]:
 
 
 def _rows(played: Sequence[Played]) -> Iterator[str]:
-    """The cases that reach each row of the rules, or the reason why none does."""
+    """Yield the cases that reach each row of the rules, or the reason why none does."""
     yield "## Rows of the rules\n"
     yield "A case reaches a row if it was written for the row, or if its answers or history name the row.\n"
     yield "| row | cases |"

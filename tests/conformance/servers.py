@@ -127,12 +127,12 @@ class Side:
     topic_ids: Mapping[str, UUID]
 
     def told(self, prefix: str, case: Case) -> Told:
-        """What the clients of a case know of it before their first request."""
+        """Return what the clients of a case know of it before their first request."""
         return Told(prefix, dict(self.topic_ids), self.name, totals=case.totals, loose=case.loose)
 
     def prefix(self, run: str, case: int, play: int = 0) -> str:
-        """What begins the ids of the groups of a case. Both sides' groups may have their state at one broker,
-        so their ids differ.
+        """Return what begins the ids of the groups of a case. Both sides' groups may have their state at one
+        broker, so their ids differ.
         """
         return f"{run}-k{case}x{play}-" if self.name == _KAFKA else f"{run}-{case}-"
 

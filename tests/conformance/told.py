@@ -158,7 +158,7 @@ class Told:
             self.producers[client] = answer.producer_id, answer.producer_epoch
 
     def transactional_id(self, client: str) -> str:
-        """The transactional id of a client."""
+        """Return the transactional id of a client."""
         return f"{self.side}-{self.prefix}{client}"
 
     def id(self, text: str) -> str:

@@ -34,7 +34,7 @@ def podman(tmp_path_factory: pytest.TempPathFactory) -> Podman:
 
 @pytest.fixture(scope="session")
 def image(podman: Podman) -> str:
-    """The coordinator's image."""
+    """Return the coordinator's image."""
     dockerfile = ROOT / "deploy" / "Dockerfile"
     match = re.search(r"^FROM (\S+) AS base$", dockerfile.read_text(), re.MULTILINE)
     assert match is not None
@@ -44,7 +44,7 @@ def image(podman: Podman) -> str:
 
 @pytest.fixture(scope="session")
 def kafka_image(podman: Podman, image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A stand-in for Kafka's own image, with the same settings by the same variables."""
+    """Return a stand-in for Kafka's own image, with the same settings by the same variables."""
     folder: Path = tmp_path_factory.mktemp("kafka")
     (folder / "libs").mkdir()
     for jar in {jar.name: jar for jar in (*jar_paths("broker"), *jar_paths("tools"))}.values():
@@ -61,7 +61,7 @@ def kafka_image(podman: Podman, image: str, tmp_path_factory: pytest.TempPathFac
 
 @pytest.fixture(scope="session")
 def kafka(podman: Podman, kafka_image: str) -> Iterator[str]:
-    """A network in which a broker is `kafka:9092`, as in docker-compose.yml. Yields the network's name."""
+    """Yield the name of a network in which a broker is `kafka:9092`, as in docker-compose.yml."""
     network = f"group-coordinator-{uuid4()}"
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     variables = [f"--env={k}={v}" for k, v in compose["services"]["kafka"]["environment"].items()]

@@ -41,7 +41,7 @@ def commit_everything(port: int, topic: str, group_id: str, records: int) -> int
 
 
 def committed(port: int, topic: str, group_id: str) -> int:
-    """The sum of a group's committed offsets."""
+    """Return the sum of a group's committed offsets."""
     with closing(kafka_clients.admin(ClientConfig(f"127.0.0.1:{port}"))) as admin:
         offsets = admin.list_group_offsets(group_id)[group_id]
     return sum(offset.offset for partition, offset in offsets.items() if partition.topic == topic)

@@ -44,7 +44,7 @@ class Podman:
         self._noted: BaseException | None = None
 
     def __call__(self, *words: str, timeout_s: float = TIMEOUT_S) -> str:
-        """What it says. Raises CalledProcessError, whose notes have the reason."""
+        """Return what it says. Raises CalledProcessError, whose notes have the reason."""
         done = self.tried(*words, timeout_s=timeout_s)
         if done.returncode != 0:
             error = subprocess.CalledProcessError(done.returncode, done.args)
@@ -53,7 +53,7 @@ class Podman:
         return done.stdout
 
     def tried(self, *words: str, timeout_s: float = TIMEOUT_S) -> subprocess.CompletedProcess[str]:
-        """The same, whatever its exit code."""
+        """Return the same, whatever its exit code."""
         return subprocess.run(
             ["podman", *words],
             env={**os.environ, **self.environment},
@@ -84,7 +84,7 @@ class Podman:
         )
 
     def base(self, wanted: str) -> str:
-        """The name of the wanted base image, or of its stand-in, which is made once."""
+        """Return the name of the wanted base image, or of its stand-in, which is made once."""
         if self.has_image(f"docker.io/library/{wanted}"):
             return f"docker.io/library/{wanted}"
         if not self.has_image(PYTHON):
@@ -107,8 +107,8 @@ class Podman:
 
     @contextmanager
     def container(self, *words: str) -> Iterator[str]:
-        """A container that runs in the background until the block ends. Yields its id. An error in the block
-        gets the last lines of all containers that run then.
+        """Yield a container that runs in the background until the block ends. Yields its id. An error in the
+        block gets the last lines of all containers that run then.
         """
         container = self("run", "--detach", *words).strip()
         self._running.append(container)

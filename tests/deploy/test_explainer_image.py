@@ -16,7 +16,7 @@ ADDED_MAX_BYTES = 80_000_000
 
 @pytest.fixture(scope="module")
 def explainer(podman: Podman) -> tuple[str, str]:
-    """The image, and the one that it is based on."""
+    """Return the image, and the one that it is based on."""
     dockerfile = ROOT / "deploy" / "kafka-why.Dockerfile"
     match = re.search(r"^FROM (\S+) AS base$", dockerfile.read_text(), re.MULTILINE)
     assert match is not None

@@ -22,7 +22,7 @@ CLASSES = "/tmp/classes"
 
 @pytest.fixture(scope="module")
 def files(podman: Podman, image: str) -> list[str]:
-    """The paths of all files in the image."""
+    """Return the paths of all files in the image."""
     words = ("--rm", "--user=root", "--entrypoint=find", image)
     return podman("run", *words, "/", "-xdev", "-type", "f").splitlines()
 

@@ -19,7 +19,7 @@ SCRAPED_WITHIN_S = 40
 
 
 def answer(url: str) -> tuple[int, str]:
-    """The status, and the text. The status is 0 if nobody answers."""
+    """Return the status, and the text. The status is 0 if nobody answers."""
     try:
         with urllib.request.urlopen(url, timeout=5) as response:
             return response.status, response.read().decode()

@@ -20,31 +20,31 @@ from tests.harness.transactions import Wire
 
 @pytest.fixture(scope="session")
 def coordinated(services: Services) -> Coordinated:
-    """A coordinator that is ready, and its gateway."""
+    """Return a coordinator that is ready, and its gateway."""
     return services.coordinator()
 
 
 @pytest.fixture(scope="session")
 def layout(broker: EmbeddedBroker, coordinated: Coordinated) -> TopicLayout:
-    """The topics of the coordinator that runs."""
+    """Return the topics of the coordinator that runs."""
     return layout_on(broker.client_config, PREFIX)
 
 
 @pytest.fixture(scope="session")
 def options(broker: EmbeddedBroker, layout: TopicLayout) -> GatewayOptions:
-    """A gateway's, before that coordinator."""
+    """Return a gateway's, before that coordinator."""
     return GatewayOptions(broker.client_config, layout, Address("127.0.0.1", 0))
 
 
 @pytest.fixture(scope="session")
 def gateway(coordinated: Coordinated) -> str:
-    """What clients take for bootstrap.servers."""
+    """Return what clients take for bootstrap.servers."""
     return coordinated.gateway
 
 
 @pytest.fixture
 def topic(broker: EmbeddedBroker) -> str:
-    """A topic of PARTITIONS partitions."""
+    """Return a topic of PARTITIONS partitions."""
     name = f"orders-{uuid.uuid4()}"
     create_topic(broker.client_config, name, PARTITIONS, {})
     return name
@@ -52,20 +52,20 @@ def topic(broker: EmbeddedBroker) -> str:
 
 @pytest.fixture
 def group() -> str:
-    """A group of its own."""
+    """Return a group of its own."""
     return new_group()
 
 
 @pytest.fixture
 def wire(gateway: str) -> Iterator[Wire]:
-    """A connection to the gateway, to send requests by hand."""
+    """Yield a connection to the gateway, to send requests by hand."""
     with Wire(gateway) as connection:
         yield connection
 
 
 @pytest.fixture
 def admin(broker: EmbeddedBroker) -> Iterator[KafkaAdminClient]:
-    """An administrator of the broker."""
+    """Yield an administrator of the broker."""
     client = kafka_clients.admin(broker.client_config)
     yield client
     client.close()

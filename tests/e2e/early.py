@@ -19,14 +19,14 @@ from tests.e2e.harness import child_pids, command_of, coordinating, read_topic, 
 
 @contextmanager
 def answering(options: Options) -> Iterator[Coordinator]:
-    """A coordinator whose replica answers."""
+    """Yield a coordinator whose replica answers."""
     with coordinating(options) as coordinator:
         wait_until(lambda: coordinator.replica().phase == ReplicaPhase.ANSWERING, "the replica answers")
         yield coordinator
 
 
 def pid_of_replica() -> int:
-    """The process of the replica of this process' coordinator."""
+    """Return the process of the replica of this process' coordinator."""
     (pid,) = [pid for pid in child_pids(os.getpid()) if "streaming.replica" in command_of(pid)]
     return pid
 
@@ -34,7 +34,7 @@ def pid_of_replica() -> int:
 def answers(
     client_config: ClientConfig, layout: TopicLayout
 ) -> tuple[dict[str, list[bytes]], dict[str, list[bytes]]]:
-    """The early answers and those of the query, by the ids of their requests."""
+    """Return the early answers and those of the query, by the ids of their requests."""
     early: dict[str, list[bytes]] = {}
     of_query: dict[str, list[bytes]] = {}
     for record in read_topic(client_config, layout.responses_topic):
@@ -50,7 +50,7 @@ def answers(
 
 
 def markers(records: list[ConsumerRecord]) -> dict[int, int]:
-    """The number of markers by partition."""
+    """Return the number of markers by partition."""
     counts: dict[int, int] = {}
     for record in records:
         if marked(record.headers) is not None:

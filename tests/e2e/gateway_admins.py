@@ -34,7 +34,7 @@ class PythonAdmin:
         return {group["group_id"]: group["group_state"].upper() for group in self._client.list_groups()}
 
     def describe(self, group_id: str) -> tuple[str, int]:
-        """The group's state, and how many members it has."""
+        """Return the group's state, and how many members it has."""
         described = self._client.describe_groups([group_id])[group_id]
         return described["group_state"].upper(), len(described["members"])
 

@@ -100,7 +100,7 @@ class Consuming(ABC):
         """Poll once. Raises what the library says."""
 
     def poll(self) -> list[int]:
-        """The values that came since the last call. Raises what the library raised, which ended it."""
+        """Return the values that came since the last call. Raises what the library raised, which ended it."""
         self._raise_what_was_raised()
         return [self._values.popleft() for _ in range(len(self._values))]
 
@@ -118,7 +118,7 @@ class Consuming(ABC):
             self._thread.shutdown()
 
     def do(self, work: Callable[[], T]) -> T:
-        """What `work` gives, between two polls."""
+        """Return what `work` gives, between two polls."""
         return self._thread.submit(work).result(ANSWER_TIMEOUT_S)
 
     def _assignment(self) -> list[Any]:
@@ -319,7 +319,7 @@ def consume_and_commit(servers: str, topic: str, *members: Member) -> None:
 
 
 def consume(records: int, *members: Member, since: int = 0) -> list[int]:
-    """The next records from that value on the members are given, at least so many, in order."""
+    """Return the next records from that value on the members are given, at least so many, in order."""
     seen: list[int] = []
 
     def have_enough() -> bool:
@@ -338,7 +338,9 @@ def members_added(options: GatewayOptions, group_id: str) -> int:
 
 
 def assert_coordinated(options: GatewayOptions, group_id: str, *, joins: int) -> None:
-    """The group is this coordinator's, so many members joined it, and the broker knows of no such group."""
+    """Check that the group is this coordinator's, so many members joined it, and the broker knows of no such
+    group.
+    """
     assert members_added(options, group_id) == joins
     with closing(kafka_clients.admin(options.client_config)) as admin:
         assert group_id not in {group["group_id"] for group in admin.list_groups()}

@@ -70,7 +70,7 @@ def read_topic(servers: ClientConfig, topic: str) -> list[ConsumerRecord]:
 
 
 def read_answers(client_config: ClientConfig, layout: TopicLayout) -> list[ConsumerRecord]:
-    """The records of the responses topic that count, early answers and the query's."""
+    """Return the records of the responses topic that count, early answers and the query's."""
     answers = EarlyAnswers()
     records = read_topic(client_config, layout.responses_topic)
     return [record for record in records if answers.counts(record.partition, record.headers)]
@@ -87,7 +87,7 @@ def clock_claims(records: list[ConsumerRecord]) -> list[tuple[int, int, int]]:
 
 @contextmanager
 def coordinating(options: Options) -> Iterator[Coordinator]:
-    """A coordinator that is ready."""
+    """Yield a coordinator that is ready."""
     with Coordinator(formed(options)) as coordinator:
         assert coordinator.status.wait_for(ServicePhase.READY, timeout_s=START_TIMEOUT_S), (
             coordinator.status.current
@@ -128,18 +128,18 @@ class Member:
         return sync_group(self.client, self.group_id, generation, self.member_id, given)
 
     def heartbeat(self, generation: int) -> ErrorCode:
-        """The answer's error code."""
+        """Return the answer's error code."""
         return heartbeat(self.client, self.group_id, generation, self.member_id).result().error_code
 
     def leave(self) -> ErrorCode:
-        """The answer's error code for this member."""
+        """Return the answer's error code for this member."""
         header = self.client.header(self.group_id, LEAVE_VERSION)
         request = LeaveGroup(**header, members=[LeavingMember(self.member_id)])
         return self.client.send(request).result().members[0].error_code
 
 
 def stable_member(client: CoordinatorClient, group_id: str, session_timeout_ms: int = SESSION_MS) -> Member:
-    """The only member of a group in its first generation, with its assignment."""
+    """Return the only member of a group in its first generation, with its assignment."""
     member = Member.of(client, group_id, session_timeout_ms)
     assert member.join().result().generation_id == 1
     assert member.sync(1, {member.member_id: b"everything"}).result().assignment == b"everything"
@@ -156,7 +156,8 @@ def settle(servers: ClientConfig, layout: TopicLayout) -> None:
 def history_of(
     servers: ClientConfig, layout: TopicLayout, group_id: str, *, settled: bool = True
 ) -> list[HistoryEntry]:
-    """A group's entries on the events topic, in the topic's order.
+    """Return a group's entries on the events topic, in the topic's order.
+
 
     With `settled`, here and below, it has everything that clients were answered. The coordinator must run.
     """
@@ -171,7 +172,7 @@ def history_of(
 
 
 def starts(servers: ClientConfig, layout: TopicLayout) -> list[CoordinatorStarted]:
-    """What coordinators said when they started, in the order of time."""
+    """Return what coordinators said when they started, in the order of time."""
     decoded = [decode_entry(record.value) for record in read_topic(servers, layout.events_topic)]
     said = [entry for entry in decoded if isinstance(entry, CoordinatorStarted)]
     return sorted(said, key=lambda start: start.at_ms)
@@ -189,7 +190,7 @@ def topic_id_of(servers: ClientConfig, topic: str) -> str:
 def offset_records(
     servers: ClientConfig, layout: TopicLayout, group_id: str, *, settled: bool = True
 ) -> list[CommittedOffset]:
-    """A group's committed offsets as the offsets topic has them: the last record of each key."""
+    """Return a group's committed offsets as the offsets topic has them: the last record of each key."""
     if settled:
         settle(servers, layout)
     last = {record.key: record.value for record in read_topic(servers, layout.offsets_topic)}
@@ -200,7 +201,7 @@ def offset_records(
 def snapshots_of(
     servers: ClientConfig, layout: TopicLayout, group_id: str, *, settled: bool = True
 ) -> list[GroupSnapshot]:
-    """A group's records on the groups topic, the latest last."""
+    """Return a group's records on the groups topic, the latest last."""
     if settled:
         settle(servers, layout)
     records = read_topic(servers, layout.groups_topic)
@@ -212,7 +213,7 @@ def snapshots_of(
 def pending_of(
     servers: ClientConfig, layout: TopicLayout, group_id: str, *, settled: bool = False
 ) -> list[str]:
-    """The pending members of a group's latest view."""
+    """Return the pending members of a group's latest view."""
     return snapshots_of(servers, layout, group_id, settled=settled)[-1].pending_members
 
 
@@ -226,7 +227,7 @@ def child_pids(pid: int) -> list[int]:
 
 
 def command_of(pid: int) -> str:
-    """The command line of a process, "" where it has ended."""
+    """Return the command line of a process, "" where it has ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     except OSError:
@@ -234,7 +235,7 @@ def command_of(pid: int) -> str:
 
 
 def running(pids: Iterable[int]) -> set[int]:
-    """The processes that have not ended. A process that ended and was not waited for yet has ended."""
+    """Return the processes that have not ended. A process that ended and was not waited for yet has ended."""
     found = set()
     for pid in pids:
         listing = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)

@@ -39,7 +39,7 @@ def port_of(url: str) -> int:
 
 
 def listening_at(pids: Iterable[int]) -> set[Address]:
-    """The TCP addresses that these processes listen at. An IPv4 address has its IPv4 form."""
+    """Return the TCP addresses that these processes listen at. An IPv4 address has its IPv4 form."""
     sockets = {link for pid in pids for link in links_of(pid)}
     return {
         _address(local)
@@ -50,7 +50,7 @@ def listening_at(pids: Iterable[int]) -> set[Address]:
 
 
 def links_of(pid: int) -> list[str]:
-    """What the open files of a process are. Some may be closed meanwhile."""
+    """Return what the open files of a process are. Some may be closed meanwhile."""
     found = []
     with suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():

@@ -43,11 +43,11 @@ class OtherSide:
         self._producer = kafka_clients.producer(client_config)
 
     def next(self) -> PendingRequest:
-        """The next request that comes."""
+        """Return the next request that comes."""
         return self.next_where(lambda asked: True)
 
     def next_where(self, wanted: Callable[[PendingRequest], bool]) -> PendingRequest:
-        """The next request of which `wanted` is true; others before it are left for later calls."""
+        """Return the next request of which `wanted` is true; others before it are left for later calls."""
         give_up_s = time.monotonic() + PATIENCE_S
         while True:
             for index, asked in enumerate(self._backlog):

@@ -37,7 +37,7 @@ def other_side(broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[OtherSid
 def committer(
     other_side: OtherSide, broker: EmbeddedBroker, layout: TopicLayout
 ) -> Iterator[tuple[Committer, list[str]]]:
-    """A committer, and what it tells."""
+    """Yield a committer, and what it tells."""
     told: list[str] = []
     with CoordinatorClient(broker.client_config, layout, client_id="c") as client:
         yield Committer(client, "g", told.append), told

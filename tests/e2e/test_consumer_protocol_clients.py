@@ -48,12 +48,12 @@ class ConsumerProtocolGroup:
     joins: int = 0
 
     def join(self, topic: str | None = None, instance_id: str | None = None) -> ConfluentMember:
-        """A new member by the consumer protocol."""
+        """Return a new member by the consumer protocol."""
         self.joins += 1
         return self.restart(topic, instance_id)
 
     def restart(self, topic: str | None = None, instance_id: str | None = None) -> ConfluentMember:
-        """A static member that takes another's place."""
+        """Return a static member that takes another's place."""
         member = ConfluentMember(
             self.gateway,
             self.group_id,
@@ -64,7 +64,7 @@ class ConsumerProtocolGroup:
         return self.stack.enter_context(closing(member))
 
     def join_classic(self) -> PythonMember:
-        """A new member by the classic protocol, of another library."""
+        """Return a new member by the classic protocol, of another library."""
         self.joins += 1
         return self.stack.enter_context(closing(PythonMember(self.gateway, self.group_id, self.topic)))
 

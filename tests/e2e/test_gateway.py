@@ -196,18 +196,18 @@ def test_internal_topics_may_be_exposed(options: GatewayOptions) -> None:
 
 
 def subscribed(consumer: KafkaConsumer) -> set[str]:
-    """The topics that a consumer of a pattern has found."""
+    """Return the topics that a consumer of a pattern has found."""
     consumer.poll(timeout_ms=100)
     return set(consumer.subscription() or ())
 
 
 def listed(wire: Wire) -> dict[str, str]:
-    """The states of the groups that are listed."""
+    """Return the states of the groups that are listed."""
     return {group.group_id: group.group_state for group in wire.ask(16, 5).groups}
 
 
 def committed_offset(group_id: str, topic: str) -> dict[str, Any]:
-    """An OffsetCommit by no member."""
+    """Return an OffsetCommit by no member."""
     partition = {"partition_index": 0, "committed_offset": 7}
     return {
         "group_id": group_id,
@@ -217,7 +217,7 @@ def committed_offset(group_id: str, topic: str) -> dict[str, Any]:
 
 
 def old_join(group_id: str) -> dict[str, Any]:
-    """The fields of a JoinGroup of version 1."""
+    """Return the fields of a JoinGroup of version 1."""
     return {
         "group_id": group_id,
         "session_timeout_ms": SESSION_MS,

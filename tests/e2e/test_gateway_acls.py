@@ -282,8 +282,8 @@ def renamed(value: Any, ids: Mapping[str, UUID]) -> Any:
 
 
 def comparable(value: Any, hides: frozenset[str]) -> Any:
-    """The answer without what is each server's own, and with its lists in one order. Offsets count only where
-    there is an error, because both servers write to the same topics.
+    """Return the answer without what is each server's own, and with its lists in one order. Offsets count
+    only where there is an error, because both servers write to the same topics.
     """
     if isinstance(value, Mapping):
         hidden = hides if value.get("error_code") else hides | FROM_OFFSETS
@@ -294,7 +294,7 @@ def comparable(value: Any, hides: frozenset[str]) -> Any:
 
 
 async def ask(address: Address, user: str, api_key: int, version: int, body: Mapping[str, Any]) -> Any:
-    """An answer as nested dicts, None if the connection is closed instead."""
+    """Return an answer as nested dicts, None if the connection is closed instead."""
     connection = Connection(*await asyncio.open_connection(address.host, address.port))
     try:
         await connection.authenticate(user, PASSWORD)
@@ -315,7 +315,7 @@ class Pair:
     acls: CurrentAcls
 
     def ask(self, user: str, case: Case) -> tuple[Any, Any]:
-        """The broker's answer, and the gateway's."""
+        """Return the broker's answer, and the gateway's."""
         body = renamed(case.body, self.ids)
         request = user, case.api_key, case.version, body
         return self.runner.run(ask(self.broker, *request)), self.runner.run(ask(self.gateway, *request))

@@ -17,7 +17,7 @@ SESSION_MS = 30_000
 
 
 async def codes_at(address: str, assignment: bytes, times: int) -> list[int]:
-    """The errors of SyncGroups of the leader of a group of its own."""
+    """Return the errors of SyncGroups of the leader of a group of its own."""
     async with connected(address) as client:
         fields = join_fields(group_id=new_group(), session_timeout_ms=SESSION_MS)
         member_id = (await client.ask(JOIN, 9, **fields)).member_id

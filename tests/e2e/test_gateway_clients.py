@@ -65,12 +65,12 @@ class LibraryGroup:
     joins: int = 0
 
     def join(self, topic: str | None = None, **settings: Any) -> Member:
-        """A new member."""
+        """Return a new member."""
         self.joins += 1
         return self.restart(topic, **settings)
 
     def restart(self, topic: str | None = None, **settings: Any) -> Member:
-        """A static member that takes another's place."""
+        """Return a static member that takes another's place."""
         member = self.library(self.gateway, self.group_id, topic or self.topic, **settings)
         return self.stack.enter_context(closing(member))
 
@@ -100,12 +100,12 @@ def cooperative_sticky(group: LibraryGroup) -> None:
 
 
 def planned(stable: HistoryEntry) -> list[list[int]]:
-    """The partitions of each member in a generation's plan."""
+    """Return the partitions of each member in a generation's plan."""
     return sorted(map(parts, (stable.assignments or {}).values()))
 
 
 def parts(assignment: bytes) -> list[int]:
-    """The partitions a member is given by a client's plan."""
+    """Return the partitions a member is given by a client's plan."""
     topics = ConsumerProtocolAssignment.decode(assignment).assigned_partitions
     return sorted(partition for topic in topics for partition in topic.partitions)
 
@@ -180,7 +180,7 @@ def crash(group: LibraryGroup) -> None:
 
 
 def start_victim(group: LibraryGroup, values_to_commit: int) -> Child:
-    """A member in a process of its own."""
+    """Return a member in a process of its own."""
     group.joins += 1
     member = (group.library.__name__, group.gateway, group.group_id, group.topic)
     arguments = ("-m", "tests.e2e.gateway_victim", *member, str(SHORT_SESSION_MS), str(values_to_commit))
@@ -190,7 +190,7 @@ def start_victim(group: LibraryGroup, values_to_commit: int) -> Child:
 
 
 def values_of(victim: Child) -> list[int]:
-    """What it has read so far."""
+    """Return what it has read so far."""
     return [int(line) for line in victim.log_path.read_text().splitlines() if line.isdigit()]
 
 

@@ -40,7 +40,7 @@ RETRIES_S = 60.0
 
 @pytest.fixture(scope="module")
 def topics(broker: EmbeddedBroker) -> tuple[str, str]:
-    """A topic that clients may read, and one that they may not even describe. Both have a record."""
+    """Return a topic that clients may read, and one that they may not even describe. Both have a record."""
     allowed, secret = (f"{kind}-{uuid4()}" for kind in ("allowed", "secret"))
     for topic, value in ((allowed, 0), (secret, SECRET_VALUE)):
         create_topic(broker.client_config, topic, PARTITIONS, {})
@@ -52,7 +52,9 @@ def topics(broker: EmbeddedBroker) -> tuple[str, str]:
 def address(
     options: GatewayOptions, topics: tuple[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Address]:
-    """A gateway, by whose ACLs everyone may read one of the topics, and use all groups and transactions."""
+    """Yield a gateway, by whose ACLs everyone may read one of the topics, and use all groups and
+    transactions.
+    """
     rights = [("TOPIC", topics[0], "READ"), ("GROUP", "*", "READ"), ("TRANSACTIONAL_ID", "*", "WRITE")]
     acls = [
         {"principal": "User:ANONYMOUS", "resource_type": kind, "name": name, "operations": [operation]}
@@ -78,7 +80,7 @@ def ids_of(broker: EmbeddedBroker, names: tuple[str, ...]) -> list[UUID]:
 
 
 async def answer_to(address: Address, frame: bytes) -> bytes:
-    """The answer's bytes, none if the connection is closed instead."""
+    """Return the answer's bytes, none if the connection is closed instead."""
     async with connected(address) as client:
         await client.send_bytes(framed(frame))
         try:

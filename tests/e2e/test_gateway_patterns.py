@@ -42,13 +42,13 @@ PATTERN = "^.*"
 
 @pytest.fixture
 def mine() -> str:
-    """The prefix of the topics that the client may read."""
+    """Return the prefix of the topics that the client may read."""
     return f"allowed-{uuid.uuid4()}-"
 
 
 @pytest.fixture
 def checking(options: GatewayOptions, mine: str, tmp_path: Path) -> Iterator[str]:
-    """A gateway that checks ACLs, before the coordinator that all tests share."""
+    """Yield a gateway that checks ACLs, before the coordinator that all tests share."""
     acls = tmp_path / "acls.json"
     everyone = {"principal": "User:ANONYMOUS", "operations": ["READ"], "pattern_type": "PREFIXED"}
     resources = [{"resource_type": "TOPIC", "name": mine}, {"resource_type": "GROUP", "name": "group-"}]

@@ -77,7 +77,7 @@ def _sees(admin: KafkaAdminClient, topic: str) -> bool:
 async def gateway_at(
     config: ClientConfig, *, by_broker: bool = False
 ) -> AsyncIterator[tuple[Gateway, CoreBackend]]:
-    """A gateway in front of a real broker and the coordinator's pure core."""
+    """Yield a gateway in front of a real broker and the coordinator's pure core."""
     core, security = CoreBackend(), ListenerSecurity.read(None, None, None, by_broker=by_broker)
     options = GatewayOptions(config, TopicLayout.named(), Address(HOST, 0), security=security)
     gateway = Gateway(options, Cluster.of(config, options.limits), core, core)
@@ -94,7 +94,7 @@ async def topics_of(client: RawClient) -> set[str]:
 
 
 def login_of(broker: SecuredBroker, user: str, mechanism: str, folder: Path) -> ClientConfig:
-    """A user's settings. `folder` gets the token."""
+    """Return a user's settings. `folder` gets the token."""
     if mechanism == "certificate":
         return broker.config_by_certificate(user)
     if mechanism == "OAUTHBEARER":
@@ -105,7 +105,7 @@ def login_of(broker: SecuredBroker, user: str, mechanism: str, folder: Path) -> 
 
 
 async def log_in(client: RawClient, config: ClientConfig) -> Any:
-    """The last answer of a client's SASL exchange through the gateway."""
+    """Return the last answer of a client's SASL exchange through the gateway."""
     return await authenticate(client, config.kafka_python_settings())
 
 

@@ -43,7 +43,7 @@ class Serving(NamedTuple):
     metrics: str
 
     def ended(self) -> tuple[int, str]:
-        """The exit code, and the last line of standard error, when it ends."""
+        """Return the exit code, and the last line of standard error, when it ends."""
         _, stderr = self.parent.communicate(timeout=END_TIMEOUT_S)
         return self.parent.returncode, (stderr.strip().splitlines() or [""])[-1]
 
@@ -69,7 +69,7 @@ def serving(broker: EmbeddedBroker, coordinated: Coordinated) -> Iterator[Servin
 
 
 def connections_of(pid: int, port: int) -> int:
-    """The established connections of a process to this port of its own."""
+    """Return the established connections of a process to this port of its own."""
     inodes = {
         fields[9]
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]
@@ -102,7 +102,7 @@ async def heartbeats(address: Address, pids: list[int]) -> list[int]:
 
 
 async def broker_of(address: Address) -> Address:
-    """The address of the only broker's listener."""
+    """Return the address of the only broker's listener."""
     async with connected(address) as client:
         (broker,) = (await client.ask(ApiKey.Metadata, 12, topics=[])).brokers
         return Address(broker.host, broker.port)
@@ -115,7 +115,7 @@ def get(url: str) -> str:
 
 
 def heartbeats_counted(metrics: str) -> float:
-    """The heartbeats that all processes have answered together. 0 before there is one."""
+    """Return the heartbeats that all processes have answered together. 0 before there is one."""
     counted = 'group_coordinator_gateway_request_duration_seconds_count{api="Heartbeat"}'
     lines = [line for line in get(metrics).splitlines() if line.startswith(counted)]
     return sum(float(line.rpartition(" ")[2]) for line in lines)

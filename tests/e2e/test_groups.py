@@ -176,7 +176,9 @@ def commit(client: CoordinatorClient, group_id: str, offsets: dict[TopicPartitio
 
 @pytest.fixture(scope="module")
 def billing(client: CoordinatorClient) -> list[str]:
-    """The members of a stable group that has an offset no member has asked for; "audit" has offsets only."""
+    """Return the members of a stable group that has an offset no member has asked for; "audit" has offsets
+    only.
+    """
     commit(client, "billing", dict.fromkeys([*orders(0, 1, 2), TopicPartition(PRICES, 0)], 4))
     commit(client, "audit", dict.fromkeys(orders(0), 7))
     members = form(client, "billing", [orders(0, 2), orders(1)], "pod-0")

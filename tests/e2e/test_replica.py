@@ -65,7 +65,7 @@ class Seen:
         return read_status(self.coordinator.options.folder / "status.json")
 
     def ready(self) -> tuple[int, Any]:
-        """The answer of /readyz, and its JSON object."""
+        """Return the answer of /readyz, and its JSON object."""
         try:
             with urllib.request.urlopen(self.metrics.url.replace("/metrics", "/readyz"), timeout=10) as found:
                 return found.status, json.load(found)
@@ -73,11 +73,11 @@ class Seen:
             return refused.code, json.load(refused)
 
     def sample(self, name: str) -> float:
-        """A sample of the replica's metrics."""
+        """Return a sample of the replica's metrics."""
         return self.scrape()[f"group_coordinator_replica_{name}"]
 
     def scrape(self) -> dict[str, float]:
-        """The samples, each by its name and labels as the text has them."""
+        """Return the samples, each by its name and labels as the text has them."""
         with urllib.request.urlopen(self.metrics.url, timeout=10) as response:
             text = response.read().decode()
         return {f"{name}{labels}": float(value) for name, labels, value in SAMPLE.findall(text)}
@@ -89,7 +89,7 @@ class Seen:
 def differing_step(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """The core's step. Heartbeats of `DIFFERS` are answered in another way."""
+    """Return the core's step. Heartbeats of `DIFFERS` are answered in another way."""
     effects = step(group, group_id, event, now_ms, config)
     if group_id != DIFFERS or not isinstance(event, Received) or not isinstance(event.request, Heartbeat):
         return effects
@@ -206,7 +206,7 @@ def test_a_list_has_what_was_answered_early_before_the_query_has_it(
 
 
 async def listed(options: Options, client: CoordinatorClient) -> tuple[dict[str, str], float]:
-    """The states of all groups as a gateway lists them, and in what time it does so LISTINGS times."""
+    """Return the states of all groups as a gateway lists them, and in what time it does so LISTINGS times."""
     with GroupsReader(options.client_config, options.layout) as groups:
         await until(lambda: groups.is_read)
         backend = CoordinatorBackend(client, Limits())

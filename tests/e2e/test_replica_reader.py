@@ -34,7 +34,7 @@ def answer(request: str) -> bytes:
 
 @contextmanager
 def reading(broker: EmbeddedBroker, layout: TopicLayout, audit: Audit) -> Iterator[ResponsesReader]:
-    """A reader whose clock is far behind the only batch."""
+    """Yield a reader whose clock is far behind the only batch."""
     prepare_topics(broker.client_config, layout)
     reader = ResponsesReader(
         broker.client_config,

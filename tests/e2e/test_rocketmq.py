@@ -37,7 +37,7 @@ INTERVALS = Intervals(
 
 @pytest.fixture
 def topic(broker: EmbeddedBroker) -> str:
-    """A topic of QUEUES queues."""
+    """Return a topic of QUEUES queues."""
     name = f"rocketmq-orders-{uuid.uuid4()}"
     create_topic(broker.client_config, name, QUEUES, {})
     return name
@@ -115,7 +115,7 @@ class RunningConsumer:
 
 
 def produce(broker: EmbeddedBroker, topic: str, numbers: range) -> set[str]:
-    """A record of each number, to the queues in turn."""
+    """Return a record of each number, to the queues in turn."""
     producer = kafka_clients.producer(broker.client_config)
     for number in numbers:
         producer.send(topic, value=b"%d" % number, partition=number % QUEUES)
@@ -129,7 +129,7 @@ def broadcasting(broker: EmbeddedBroker, topic: str, offsets: Path) -> RunningCo
 
 
 def groups(broker: EmbeddedBroker) -> set[str]:
-    """The groups that the groups topic has now."""
+    """Return the groups that the groups topic has now."""
     records = read_topic(broker.client_config, TopicLayout.named(PREFIX).groups_topic)
     latest = {record.key: record.value for record in records}
     return {key.decode() for key, value in latest.items() if value is not None}

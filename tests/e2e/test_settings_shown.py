@@ -55,7 +55,7 @@ Entries = dict[str, dict[str, Any]]
 
 @asynccontextmanager
 async def gateway_of(broker: EmbeddedBroker) -> AsyncIterator[Address]:
-    """A gateway whose coordinator has the share groups: the pure core."""
+    """Yield a gateway whose coordinator has the share groups: the pure core."""
     core = CoreBackend()
     core.config = CoordinatorConfig().with_settings(GIVEN)
     config, listen = broker.client_config, Address(HOST, 0)
@@ -80,7 +80,7 @@ async def shown(client: RawClient, kind: int, name: str) -> Entries:
 
 
 async def awaited(read: Callable[[], Any], name: str, value: str) -> Entries:
-    """The settings when this one has its value. A broker learns of a change after the answer to it."""
+    """Return the settings when this one has its value. A broker learns of a change after the answer to it."""
     async with asyncio.timeout(WAIT_TIMEOUT_S):
         while (found := await read())[name]["value"] != value:
             await asyncio.sleep(0.01)

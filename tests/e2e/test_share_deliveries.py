@@ -67,7 +67,7 @@ def set_up(servers: ClientConfig, group: str) -> None:
 
 @pytest.fixture
 def options(broker: EmbeddedBroker) -> GatewayOptions:
-    """A gateway's before a coordinator that does not run: the brokers coordinate share groups."""
+    """Return a gateway's before a coordinator that does not run: the brokers coordinate share groups."""
     layout = TopicLayout.named("share-deliveries", reply_partitions=1)
     prepare_topics(broker.client_config, layout)
     address = Address("127.0.0.1", 0)

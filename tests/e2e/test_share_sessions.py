@@ -141,7 +141,7 @@ def test_a_session_does_not_continue_for_a_user_without_rights(servers: Servers,
             member = await join(reader, group, topic)
 
             async def fetch(client: RawClient, epoch: int) -> int:
-                """The number of bytes of records, or the error as a negative number."""
+                """Return the number of bytes of records, or the error as a negative number."""
                 named = [{"topic_id": topic_id, "partitions": [{"partition_index": 0}]}] * (epoch == 0)
                 session = {"group_id": group, "member_id": member, "share_session_epoch": epoch}
                 answer = await client.ask(FETCH, 2, **session, topics=named, **limits)

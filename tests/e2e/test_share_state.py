@@ -70,7 +70,7 @@ class Topic:
         return PartitionTask("t", self.key(partition), self.name, True)
 
     def recorded(self, partition: int = 0) -> RecordedState:
-        """What the share coordinator has recorded, by a reading of its own."""
+        """Return what the share coordinator has recorded, by a reading of its own."""
         found: list[RecordedState] = []
 
         def is_read() -> bool:
@@ -109,7 +109,7 @@ class Groups:
         return [request for request in requests if isinstance(request, ShareStateResult)]
 
     def wait_for(self, task: str) -> list[ShareStatePartition]:
-        """The outcomes of the task, in one record."""
+        """Return the outcomes of the task, in one record."""
         wait_until(lambda: any(one.task == task for one in self.told()), f"outcomes of {task}")
         (told,) = [one for one in self.told() if one.task == task]
         return told.partitions

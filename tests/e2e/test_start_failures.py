@@ -55,7 +55,7 @@ def ended(process: subprocess.Popen[str], timeout_s: float = END_TIMEOUT_S) -> E
 
 @pytest.fixture(scope="module")
 def layout(broker: EmbeddedBroker) -> TopicLayout:
-    """The topics of a coordinator that does not run."""
+    """Return the topics of a coordinator that does not run."""
     layout = new_layout()
     prepare_topics(broker.client_config, layout)
     return layout
@@ -77,7 +77,7 @@ def test_an_address_that_cannot_be_listened_at_ends_the_gateways_start(
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
-    """A server that takes connections and says nothing."""
+    """Yield a server that takes connections and says nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(END_TIMEOUT_S)
         yield server

@@ -56,7 +56,7 @@ def test_missing_topics_are_made_with_what_is_needed(broker: EmbeddedBroker, adm
 
 
 def refusal(broker: EmbeddedBroker, layout: TopicLayout, replication_factor: int = 1) -> list[str]:
-    """The lines of the error."""
+    """Return the lines of the error."""
     with pytest.raises(TopicsError) as refused:
         prepare_topics(broker.client_config, layout, replication_factor)
     return [line.strip() for line in str(refused.value).splitlines()]

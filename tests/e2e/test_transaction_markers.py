@@ -42,7 +42,7 @@ def wire(broker: EmbeddedBroker) -> Iterator[Wire]:
 
 
 def end_of(wire: Wire, topic: str, isolation_level: int = 0) -> int:
-    """The end of the only partition: the high watermark, or with 1 the last stable offset."""
+    """Return the end of the only partition: the high watermark, or with 1 the last stable offset."""
     answer = wire.ask(
         LIST_OFFSETS,
         5,

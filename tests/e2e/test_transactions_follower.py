@@ -52,7 +52,7 @@ class Followed:
         self.followers.clear()
 
     def joined(self) -> Producer:
-        """A producer whose open transaction has the partition of markers."""
+        """Return a producer whose open transaction has the partition of markers."""
         producer = producer_of(self.wire, TV2)
         assert producer.add(self.layout.txn_markers_topic) == NONE
         return producer
@@ -64,7 +64,7 @@ class Followed:
         return key
 
     def entry(self, producer: Producer, group_id: str) -> tuple[bytes, bytes]:
-        """The record of a TxnOffsetCommit that is pending."""
+        """Return the record of a TxnOffsetCommit that is pending."""
         topic_id, end = wait_for(self._position, "the leader of the markers")
         request = f"{self.layout.requests_topic}-0-{uuid.uuid4()}"
         entry = PendingTransaction(
@@ -84,7 +84,7 @@ class Followed:
         return transaction_key(group_id, producer.identity.producer_id, request), encode(entry)
 
     def _position(self) -> tuple[UUID, int] | None:
-        """The id of the topic of markers and its end, None if it was made a moment ago."""
+        """Return the id of the topic of markers and its end, None if it was made a moment ago."""
         with MarkersReader(self.client_config, self.layout.txn_markers_topic) as markers:
             try:
                 return markers.find_topic(), markers.fetch(0, 0, 100).end
@@ -96,7 +96,7 @@ class Followed:
             producer.send(self.layout.transactions_topic, key=key, value=value).get(30)
 
     def asked(self, group_id: str) -> list[TransactionMarker]:
-        """The requests that the group got."""
+        """Return the requests that the group got."""
         return [
             msgspec.json.decode(record.value, type=TransactionMarker)
             for record in read_topic(self.client_config, self.layout.requests_topic)

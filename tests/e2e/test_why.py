@@ -100,7 +100,7 @@ def test_follow_has_what_is_written_after_its_start(broker: EmbeddedBroker, layo
 
 
 def at(begin_ms: int, entry: HistoryEntry) -> HistoryEntry:
-    """The entry so much later."""
+    """Return the entry so much later."""
     last_ms = entry.last_rebalance_at_ms
     return replace(
         entry,

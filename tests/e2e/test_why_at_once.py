@@ -76,7 +76,7 @@ def ask(broker: SecuredBroker, folder: Path, user: str, *arguments: str) -> Resu
 
 @contextmanager
 def page_of(broker: SecuredBroker, user: str) -> Iterator[str]:
-    """A page of the brokers' own topic, which a user serves. Yield its address."""
+    """Yield a page of the brokers' own topic, which a user serves. Yield its address."""
     with (
         listening_at("127.0.0.1", 0) as listening,
         Page(

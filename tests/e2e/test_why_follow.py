@@ -40,7 +40,7 @@ READS = {
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, RecordingProxy]]:
-    """A broker's address for members, and a proxy for all that the commands ask."""
+    """Yield a broker's address for members, and a proxy for all that the commands ask."""
     ports, recorded = free_ports(), free_ports().client
     with RecordingProxy(recorded) as proxy:
         overrides = {

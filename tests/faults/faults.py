@@ -18,7 +18,7 @@ UNKNOWN_VERSION = 99
 def poisoned_step(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """The core's step, but a request from the client `POISON` cannot even be refused."""
+    """Return the core's step, but a request from the client `POISON` cannot even be refused."""
     request = getattr(event, "request", None)
     if request is not None and request.client_id == POISON:
         raise RuntimeError("poisoned")

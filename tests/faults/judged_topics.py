@@ -124,7 +124,7 @@ def dumped(content: dict[str, Any]) -> bytes:
 
 
 def asked(partition: int, offset: int) -> list[dict[str, Any]]:
-    """The topics of a commit."""
+    """Return the topics of a commit."""
     return [{"name": TOPIC, "partitions": [{"partition_index": partition, "committed_offset": offset}]}]
 
 

@@ -65,7 +65,7 @@ class Attached:
         wait_until(has_settled, "records at each consumer in one generation", CATCH_UP_TIMEOUT_S)
 
     def _stable_generation(self) -> int | None:
-        """The generation of a group that is Stable by its latest view, None if it is not."""
+        """Return the generation of a group that is Stable by its latest view, None if it is not."""
         views = snapshots_of(self.broker, TopicLayout.named(), self.group_id, settled=False)
         return views[-1].generation if views and views[-1].state == GroupState.STABLE else None
 
@@ -160,7 +160,7 @@ class Service:
         wait_until(is_well, "a status that is ready without an alarm", START_TIMEOUT_S)
 
     def pid_of(self, part: str) -> int:
-        """The process under it with this in its command line, and not its parent's."""
+        """Return the process under it with this in its command line, and not its parent's."""
         found = [pid for pid in all_children(self.running.pid) if part in command_of(pid)]
         return found[-1]
 

@@ -42,7 +42,7 @@ class Group(Topics):
         return self.event(kind, member_id=member, reason=reason)
 
     def give_id(self) -> Self:
-        """A new member gets the id m9."""
+        """Give a new member the id m9."""
         answer = {"error_code": 79, "member_id": "m9"}
         self.ask("JoinGroup", answer, member_id="", session_timeout_ms=SESSION_MS)
         return self.event("MemberIdAssigned", member_id="m9")

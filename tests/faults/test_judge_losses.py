@@ -32,13 +32,13 @@ def acknowledged(key: Key, offset: int, at_s: float) -> Commit:
 
 
 def reported(offset: int | None, requests: int = 2, key: Key = GONE) -> Report:
-    """A report of one group and partition."""
+    """Return a report of one group and partition."""
     group = ReportedGroup(key[0], requests, [ReportedOffset(key[1], key[2], offset)])
     return Report(requests=requests, groups=[group])
 
 
 def reported_beside() -> Report:
-    """A report that names a group of nobody, too."""
+    """Return a report that names a group of nobody, too."""
     groups = [*reported(3).groups, ReportedGroup("other", 1, [])]
     return msgspec.structs.replace(reported(3), requests=3, groups=groups)
 
@@ -58,7 +58,7 @@ def sound(last_s: float = LOST_S + 0.25) -> Loss:
 
 
 def of_two_partitions() -> Loss:
-    """The lost requests have committed another partition, too."""
+    """Return a loss whose requests have committed another partition, too."""
     loss, other = sound(), (GONE[0], GONE[1], 9)
     commits = [acknowledged(other, it.offset, it.answered_s) for it in loss.commits if it.key == GONE][:3]
     report = reported(3)
@@ -67,7 +67,7 @@ def of_two_partitions() -> Loss:
 
 
 def handled_later() -> Loss:
-    """The query has read a commit that was sent after the loss, from another topic."""
+    """Return the query has read a commit that was sent after the loss, from another topic."""
     loss = sound()
     late = Commit(STORED, 8, LOST_S + 1.5, is_acknowledged=True, sent_s=LOST_S + 1.25)
     return replace(loss, commits=[*loss.commits, late], stored={**loss.stored, STORED: 8})

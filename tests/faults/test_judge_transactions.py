@@ -30,13 +30,13 @@ class Group(Topics):
         return self.fetch(offset, 1, error, require_stable=True)
 
     def told(self, offset: int, *, committed: bool) -> Self:
-        """The client saw the transaction committed, or aborted."""
+        """Return the client saw the transaction committed, or aborted."""
         (self.committed if committed else self.aborted).append(("g", 1, offset))
         return self
 
 
 def sound() -> Group:
-    """A member that commits and fetches partition 0."""
+    """Return a member that commits and fetches partition 0."""
     group = Group()
     for offset in range(12):
         group.heartbeat().commit(offset).fetch(offset)

@@ -102,7 +102,7 @@ def longest_silence_s(broker: EmbeddedBroker, layout: TopicLayout) -> float:
 
 @contextmanager
 def waiting_behind(clock: ExitStack, broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[Waiting]:
-    """A standby of an owner whose clock records have begun, and end with `clock`."""
+    """Yield a standby of an owner whose clock records have begun, and end with `clock`."""
     clock.enter_context(ticking(broker, layout, owner_epoch=1))
     with waiting(broker, layout) as standby:
         yield standby

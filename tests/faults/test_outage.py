@@ -35,7 +35,7 @@ class Requests:
         self._producer = KafkaProducer(bootstrap_servers=str(client_config), acks="all")
 
     def append(self, key: bytes | None, value: bytes) -> int:
-        """The offset after the record's."""
+        """Return the offset after the record's."""
         sent = self._producer.send(self.layout.requests_topic, key=key, value=value, partition=0)
         return int(sent.get(timeout=30).offset) + 1
 

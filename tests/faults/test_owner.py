@@ -88,7 +88,7 @@ def ticking(broker: EmbeddedBroker, layout: TopicLayout, owner_epoch: int | None
 
 @contextmanager
 def running(broker: EmbeddedBroker, layout: TopicLayout, owner_epoch: int | None) -> Iterator[None]:
-    """A coordinator runs, by its clock records. One that is late on a busy machine is waited for."""
+    """Yield a coordinator runs, by its clock records. One that is late on a busy machine is waited for."""
     with pytest.MonkeyPatch.context() as patch, ticking(broker, layout, owner_epoch):
         patch.setattr("streaming.service.ownership.owner.SILENCE_MS", 60_000)
         yield

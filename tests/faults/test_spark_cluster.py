@@ -220,7 +220,7 @@ def check_stopped_in_order(coordinator: Run, data: Path) -> None:
 
 
 def check_the_query_never_ended(coordinator: Run) -> None:
-    """A lost executor is no failure of a batch: Spark runs its tasks again elsewhere."""
+    """Check that a lost executor is no failure of a batch: Spark runs its tasks again elsewhere."""
     assert coordinator.stderr.count('"query started"') == 1
     assert "query failed" not in coordinator.stderr
     assert "dropped requests" not in coordinator.stderr
@@ -229,7 +229,7 @@ def check_the_query_never_ended(coordinator: Run) -> None:
 def check_a_submitted_one_goes_on(
     cluster: SparkCluster, tmp_path: Path, common: tuple[str, ...], members: Iterable[Member]
 ) -> None:
-    """A job of spark-submit, with the JVM of that, goes on with the state."""
+    """Check that a job of spark-submit, with the JVM of that, goes on with the state."""
     jars = ",".join(str(jar) for jar in spark_jars())
     settings = {**EXECUTOR_SETTINGS, "spark.driver.host": HOST, "spark.driver.memory": "512m"}
     conf = settings_as("--conf", settings)

@@ -93,7 +93,7 @@ class Service:
 
 @contextmanager
 def beating(members: list[Member]) -> Iterator[None]:
-    """A heartbeat of each member ten times a second, which all have to be answered without an error."""
+    """Yield a heartbeat of each member ten times a second, which all have to be answered without an error."""
     sent: list[Future[HeartbeatResponse]] = []
     stopping = threading.Event()
 

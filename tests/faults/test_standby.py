@@ -185,7 +185,7 @@ def test_standby_takes_over_from_one_that_sleeps(
 
 
 def check_another_checkpoint_is_refused(site: Site, owner: Machine) -> None:
-    """It ends with a sentence that names the owner, and an exit code of its own."""
+    """Check that it ends with a sentence that names the owner, and an exit code of its own."""
     own = ("--data-dir", str(site.folder / "another"), "--take-over-topics")
     with run(site.folder, *site.common, *own) as another:
         assert another.end() == (NOT_OWNER, ""), another.stderr
@@ -251,7 +251,7 @@ def asleep_between_plan_and_commit(site: Site, machine: Machine) -> Iterator[Non
 
 
 def check_ends(loser: Machine, owner: Machine) -> None:
-    """The one that wakes up names its successor and ends."""
+    """Check that the one that wakes up names its successor and ends."""
     code, _ = loser.process.end()
     assert code == NOT_OWNER, loser.process.stderr
     said = loser.process.stderr.splitlines()[-1]
@@ -261,7 +261,9 @@ def check_ends(loser: Machine, owner: Machine) -> None:
 def check_lost_requests_end_it(
     broker: EmbeddedBroker, machine: Machine, member: Member, layout: TopicLayout
 ) -> None:
-    """A request is deleted that was answered and that no batch has handled. The report names its group."""
+    """Check that a request is deleted that was answered and that no batch has handled. The report names its
+    group.
+    """
     topic = layout.requests_topic
     with hold(jvm_of(machine.process.pid)), closing(kafka_clients.admin(broker.client_config)) as admin:
         assert member.heartbeat(1) is ErrorCode.NONE

@@ -126,8 +126,8 @@ def workers_die_until_the_query_fails(coordinator: Coordinator, client: Coordina
 
 
 def check_damage_is_named(options: Options) -> None:
-    """The state after the last committed batch is damaged. A later changelog belongs to a batch that runs
-    again, so it is not read.
+    """Check that the state after the last committed batch is damaged. A later changelog belongs to a batch
+    that runs again, so it is not read.
     """
     version = last_batch(LocalFiles(options.folder), "commits") + 1
     store = options.folder / "spark/state/0/0"
@@ -197,7 +197,7 @@ def wait_for_failing(coordinator: Coordinator) -> ServiceStatus:
 
 
 def check_failing(failing: ServiceStatus, record_prefix: str) -> str:
-    """The id of the request at fault, the first of a pack, as the status names it."""
+    """Return the id of the request at fault, the first of a pack, as the status names it."""
     assert failing.reason.startswith(f"batch {failing.batch_id + 1} failed 3 times and is tried again")
     _, _, named = failing.reason.partition("start with --skip-record ")
     record = named.split(" ")[0]

@@ -20,7 +20,7 @@ _SHOWN_MAX = 20
 
 
 def frames(seed: int) -> Iterator[bytes]:
-    """The frames of a seed, without end."""
+    """Yield the frames of a seed, without end."""
     made = Frames(Random(seed))
     while True:
         yield made.next()

@@ -66,7 +66,7 @@ def _has_tags(fields: Sequence[_Field]) -> bool:
 
 @cache
 def _with_tags() -> list[tuple[int, int]]:
-    """The versions that have tagged fields."""
+    """Return the versions that have tagged fields."""
     return [api for api in APIS if _has_tags(_fields_of(*api)[1])]
 
 
@@ -79,12 +79,14 @@ class Frames:
         self._flexible = False
 
     def next(self) -> bytes:
-        """A request without the frame's size. One of ten is of the few versions that have tagged fields."""
+        """Return a request without the frame's size. One of ten is of the few versions that have tagged
+        fields.
+        """
         key, version = self._random.choice(_with_tags() if self._random.random() < 0.1 else APIS)
         return self.of(key, version)
 
     def of(self, key: int, version: int) -> bytes:
-        """A request of this API and version."""
+        """Return a request of this API and version."""
         self._rate, self._left = self._random.choice(_DAMAGES)
         self._flexible, fields = _fields_of(key, version)
         frame = self._header(key, version) + self._structure(fields)
@@ -151,7 +153,7 @@ class Frames:
         return (nullable and self._random.random() < 0.2) or self._hits()
 
     def _length(self, length: int | None, form: str) -> bytes:
-        """The length of a string, of bytes or of an array, None for null."""
+        """Return the length of a string, of bytes or of an array, None for null."""
         if self._hits():
             length = self._random.choice((*_LENGTHS, (length or 0) + 1, (length or 1) - 1))
         if self._flexible:
@@ -226,7 +228,7 @@ def _longer(number: int, random: Random) -> bytes:
 
 
 def _overflowing(number: int, random: Random) -> bytes:
-    """The number to a reader that drops what is beyond 32 bits."""
+    """Return the number to a reader that drops what is beyond 32 bits."""
     return varint(number + (random.randint(1, 7) << 32))
 
 

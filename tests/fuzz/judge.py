@@ -33,7 +33,7 @@ class Judge:
         """Requests that may pass, by API and version."""
 
     def findings(self, messages: Sequence[bytes]) -> list[Finding]:
-        """The requests among these that break a rule."""
+        """Return the requests among these that break a rule."""
         found: list[Finding] = []
         asked: list[tuple[bytes, bytes, str]] = []
         for message, kafkas in zip(messages, self._kafka.read(messages), strict=True):
@@ -52,7 +52,7 @@ class Judge:
         return found
 
     def _judged(self, message: bytes, kafkas: Reading) -> Iterator[tuple[bytes, bytes, str]]:
-        """What is to be compared: the request, our encoding of it, and the rule. Raises _Broken."""
+        """Yield what is to be compared: the request, our encoding of it, and the rule. Raises _Broken."""
         self.counts["requests"] += 1
         passing, answered = _read(message, codec.decode_passed), _read(message, codec.decode_request)
         if answered is None:

@@ -225,7 +225,7 @@ def encode(group: AnyGroup | None) -> bytes | None:
 
 
 def decode(group_id: str, state: bytes | None) -> AnyGroup | None:
-    """The inverse of `encode`."""
+    """Return the inverse of `encode`."""
     if state is None:
         return None
     return codec.decode_group(group_id, codec.StoredGroup(codec.STATE_VERSION, None, state))
@@ -238,7 +238,7 @@ def _restorer(group_id: str, state: bytes | None) -> Callable[[], AnyGroup | Non
 def checked_step(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """The core's step, followed by a check of the group's invariants."""
+    """Return the core's step, followed by a check of the group's invariants."""
     effects = step(group, group_id, event, now_ms, config)
     if isinstance(effects.group, KafkaGroup):
         invariants.check(effects.group)
@@ -246,7 +246,7 @@ def checked_step(
 
 
 def failing_step(fails: Callable[[AnyEvent], bool]) -> StepFunction:
-    """The core's step, which raises after its work for the chosen causes."""
+    """Return the core's step, which raises after its work for the chosen causes."""
 
     def take_step(
         group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig

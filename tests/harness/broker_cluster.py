@@ -116,7 +116,7 @@ class BrokerCluster:
         return f"{HOST}:{self._ports[node].client}"
 
     def pid(self, node: int) -> int | None:
-        """The process id of one broker's JVM, None while it does not run."""
+        """Return the process id of one broker's JVM, None while it does not run."""
         return self._brokers[node].pid
 
     def start(self) -> None:

@@ -70,7 +70,9 @@ class Authority:
         password: str | None = None,
         valid: datetime.timedelta = 5 * _DAY,
     ) -> Issued:
-        """A certificate for a server at these hosts and for a client of this name, `CN=<name>[,O=...]`.
+        """Return a certificate for a server at these hosts and for a client of this name,
+        `CN=<name>[,O=...]`.
+
 
         `password` encrypts its key. A negative `valid` makes one that has expired.
         """

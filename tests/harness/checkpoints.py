@@ -17,7 +17,7 @@ def path_of(checkpoint: Checkpoint) -> Path:
 
 
 def spark_of(checkpoint: Checkpoint) -> Path:
-    """The folder of Spark's own checkpoint."""
+    """Return the folder of Spark's own checkpoint."""
     return path_of(checkpoint) / "spark"
 
 
@@ -33,7 +33,7 @@ def plan(checkpoint: Checkpoint, planned: int, committed: int) -> None:
 
 
 def again(checkpoint: Checkpoint) -> Checkpoint:
-    """The same checkpoint for its next owner."""
+    """Return the same checkpoint for its next owner."""
     later = Checkpoint.at(path_of(checkpoint))
     later.own(later.newest_owner() + 1)
     return later

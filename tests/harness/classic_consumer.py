@@ -113,7 +113,7 @@ class ClassicConsumer:
                 self.uses, self.synced = assigned, self.generation
 
     def assignments(self, images: dict[str, TopicImage]) -> list[MemberAssignment]:
-        """What the client assigns if it is the leader."""
+        """Return what the client assigns if it is the leader."""
         if not self.leads:
             return []
         subscriptions = {

@@ -74,7 +74,7 @@ def invariants_of(group: ClassicGroup) -> list[tuple[str, bool]]:
 
 
 def _counts(group: ClassicGroup) -> tuple[int, int, SupportedProtocols]:
-    """The derived counts. A new copy of the group derives them anew."""
+    """Return the derived counts. A new copy of the group derives them anew."""
     return group.awaiting_join_response, group.pending_syncs, group.supported_protocols
 
 

@@ -69,7 +69,7 @@ class ClientLog:
         self._marked = random.choice((0.0, 0.1))
 
     def records(self) -> Iterator[Sent]:
-        """The records in the order of time."""
+        """Yield the records in the order of time."""
         at_ms = None
         for record, group in groupby(self._rows(), lambda row: row.request_id.partition("#")[0]):
             rows = list(group)

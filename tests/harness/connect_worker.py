@@ -65,7 +65,7 @@ class Worker:
         self.process = Child(folder.name, arguments, folder / "worker.log", program=find_java())
 
     def ask(self, method: str, path: str, body: Mapping[str, str] | None = None) -> Any:
-        """The answer of the REST interface. Raises URLError while the worker cannot answer."""
+        """Return the answer of the REST interface. Raises URLError while the worker cannot answer."""
         request = urllib.request.Request(
             f"http://127.0.0.1:{self.port}{path}",
             method=method,

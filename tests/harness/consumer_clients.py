@@ -74,7 +74,7 @@ class Cluster:
         self._before, self._rests = self.now, True
 
     def images(self, names: Iterable[str]) -> TopicImages | None:
-        """What a gateway knows of the topics. None if it could not reach the brokers."""
+        """Return what a gateway knows of the topics. None if it could not reach the brokers."""
         luck = 1.0 if self._rests else self._random.random()
         known = self._before if luck < 0.2 else self.now
         return None if luck < 0.1 else {name: known.get(name) for name in names}
@@ -139,7 +139,7 @@ class Consumer:
         self.is_full = True
 
     def request(self, cluster: Cluster, at_ms: int, *, in_time: bool) -> AnyRequest:
-        """The next heartbeat. With `in_time` a revocation is finished first, and acknowledged."""
+        """Return the next heartbeat. With `in_time` a revocation is finished first, and acknowledged."""
         acknowledges = in_time and self.uses != self.told
         if acknowledges:
             self.uses = set(self.told)
@@ -199,7 +199,7 @@ def partitions_of(of: Iterable[Partition]) -> list[TopicIdPartitions]:
 
 
 def common_of(client: Any) -> Common:
-    """The fields of every request of a client."""
+    """Return the fields of every request of a client."""
     return {
         "group_id": client.group_id,
         "correlation_id": str(client.number),

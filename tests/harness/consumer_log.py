@@ -129,7 +129,7 @@ class ConsumerLog(PlayedLog):
             client.uses = client.told = {partition for partition in client.uses if partition[0] in ids}
 
     def _stranger(self, client: Consumer) -> AnyRequest:
-        """What no client would send, and what does not speak for a client that goes on."""
+        """Return what no client would send, and what does not speak for a client that goes on."""
         common = common_of(client) | {"correlation_id": "-1"}
         group = self.group(client.group_id)
         liar = f"liar-{self.random.randrange(2)}"

@@ -93,7 +93,7 @@ def who(member_id: str, instance_id: str | None) -> str:
 
 
 def details(entry: HistoryEntry) -> dict[str, str | None]:
-    """What a history entry has of the consumer protocol."""
+    """Return what a history entry has of the consumer protocol."""
     if entry.group_type == "classic" and entry.assignment_epoch is None:
         return {}
     targets = entry.targets or {}
@@ -155,7 +155,7 @@ def _member(group: ConsumerGroup, member: ConsumerMember, labels: Labels) -> str
 
 
 def epochs_of(member: ConsumerMember, labels: Labels) -> str:
-    """The assigned partitions with their assignment epochs: `[foo 0-2@3]`."""
+    """Return the assigned partitions with their assignment epochs: `[foo 0-2@3]`."""
     by_name = {_label(UUID(bytes=id_), labels): of for id_, of in member.assigned.items()}
     return f"[{partition_text.text_of_epochs(by_name)}]"
 
@@ -171,7 +171,7 @@ def _label(topic_id: UUID, labels: Labels) -> str:
 
 
 def deadlines(member: ConsumerMember) -> dict[str, str]:
-    """The member's deadlines by kind, `none` where none is armed."""
+    """Return the member's deadlines by kind, `none` where none is armed."""
     classic = member.classic
     at_ms = {
         "session": member.session_deadline_ms,

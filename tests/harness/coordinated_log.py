@@ -51,7 +51,7 @@ class CoordinatedLog:
         self.outages.append(KnownOutage(self.batch + 1, Outage(self.after_ms(), until_ms)))
 
     def after_ms(self) -> int:
-        """The greatest time at which anything has happened."""
+        """Return the greatest time at which anything has happened."""
         return max((record.at_ms for record in self.log), default=0)
 
     @property
@@ -60,7 +60,7 @@ class CoordinatedLog:
         return Identity("cluster", LAYOUT.requests_topic, "id", partitions, NAMESPACE, SHARDS)
 
     def _ends(self) -> dict[int, int]:
-        """The offsets after the requests. Clock records have offsets of their own in these logs."""
+        """Return the offsets after the requests. Clock records have offsets of their own in these logs."""
         ends = dict.fromkeys(range(LAYOUT.request_partitions), 0)
         for record in self.log:
             if not is_clock_record(record.key, record.value):
@@ -144,7 +144,7 @@ class CoordinatedLog:
         )
 
     def recording(self, groups: list[str] | None = None) -> Lines:
-        """The recording of all, or of some groups."""
+        """Return the recording of all, or of some groups."""
         header = self.header(groups)
         collector = Collector(header)
         log = sorted(self.log, key=lambda record: (record.partition, record.offset))

@@ -109,7 +109,7 @@ class CoreBackend:
         return refused(self, request, error)
 
     def _changed(self, request: DescribeGroup) -> DescribeGroupResponse:
-        """The early answer of a replica."""
+        """Return the early answer of a replica."""
         shown = {group.group_id: group for group in self._view}
         now = {group.group_id: group for group in self._current()}
         changed: list[ListedGroup] = [

@@ -9,10 +9,10 @@ has_replica = True
 
 
 def arguments() -> list[str]:
-    """What `run` is given."""
+    """Return what `run` is given."""
     return [] if has_replica else ["--no-replica"]
 
 
 def formed(options: Options) -> Options:
-    """The options of a coordinator of this form. One without a replica stays so."""
+    """Return the options of a coordinator of this form. One without a replica stays so."""
     return options if has_replica else replace(options, replica=False)

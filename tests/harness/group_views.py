@@ -17,6 +17,6 @@ _NOTHING = ConsumerGroupSnapshot(
 
 
 def view_with(group_id: str, **fields: object) -> GroupSnapshot:
-    """The view of a group without members, with these fields of its `ConsumerGroupSnapshot`."""
+    """Return the view of a group without members, with these fields of its `ConsumerGroupSnapshot`."""
     group = ConsumerGroup(group_id=group_id, incarnation="i")
     return structs.replace(view_of(group), consumer=structs.replace(_NOTHING, **fields))

@@ -12,17 +12,17 @@ _RECORD_BYTES = 1_048_576
 
 
 def tag(number: int | bytes, content: bytes) -> bytes:
-    """A tagged field. A tag may be given as the bytes of its number."""
+    """Return a tagged field. A tag may be given as the bytes of its number."""
     return (number if isinstance(number, bytes) else varint(number)) + varint(len(content)) + content
 
 
 def tags(*fields: bytes) -> bytes:
-    """A tag section."""
+    """Return a tag section."""
     return varint(len(fields)) + b"".join(fields)
 
 
 def request(api_key: int, version: int, body: bytes, header_tags: bytes = b"\0") -> bytes:
-    """A request of a flexible version, without the frame's size."""
+    """Return a request of a flexible version, without the frame's size."""
     return pack(">hhih", api_key, version, 1, 2) + b"me" + header_tags + body
 
 
@@ -36,12 +36,12 @@ def fetch_topic(topic_id: UUID, *partitions: bytes) -> bytes:
 
 
 def fetch_end(*, section: bytes = b"\0") -> bytes:
-    """What follows the topics of a Fetch: no forgotten topics, no rack, tags."""
+    """Return what follows the topics of a Fetch: no forgotten topics, no rack, tags."""
     return array() + compact(b"") + section
 
 
 def fetch(*topics: bytes, count: int | None = None, end: bytes = b"") -> bytes:
-    """A Fetch without a session. `count` is the number of topics that it claims."""
+    """Return a Fetch without a session. `count` is the number of topics that it claims."""
     head = pack(">iiibii", 100, 1, _RECORD_BYTES, 0, 0, -1)
     listed = varint((len(topics) if count is None else count) + 1) + b"".join(topics)
     return request(FETCH, 17, head + listed + (end or fetch_end()))
@@ -54,7 +54,7 @@ _UNKNOWN = 100
 
 
 def fetch_with_hidden_topic(allowed: UUID, secret: UUID) -> bytes:
-    """A Fetch that names `allowed` twice to a reader that keeps the tag's bits. To Kafka the tag is 0,
+    """Return a Fetch that names `allowed` twice to a reader that keeps the tag's bits. To Kafka the tag is 0,
     ReplicaDirectoryId, which has 16 bytes whatever its size says, so that the rest of the field is `secret`
     as the second topic, and an unknown field with all that follows.
     """
@@ -67,6 +67,6 @@ def fetch_with_hidden_topic(allowed: UUID, secret: UUID) -> bytes:
 
 
 def fetch_of_hidden_replica(allowed: UUID, replica_id: int) -> bytes:
-    """A Fetch of a consumer to a reader that keeps the tag's bits, of this follower to Kafka."""
+    """Return a Fetch of a consumer to a reader that keeps the tag's bits, of this follower to Kafka."""
     state = tag(OVERFLOWING_1, pack(">iq", replica_id, 1) + b"\0")
     return fetch(fetch_topic(allowed, fetch_partition()), end=fetch_end(section=tags(state)))

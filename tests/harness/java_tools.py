@@ -81,9 +81,9 @@ class JavaTools:
 
 
 def java_options(jars: Iterable[Path] = ()) -> list[str]:
-    """The options of a JVM with the broker's jars and these behind them, so that the archive of the broker's
-    classes fits it. A jar that the broker has, too, is there once: SLF4J prints five lines if its binding is
-    there twice.
+    """Return the options of a JVM with the broker's jars and these behind them, so that the archive of the
+    broker's classes fits it. A jar that the broker has, too, is there once: SLF4J prints five lines if its
+    binding is there twice.
     """
     of_broker = list(jar_paths("broker"))
     names = {jar.name for jar in of_broker}
@@ -92,7 +92,9 @@ def java_options(jars: Iterable[Path] = ()) -> list[str]:
 
 
 def java_options_of(jars: Iterable[Path]) -> list[str]:
-    """The options of a JVM with these jars alone, which have another version of Kafka than the broker."""
+    """Return the options of a JVM with these jars alone, which have another version of Kafka than the
+    broker.
+    """
     return [*_JVM_OPTIONS, *_classpath(jars)]
 
 
@@ -101,14 +103,14 @@ def _classpath(jars: Iterable[Path]) -> list[str]:
 
 
 def log_options(log_path: Path) -> list[str]:
-    """The options of a JVM whose log goes to this file. The log's settings are in a file beside it."""
+    """Return the options of a JVM whose log goes to this file. The log's settings are in a file beside it."""
     settings = log_path.with_suffix(".properties")
     settings.write_text(_LOG4J2)
     return [f"-Dlog4j2.configurationFile={settings}", f"-Dtool.log={log_path}"]
 
 
 def _output(command: list[str]) -> str:
-    """What a tool prints. Raises CalledProcessError, whose notes have that, too."""
+    """Return what a tool prints. Raises CalledProcessError, whose notes have that, too."""
     try:
         return subprocess.run(
             [str(find_java()), *command],

@@ -32,8 +32,8 @@ class JavaGroups(JavaProgram):
         super().__init__([str(find_java()), *options, str(HARNESS), f"bootstrap.servers={servers}"])
 
     def describe(self, kind: str, group_id: str) -> KafkasGroup | None:
-        """A group as Kafka describes it now, None if there is no such group. `kind` may be `classic`, too:
-        such a group has no epochs, and what its members have is not described.
+        """Return a group as Kafka describes it now, None if there is no such group. `kind` may be `classic`,
+        too: such a group has no epochs, and what its members have is not described.
         """
         state, *others = self.answer(f"describe-{kind} {group_id}").split("|")
         if not others:
@@ -44,6 +44,6 @@ class JavaGroups(JavaProgram):
 
 
 def _halves(member: str) -> tuple[str, str]:
-    """The client id, without what Kafka Streams adds for the thread, and what the member has."""
+    """Return the client id, without what Kafka Streams adds for the thread, and what the member has."""
     name, _, has = member.partition(" ")
     return name.split("-StreamThread-")[0], has

@@ -91,15 +91,15 @@ class JavaShares(ReportingProgram):
         return member
 
     def tool(self, *arguments: str) -> list[list[str]]:
-        """The words of each line that `kafka-share-groups` prints."""
+        """Return the words of each line that `kafka-share-groups` prints."""
         return [line.split() for line in self._run(_SHARE_GROUPS, *arguments)]
 
     def groups(self, *arguments: str) -> str:
-        """What `kafka-consumer-groups` prints. It reports errors only there."""
+        """Return what `kafka-consumer-groups` prints. It reports errors only there."""
         return "\n".join(self._run(_GROUPS, "--timeout", str(_ANSWER_TIMEOUT_MS), *arguments))
 
     def configs(self, *arguments: str) -> str:
-        """What `kafka-configs` prints. The JVM ends if it fails."""
+        """Return what `kafka-configs` prints. The JVM ends if it fails."""
         return "\n".join(self._run(_CONFIGS, *arguments))
 
     def configure(self, group_id: str, setting: str) -> None:
@@ -109,7 +109,7 @@ class JavaShares(ReportingProgram):
         assert printed == f"Completed updating config for group {group_id}."
 
     def _run(self, tool: str, *arguments: str) -> list[str]:
-        """The lines that a tool prints, without empty ones."""
+        """Return the lines that a tool prints, without empty ones."""
         access = ["--bootstrap-server", self._servers, "--command-config", str(self._file)]
         self.command(" ".join(["tool", tool, *access, *arguments]))
         lines: list[str] = []

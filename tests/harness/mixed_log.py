@@ -86,7 +86,7 @@ class MixedLog(consumer_log.ConsumerLog):
     def _step(
         self, group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
     ) -> AnyEffects:
-        """A step that changes the protocol does not change the offsets."""
+        """Return a step that changes the protocol does not change the offsets."""
         before = kafka_group(group)
         kind = type(before)
         kept = None if before is None else _ENCODER.encode((before.offsets, before.pending, before.ended))
@@ -308,7 +308,7 @@ class MixedLog(consumer_log.ConsumerLog):
                 assert other == client.member_id, f"{other} and {client.member_id} use {partition}"
 
     def _use(self, group: KafkaGroup, client: AnyClient) -> set[Partition]:
-        """What a member uses in its generation."""
+        """Return what a member uses in its generation."""
         member = group.members.get(client.member_id)
         if member is None:
             return set()
@@ -332,5 +332,5 @@ class MixedLog(consumer_log.ConsumerLog):
 
 
 def _generation(group: KafkaGroup, member_id: str) -> int:
-    """The generation of a classic member."""
+    """Return the generation of a classic member."""
     return group.generation if isinstance(group, ClassicGroup) else group.members[member_id].member_epoch

@@ -41,7 +41,7 @@ class Said(NamedTuple):
 def subscription(
     name: str, instance: str | None = None, topics: tuple[str, ...] = ("orders",)
 ) -> MemberSubscription:
-    """What a member of the consumer protocol or of a share group has sent."""
+    """Return what a member of the consumer protocol or of a share group has sent."""
     return MemberSubscription(instance, None, name, "/10.0.0.1", topics, "", 60_000, None, False, 0)
 
 
@@ -54,7 +54,7 @@ def streams_member(
     endpoint: str | None = None,
     rack: str | None = None,
 ) -> MemberSubscription:
-    """What a member of a streams group has sent. By default it is a process of its own."""
+    """Return what a member of a streams group has sent. By default it is a process of its own."""
     of_streams = StreamsMember(0, process or f"process-{name}", endpoint, {})
     return MemberSubscription(
         instance, rack, client or name, "/10.0.0.1", (), "", 300_000, None, False, 0, of_streams
@@ -70,7 +70,7 @@ def has(
     kind: str = CONSUMER,
     standbys: tuple[int, ...] = (),
 ) -> MemberAssigned:
-    """What a member has."""
+    """Return what a member has."""
     assignment = MemberAssignment(
         epoch, epoch - 1, state, _held(kind, partitions, standbys), _held(kind, revoking, ())
     )
@@ -78,7 +78,7 @@ def has(
 
 
 def target(name: str, *partitions: int, kind: str = CONSUMER, standbys: tuple[int, ...] = ()) -> MemberTarget:
-    """The target assignment of a member."""
+    """Return the target assignment of a member."""
     return MemberTarget(name, _held(kind, partitions, standbys), kind)
 
 
@@ -91,7 +91,7 @@ def _held(kind: str, partitions: tuple[int, ...], standbys: tuple[int, ...]) -> 
 def share_partitions(
     *initialized: int, initializing: tuple[int, ...] = (), deleting: bool = False
 ) -> SharePartitions:
-    """The state of the partitions of `orders`."""
+    """Return the state of the partitions of `orders`."""
     return SharePartitions(
         {ORDERS: list(initializing)} if initializing else {},
         {ORDERS: list(initialized)} if initialized else {},
@@ -101,17 +101,19 @@ def share_partitions(
 
 
 def topology(epoch: int | None = 0) -> TopologySent:
-    """A topology with one subtopology, which reads `orders`."""
+    """Return a topology with one subtopology, which reads `orders`."""
     return TopologySent(epoch, {} if epoch is None else {"0": ("orders",)})
 
 
 def streams_epoch(epoch: int, validated: int = 0, digest: int = 7, standbys: str = "0") -> GroupEpoch:
-    """The group epoch of a streams group, with the topology epoch at which its topics were found right."""
+    """Return the group epoch of a streams group, with the topology epoch at which its topics were found
+    right.
+    """
     return GroupEpoch(epoch, digest, STREAMS, validated, {"num.standby.replicas": standbys})
 
 
 def removed(name: str, kind: str) -> list[AnyRecord]:
-    """What Kafka writes when a member goes."""
+    """Return what Kafka writes when a member goes."""
     return [
         MemberAssigned(name, None, kind),
         MemberTarget(name, None, kind),
@@ -120,7 +122,7 @@ def removed(name: str, kind: str) -> list[AnyRecord]:
 
 
 def group_removed(kind: str) -> list[AnyRecord]:
-    """What Kafka writes when a group without members is deleted."""
+    """Return what Kafka writes when a group without members is deleted."""
     last: dict[str, list[AnyRecord]] = {
         CONSUMER: [GroupEpochRemoved()],
         SHARE: [SharePartitions({}, {}, (), {}), GroupEpochRemoved()],
@@ -130,8 +132,9 @@ def group_removed(kind: str) -> list[AnyRecord]:
 
 
 def random_epochs(random: Random, group_id: str, steps: int, *, kind: str) -> Iterator[Said]:
-    """A life of a share or streams group: members come and go, partitions are initialized or the topology
-    loses its topics, an epoch has its target only with a later request, and an empty group may be deleted.
+    """Yield a life of a share or streams group: members come and go, partitions are initialized or the
+    topology loses its topics, an epoch has its target only with a later request, and an empty group may be
+    deleted.
     """
     now_ms, epoch, target_epoch, members = 1_000, 1, 1, list[str]()
     validated, is_new = -1, True

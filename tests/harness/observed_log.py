@@ -41,8 +41,9 @@ REAL_OF_OTHERS = DATA / "share_streams_offsets_4_4.jsonl"
 
 
 def real_rows(path: Path = REAL) -> list[LogRow]:
-    """The topic of a Kafka 4.4 broker. A classic group: c1 joins, c2 joins, c2 leaves, c1 leaves. Then a
-    group of the consumer protocol: k1 joins, k2 joins, k2 leaves, k1 leaves.
+    """Return the topic of a Kafka 4.4 broker. A classic group: c1 joins, c2 joins, c2 leaves, c1 leaves. Then
+    a group of the consumer protocol: k1 joins, k2 joins, k2 leaves, k1 leaves.
+
 
     `REAL_OF_OTHERS` has Java clients. The share group `queue`: s1 joins, s2 joins, s1 leaves, s2 leaves, and
     the group is deleted. The streams group `counts` with a standby for each task: t1 joins, t2 joins, t1
@@ -58,14 +59,14 @@ def real_rows(path: Path = REAL) -> list[LogRow]:
 
 
 def real_records(path: Path = REAL) -> list[Said]:
-    """What `real_rows` say."""
+    """Return what `real_rows` say."""
     decoded = [(row, decode(row.key, row.value or None)) for row in real_rows(path)]
     return [Said(row.at_ms, d.group_id, d.says) for row, d in decoded]
 
 
 def converted_rows() -> list[LogRow]:
-    """The group `consumer` of `real_rows` as one that was converted from a classic group whose records are
-    gone. Their removal has the time of the first records of the consumer protocol.
+    """Return the group `consumer` of `real_rows` as one that was converted from a classic group whose records
+    are gone. Their removal has the time of the first records of the consumer protocol.
     """
     rows = [row for row in real_rows() if decode(row.key, row.value or None).group_id == "consumer"]
     removal = rows[0]._replace(key=b"\0\2\0\x08consumer", value=b"")
@@ -106,14 +107,14 @@ class Watched:
         return self
 
     def of(self, group_id: str) -> list[HistoryEntry]:
-        """The history of a group."""
+        """Return the history of a group."""
         return [entry for entry in self.history if entry.group_id == group_id]
 
 
 def classic_member(
     name: str, *partitions: int, instance: str | None = None, topic: str = "orders"
 ) -> ClassicMember:
-    """A member of a classic group with these partitions."""
+    """Return a member of a classic group with these partitions."""
     held = tuple(TopicPartition(topic, number) for number in partitions)
     return ClassicMember(
         member_id=f"{name}-1",
@@ -128,7 +129,7 @@ def classic_member(
 
 
 def generation(number: int, *members: ClassicMember, since_ms: int | None = None) -> ClassicGeneration:
-    """A generation with these members, the first of which leads."""
+    """Return a generation with these members, the first of which leads."""
     return ClassicGeneration(
         protocol_type="consumer",
         generation=number,
@@ -149,7 +150,9 @@ def seen(
     run: str = "run",
     is_over: bool = False,
 ) -> Said:
-    """A look at the group `G`, which was rebalancing with these members, first seen so at `first_ms`."""
+    """Return a look at the group `G`, which was rebalancing with these members, first seen so at
+    `first_ms`.
+    """
     known = tuple(SeenMember(f"{name}-1", None, name, "/10.0.0.1") for name in members)
     return Said(
         seen_ms,
@@ -168,17 +171,17 @@ def seen(
 
 
 def created(group_id: str, at_ms: int) -> Said:
-    """What Kafka writes when a member joins a classic group that does not exist."""
+    """Return what Kafka writes when a member joins a classic group that does not exist."""
     return Said(at_ms, group_id, ClassicGeneration("", 0, None, None, at_ms, ()))
 
 
 def committed(partition: int, offset: int, at_ms: int, topic: str = "orders") -> OffsetCommitted:
-    """A committed offset."""
+    """Return a committed offset."""
     return OffsetCommitted(topic, partition, Offset(offset, -1, "", at_ms, None, None))
 
 
 def random_life(random: Random, group_id: str, steps: int = 40) -> Iterator[Said]:
-    """A life of a group of some type, as its coordinator writes it."""
+    """Yield a life of a group of some type, as its coordinator writes it."""
     lives = (
         _classic_life,
         _consumer_life,
@@ -243,12 +246,12 @@ CREATED = Said(1_000, G, ClassicGeneration("", 0, None, None, 1_000, ()))
 
 
 def watch(*said: Said) -> list[HistoryEntry]:
-    """The history that follows from these records."""
+    """Return the history that follows from these records."""
     return Watched().take(said).history
 
 
 def told(entries: list[HistoryEntry]) -> list[tuple[str, str | None, str]]:
-    """The type, the member's name and the row of each entry."""
+    """Return the type, the member's name and the row of each entry."""
     return [
         (entry.type.value, None if entry.member_id is None else entry.member_id.split("-")[0], entry.rule)
         for entry in entries
@@ -256,18 +259,20 @@ def told(entries: list[HistoryEntry]) -> list[tuple[str, str | None, str]]:
 
 
 def generations(*changes: ClassicGeneration) -> tuple[Said, ...]:
-    """The records of a new group and of its generations, a second apart."""
+    """Return the records of a new group and of its generations, a second apart."""
     return (CREATED, *(Said(2_000 + 1_000 * n, G, change) for n, change in enumerate(changes)))
 
 
 def compact(said: Sequence[Said], end: int) -> list[Said]:
-    """What the log's cleaner leaves: of the records before `end` the latest of each key, tombstones too."""
+    """Return what the log's cleaner leaves: of the records before `end` the latest of each key, tombstones
+    too.
+    """
     latest = {_key(record): place for place, record in enumerate(said[:end])}
     return [record for place, record in enumerate(said) if place >= end or latest[_key(record)] == place]
 
 
 def _key(said: Said) -> tuple[object, ...]:
-    """What is the same of the records of one key in `__consumer_offsets`."""
+    """Return what is the same of the records of one key in `__consumer_offsets`."""
     says = said.says
     if isinstance(says, OffsetCommitted):
         return said.group_id, "offset", says.topic, says.partition

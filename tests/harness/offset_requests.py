@@ -140,7 +140,7 @@ def _topic_metadata(common: Common, given: Given) -> AnyRequest:
 
 
 def _oversized(common: Common, given: Given) -> AnyRequest:
-    """A JoinGroup or SyncGroup (`kind`) that is too large for the log."""
+    """Return a JoinGroup or SyncGroup (`kind`) that is too large for the log."""
     kind: Any = given["kind"]
     return OversizedRequest(
         **common,

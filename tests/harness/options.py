@@ -42,7 +42,7 @@ def setting(text: str) -> str | int:
 
 
 def time_text(at_ms: int) -> str:
-    """The inverse of `milliseconds`, in the shortest exact form."""
+    """Return the inverse of `milliseconds`, in the shortest exact form."""
     return f"{at_ms // 1_000}s" if at_ms % 1_000 == 0 else f"{at_ms}ms"
 
 

@@ -13,7 +13,7 @@ def tag(number: int, kind: int) -> bytes:
 
 
 def part(number: int, content: bytes) -> bytes:
-    """A field that is a message or a text."""
+    """Return a field that is a message or a text."""
     return tag(number, _BYTES) + varint(len(content)) + content
 
 
@@ -22,7 +22,7 @@ def text(number: int, said: str) -> bytes:
 
 
 def metric(name: str, value: float | int, kind: int = 5) -> bytes:
-    """A Metric with one data point; `kind` is 5 for a gauge, 7 for a sum."""
+    """Return a Metric with one data point; `kind` is 5 for a gauge, 7 for a sum."""
     said = tag(4, 1) + pack("<d", value) if isinstance(value, float) else tag(6, 1) + pack("<q", value)
     point = part(1, tag(3, 1) + bytes(8) + said)
     return text(1, name) + part(kind, point)
@@ -34,12 +34,12 @@ def resource(attributes: Mapping[str, str]) -> bytes:
 
 
 def resource_metrics(attributes: Mapping[str, str], metrics: Sequence[bytes]) -> bytes:
-    """A MetricsData of one ResourceMetrics. Two in a row are a MetricsData of two."""
+    """Return a MetricsData of one ResourceMetrics. Two in a row are a MetricsData of two."""
     scope = b"".join(part(2, one) for one in metrics)
     return part(1, part(1, resource(attributes)) + part(2, scope))
 
 
 def pushed(attributes: Mapping[str, str], values: Mapping[str, float | int]) -> bytes:
-    """What a client pushes, by the names of metrics without Kafka's prefix."""
+    """Return what a client pushes, by the names of metrics without Kafka's prefix."""
     metrics = [metric(f"org.apache.kafka.{name}", value) for name, value in values.items()]
     return resource_metrics(attributes, metrics)

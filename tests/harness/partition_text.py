@@ -26,12 +26,12 @@ def parse_epochs(text: str, default_topic: str = "foo") -> dict[str, dict[int, i
 
 
 def text_of(partitions: Mapping[str, Iterable[int]]) -> str:
-    """The inverse of `parse`, sorted: three or more numbers in a row are `0-2`."""
+    """Return the inverse of `parse`, sorted: three or more numbers in a row are `0-2`."""
     return "; ".join(f"{topic} {runs(numbers)}" for topic, numbers in sorted(partitions.items()) if numbers)
 
 
 def text_of_epochs(epochs: Epochs) -> str:
-    """The inverse of `parse_epochs`, sorted by topic, then by epoch."""
+    """Return the inverse of `parse_epochs`, sorted by topic, then by epoch."""
     return "; ".join(
         f"{topic} {runs(number for number, held in of.items() if held == epoch)}@{epoch}"
         for topic, of in sorted(epochs.items())

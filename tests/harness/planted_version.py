@@ -46,7 +46,7 @@ def _to_1(group: Any) -> Any:
 
 @contextmanager
 def planted() -> Iterator[None]:
-    """This process reads the two versions meanwhile."""
+    """Yield this process reads the two versions meanwhile."""
     EARLIER.update({-1: Migration(_CLASSIC[-1] | _OTHERS, _to_0), 0: Migration(_CLASSIC[0] | _OTHERS, _to_1)})
     try:
         yield
@@ -55,7 +55,7 @@ def planted() -> Iterator[None]:
 
 
 def entry_of(version: int, group: AnyGroup, next_deadline_ms: int | None = None) -> codec.StoredGroup:
-    """The group as this version stored it."""
+    """Return the group as this version stored it."""
     if version != codec.STATE_VERSION and isinstance(group, ClassicGroup):
         kind = _CLASSIC[version]
         group = kind(**{name: getattr(group, name) for name in kind.__struct_fields__})
@@ -63,6 +63,6 @@ def entry_of(version: int, group: AnyGroup, next_deadline_ms: int | None = None)
 
 
 def row_of(version: int, groups: Mapping[str, AnyGroup]) -> tuple[int, bytes]:
-    """The row of a shard with these groups, as this version stored it."""
+    """Return the row of a shard with these groups, as this version stored it."""
     _, payload = codec.write_row({name: entry_of(version, group) for name, group in groups.items()})
     return version, payload

@@ -56,7 +56,7 @@ class PlayedLog:
         return steps
 
     def _news_of_topics(self, group: ConsumerGroup | ShareGroup) -> TopicImages:
-        """What the watcher sends: the topics that differ from the cluster's."""
+        """Return what the watcher sends: the topics that differ from the cluster's."""
         news: TopicImages = {}
         for name in sorted({*group.topics, *group.unknown_topics()}):
             known, image = group.topics.get(name), self.cluster.now.get(name)

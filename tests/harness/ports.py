@@ -12,12 +12,14 @@ _LASTING = range(20_000, 32_000)
 
 
 def free_port() -> int:
-    """A port that no process listens on now. Another process may take it."""
+    """Return a port that no process listens on now. Another process may take it."""
     return gateway_port(above=0)
 
 
 def gateway_port(above: int = 2) -> int:
-    """A port on which a gateway can be started again. So many `above` it, its brokers', are free, too."""
+    """Return a port on which a gateway can be started again. So many `above` it, its brokers', are
+    free, too.
+    """
     while True:
         port = random.choice(_LASTING)
         with ExitStack() as stack, suppress(OSError):
@@ -27,5 +29,5 @@ def gateway_port(above: int = 2) -> int:
 
 
 def free_address() -> Address:
-    """An address at which a gateway can be started again."""
+    """Return an address at which a gateway can be started again."""
     return Address(HOST, gateway_port())

@@ -77,7 +77,7 @@ NAMES: list[tuple[Attributes, str]] = [
 
 
 def request_of(attributes: Attributes) -> bytes:
-    """A certificate request with this subject, in DER."""
+    """Return a certificate request with this subject, in DER."""
     parts = [
         x509.RelativeDistinguishedName([x509.NameAttribute(*attribute) for attribute in part])
         for part in attributes

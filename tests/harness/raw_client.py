@@ -71,7 +71,7 @@ class RawClient:
 
 @asynccontextmanager
 async def connected(address: Address | str) -> AsyncIterator[RawClient]:
-    """A connection to this address, until the block ends."""
+    """Yield a connection to this address, until the block ends."""
     at = Address.parse(address) if isinstance(address, str) else address
     reader, writer = await asyncio.open_connection(at.host, at.port)
     with closing(writer):

@@ -48,7 +48,7 @@ def terms(
 
 
 def seed(rows: Iterable[tuple[int, bytes]] = ()) -> ReplicaSeed:
-    """A seed with these rows of the state, at the beginning of the log."""
+    """Return a seed with these rows of the state, at the beginning of the log."""
     return ReplicaSeed(
         identity=IDENTITY,
         batch=-1,
@@ -66,7 +66,7 @@ def machine(
     decoded_max: int = DECODED_MAX,
     rows: Iterable[tuple[int, bytes]] = (),
 ) -> StateMachine:
-    """A state machine that may answer."""
+    """Return a state machine that may answer."""
     made = StateMachine(under or terms(), seed(rows), step=step, decoded_max=decoded_max)
     made.is_permitted = True
     return made
@@ -80,7 +80,7 @@ def apply_all(machine: StateMachine, records: Iterable[Record]) -> dict[str, byt
 
 
 def answers_in(records: Iterable[EarlyRecord]) -> dict[str, bytes]:
-    """The answers by their requests. Asserts that each record has those that it says."""
+    """Return the answers by their requests. Asserts that each record has those that it says."""
     found: dict[str, bytes] = {}
     for record in records:
         values = {request_of(value): value for value in unpack(record.value)}
@@ -91,7 +91,9 @@ def answers_in(records: Iterable[EarlyRecord]) -> dict[str, bytes]:
 
 
 def owned(records: Iterable[Record], owner_epoch: int = OWNER) -> Iterator[Record]:
-    """The records of one partition in the order of time, each just behind a clock record of the owner."""
+    """Yield the records of one partition in the order of time, each just behind a clock record of the
+    owner.
+    """
     seen_ms: int | None = None
     clocks = 0
     for record in records:
@@ -107,7 +109,7 @@ def owned(records: Iterable[Record], owner_epoch: int = OWNER) -> Iterator[Recor
 
 
 def answers_of(partitions: Iterable[Iterable[Record]], decoded_max: int) -> list[bytes]:
-    """What the replica appends, record by record."""
+    """Return what the replica appends, record by record."""
     replica = machine(terms(config=WITH_DELAY), decoded_max=decoded_max)
     appended = []
     for records in partitions:
@@ -118,6 +120,6 @@ def answers_of(partitions: Iterable[Iterable[Record]], decoded_max: int) -> list
 
 
 def log_of(seed: int, length: int = 120) -> list[list[Record]]:
-    """A random log by partitions."""
+    """Return a random log by partitions."""
     rows = recorded_log.record(seed, length, WITH_DELAY)
     return [list(owned(recorded_log.records_of(rows, number))) for number in range(LAYOUT.request_partitions)]

@@ -72,7 +72,7 @@ class Life(SimulatedCluster):
         Checkpoint(self.files).create(identity, OwnerRecord())
 
     def next_settings(self) -> dict[str, SettingValue]:
-        """The settings of the next owner."""
+        """Return the settings of the next owner."""
         if self._settings_change and self.random.random() < 0.5:
             self._settings = random_settings(self.random)
             self.seen("settings")
@@ -264,7 +264,7 @@ class Life(SimulatedCluster):
 
 
 def play(seed: int) -> Life:
-    """A life that is over."""
+    """Return a life that is over."""
     life = Life(seed)
     with pytest.MonkeyPatch.context() as patch:
         life.broker.connect(patch)

@@ -51,7 +51,7 @@ class Service:
 
 @contextmanager
 def restartable(broker: EmbeddedBroker, folder: Path, spark: Mapping[str, str]) -> Iterator[Service]:
-    """The coordinator runs with these settings of Spark, and is stopped at the end."""
+    """Yield the coordinator runs with these settings of Spark, and is stopped at the end."""
     client_config, layout = broker.client_config, new_layout()
     options = formed(
         Options(
@@ -77,6 +77,6 @@ def restartable(broker: EmbeddedBroker, folder: Path, spark: Mapping[str, str]) 
 
 
 def patient_client(cluster: ClientConfig, layout: TopicLayout, name: str, reply: int) -> CoordinatorClient:
-    """A client that waits for as long as a coordinator may need to start."""
+    """Return a client that waits for as long as a coordinator may need to start."""
     ms = int(START_TIMEOUT_S * 1000)
     return CoordinatorClient(cluster, layout, client_id=name, reply_partition=reply, request_timeout_ms=ms)

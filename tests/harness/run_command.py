@@ -40,7 +40,7 @@ class Run:
         return self.stderr_path.read_text()
 
     def ready(self) -> dict[str, Any]:
-        """What it prints when it is ready."""
+        """Return what it prints when it is ready."""
         assert self.process.stdout is not None
         found, _, _ = select.select([self.process.stdout], [], [], START_TIMEOUT_S)
         assert found, self.stderr
@@ -97,7 +97,7 @@ class Descendants:
                 self._add(child)
 
     def running(self) -> list[str]:
-        """The commands of those that have not ended."""
+        """Return the commands of those that have not ended."""
         ended, _, _ = select.select(list(self.handles.values()), [], [], 0)
         return [command_of(pid) for pid, fd in self.handles.items() if fd not in ended]
 
@@ -161,8 +161,8 @@ def stop_within_a_batch(jvm: int, checkpoint: Checkpoint, stop: Callable[[signal
 
 @contextmanager
 def no_file_grows(*pids: int) -> Iterator[None]:
-    """A full disk that needs no rights: no byte more gets into any file of these processes, of which some may
-    end.
+    """Yield a full disk that needs no rights: no byte more gets into any file of these processes, of which
+    some may end.
     """
     before: dict[int, tuple[int, int]] = {}
     for pid in pids:

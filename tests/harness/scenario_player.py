@@ -238,7 +238,7 @@ class ScenarioPlayer:
         return self._tell()
 
     def _watched(self, verb: str, given: dict[str, str]) -> AnyRequest | None:
-        """What the topic watcher sends, None if nothing."""
+        """Return what the topic watcher sends, None if nothing."""
         group_id = given.get("group", DEFAULTS["group"])
         group = self.any_group(group_id)
         if verb == "topic-metadata":

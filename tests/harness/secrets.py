@@ -31,7 +31,7 @@ _REST = (
 
 
 def forms_of(secret: str) -> list[bytes]:
-    """The texts under which a secret may stand somewhere."""
+    """Return the texts under which a secret may stand somewhere."""
     quoted = secret.replace("\\", "\\\\").replace('"', '\\"')
     texts = {secret, quoted, json.dumps(secret)[1:-1], urllib.parse.quote(secret), json.dumps(quoted)[1:-1]}
     return [text.encode() for text in texts]
@@ -53,7 +53,7 @@ def files(folder: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def command_lines(pid: int) -> Iterator[tuple[str, bytes]]:
-    """The command line of a process and of all below it."""
+    """Yield the command line of a process and of all below it."""
     try:
         yield f"command line of {pid}", Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

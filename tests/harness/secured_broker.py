@@ -97,7 +97,7 @@ class ClusterSecurity:
         return tuple(self.users.values())
 
     def certificate(self, user: str) -> Issued:
-        """The certificate of a user, whose principal is User:<user>."""
+        """Return the certificate of a user, whose principal is User:<user>."""
         if user not in self._certificates:
             self._certificates[user] = self.authority.issue(user)
         return self._certificates[user]
@@ -134,11 +134,11 @@ class ClusterSecurity:
         }
 
     def trust(self) -> dict[str, str]:
-        """The client settings that make a client trust the brokers."""
+        """Return the client settings that make a client trust the brokers."""
         return {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(self.authority.certificate)}
 
     def broker_settings(self, ports: Ports, mutual_port: int) -> dict[str, str]:
-        """The settings of a broker on these ports. Clients with certificates come to `mutual_port`."""
+        """Return the settings of a broker on these ports. Clients with certificates come to `mutual_port`."""
         listeners = f"CLIENT://{HOST}:{ports.client},MUTUAL://{HOST}:{mutual_port}"
         plain = " ".join(f"user_{user}={_quoted(password)}" for user, password in self.users.items())
         options = {"PLAIN": f" {plain}"}
@@ -271,6 +271,6 @@ def grant(client_config: ClientConfig, acls: Iterable[Allowed]) -> None:
 
 
 def _quoted(value: str) -> str:
-    """A value for sasl.jaas.config."""
+    """Return a value for sasl.jaas.config."""
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

@@ -13,7 +13,7 @@ SOFTWARE = {"client_software_name": "me", "client_software_version": "1"}
 
 
 async def finds_share_groups(world: GatewayFixture, level: int = 1) -> RawClient:
-    """A client of a gateway that knows the level of the brokers' feature `share.version`."""
+    """Return a client of a gateway that knows the level of the brokers' feature `share.version`."""
     names = {HEARTBEAT: 1, DESCRIBE: 1, FETCH: 2, ACKNOWLEDGE: 2, OFFSETS: 1, LIST: 5, DELETE_GROUPS: 2}
     world.broker.answers[ApiKey.ApiVersions] = {
         "api_keys": [
@@ -30,7 +30,7 @@ async def finds_share_groups(world: GatewayFixture, level: int = 1) -> RawClient
 
 
 def features(level: int) -> dict[str, Any]:
-    """The features in ApiVersions of a broker with this level of `share.version`."""
+    """Return the features in ApiVersions of a broker with this level of `share.version`."""
     levels = {"min_version_level": level, "max_version_level": level}
     return {"finalized_features": [{"name": "share.version", **levels}]}
 

@@ -53,7 +53,7 @@ def _altered(topic: AlteredShareTopic) -> str:
 
 
 def outcome(of: AlteredSharePartition | DeletedShareTopic) -> str:
-    """The error, with its text."""
+    """Return the error, with its text."""
     return of.error_code.name + (f"({of.error_message})" if of.error_message else "")
 
 
@@ -109,13 +109,13 @@ def _member(group: ShareGroup, member: ShareMember, labels: Labels) -> str:
 
 
 def session(member: ShareMember) -> str:
-    """The end of the session."""
+    """Return the end of the session."""
     at_ms = member.session_deadline_ms
     return "none" if at_ms is None else time_text(at_ms)
 
 
 def of_group(group: ShareGroup) -> set[str]:
-    """What is expected of a group: `INIT` and `DELETE` tasks, `ing`, `ed` and `del` partitions."""
+    """Return what is expected of a group: `INIT` and `DELETE` tasks, `ing`, `ed` and `del` partitions."""
     epochs = {f"gE{group.group_epoch}", f"aE{group.assignment_epoch}"}
     asked = {
         f"{'INIT' if task.kind == 'initialize' else 'DELETE'}:{text}"
@@ -133,7 +133,7 @@ def of_group(group: ShareGroup) -> set[str]:
 
 
 def of_member(group: ShareGroup, member: ShareMember, labels: Labels) -> set[str]:
-    """What is expected of a member."""
+    """Return what is expected of a member."""
     target = group.target.get(member.member_id, {})
     return {
         "share",

@@ -74,10 +74,10 @@ class Services(Protocol):
     """What tests may share."""
 
     def broker(self) -> BrokerAt:
-        """A real broker."""
+        """Return a real broker."""
 
     def coordinator(self) -> Coordinated:
-        """A coordinator on that broker, its topics named by `PREFIX`, with a gateway."""
+        """Return a coordinator on that broker, its topics named by `PREFIX`, with a gateway."""
 
 
 class Owner:

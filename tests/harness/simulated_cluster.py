@@ -31,7 +31,7 @@ class Notes:
     answered: dict[str, tuple[str, int]] = field(default_factory=dict)
 
     def of(self, step: StepFunction) -> StepFunction:
-        """The step, noted."""
+        """Return the step, noted."""
 
         def noted(
             group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
@@ -74,7 +74,7 @@ class SimulatedCluster(ABC):
 
     @abstractmethod
     def next_settings(self) -> dict[str, SettingValue]:
-        """The settings of the next owner."""
+        """Return the settings of the next owner."""
 
     @abstractmethod
     def others_act(self) -> None:

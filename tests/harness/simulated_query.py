@@ -50,7 +50,7 @@ class Store:
         return Store(dict(self.rows), dict(self.timeouts), self.next_watermark_ms)
 
     def entries(self) -> dict[str, codec.StoredGroup]:
-        """The groups at rest."""
+        """Return the groups at rest."""
         found: dict[str, codec.StoredGroup] = {}
         for shard, row in self.rows.items():
             found |= codec.read_row(f"shard {shard}", *row)
@@ -69,7 +69,7 @@ class Batch:
 
 
 def clocks_of(records: Iterable[StoredRecord]) -> Iterator[tuple[StoredRecord, Clock]]:
-    """The clock records among these."""
+    """Yield the clock records among these."""
     for record in records:
         clock = clock_of(record.key, record.value)
         if clock is not None:

@@ -116,7 +116,7 @@ class SimulatedRocketMq:
 
     @contextmanager
     def unreachable(self) -> Iterator[None]:
-        """The broker answers no client until the block ends."""
+        """Yield the broker answers no client until the block ends."""
         self.is_reachable = False
         yield
         self.is_reachable = True

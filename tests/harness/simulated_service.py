@@ -26,7 +26,7 @@ from tests.harness.simulated_replica import Replica
 
 
 def no_spark() -> SparkSession:
-    """The states of this world are in memory."""
+    """Raise NotImplementedError: the states of this world are in memory."""
     raise NotImplementedError
 
 

@@ -61,7 +61,7 @@ class SparkCluster:
         self.worker_pids.append(self._run(f"worker-{number}", "worker.Worker", *address, *size, self.master))
 
     def executors(self, worker: int) -> list[int]:
-        """The process ids of the executors of a worker."""
+        """Return the process ids of the executors of a worker."""
         children = child_pids(self.worker_pids[worker])
         return [pid for pid in children if "CoarseGrainedExecutorBackend" in command_of(pid)]
 

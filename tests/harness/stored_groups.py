@@ -91,7 +91,7 @@ STORED = {
 
 
 def sample() -> ClassicGroup:
-    """A group in which no field has its default."""
+    """Return a group in which no field has its default."""
     member = ClassicGroupMember(
         member_id="m-1",
         group_instance_id="i-1",
@@ -158,7 +158,7 @@ def sample() -> ClassicGroup:
 
 
 def consumer_sample() -> ConsumerGroup:
-    """The same for a group of the consumer protocol. Not every combination of its fields can occur."""
+    """Return the same for a group of the consumer protocol. Not every combination of its fields can occur."""
     shell = {name: getattr(sample(), name) for name in Group.__struct_fields__}
     member = ConsumerMember(
         member_id="m-1",
@@ -200,12 +200,12 @@ def consumer_sample() -> ConsumerGroup:
 
 
 def configs_sample() -> ConfigsOnly:
-    """The settings of a group id that has no group. `quarantined` can only be None."""
+    """Return the settings of a group id that has no group. `quarantined` can only be None."""
     return ConfigsOnly("öl", "requests-0-4", 1_700_000_000_003, {"consumer.session.timeout.ms": 50_000}, 1, 2)
 
 
 def rocketmq_sample() -> rocketmq.RocketMqGroup:
-    """The same for a RocketMQ group."""
+    """Return the same for a RocketMQ group."""
     return rocketmq.RocketMqGroup(
         group_id="rüpel",
         incarnation="requests-0-3",
@@ -226,7 +226,7 @@ def rocketmq_sample() -> rocketmq.RocketMqGroup:
 
 
 def share_sample() -> ShareGroup:
-    """A share group in which no field has its default."""
+    """Return a share group in which no field has its default."""
     foo, bar = b"\x07" * 16, b"\x08" * 16
     asked = InitializationTask("requests-0-7", 8, 0, 1_700_000_000_001, 15)
     member = ShareMember(
@@ -265,7 +265,7 @@ def share_sample() -> ShareGroup:
 
 
 def samples() -> dict[str, AnyGroup]:
-    """A group of each kind."""
+    """Return a group of each kind."""
     groups: tuple[AnyGroup, ...] = (
         sample(),
         rocketmq_sample(),

@@ -262,7 +262,9 @@ def describe(group: KafkaGroup, names: Names) -> list[str]:
 
 
 def _classic(group: ClassicGroup) -> list[str]:
-    """The head of a classic group, its members in join order, pending ids and deadlines of the rebalance."""
+    """Return the head of a classic group, its members in join order, pending ids and deadlines of the
+    rebalance.
+    """
     head = [
         f"group {group.group_id}: {group.state}, generation {group.generation}",
         f"protocol {group.protocol_type}/{group.protocol_name}",
@@ -281,7 +283,7 @@ def _classic(group: ClassicGroup) -> list[str]:
 
 
 def _shell(group: KafkaGroup) -> list[str]:
-    """What groups of both protocols have: offsets, transactions, the retention deadline."""
+    """Return what groups of both protocols have: offsets, transactions, the retention deadline."""
     lines = []
     for topic, partitions in group.offsets.items():
         kept = " ".join(f"{number}={offset.offset}" for number, offset in partitions.items())

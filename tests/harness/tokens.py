@@ -31,7 +31,7 @@ class TokenIssuer:
         self.jwks.write_text(json.dumps({"keys": [key]}))
 
     def token(self, subject: str, lifetime_s: float = LIFETIME_S, **claims: Any) -> str:
-        """A JWT for `subject`. `claims` are further ones, or replace those that it has."""
+        """Return a JWT for `subject`. `claims` are further ones, or replace those that it has."""
         now = int(time.time())
         body = {"sub": subject, "iat": now, "exp": now + int(lifetime_s), "scope": "kafka"} | claims
         header = {"alg": "RS256", "typ": "JWT", "kid": _KEY_ID}

@@ -163,7 +163,7 @@ class Brokers:
                 self._append(request, producer.transaction)
 
     def _topics(self) -> list[CommittedTopic]:
-        """Some partitions, each with an offset that no other request has."""
+        """Return some partitions, each with an offset that no other request has."""
         chosen = [(t, p) for t in TOPICS for p in (0, 1) if self._random.random() < 0.4] or [("t", 0)]
         topics = []
         for topic, partition in chosen:

@@ -219,7 +219,7 @@ class Producer:
         }
 
     def described(self) -> Any:
-        """The transaction as DescribeTransactions shows it."""
+        """Return the transaction as DescribeTransactions shows it."""
         answer = self.wire.ask(DESCRIBE_TRANSACTIONS, 0, transactional_ids=[self.transactional_id])
         (state,) = answer.transaction_states
         return state
@@ -239,7 +239,7 @@ def wait_for(holds: Callable[[], Any], what: str, timeout_s: float = _TIMEOUT_S)
 
 
 def producer_of(wire: Wire, protocol: int) -> Producer:
-    """A new producer that may begin a transaction."""
+    """Return a new producer that may begin a transaction."""
     return Producer(wire, f"app-{uuid.uuid4()}", protocol).init()
 
 
@@ -260,7 +260,7 @@ def pend(producer: Producer, group_id: str, topic: str, offset: int, partition: 
 
 
 def fetched(wire: Wire, group_id: str, topic: str, partition: int = 0, *, stable: bool) -> tuple[int, int]:
-    """The committed offset of a partition, and its error code."""
+    """Return the committed offset of a partition, and its error code."""
     topics = [{"name": topic, "partition_indexes": [partition]}]
 
     def answered() -> Any:
@@ -275,7 +275,7 @@ def fetched(wire: Wire, group_id: str, topic: str, partition: int = 0, *, stable
 
 
 def stable_offset(wire: Wire, group_id: str, topic: str, partition: int = 0) -> int:
-    """The committed offset of a partition, once none is pending."""
+    """Return the committed offset of a partition, once none is pending."""
 
     def stable() -> tuple[int] | None:
         offset, error = fetched(wire, group_id, topic, partition, stable=True)
@@ -287,5 +287,5 @@ def stable_offset(wire: Wire, group_id: str, topic: str, partition: int = 0) -> 
 
 
 def partitions_of(topics: Iterable[Any]) -> set[tuple[str, int]]:
-    """The (topic, partition) pairs of a described transaction."""
+    """Return the (topic, partition) pairs of a described transaction."""
     return {(topic.topic, partition) for topic in topics for partition in topic.partitions}

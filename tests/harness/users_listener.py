@@ -12,9 +12,9 @@ _LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
 def users_listener(
     users: Mapping[str, str], super_users: Collection[str]
 ) -> tuple[Ports, Address, Mapping[str, str]]:
-    """The ports of a broker, the address of its second listener, and its settings for that. `users` are
-    passwords by name, `super_users` are principals. At its first listener, without authentication, everyone
-    is a super user.
+    """Return the ports of a broker, the address of its second listener, and its settings for that. `users`
+    are passwords by name, `super_users` are principals. At its first listener, without authentication,
+    everyone is a super user.
     """
     ports = free_ports()
     secured = Address(HOST, free_ports().client)
@@ -33,7 +33,7 @@ def users_listener(
 
 
 def users_file(folder: Path, users: Mapping[str, str]) -> Path:
-    """The users for a gateway."""
+    """Return the users for a gateway."""
     path = folder / "users"
     path.write_text("".join(f"{name}:{password}\n" for name, password in users.items()))
     return path

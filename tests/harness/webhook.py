@@ -62,7 +62,7 @@ class Webhook:
             return list(self._received)
 
     def messages(self) -> list[dict[str, Any]]:
-        """The messages of the accepted requests in JSON of our own, in their order."""
+        """Return the messages of the accepted requests in JSON of our own, in their order."""
         return [one for got in self.received if got.status == 200 for one in got.body["messages"]]
 
     def wait_for(self, found: Callable[[Self], bool], what: str, timeout_s: float = 120.0) -> None:

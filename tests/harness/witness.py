@@ -31,17 +31,17 @@ class Witness:
         return made
 
     def producer(self, wire: Wire, protocol: int, timeout_ms: int = 60_000) -> Producer:
-        """A new producer that may begin a transaction."""
+        """Return a new producer that may begin a transaction."""
         return Producer(wire, f"app-{uuid.uuid4()}", protocol).init(timeout_ms)
 
     def joined(self, wire: Wire, protocol: int, timeout_ms: int = 60_000) -> Producer:
-        """A producer with an open transaction that has this partition, and no data in it."""
+        """Return a producer with an open transaction that has this partition, and no data in it."""
         producer = self.producer(wire, protocol, timeout_ms)
         assert producer.add(self.topic) == NONE
         return producer
 
     def markers_of(self, producer_id: int, least: int = 1) -> list[Marker]:
-        """The markers of a producer in the partition, once there are at least so many."""
+        """Return the markers of a producer in the partition, once there are at least so many."""
         with MarkersReader(self.client_config, self.topic) as reader:
 
             def read() -> list[Marker]:
@@ -53,7 +53,9 @@ class Witness:
         return found
 
     def the_marker(self, producer: Identity) -> tuple[int, bool]:
-        """The only marker of a producer: its epoch above the producer's, and whether it is a COMMIT."""
+        """Return the only marker of a producer: its epoch above the producer's, and whether it is a
+        COMMIT.
+        """
         (marker,) = self.markers_of(producer.producer_id)
         return marker.producer_epoch - producer.epoch, marker.committed
 

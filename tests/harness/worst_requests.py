@@ -344,7 +344,7 @@ class WorstRequests:
         return self.filled(front + start.encode() + b'"@"' + end.encode() + back, item)
 
     def topic_metadata(self, item: Callable[[int], str]) -> bytes:
-        """A record of the topic watcher, with as many topics as there is room for."""
+        """Return a record of the topic watcher, with as many topics as there is room for."""
         head = json.dumps({"type": "TopicMetadata", "group_id": "g", "topics": "@"}).encode()
         return self.array(head, item, "{", "}")
 

@@ -61,7 +61,7 @@ State = dict[int, tuple[int, bytes]]
 
 
 def logs() -> dict[str, list[Part]]:
-    """The logs by name: of the random ones those that add the most kinds of groups."""
+    """Return the logs by name: of the random ones those that add the most kinds of groups."""
     found: dict[str, list[Part]] = {}
     for protocol, rows_of in _PROTOCOLS.items():
         played = {f"{protocol} {seed}": parts(rows_of(seed)) for seed in SEEDS}
@@ -74,7 +74,9 @@ def logs() -> dict[str, list[Part]]:
 
 
 def _kinds_in(log: Iterable[Part]) -> set[tuple[object, ...]]:
-    """The kinds of groups and members in a log: the state, and which of the fields have something in them."""
+    """Return the kinds of groups and members in a log: the state, and which of the fields have something in
+    them.
+    """
     groups = [group for part in log for group in part.groups.values()]
     members = [member for group in groups for member in group.get("members", {}).values()]
     return {(held.get("state"), *(bool(held[name]) for name in sorted(held))) for held in (*groups, *members)}
@@ -135,7 +137,7 @@ def _of_consumer(seed: int) -> list[Row]:
 
 
 def _behind(rows: Sequence[Row], requests: Iterable[AnyRequest]) -> list[Row]:
-    """The requests as rows that come after these in the log."""
+    """Return the requests as rows that come after these in the log."""
     places = [record_of(row.request_id) for row in rows]
     ends = Counter(partition for _, partition, _ in places)
     at_ms = rows[-1].at_ms + 1 if rows else T0
@@ -157,7 +159,7 @@ _PROTOCOLS = {"kafka": _of_kafka, "consumer": _of_consumer, "share": _of_share, 
 
 
 def _renamed(rows: Iterable[Row]) -> list[Row]:
-    """The groups of the random logs are in other partitions than the partitioner puts them."""
+    """Return rows whose groups have names that belong to the partition that they are in."""
     return [
         structs.replace(row, request=structs.replace(row.request, group_id=NAMES[row.request.group_id]))
         for row in rows
@@ -229,7 +231,7 @@ def _text(content: bytes | None) -> str:
 
 
 def started() -> dict[str, object]:
-    """The entry of a start. `Coordinator._announce` writes these fields."""
+    """Return the entry of a start. `Coordinator._announce` writes these fields."""
     return {
         "version": 1,
         "type": "CoordinatorStarted",

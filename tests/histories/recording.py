@@ -77,7 +77,9 @@ def store(recorded: Recorded) -> None:
 
 
 def as_json(value: Any) -> Any:
-    """A value of the state as JSON: structs as objects by the names of their fields, bytes as base64."""
+    """Return a value of the state as JSON: structs as objects by the names of their fields, bytes as
+    base64.
+    """
     match value:
         case Struct():
             return {name: as_json(getattr(value, name)) for name in value.__struct_fields__}

@@ -152,7 +152,9 @@ class ConnectPlay(Play):
         return self.work() or {}
 
     def work(self) -> dict[str, list[str]] | None:
-        """What runs on each worker, by Connect's own REST interface; None if it cannot be asked now."""
+        """Return what runs on each worker, by Connect's own REST interface; None if it cannot be asked
+        now.
+        """
         by_port = {f"127.0.0.1:{worker.port}": client_id for client_id, worker in self.workers.items()}
         found: dict[str, list[str]] = {client_id: [] for client_id in self.workers}
         for connector in self._tasks if self.workers else ():

@@ -49,7 +49,7 @@ class Cleaner:
         return now_ms() - lag_ms
 
     def _bases(self) -> dict[int, list[int]]:
-        """The first offset of each segment, by partition."""
+        """Return the first offset of each segment, by partition."""
         found: dict[int, list[int]] = defaultdict(list)
         for path in self._log_dir.glob(f"{KAFKAS_OFFSETS_TOPIC}-*/*.log"):
             found[int(path.parent.name.rpartition("-")[2])].append(int(path.stem))

@@ -43,11 +43,11 @@ class Comparison:
         return Class.INFERRED if is_inferred or is_late else Class.EXACT
 
     def named(self, cause: Cause) -> set[str]:
-        """The client ids of the members that a cause is about."""
+        """Return the client ids of the members that a cause is about."""
         return {self.client(member_id) for member_id in cause.member_ids}
 
     def client(self, member_id: str) -> str:
-        """The client id of a member."""
+        """Return the client id of a member."""
         name = lasting_name(member_id, self._names)
         name = self._clients.get(name, name)
         return re.sub(r"-StreamThread-\d+-consumer$", "", name)

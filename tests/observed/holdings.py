@@ -103,7 +103,7 @@ class Holdings(Comparison):
         )
 
     def _next(self, step: Step, r: Rebalance) -> Iterator[Verdict]:
-        """That the rebalance which the report announces came, and when."""
+        """Check that that the rebalance which the report announces came, and when."""
         if r.ended_ms is None:
             return
         later = [it.began_ms - r.ended_ms for it in self.report.rebalances if it.number > r.number]

@@ -190,7 +190,7 @@ class Play:
             self.leave(client_id)
 
     def alive(self) -> Iterable[str]:
-        """The client ids of the members."""
+        """Return the client ids of the members."""
         return self.members
 
     def delete(self) -> None:
@@ -222,7 +222,7 @@ class Play:
         may_rest: bool = False,
         gone_how: str | None = None,
     ) -> Iterator[None]:
-        """What the block does, until all is quiet again."""
+        """Yield what the block does, until all is quiet again."""
         step = Step(action=action, causes=dict(causes), may_rest=may_rest, gone_how=gone_how)
         for client_id in {name for names in causes.values() for name in names} & self.members.keys():
             said = [event.at_ms for event in self.members[client_id].events if event.name == "committed"]
@@ -241,11 +241,11 @@ class Play:
         self.truth.steps.append(step)
 
     def held(self) -> dict[str, list[str]]:
-        """What each member has, by client id."""
+        """Return what each member has, by client id."""
         return {name: sorted(member.held) for name, member in self._living().items()}
 
     def state(self) -> tuple[str, int]:
-        """The group's state and the number of its members, as the coordinator says."""
+        """Return the group's state and the number of its members, as the coordinator says."""
         if self.described_as is None:
             return self.stage.state(self.group_id)
         found = self.described()

@@ -77,7 +77,7 @@ def campaign(stage: Stage, stories: Sequence[Story], *, seed: int, together: int
 
 
 def _play(stage: Stage, story: Story) -> Truth | str:
-    """The truth, or why the story failed."""
+    """Return the truth, or why the story failed."""
     began_s = time.monotonic()
     try:
         truth = story.play(stage)
@@ -138,7 +138,7 @@ def _keep(stage: Stage, name: str, what: Truth | Report) -> None:
 
 
 def table(results: Sequence[Result]) -> str:
-    """What was said: by coordinator and source, by line and source, and by story."""
+    """Return what was said: by coordinator and source, by line and source, and by story."""
     parts = [_by_source(results), _by_line(results), _by_story(results)]
     for result in results:
         if result.skipped:
@@ -180,7 +180,7 @@ def exact_reasons(told: Sequence[Told]) -> tuple[int, int]:
 
 
 def _by_line(results: Sequence[Result]) -> str:
-    """What the reports from each source have of a line."""
+    """Return what the reports from each source have of a line."""
     told = [told for result in results for told in result.stories]
     sources = [source for source in Source if any(it.source is source for it in told)]
     of = {source: _verdicts(it for it in told if it.source is source) for source in sources}

@@ -185,12 +185,16 @@ class Stage:
             return 0
 
     def state(self, group_id: str) -> tuple[str, int]:
-        """The state of a group of consumers and the number of its members, by the coordinator itself."""
+        """Return the state of a group of consumers and the number of its members, by the coordinator
+        itself.
+        """
         found = self.admin.describe_consumer_groups([group_id])[group_id].result(30)
         return found.state.name, len(found.members)
 
     def described(self, kind: str, group_id: str) -> KafkasGroup | None:
-        """A group as Kafka's own client describes it, None if there is none (`JavaGroups.describe`)."""
+        """Return a group as Kafka's own client describes it, None if there is none
+        (`JavaGroups.describe`).
+        """
         with self._java_lock:
             return self._java.describe(kind, group_id)
 
@@ -214,7 +218,7 @@ class Stage:
         return self._cleaner.clean_before(at_ms)
 
     def report(self, group_id: str, source: Source) -> Report:
-        """What `why -o json` says from this source, once the group is known."""
+        """Return what `why -o json` says from this source, once the group is known."""
         if source is Source.POLLING:
             return self._polls[group_id].report()
         answers: list[Result] = []
@@ -227,7 +231,7 @@ class Stage:
         return msgspec.json.decode(answers[-1].stdout, type=Report)
 
     def text(self, group_id: str) -> str:
-        """What `why` says."""
+        """Return what `why` says."""
         return self._why(group_id, self.sources[0]).stdout
 
     def offsets(self, group_id: str) -> dict[str, list[int | None]]:
@@ -241,7 +245,7 @@ class Stage:
         return found
 
     def committed(self, group_id: str) -> dict[str, int]:
-        """What is committed, by TOPIC:NUMBER, as the coordinator itself says."""
+        """Return what is committed, by TOPIC:NUMBER, as the coordinator itself says."""
         asked = self.admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group_id)])
         found = asked[group_id].result(60).topic_partitions
         return {f"{it.topic}:{it.partition}": it.offset for it in found if it.offset >= 0}

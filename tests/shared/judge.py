@@ -88,7 +88,7 @@ class Story:
 
 
 def era_of(eras: Sequence[Era], at_ns: int) -> int:
-    """The number of the era, from 0."""
+    """Return the number of the era, from 0."""
     return sum(era.since_ns <= at_ns for era in eras)
 
 
@@ -122,7 +122,7 @@ def _is_wanted(story: Story, group: str, written: Written) -> bool:
 
 
 def judge(story: Story) -> Iterator[Verdict]:
-    """What is wrong with the records, at the end."""
+    """Check that what is wrong with the records, at the end."""
     seen: dict[tuple[str, int], list[Event]] = defaultdict(list)
     for event in story.events:
         seen[event.group, event.number].append(event)
@@ -138,8 +138,8 @@ def judge(story: Story) -> Iterator[Verdict]:
 
 
 def _ended_twice(events: Iterable[Event], eras: Sequence[Era]) -> Iterator[Event]:
-    """The acknowledgements that ended a record, of a delivery as new as one for which it was ended before.
-    All events are of one record.
+    """Yield the acknowledgements that ended a record, of a delivery as new as one for which it was ended
+    before. All events are of one record.
     """
     counts: dict[int, int] = {}
     ended: dict[int, int] = {}
@@ -168,8 +168,8 @@ class State:
 
 
 def judge_states(group: str, place: Place, states: Sequence[State], eras: Sequence[Era]) -> Iterator[Verdict]:
-    """What is wrong with the states of one partition, in the order of their times. A change of offsets may
-    lower the start offset. A deletion of the group may lower both.
+    """Check that what is wrong with the states of one partition, in the order of their times. A change of
+    offsets may lower the start offset. A deletion of the group may lower both.
     """
     for before, after in pairwise(states):
         if era_of(eras, before.at_ns) != era_of(eras, after.at_ns):

@@ -14,7 +14,7 @@ HERE = Path(__file__).parent
 def java_command(
     classes: Path, main: str, log_path: Path, *arguments: str, is_older: bool = False
 ) -> list[str]:
-    """The command line of one of these classes, with the clients of Kafka 4.4, or 4.3."""
+    """Return the command line of one of these classes, with the clients of Kafka 4.4, or 4.3."""
     if is_older:
         options = java_options_of([*jar_paths("connect"), classes])
     else:
@@ -78,7 +78,7 @@ class Members:
         return all(self._live.get((keeper.pid or 0, group), False) for keeper in self.keepers)
 
     def read(self) -> list[Event]:
-        """What they have said since the last call."""
+        """Return what they have said since the last call."""
         fresh = []
         for path in sorted(self.folder.glob("*.events")):
             start = self._read.get(path, 0)

@@ -42,7 +42,7 @@ def campaign(
 
 
 def table(results: Sequence[Result]) -> str:
-    """A row for each fault and coordinator, and below them what was judged."""
+    """Return a row for each fault and coordinator, and below them what was judged."""
     rows = []
     for fault, by, struck, wrongs in by_fault(results, KINDS):
         times = ([it.recovery_s for it in struck], [it.measured[PAUSE] for it in struck])

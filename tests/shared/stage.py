@@ -161,7 +161,7 @@ class ShareStage(Stage):
 
     @contextmanager
     def admin(self) -> Iterator[KafkaAdminClient]:
-        """An administrator at the brokers."""
+        """Yield an administrator at the brokers."""
         with closing(kafka_clients.admin(self.admin_config, request_timeout_ms=20_000)) as admin:
             yield admin
 
@@ -194,7 +194,7 @@ class ShareStage(Stage):
         return max(recovered.values())
 
     def longest_pause_s(self, since_ns: int) -> float:
-        """The longest time in which a group ended no record, of the time since then."""
+        """Return the longest time in which a group ended no record, of the time since then."""
         pauses = []
         for group in GROUPS:
             ended = [it.at_ns for it in self.members.events if it.group == group and it.is_done]

@@ -13,8 +13,8 @@ class States(JavaProgram):
         super().__init__(java_command(classes, "ShareStates", folder / "states.log", str(client_settings)))
 
     def read(self, group: str, topic_id: str, partition: int) -> tuple[int, int] | None:
-        """The state epoch and the start offset, None if the coordinator cannot say now. `topic_id` is Kafka's
-        text of it.
+        """Return the state epoch and the start offset, None if the coordinator cannot say now. `topic_id` is
+        Kafka's text of it.
         """
         words = self.answer(f"{group} {topic_id} {partition}").split()
         if not words or words[0] == "retry" or words[2] != "0":

@@ -21,7 +21,7 @@ RECORDS = 8
 
 @contextmanager
 def members(servers: str, topic: str, group_ids: Sequence[str]) -> Iterator[tuple[Member, Member]]:
-    """A member of each group: one of the classic protocol, one of the consumer protocol."""
+    """Yield a member of each group: one of the classic protocol, one of the consumer protocol."""
     classic, consumer = group_ids
     with (
         closing(PythonMember(servers, classic, topic)) as one,
@@ -55,7 +55,7 @@ def rows(result: Result, exit_code: int = 0) -> list[dict[str, Any]]:
 
 
 def said(result: Result, exit_code: int = 0) -> list[str]:
-    """The outcome for each group, or why it is refused."""
+    """Return the outcome for each group, or why it is refused."""
     return [row["reason"] or row["outcome"] for row in rows(result, exit_code)]
 
 

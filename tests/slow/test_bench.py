@@ -38,7 +38,7 @@ def address(broker: EmbeddedBroker) -> Address:
 
 
 async def loads(address: Address, *, leaves: bool) -> list[LoadResult]:
-    """A closed and an open load of GROUPS groups. The member of one of them may leave before."""
+    """Return a closed and an open load of GROUPS groups. The member of one of them may leave before."""
     ids = [f"bench-{uuid.uuid4()}" for _ in range(GROUPS)]
     members = await kafka_groups.form(address, ids)
     if leaves:

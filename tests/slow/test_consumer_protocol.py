@@ -155,7 +155,9 @@ def test_groups_move_to_the_consumer_protocol_and_back(
 
 
 def described(options: GatewayOptions, groups: Iterable[Migration]) -> list[tuple[str, int]]:
-    """What `groups describe --state` says: type, and number of members that the conversion waits for."""
+    """Return what `groups describe --state` says: type, and number of members that the conversion waits
+    for.
+    """
     command = ["groups", "describe", "--state", "-o", "json", "--prefix", PREFIX]
     command += ["--bootstrap-servers", options.client_config.bootstrap_servers]
     command += [part for group in groups for part in ("--group", group.group_id)]
@@ -197,7 +199,9 @@ def assert_one_owner(moves: list[Times]) -> None:
 
 
 def longest_without_s(times: Times) -> float:
-    """The longest time between two calls during which the member had no partition, once it had some."""
+    """Return the longest time between two calls during which the member had no partition, once it had
+    some.
+    """
     longest_s, held = 0.0, set[int]()
     for (at_s, came, partitions), (next_s, _, _) in pairwise(times):
         held = held | partitions if came else held - partitions

@@ -147,7 +147,9 @@ def check_move(service: Service, member: Member, folder: Path) -> None:
 
 
 def check_early_answers(service: Service, marked: dict[int, int]) -> None:
-    """The new replica has marked each partition once, and the query gives the answers that were early."""
+    """Check that the new replica has marked each partition once, and the query gives the answers that were
+    early.
+    """
     again = markers(read_topic(service.client_config, service.layout.responses_topic))
     assert again == {partition: count + 1 for partition, count in marked.items()}
     assert len(again) == service.layout.reply_partitions
@@ -162,7 +164,7 @@ def epochs_of(service: Service) -> list[Epoch]:
 
 
 def check_epochs(service: Service, before: list[Epoch]) -> None:
-    """A new configuration has begun behind the others, and was announced."""
+    """Check that a new configuration has begun behind the others, and was announced."""
     (*old, new) = epochs_of(service)
     assert old == before
     assert new.from_batch > old[-1].from_batch

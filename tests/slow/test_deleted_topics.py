@@ -62,7 +62,7 @@ def consume_and_leave(gateway: str, group_id: str, topic: str, values: range) ->
 
 
 def described(options: GatewayOptions, group_id: str) -> dict[int, int]:
-    """The offset of each partition that `groups describe` shows."""
+    """Return the offset of each partition that `groups describe` shows."""
     prefix = options.layout.requests_topic.removesuffix("-requests")
     where = ["--bootstrap-servers", str(options.client_config), "--prefix", prefix]
     result = invoke(groups, ["describe", *where, "--group", group_id, "-o", "json"])

@@ -57,7 +57,7 @@ class Identities:
         return {**settings, "sasl.mechanism": mechanism, **given}
 
     def in_java(self, mechanism: str, name: str) -> Mapping[str, str]:
-        """The settings of Kafka's own consumer for SCRAM, with `_` for `.`."""
+        """Return the settings of Kafka's own consumer for SCRAM, with `_` for `.`."""
         login = f'{SCRAM_MODULE} required username="{name}" password="{PASSWORD}";'
         trust = {"ssl_truststore_type": "PEM", "ssl_truststore_location": str(self.authority.certificate)}
         return {
@@ -78,7 +78,7 @@ def identities(tmp_path_factory: pytest.TempPathFactory) -> Identities:
 
 @pytest.fixture(scope="module")
 def gateway(options: GatewayOptions, identities: Identities) -> Iterator[str]:
-    """A gateway that offers every mechanism, and sessions that end soon."""
+    """Yield a gateway that offers every mechanism, and sessions that end soon."""
     settings = SecuritySettings(
         keystore=identities.authority.issue("gateway").both,
         users=identities.users,

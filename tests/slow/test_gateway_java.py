@@ -51,7 +51,7 @@ class ToolsGroup:
     coordinator: GroupRequests
 
     def tool(self, *arguments: str) -> str:
-        """What `kafka-consumer-groups` says of this group."""
+        """Return what `kafka-consumer-groups` says of this group."""
         return self.jvm.groups(*arguments, "--group", self.group_id)
 
     def console_consumer(self, **settings: str) -> AbstractContextManager[ConsoleConsumer]:
@@ -63,12 +63,12 @@ class ToolsGroup:
         return found
 
     def offsets(self) -> dict[int, int]:
-        """What is committed, by partition."""
+        """Return what is committed, by partition."""
         _, fetched = self.coordinator.describe({self.group_id: None}, with_offsets=True)
         return {partition.partition: it.offset for partition, it in fetched[self.group_id].committed.items()}
 
     def members(self) -> list[list[str]]:
-        """What `kafka-consumer-groups` says of each member, with epochs and assignments."""
+        """Return what `kafka-consumer-groups` says of each member, with epochs and assignments."""
         printed = self.tool("--describe", "--members", "--verbose")
         return rows(printed) if "CONSUMER-ID" in printed else []
 
@@ -116,7 +116,7 @@ def group(
 
 @pytest.fixture
 def member(gateway: str, group: ToolsGroup) -> Iterator[PythonMember]:
-    """The only member of the group, which has read and committed all records."""
+    """Yield the only member of the group, which has read and committed all records."""
     with closing(PythonMember(gateway, group.group_id, group.topic)) as member:
         assert poll_all(range(RECORDS), member) == [[*range(RECORDS)]]
         member.commit()
@@ -124,7 +124,7 @@ def member(gateway: str, group: ToolsGroup) -> Iterator[PythonMember]:
 
 
 def rows(printed: str) -> list[list[str]]:
-    """The cells of a table's rows; none of them may have blanks."""
+    """Return the cells of a table's rows; none of them may have blanks."""
     lines = [line.split() for line in printed.splitlines() if line]
     (head,) = [number for number, cells in enumerate(lines) if cells[0] in ("GROUP", "TOPIC")]
     return lines[head + 1 :]
@@ -323,7 +323,7 @@ class StaticMembers:
         } == {("one", self._pattern), ("two", self._pattern)}
 
     def _noticed(self) -> tuple[list[set[int]], int]:
-        """The partitions that came to or went from the second one, and the number of epochs."""
+        """Return the partitions that came to or went from the second one, and the number of epochs."""
         history = history_of(self._options.client_config, self._options.layout, self._group.group_id)
         epochs = [entry for entry in history if entry.type == EntryType.GROUP_EPOCH_BUMPED]
         return [moved for _, _, moved in self.two.moves.times if moved], len(epochs)

@@ -115,7 +115,7 @@ def test_clients_over_their_quota_are_told_and_not_lost(
 
 
 def throttle_time_ms(member: PythonMember) -> float:
-    """The greatest that a broker told it."""
+    """Return the greatest that a broker told it."""
     metrics: dict[str, dict[str, float]] = member.do(member.consumer.metrics)
     return max(
         (value for group in metrics.values() for name, value in group.items() if name == "throttle-time-max"),

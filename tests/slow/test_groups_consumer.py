@@ -55,7 +55,7 @@ def test_what_the_commands_say(
         wait_until(lambda: has_settled(PARTITIONS + MORE), "the topic's new partitions")
 
         def is_listed() -> bool:
-            """The commands read the query's topics, which follow the answers of its replica."""
+            """Return the commands read the query's topics, which follow the answers of its replica."""
             listed = [line.split() for line in run("groups list --type --state").splitlines()]
             return [group, "Consumer", "Stable"] in listed
 

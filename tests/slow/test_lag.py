@@ -197,7 +197,7 @@ def test_who_is_stuck_and_who_is_rightly_not_and_how_far_behind_a_slow_consumer_
 
 
 def watch_slow(state: Watched, slow: Story) -> list[int]:
-    """The errors of the lag in time at each of some looks at the brokers, once there is a lag."""
+    """Return the errors of the lag in time at each of some looks at the brokers, once there is a lag."""
     errors_ms: dict[int, int] = {}  # by the newest record that the look saw
 
     def is_enough() -> bool:

@@ -113,7 +113,7 @@ class Observing:
         return history_of(self.broker.client_config, self.layout, group_id, settled=False)
 
     def offsets(self, group_id: str) -> list[int | None]:
-        """What was written of the offset of partition 0, None for a tombstone."""
+        """Return what was written of the offset of partition 0, None for a tombstone."""
         records = read_topic(self.broker.client_config, self.layout.offsets_topic)
         values = [record.value for record in records if json.loads(record.key)[0] == group_id]
         return [None if value is None else json.loads(value)["offset"] for value in values]
@@ -123,7 +123,7 @@ class Observing:
         wait_until(lambda: holdings_in(self.history(group_id))[-1:] == [holdings], f"{group_id}: {holdings}")
 
     def ask(self, command: Command, *arguments: str) -> str:
-        """The output of a command about the observed groups."""
+        """Return the output of a command about the observed groups."""
         servers = ["--bootstrap-servers", self.broker.client_config.bootstrap_servers]
         result = invoke(command, [*arguments, *servers, "--prefix", self.prefix])
         assert result.exit_code == 0, result.output
@@ -161,7 +161,7 @@ def test_rebalance_is_shown_while_it_waits_for_a_member_and_told_when_it_ends(
 
 
 def holdings_in(history: list[HistoryEntry]) -> list[Holdings]:
-    """What the members had, by client id, each time when the group became Stable or Empty."""
+    """Return what the members had, by client id, each time when the group became Stable or Empty."""
     clients: dict[str | None, str] = {}
     held: Holdings = {}
     found = []

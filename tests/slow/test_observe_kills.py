@@ -84,7 +84,7 @@ def test_whatever_breaks_no_entry_is_lost_or_repeated(
         found: dict[str, list[HistoryEntry]] = {}
 
         def agree() -> bool:
-            """A broker may delete groups meanwhile, which one observer reads before the other."""
+            """Return a broker may delete groups meanwhile, which one observer reads before the other."""
             found.update({group_id: entries_of(broken, group_id) for group_id in groups})
             return entries_in(tmp_path / "out", groups) == found
 
@@ -108,8 +108,8 @@ def test_whatever_breaks_no_entry_is_lost_or_repeated(
 def observing_as(
     name: str, broker: EmbeddedBroker, folder: Path, output_dir: Path | None = None
 ) -> Iterator[Observing]:
-    """An observer with a data folder, logs and topics of its own, which is not started. It does not look at
-    the brokers, because two observers look at different times.
+    """Yield an observer with a data folder, logs and topics of its own, which is not started. It does not
+    look at the brokers, because two observers look at different times.
     """
     own = folder / name
     own.mkdir()
@@ -119,7 +119,7 @@ def observing_as(
 
 
 def check_damage_is_named(observing: Observing) -> None:
-    """The state after the last committed batch. A later changelog is of a batch that runs again."""
+    """Damage the state after the last committed batch. A later changelog is of a batch that runs again."""
     changelog = observing.state / f"spark/state/0/0/{last_committed(observing) + 1}.changelog"
     content = changelog.read_bytes()
     changelog.write_bytes(bytes(len(content)))
@@ -133,7 +133,7 @@ def check_damage_is_named(observing: Observing) -> None:
 
 
 def last_committed(observing: Observing) -> int:
-    """The last batch that is committed, -1 if there is none."""
+    """Return the last batch that is committed, -1 if there is none."""
     return last_batch(LocalFiles(observing.state), "commits")
 
 
@@ -201,7 +201,9 @@ class Load:
                 members.pop(self._dice.randrange(len(members))).close()
 
     def _new_member(self, number: int) -> ConfluentMember:
-        """The first group is a classic one, the second one is of the consumer protocol, the third is both."""
+        """Return the first group is a classic one, the second one is of the consumer protocol, the third is
+        both.
+        """
         by_epochs = number == 1 or (number == 2 and self._dice.random() < 0.5)
         return ConfluentMember(
             self._servers,
@@ -235,7 +237,7 @@ def kill_spark(observing: Observing) -> None:
 
 
 def last_offsets(observing: Observing, committing: str) -> set[int]:
-    """The latest offsets of the partitions on the observer's topic, empty unless all are there."""
+    """Return the latest offsets of the partitions on the observer's topic, empty unless all are there."""
     records = read_topic(observing.broker.client_config, observing.layout.offsets_topic)
     values = {record.key: record.value for record in records if json.loads(record.key)[0] == committing}
     found = [json.loads(value)["offset"] for value in values.values() if value is not None]
@@ -243,7 +245,7 @@ def last_offsets(observing: Observing, committing: str) -> set[int]:
 
 
 def entries_of(observing: Observing, group_id: str) -> list[HistoryEntry]:
-    """The entries that readers of the topic take: each once."""
+    """Return the entries that readers of the topic take: each once."""
     reader = HistoryReader(from_start=True)
     entries = [entry for entry in observing.history(group_id) if reader.is_new(entry)]
     assert reader.gaps == {}
@@ -263,6 +265,6 @@ def entries_in(folder: Path, group_ids: list[str]) -> dict[str, list[HistoryEntr
 
 
 def without_observer(entry: HistoryEntry) -> HistoryEntry:
-    """An incarnation's record. The observer's id comes behind it."""
+    """Return an incarnation's record. The observer's id comes behind it."""
     record, _, _ = entry.incarnation.partition("@")
     return structs.replace(entry, incarnation=record)

@@ -66,7 +66,9 @@ def test_reports_name_the_work_of_kafka_streams_and_connect(services: Services, 
 
 
 def words_of(stage: Stage, group_id: str) -> str:
-    """What `why` said, with one blank between words: how wide a column is follows from all its lines."""
+    """Return what `why` said, with one blank between words: how wide a column is follows from all its
+    lines.
+    """
     return " ".join((stage.folder / f"{group_id}.why.txt").read_text().split())
 
 

@@ -59,7 +59,7 @@ while True:
 
 @pytest.fixture(scope="module")
 def page(broker: EmbeddedBroker, layout: TopicLayout, coordinated: Coordinated) -> Iterator[str]:
-    """The address of a page beside the coordinator, which knows its metrics and its log."""
+    """Yield the address of a page beside the coordinator, which knows its metrics and its log."""
     metrics_url = coordinated.ready["metrics"]
     log = CoordinatorLog.of(broker.client_config, f"{coordinated.ready['data_dir']}/coordinator")
     with serving(broker, layout, connect_to=coordinated.gateway, metrics_url=metrics_url, log=log) as url:
@@ -99,7 +99,7 @@ def serving(
 def consumer_process(
     gateway: str, group_id: str, topic: str, client_id: str
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A consumer that can be killed."""
+    """Yield a consumer that can be killed."""
     arguments = [sys.executable, "-c", CONSUMER, gateway, group_id, topic, client_id]
     with subprocess.Popen(arguments) as process:
         try:
@@ -120,13 +120,13 @@ def says(driver: Chrome, text: str) -> bool:
 
 
 def text_of(driver: Chrome, selector: str) -> str:
-    """The text of the first such element, "" if there is none. It looks at one moment, too."""
+    """Return the text of the first such element, "" if there is none. It looks at one moment, too."""
     script = "return document.querySelector(arguments[0])?.innerText ?? ''"
     return str(driver.execute_script(script, selector))
 
 
 def cells_of(driver: Chrome, selector: str) -> list[str]:
-    """The texts of the cells of the first such row, likewise."""
+    """Return the texts of the cells of the first such row, likewise."""
     script = "return [...document.querySelector(arguments[0]).cells].map((cell) => cell.innerText.trim())"
     cells: list[str] = driver.execute_script(script, selector)
     return cells
@@ -227,7 +227,7 @@ def test_the_coordinators_page_says_what_its_metrics_and_its_topics_say(
         found: dict[str, Any] = {}
 
         def answers(url: str = url, found: dict[str, Any] = found) -> bool:
-            """A busy process may take longer to say its metrics than the page waits."""
+            """Return True if the page has an answer: a busy process may take longer than the page waits."""
             found |= in_json(url, "coordinator")
             return bool(found["is_read"]) and str(found["sentence"]).startswith("The coordinator answers: ")
 

@@ -56,7 +56,7 @@ class Held:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Held, str]]:
-    """The page of a group with 80 rebalances, and its address."""
+    """Yield the page of a group with 80 rebalances, and its address."""
     bench = bench_of(small_group(RESTARTS, BEGIN_MS))
     bench.get("/api/group", id=GROUP_ID)  # its whole history is read
     with listening_at("127.0.0.1", 0) as listening:

@@ -13,7 +13,7 @@ HARNESS = Path(__file__).parents[1] / "harness" / "principals.java"
 
 
 def ask_java(lines: list[str]) -> list[str | None]:
-    """The answers of the Java harness, None for a name to which no rule applies."""
+    """Return the answers of the Java harness, None for a name to which no rule applies."""
     classpath = ":".join(map(str, jar_paths("broker")))
     command = [str(find_java()), "-Dlog4j2.level=OFF", "-cp", classpath, str(HARNESS)]
     done = subprocess.run(command, input="\n".join(lines), capture_output=True, text=True, timeout=120)

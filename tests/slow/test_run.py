@@ -148,7 +148,9 @@ def body_of(url: str) -> bytes:
 
 
 def check_nobody_else_can_connect(pid: int, ready: dict[str, Any]) -> None:
-    """The UI and the metrics answer on loopback, and no process of it listens at any other address."""
+    """Check that the UI and the metrics answer on loopback, and no process of it listens at any other
+    address.
+    """
     for url in (ready["page"], ready["ui"], ready["metrics"]):
         assert [host for host in addresses_of_this_machine() if connects(host, port_of(url))] == [LOOPBACK]
     with descendants(pid) as processes:
@@ -197,7 +199,7 @@ def commit(member: Member, offset: int) -> None:
 
 
 def check_backup(data: Path, backup: Path) -> None:
-    """A state that is read while the coordinator runs has what was committed."""
+    """Check that a state that is read while the coordinator runs has what was committed."""
     said = state("backup", backup, "--data-dir", data)
     export = ExportFile(backup)
     assert f"wrote {export.group_count} groups" in said
@@ -218,8 +220,8 @@ def commit_for_batches(checkpoint: Checkpoint, members: dict[str, Member]) -> No
 
 
 def check_its_jvm_is_waited_for(tmp_path: Path, arguments: tuple[str, ...], first: Run, lock: Path) -> None:
-    """The JVM of a killed run cannot see that its coordinator is gone, and may be in a batch. The next run
-    waits for it, starts a JVM of its own, and is interrupted at once.
+    """Check that the JVM of a killed run cannot see that its coordinator is gone, and may be in a batch. The
+    next run waits for it, starts a JVM of its own, and is interrupted at once.
     """
     jvm = jvm_of(first.pid)
     with descendants(first.pid) as left, hold(jvm):
@@ -238,7 +240,7 @@ def check_its_jvm_is_waited_for(tmp_path: Path, arguments: tuple[str, ...], firs
 
 
 def check_waits(waiting: Run, lock: Path, holder: int) -> None:
-    """It has come to the lock, and has not got it."""
+    """Check that it has come to the lock, and has not got it."""
     wait_until(lambda: str(lock) in open_files(waiting.pid), "its coming to the lock", START_TIMEOUT_S)
     for _ in range(20):  # it tries every 50 ms
         assert json.loads(lock.read_text())["pid"] == holder
@@ -286,7 +288,7 @@ def check_open_to_others(ready: dict[str, Any]) -> None:
 
 
 def check_topic_is_made_by_writing(gateway: str) -> None:
-    """A client of the gateway names itself over TLS, and writes to a topic that is not there."""
+    """Check that a client of the gateway names itself over TLS, and writes to a topic that is not there."""
     assert gateway.startswith("localhost:")
     producer = KafkaProducer(
         bootstrap_servers=gateway,
@@ -319,7 +321,7 @@ def check_is_as_it_was(client: CoordinatorClient, members: dict[str, Member]) ->
 
 
 def requests_answered_differently(client_config: ClientConfig) -> list[str]:
-    """The requests that have two different answers."""
+    """Return the requests that have two different answers."""
     found: dict[str, set[bytes]] = defaultdict(set)
     for record in read_answers(client_config, layout_on(client_config, DEFAULT_PREFIX)):
         for answer in unpack(record.value):
@@ -344,7 +346,7 @@ def check_interrupt(running: Run) -> None:
 
 
 def check_checkpoint(checkpoint: Checkpoint) -> None:
-    """What Spark left is sound; a byte that changes and a batch that is lost are noticed."""
+    """Check that what Spark left is sound; a byte that changes and a batch that is lost are noticed."""
     assert describe_damage(checkpoint.files) == []
     changelog = newest(spark_of(checkpoint) / "state" / "0" / "0", ".changelog")
     content = changelog.read_bytes()

@@ -68,7 +68,7 @@ class Secured:
         return ClientConfig(self.client_config.bootstrap_servers, properties)
 
     def options_of(self, user: str, folder: Path) -> tuple[str, ...]:
-        """The options with which a command logs in as this user."""
+        """Return the options with which a command logs in as this user."""
         path = folder / f"{user}.properties"
         write_properties(path, self.config_of(user).properties)
         servers = self.client_config.bootstrap_servers

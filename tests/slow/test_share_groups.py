@@ -40,18 +40,18 @@ LOGIN = {
 
 @pytest.fixture
 def servers(options: GatewayOptions) -> Iterator[str]:
-    """A gateway whose share groups are the coordinator's."""
+    """Yield a gateway whose share groups are the coordinator's."""
     with serving(replace(options, share_groups=Coordinators.OURS)) as address:
         yield str(address)
 
 
 def accepted(member: ShareMember) -> set[int]:
-    """What a member that gives each record back once had again, and then accepted."""
+    """Return what a member that gives each record back once had again, and then accepted."""
     return {value for value, deliveries in member.deliveries.items() if max(deliveries) > 1}
 
 
 def of_group(group_id: str, lines: list[list[str]]) -> list[list[str]]:
-    """The lines about a group, sorted."""
+    """Return the lines about a group, sorted."""
     return sorted(line for line in lines if line[0] == group_id)
 
 
@@ -112,7 +112,7 @@ def test_kafkas_share_consumers_and_tools(servers: str, topic: str, tmp_path: Pa
 
 
 def members(shares: JavaShares, group_id: str) -> list[list[str]]:
-    """The members with partitions by `kafka-share-groups`."""
+    """Return the members with partitions by `kafka-share-groups`."""
     lines = of_group(group_id, shares.tool("--describe", "--members", "--group", group_id))
     return [line for line in lines if ":" in line[-1]]
 
@@ -168,7 +168,7 @@ def test_a_user_needs_rights_to_be_a_member_and_to_change_offsets(
 
 
 def state_epochs(options: GatewayOptions, group_id: str, topic: str) -> dict[int, int]:
-    """The state epoch of each partition, as the share coordinator has recorded it."""
+    """Return the state epoch of each partition, as the share coordinator has recorded it."""
     with BrokerCoordinators(options.client_config, lambda: False) as coordinators:
         topic_id = UUID(topic_id_of(options.client_config, topic))
         keys = [SharePartition(group_id, topic_id, number) for number in range(PARTITIONS)]

@@ -41,5 +41,5 @@ def make_bench(spark: SparkSession, tmp_path: Path) -> Iterator[Callable[..., Be
 
 @pytest.fixture
 def bench(make_bench: Callable[..., Bench]) -> Bench:
-    """A bench whose operator has no initial delay."""
+    """Return a bench whose operator has no initial delay."""
     return make_bench()

@@ -51,7 +51,7 @@ class Written(NamedTuple):
 
 
 def make_operator(**settings: int) -> Operator:
-    """An operator without an initial delay. Settings are by the names of `CoordinatorConfig`."""
+    """Return an operator without an initial delay. Settings are by the names of `CoordinatorConfig`."""
     config = replace(CoordinatorConfig(group_initial_rebalance_delay_ms=0), **settings)  # type: ignore[arg-type]
     return Operator(LAYOUT, (ConfigEpoch(0, config),))
 
@@ -189,12 +189,12 @@ def _table(records: Sequence[Record]) -> pa.Table:
 
 
 def of_topic(written: Iterable[Written], topic: str) -> list[dict[str, Any]]:
-    """The records of one output topic, decoded."""
+    """Return the records of one output topic, decoded."""
     return [record.content for record in written if record.topic == topic]
 
 
 def answers(written: Iterable[Written]) -> dict[str, dict[str, Any]]:
-    """The responses by the id of their request. Asserts that copies are equal."""
+    """Return the responses by the id of their request. Asserts that copies are equal."""
     found: dict[str, dict[str, Any]] = {}
     for response in of_topic(written, LAYOUT.responses_topic):
         assert found.setdefault(response["request"], response) == response
@@ -202,7 +202,7 @@ def answers(written: Iterable[Written]) -> dict[str, dict[str, Any]]:
 
 
 def events(written: Iterable[Written], group_id: str, event_type: str | None = None) -> list[dict[str, Any]]:
-    """The history entries of a group, of one type or of all."""
+    """Return the history entries of a group, of one type or of all."""
     return [
         event
         for event in of_topic(written, LAYOUT.events_topic)
@@ -211,5 +211,5 @@ def events(written: Iterable[Written], group_id: str, event_type: str | None = N
 
 
 def dead_letters(written: Iterable[Written]) -> dict[str, dict[str, Any]]:
-    """The dead letters by the id of their record."""
+    """Return the dead letters by the id of their record."""
     return {letter["request"]: letter for letter in of_topic(written, LAYOUT.dead_letters_topic)}

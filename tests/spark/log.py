@@ -81,7 +81,9 @@ class Log:
     def stable_member(
         self, at_ms: int, group_id: str, client: str = "c", session_ms: int = 10_000
     ) -> tuple[list[Record], str]:
-        """The requests that make a group of one member, and the member's id. Needs a zero initial delay."""
+        """Return the requests that make a group of one member, and the member's id. Needs a zero initial
+        delay.
+        """
         joined = self.request(at_ms, join(group_id, client, session_ms=session_ms))
         member_id = new_member_id(client, joined.id, NAMESPACE)
         synced = self.request(at_ms, sync(group_id, member_id, 1, {member_id: b"all of it"}))
@@ -108,7 +110,7 @@ def join(
     rebalance_ms: int = 60_000,
     metadata: bytes = b"m",
 ) -> JoinGroup:
-    """A JoinGroup of version 3, which needs no second request for the member id."""
+    """Return a JoinGroup of version 3, which needs no second request for the member id."""
     return JoinGroup(
         **_common(group_id, client, 3),
         session_timeout_ms=session_ms,
@@ -156,7 +158,7 @@ def txn_commit(group_id: str, offset: int, position: int = 40) -> TxnOffsetCommi
 
 
 def marker(group_id: str, position: int = 40, *, committed: bool = True) -> TransactionMarker:
-    """The marker of that transaction."""
+    """Return the marker of that transaction."""
     return TransactionMarker(
         **_common(group_id, "follower", 0),
         producer_id=4001,

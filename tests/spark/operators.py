@@ -21,7 +21,7 @@ MEMORY_TOPIC = "memory"
 def faulty_step(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """The core's step, which raises for a request of client DEADLY, even while it is refused."""
+    """Return the core's step, which raises for a request of client DEADLY, even while it is refused."""
     if isinstance(event, Received | Failed) and getattr(event.request, "client_id", "") == DEADLY:
         raise RuntimeError("a request that cannot even be refused")
     return step(group, group_id, event, now_ms, config)

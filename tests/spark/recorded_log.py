@@ -23,7 +23,7 @@ CLOCK_SKEW_MS = 50
 
 
 def record(seed: int, length: int, config: CoordinatorConfig, *, packs: bool = True) -> list[Row]:
-    """A random log of three groups in two partitions. With `packs` some records are packs."""
+    """Return a random log of three groups in two partitions. With `packs` some records are packs."""
     rows = random_log.realise(random_log.script(seed, length), config, packs=packs)
     return [
         Row(
@@ -87,7 +87,7 @@ def cut(partitions: Sequence[Sequence[Record]], batches: int, seed: int) -> list
 def expected(
     rows: Sequence[Row], until_ms: int, config: CoordinatorConfig
 ) -> dict[str, dict[str, list[bytes]]]:
-    """The core's output for the whole log in one piece: the records in order, by topic and group."""
+    """Return the core's output for the whole log in one piece: the records in order, by topic and group."""
     said: dict[str, dict[str, list[bytes]]] = {LAYOUT.responses_topic: {}, LAYOUT.events_topic: {}}
     for group_id in dict.fromkeys(row.request.group_id for row in rows):
         timeline = Timeline(group_id, None, config)
@@ -104,8 +104,8 @@ def expected(
 def expected_compacted(
     rows: Sequence[Row], until_ms: int, config: CoordinatorConfig
 ) -> tuple[dict[bytes, int], dict[bytes, int]]:
-    """The offsets committed at the end, by their key on the offsets topic, and the number of partitions of
-    each entry that is pending at the end, by its key on the transactions topic.
+    """Return the offsets committed at the end, by their key on the offsets topic, and the number of
+    partitions of each entry that is pending at the end, by its key on the transactions topic.
     """
     offsets, transactions = {}, {}
     for group_id in dict.fromkeys(row.request.group_id for row in rows):
@@ -125,7 +125,7 @@ def expected_compacted(
 
 
 def records_of(rows: Sequence[Row], partition: int) -> list[Record]:
-    """The records of a partition, packs and single requests."""
+    """Return the records of a partition, packs and single requests."""
     records = []
     here = [row for row in rows if record_of(row.request_id)[1] == partition]
     for (_, _, offset), together in groupby(here, lambda row: record_of(row.request_id)):
@@ -140,7 +140,7 @@ def records_of(rows: Sequence[Row], partition: int) -> list[Record]:
 
 
 def first_request_of(record: Record) -> str:
-    """The group of the first request of a record."""
+    """Return the group of the first request of a record."""
     assert record.value is not None
     group_id: str = msgspec.json.decode(unpack(record.value)[0])["group_id"]
     return group_id

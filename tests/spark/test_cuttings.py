@@ -34,7 +34,9 @@ Said = dict[str, dict[str, list[bytes]]]
 
 
 def said_once(written: Iterable[Written]) -> Said:
-    """The responses and events of each group without copies. Asserts that copies are byte-identical."""
+    """Return the responses and events of each group without copies. Asserts that copies are
+    byte-identical.
+    """
     said: Said = {LAYOUT.responses_topic: {}, LAYOUT.events_topic: {}}
     first: dict[object, bytes] = {}
     for record in written:
@@ -55,7 +57,7 @@ def said_once(written: Iterable[Written]) -> Said:
 
 
 def compacted(written: Iterable[Written], topic: str, field: str) -> dict[bytes | None, int]:
-    """The content of a compacted topic: a field of the last record of each key."""
+    """Return the content of a compacted topic: a field of the last record of each key."""
     last = {record.key: record for record in written if record.topic == topic}
     return {key: record.content[field] for key, record in last.items() if record.value is not None}
 

@@ -21,7 +21,9 @@ PER_HOUR_AND_CAUSE, SLOWEST, STUCK, DUPLICATES = re.findall(r"```sql\n(.*?)```",
 
 
 def stuck_group() -> list[HistoryEntry]:
-    """A group whose rebalances supersede each other for a minute, because no leader brings an assignment."""
+    """Return a group whose rebalances supersede each other for a minute, because no leader brings an
+    assignment.
+    """
     commands = [
         "at 2000s",
         "config group.initial.rebalance.delay.ms=0",
@@ -37,7 +39,7 @@ def stuck_group() -> list[HistoryEntry]:
 
 
 def slow_group() -> list[HistoryEntry]:
-    """A group that completes without d, which heartbeats and does not rejoin."""
+    """Return a group that completes without d, which heartbeats and does not rejoin."""
     return Recorder().play(
         "at 3000s",
         "config group.initial.rebalance.delay.ms=0",

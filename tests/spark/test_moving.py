@@ -37,7 +37,7 @@ ENDS = {0: 100, 1: 200}
 
 
 def as_of_kafka(spark: Path, path: Path) -> Checkpoint:
-    """A coordinator's folder with a copy of this checkpoint, whose batches have read Kafka's topic."""
+    """Return a coordinator's folder with a copy of this checkpoint, whose batches have read Kafka's topic."""
     checkpoint = Checkpoint.at(path)
     shutil.copytree(spark, spark_of(checkpoint))
     for batch in range(checkpoint.last_batch("offsets") + 1):
@@ -87,13 +87,13 @@ def read_files(bench: Bench, cut_off: Iterable[Record] | None) -> None:
 
 
 def groups_of(spark: SparkSession, checkpoint: Checkpoint, batch: int) -> dict[str, tuple[int, bytes]]:
-    """The encoded groups of a state, from every shard."""
+    """Return the encoded groups of a state, from every shard."""
     groups = moving.groups_in(read_state(spark, checkpoint.spark_uri, batch))
     return {group.group_id: (group.version, group.group) for group in groups}
 
 
 def positions(groups: Mapping[str, tuple[int, bytes]]) -> set[tuple[int, int]]:
-    """The positions of all offsets in these groups."""
+    """Return the positions of all offsets in these groups."""
     found = set()
     for group_id, (version, encoded) in groups.items():
         group = codec.decode_group(group_id, codec.StoredGroup(version, None, encoded))
@@ -104,7 +104,7 @@ def positions(groups: Mapping[str, tuple[int, bytes]]) -> set[tuple[int, int]]:
 
 @pytest.fixture
 def stayed(make_bench: Callable[..., Bench]) -> Bench:
-    """A bench whose batch 1 was planned and had written half of its output when it was cut off."""
+    """Return a bench whose batch 1 was planned and had written half of its output when it was cut off."""
     bench, story = make_bench(failures={1: [0.5]}), Story()
     bench.run(story.first)
     with pytest.raises(StreamingQueryException, match="SinkFailure"):
@@ -174,10 +174,12 @@ def test_new_topics_with_other_partitions_get_every_view_and_offset_from_the_fir
 
 
 def views(written: Iterable[Written]) -> dict[str, object]:
-    """The content of the compacted groups topic without times: a group's time goes on without a new view."""
+    """Return the content of the compacted groups topic without times: a group's time goes on without a new
+    view.
+    """
     return {view.pop("group_id"): view | {"at_ms": 0} for view in of_topic(written, LAYOUT.groups_topic)}
 
 
 def offsets(written: Iterable[Written]) -> dict[str, int]:
-    """The committed offset of each group in the compacted offsets topic."""
+    """Return the committed offset of each group in the compacted offsets topic."""
     return {offset["group_id"]: offset["offset"] for offset in of_topic(written, LAYOUT.offsets_topic)}

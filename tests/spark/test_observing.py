@@ -136,7 +136,7 @@ def test_the_tables_of_a_folder_have_each_record_once_and_are_read_by_sql(
 
 
 def documented_queries() -> list[str]:
-    """The queries of docs/observe.md on the folder `out`."""
+    """Return the queries of docs/observe.md on the folder `out`."""
     text = (Path(__file__).parents[2] / "docs" / "observe.md").read_text()
     blocks = [textwrap.dedent(block) for block in re.findall(r"((?: {4}.+\n)+)", text)]
     return [block.replace("`out/", "`{out}/") for block in blocks if block.startswith("SELECT")]

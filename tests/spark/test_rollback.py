@@ -38,7 +38,9 @@ LAST = 5
 
 
 def story() -> list[list[Record]]:
-    """The batches 0 to LAST and three more. The members are silent in the outage, of more than a session.
+    """Return the batches 0 to LAST and three more. The members are silent in the outage, of more than a
+    session.
+
 
     SILENT's member expires in batch 5, LATE's joins in batch 4.
     """
@@ -66,7 +68,7 @@ def story() -> list[list[Record]]:
 
 
 def operator_of(record: OwnerRecord) -> object:
-    """What a start makes of an owner's record."""
+    """Return what a start makes of an owner's record."""
     config = make_operator().epochs[0].config
     return replace(
         make_operator(),
@@ -89,7 +91,9 @@ RECORD = OwnerRecord(EPOCHS, [OUTAGE])
 
 
 def as_kafka(bench: Bench) -> Checkpoint:
-    """The bench's checkpoint, its batches as if they had read as many records of the requests topic."""
+    """Return the bench's checkpoint, its batches as if they had read as many records of the requests
+    topic.
+    """
     checkpoint = Checkpoint.at(bench.folder)
     for path in numbered(bench, "offsets"):
         lines = path.read_text().splitlines()
@@ -119,7 +123,7 @@ def rewrite(path: Path, lines: list[str]) -> None:
 
 @pytest.fixture
 def stayed(make_bench: Callable[..., Bench]) -> Bench:
-    """A bench that ran to batch LAST, which was planned and had written half of its output."""
+    """Return a bench that ran to batch LAST, which was planned and had written half of its output."""
     bench = make_bench(failures={LAST: [0.5]}, operator=operator_of(RECORD))
     bench.run(*story()[:LAST])
     with pytest.raises(StreamingQueryException, match="SinkFailure"):

@@ -40,7 +40,7 @@ def listing(folder: Path) -> set[tuple[str, int]]:
 
 @pytest.fixture
 def running(bench: Bench, tmp_path: Path) -> Checkpoint:
-    """The checkpoint of a query that has run the story's batches 0 and 1 and goes on."""
+    """Return the checkpoint of a query that has run the story's batches 0 and 1 and goes on."""
     story = Story()
     bench.run(story.first, story.cut_off)
     checkpoint = as_of_kafka(bench.folder / "spark", tmp_path / "coordinator")
@@ -69,7 +69,9 @@ def test_the_newest_and_an_earlier_batch_are_read_and_nothing_is_written(
 
 @pytest.fixture
 def views(bench: Bench, tmp_path: Path) -> SparkSession:
-    """The views of a state with a Kafka group of two members with one client id, and a RocketMQ group."""
+    """Return the views of a state with a Kafka group of two members with one client id, and a RocketMQ
+    group.
+    """
     log = Log()
     joins = [log.request(T0, join("orders", "shop")) for _ in range(1)]
     leader = new_member_id("shop", joins[0].id, NAMESPACE)

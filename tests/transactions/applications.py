@@ -59,14 +59,14 @@ class Application(ABC):
 
     @abstractmethod
     def command(self, seat: Seat) -> list[str]:
-        """The command line of an instance."""
+        """Return the command line of an instance."""
 
     def value(self, partition: int, number: int) -> bytes:
-        """The value of an input record."""
+        """Return the value of an input record."""
         return copied_value(partition, number)
 
     def judge(self, inputs: Mapping[int, int], outputs: Iterable[Copy]) -> Iterator[Verdict]:
-        """What is wrong with the output. `inputs` is the number of input records by partition."""
+        """Check that what is wrong with the output. `inputs` is the number of input records by partition."""
         return judge_copies(inputs, outputs)
 
     def has_given_up(self, log: str) -> bool:
@@ -86,7 +86,7 @@ class Loop(Application):
         return [sys.executable, "-W", "ignore", "-m", module, *self.options(seat)]
 
     def options(self, seat: Seat) -> list[str]:
-        """The arguments of the loop."""
+        """Return the arguments of the loop."""
         options = {
             "servers": seat.servers,
             "group": seat.group,
@@ -179,7 +179,7 @@ class WordCount(Application):
 
 
 def built(folder: Path) -> Path:
-    """The program of a Go module, built if its sources are newer. The modules come from Go's proxy."""
+    """Return the program of a Go module, built if its sources are newer. The modules come from Go's proxy."""
     program = cache_dir() / "loops" / folder.name
     sources = [folder / name for name in ("main.go", "go.mod", "go.sum")]
     if not program.exists() or max(it.stat().st_mtime for it in sources) > program.stat().st_mtime:

@@ -32,7 +32,7 @@ class Copy(NamedTuple):
 
 
 def copied_value(partition: int, number: int) -> bytes:
-    """The value of an input record, for applications that copy it."""
+    """Return the value of an input record, for applications that copy it."""
     return b"%d-%d" % (partition, number)
 
 
@@ -66,12 +66,14 @@ def _differences(place: str, expected: Sequence[bytes], values: Sequence[bytes])
 
 
 def word_of(partition: int, number: int, partitions: int, words: int) -> str:
-    """The word of an input record, for applications that count words."""
+    """Return the word of an input record, for applications that count words."""
     return f"w{(number * partitions + partition) % words}"
 
 
 def judge_counts(words: Mapping[str, int], outputs: Iterable[Copy]) -> Iterator[Verdict]:
-    """The counts of each word in the output are 1, 2, 3 and so on, up to the number of times it went in."""
+    """Check that the counts of each word in the output are 1, 2, 3 and so on, up to the number of times it
+    went in.
+    """
     found: dict[str, list[int]] = {word: [] for word in words}
     for output in outputs:
         found.setdefault((output.key or b"").decode(), []).append(int.from_bytes(output.value))
@@ -97,8 +99,8 @@ def judge_counts(words: Mapping[str, int], outputs: Iterable[Copy]) -> Iterator[
 def judge_offsets(
     ends: Mapping[int, int], committed: Mapping[int, int], pending: Iterable[int]
 ) -> Iterator[Verdict]:
-    """The group has committed everything, and nothing is pending. `pending` are the partitions for which a
-    fetch of stable offsets gets UNSTABLE_OFFSET_COMMIT.
+    """Check that the group has committed everything, and nothing is pending. `pending` are the partitions for
+    which a fetch of stable offsets gets UNSTABLE_OFFSET_COMMIT.
     """
     waiting = {*pending}
     for partition in sorted(waiting):

@@ -140,7 +140,7 @@ class Fleet:
             time.sleep(_DRAIN_LOOK_S)
 
     def judge(self, offsets: Offsets) -> Iterator[Verdict]:
-        """What is wrong with the group's offsets and with the output."""
+        """Check that what is wrong with the group's offsets and with the output."""
         yield from judge_offsets(self.fed, offsets.committed, offsets.pending)
         records = read(self._servers, self.output_topic, "read_committed")
         copies = [Copy(it.partition, it.key, it.value or b"") for it in records]
@@ -162,8 +162,8 @@ class Fleet:
                 thread.join(_CALL_TIMEOUT_S)
 
     def offsets(self) -> Offsets:
-        """What the group has committed, as its coordinator answers through the address that instances have.
-        Raises KafkaException.
+        """Return what the group has committed, as its coordinator answers through the address that instances
+        have. Raises KafkaException.
         """
         asked = [TopicPartition(self.input_topic, partition) for partition in range(PARTITIONS)]
         request = ConsumerGroupTopicPartitions(self.group, asked)
@@ -176,7 +176,7 @@ class Fleet:
         return Offsets({it.partition: it.offset for it in found if not it.error and it.offset >= 0}, pending)
 
     def open_partitions(self) -> list[int]:
-        """The partitions of the output in which a transaction is open. Raises KafkaException."""
+        """Return the partitions of the output in which a transaction is open. Raises KafkaException."""
         admin = AdminClient({"bootstrap.servers": self._servers, "log_level": 0})
         ends = {}
         for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED):

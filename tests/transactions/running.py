@@ -52,7 +52,7 @@ def campaign(
 
 
 def table(results: Sequence[Result]) -> str:
-    """A row for each application and coordinator, below them the seeds, and a row for each fault."""
+    """Return a row for each application and coordinator, below them the seeds, and a row for each fault."""
     by_row: dict[tuple[str, str], list[Result]] = defaultdict(list)
     for result in results:
         for name in result.wrongs or ["-"]:

@@ -100,7 +100,7 @@ class TransactionStage(Stage):
                 result.count(name, verdict)
 
     def _reach_of(self, number: int) -> str:
-        """What an instance takes for bootstrap servers: all gateways, another one first in turn."""
+        """Return what an instance takes for bootstrap servers: all gateways, another one first in turn."""
         if self.is_reference:
             return self.servers
         place, addresses = number % GATEWAYS, [*self.gateways]

@@ -117,7 +117,7 @@ def types() -> frozenset[int]:
 
 @cache  # what is raised is not cached: a record can name any type and version
 def _reader(number: int, version: int, is_value: bool) -> SchemaReader:
-    """Raises UnknownRecord."""
+    """Return the reader of this version. Raise UnknownRecord."""
     schema = schemas().get((number, is_value))
     if schema is None:
         raise UnknownRecord(f"a record of the unknown type {number}")

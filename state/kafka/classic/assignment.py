@@ -88,14 +88,14 @@ def settle_partitions(context: StepContext, group: ClassicGroup) -> list[str]:
 
 
 def _size(counts: Iterable[int]) -> int:
-    """The number of partitions of topics with these counts. A topic without partitions counts as one, because
-    its name takes space.
+    """Return the number of partitions of topics with these counts. A topic without partitions counts as one,
+    because its name takes space.
     """
     return sum(max(count, 1) for count in counts)
 
 
 def _topics_for_coordinator(group: ClassicGroup, request: JoinGroup) -> set[str]:
-    """The topics of every member that the coordinator may have to assign after this JoinGroup."""
+    """Return the topics of every member that the coordinator may have to assign after this JoinGroup."""
     replaced = {request.member_id, group.static_members.get(request.group_instance_id or "")}
     others = [member.protocols for id_, member in group.members.items() if id_ not in replaced]
     topics: set[str] = set()
@@ -123,7 +123,9 @@ def assign(group: ClassicGroup, last_generation: int) -> dict[str, bytes]:
 
 
 def _last_assigned(member: ClassicGroupMember) -> tuple[TopicPartition, ...]:
-    """The partitions that the member was assigned last. Empty if the leader's bytes are not an assignment."""
+    """Return the partitions that the member was assigned last. Empty if the leader's bytes are not an
+    assignment.
+    """
     try:
         return decode_assignment(member.assignment).partitions
     except ProtocolError:

@@ -195,7 +195,7 @@ class ClassicProtocol(KafkaProtocol[ClassicGroup]):
         )
 
     def timers(self, group: ClassicGroup) -> Iterator[Timer]:
-        """The timers of members, of pending ids, and of the rebalance."""
+        """Yield the timers of members, of pending ids, and of the rebalance."""
         for member in group.members.values():
             if (at_ms := member.heartbeat_deadline_ms) is not None:
                 yield at_ms, TimerKind.HEARTBEAT, member.member_id
@@ -204,7 +204,7 @@ class ClassicProtocol(KafkaProtocol[ClassicGroup]):
         yield from _of_rebalance(group)
 
     def timers_of(self, group: ClassicGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
-        """The timer of the member or pending id, or those of the rebalance, as the kind tells."""
+        """Yield the timer of the member or pending id, or those of the rebalance, as the kind tells."""
         if kind is not TimerKind.HEARTBEAT:
             yield from _of_rebalance(group)
             return

@@ -33,7 +33,7 @@ FIRST_VERSION_WITH_MEMBER_ID_REQUIRED = 4  # KIP-394
 
 
 def join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """A JoinGroup to a group of the classic protocol."""
+    """Handle a JoinGroup to a group of the classic protocol."""
     refusal = validate_join(context, request)
     if refusal is not None:
         return _refuse_join(context, reply_to, refusal, request.member_id)

@@ -189,8 +189,8 @@ def _subscription(context: StepContext, request: JoinGroup) -> Subscription:
 def _owned(
     context: StepContext, group: ConsumerGroup, request: JoinGroup, subscription: Subscription
 ) -> Partitions:
-    """What the sender still has, by topic id. Row MI14: raise Refused if the id of one of these topics is not
-    known.
+    """Return what the sender still has, by topic id. Row MI14: raise Refused if the id of one of these topics
+    is not known.
     """
     found = reported(group.topics, request.topics or {}, group.deleted_topic_ids)
     owned, unknown = by_topic_id(subscription.owned_partitions, {**group.topics, **found})
@@ -211,7 +211,7 @@ def _check_room(
 
 
 def _member(context: StepContext, request: JoinGroup, sender: SenderIdentity) -> ConsumerMember:
-    """The sender's member, which is added or replaces another one if it is new."""
+    """Return the sender's member, which is added or replaces another one if it is new."""
     member, why = sender.member, request.reason
     if member is None:
         reason = "a new member joined with the classic protocol"

@@ -79,7 +79,7 @@ def check_request(context: StepContext, request: ConsumerGroupHeartbeat) -> None
 
 
 def _fault(context: StepContext, request: ConsumerGroupHeartbeat) -> tuple[RuleId, str] | None:
-    """The row that refuses the request as invalid, and a sentence that says why."""
+    """Return the row that refuses the request as invalid, and a sentence that says why."""
     epoch = request.member_epoch
     needs_id = (
         request.api_version >= FIRST_VERSION_WITH_CLIENTS_MEMBER_ID
@@ -190,7 +190,7 @@ def _is_replaceable(owner: ConsumerMember) -> bool:
 
 
 def _member_id(context: StepContext, request: ConsumerGroupHeartbeat) -> str:
-    """The client's own member id, or the one that the coordinator gives it (row HB21)."""
+    """Return the client's own member id, or the one that the coordinator gives it (row HB21)."""
     if request.member_id:
         return request.member_id
     context.rule("HB21")
@@ -421,7 +421,7 @@ def _has_new_pattern(request: ConsumerGroupHeartbeat, sender: SenderIdentity) ->
 
 
 def _member(context: StepContext, request: ConsumerGroupHeartbeat, sender: SenderIdentity) -> ConsumerMember:
-    """The sender's member, which is added or replaces another one if it is new."""
+    """Return the sender's member, which is added or replaces another one if it is new."""
     member = sender.member
     if member is None:
         return admit(context, sender, _client(request), "joined the group")
@@ -449,7 +449,7 @@ def _note_return(
 
 
 def _update(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> Update:
-    """The member's fields after the request. What the request leaves out stays."""
+    """Return the member's fields after the request. What the request leaves out stays."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     assignor, timeout_ms = request.server_assignor, request.rebalance_timeout_ms
     return Update(
@@ -467,7 +467,7 @@ def _update(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> Update:
 
 
 def _resolution(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> RegexResolution | None:
-    """What the member's pattern matches by this request, None if it does not say."""
+    """Return what the member's pattern matches by this request, None if it does not say."""
     if request.subscribed_topic_regex is not None or not request.looked:
         return request.regex
     return request.looked.get(member.subscribed_topic_regex)
@@ -476,7 +476,7 @@ def _resolution(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> Rege
 def _answer_row(
     context: StepContext, request: ConsumerGroupHeartbeat, has_changed: bool
 ) -> tuple[RuleId, bool]:
-    """The row of the answer, and whether the answer has the assignment (rows HB58 to HB61)."""
+    """Return the row of the answer, and whether the answer has the assignment (rows HB58 to HB61)."""
     if request.member_epoch == 0:
         return context.rule("HB58"), True
     subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None

@@ -97,8 +97,8 @@ def assignment_bytes(
 
 
 def _version(subscription: bytes) -> int:
-    """The version of a subscription, the lowest if it is unreadable: a JoinGroup is checked for the version
-    of its first protocol alone.
+    """Return the version of a subscription, the lowest if it is unreadable: a JoinGroup is checked for the
+    version of its first protocol alone.
     """
     try:
         return max(decode_version(subscription), 0)
@@ -191,7 +191,9 @@ def _classic_group(context: StepContext, old: ConsumerGroup) -> ClassicGroup:
 
 
 def _partitions_per_topic(old: ConsumerGroup, names: Mapping[bytes, str]) -> dict[str, int]:
-    """The partition counts of the generation, for an assignor of the coordinator: those of the target."""
+    """Return the partition counts of the generation, for an assignor of the coordinator: those of the
+    target.
+    """
     counts = Counter[str]()
     for target in old.target.values():
         for topic_id, numbers in target.items():
@@ -301,8 +303,8 @@ def _parse(context: StepContext, group: ClassicGroup) -> list[_Parsed]:
 
 
 def _metadata(group: ClassicGroup, member: ClassicGroupMember) -> bytes:
-    """The member's metadata for the group's protocol. Before the first generation, and for a member that no
-    longer offers that protocol, it is the metadata of the protocol that the member lists first.
+    """Return the member's metadata for the group's protocol. Before the first generation, and for a member
+    that no longer offers that protocol, it is the metadata of the protocol that the member lists first.
     """
     offered = {protocol.name: protocol.metadata for protocol in reversed(member.protocols)}
     return offered.get(group.protocol_name or "", member.protocols[0].metadata)

@@ -165,7 +165,7 @@ def _of_member(member: ConsumerMember) -> Iterator[Timer]:
 
 
 def _cause(context: StepContext, member: ConsumerMember, kind: TimerKind) -> tuple[RuleId, str]:
-    """The row of a due deadline, and what the member did not do in time."""
+    """Return the row of a due deadline, and what the member did not do in time."""
     own = f"within its rebalance timeout of {member.rebalance_timeout_ms} ms"
     match kind:
         case TimerKind.HEARTBEAT if member.classic is not None:
@@ -222,7 +222,7 @@ def _validate_epoch(
 
 
 def _topic_id(group: ConsumerGroup, topic: CommittedTopic) -> bytes | None:
-    """The topic id of the request, else the one that the group knows by the topic's name."""
+    """Return the topic id of the request, else the one that the group knows by the topic's name."""
     if topic.topic_id is not None:
         return topic.topic_id.bytes
     known = group.topics.get(topic.name)
@@ -230,7 +230,9 @@ def _topic_id(group: ConsumerGroup, topic: CommittedTopic) -> bytes | None:
 
 
 def _assignment_epoch(member: ConsumerMember, topic_id: bytes | None, partition: int) -> int | None:
-    """The epoch at which the member got the partition, None if it neither has it nor has to give it up."""
+    """Return the epoch at which the member got the partition, None if it neither has it nor has to give it
+    up.
+    """
     if topic_id is None:
         return None
     assigned = member.assigned.get(topic_id, {})
@@ -238,7 +240,7 @@ def _assignment_epoch(member: ConsumerMember, topic_id: bytes | None, partition:
 
 
 def _stale(member: ConsumerMember) -> ErrorCode:
-    """The error in the member's own protocol."""
+    """Return the error in the member's own protocol."""
     return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
 
 
@@ -281,12 +283,12 @@ class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
         )
 
     def timers(self, group: ConsumerGroup) -> Iterator[Timer]:
-        """The timers of all members."""
+        """Yield the timers of all members."""
         for member in group.members.values():
             yield from _of_member(member)
 
     def timers_of(self, group: ConsumerGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
-        """The timers of one member, if it is a member."""
+        """Return the timers of one member, if it is a member."""
         member = group.members.get(member_id)
         return iter(()) if member is None else _of_member(member)
 

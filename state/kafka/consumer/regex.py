@@ -67,7 +67,7 @@ def was_asked(group: ConsumerGroup, pattern: str) -> bool:
 
 
 def look_to_ask(context: StepContext, group: ConsumerGroup, member: ConsumerMember) -> str | None:
-    """The member's pattern if the answer to its heartbeat asks for a look (row RA4)."""
+    """Return the member's pattern if the answer to its heartbeat asks for a look (row RA4)."""
     pattern = member.subscribed_topic_regex
     checked = group.checked_regexes.get(pattern)
     if checked is None or not is_look_due(context, group, pattern):
@@ -107,7 +107,9 @@ def note_look(
 
 
 def note_failed_look(context: StepContext, group: ConsumerGroup, pattern: str) -> None:
-    """The pattern could not be matched this time: the group keeps its topics until the next look."""
+    """Note that the pattern could not be matched this time: the group keeps its topics until the next
+    result.
+    """
     checked = group.checked_regexes.get(pattern)
     if checked is not None:
         looked = replace(checked, looked_at_ms=context.now_ms, is_wanted=not checked.seen)
@@ -117,8 +119,8 @@ def note_failed_look(context: StepContext, group: ConsumerGroup, pattern: str) -
 def allowed_of_watcher(
     context: StepContext, group: ConsumerGroup, patterns: Mapping[str, RegexResolution]
 ) -> dict[str, RegexResolution]:
-    """What the group takes of the watcher's results: results of checked patterns lose the topics that the
-    group does not know by a look (row RA2), and may make a look wanted (row RA5).
+    """Return what the group takes of the watcher's results: results of checked patterns lose the topics that
+    the group does not know by a look (row RA2), and may make a look wanted (row RA5).
     """
     return {
         pattern: _allowed(context, group, pattern, result) if pattern in group.checked_regexes else result
@@ -202,7 +204,7 @@ def _changed(
     *,
     checks_topics: bool,
 ) -> RegexChange:
-    """The member gets another pattern than it had."""
+    """Change the pattern of the member."""
     old = member.subscribed_topic_regex
     others = {m.subscribed_topic_regex for m in group.members.values() if m is not member}
     if old and old not in others:

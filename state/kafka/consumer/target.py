@@ -87,8 +87,8 @@ def _deal(
 def _subscription(
     group: ConsumerGroup, member: ConsumerMember, topics: Mapping[str, Topic], names: Mapping[bytes, str]
 ) -> Subscription:
-    """The member's topics that exist, and its last target of them: it counts as what the member owns. A topic
-    id that no topic of the member has any more does not.
+    """Return the member's topics that exist, and its last target of them: it counts as what the member owns.
+    A topic id that no topic of the member has any more does not.
     """
     subscribed = group.topics_of(member) & topics.keys()
     owned = [
@@ -337,7 +337,9 @@ def _reason(
     revoked: AssignedPartitions,
     names: dict[bytes, str],
 ) -> str:
-    """What happened to the member, in a sentence. `revoked` is what its client has shown to have revoked."""
+    """Return what happened to the member, in a sentence. `revoked` is what its client has shown to have
+    revoked.
+    """
     does = []
     if revoked:
         does.append(f"has revoked {listed_partitions(revoked, names)}")
@@ -360,7 +362,7 @@ def _reason(
 
 
 def _held_by_others(group: ConsumerGroup, waits_for: Partitions, names: dict[bytes, str]) -> str:
-    """The partitions, by the member that still holds them."""
+    """Return the partitions, by the member that still holds them."""
     by_holder: dict[str, Partitions] = {}
     for topic_id, numbers in waits_for.items():
         for number in numbers:
@@ -371,7 +373,7 @@ def _held_by_others(group: ConsumerGroup, waits_for: Partitions, names: dict[byt
 
 
 def _difference(of: AssignedPartitions, other: AssignedPartitions) -> Partitions:
-    """The partitions of the first that the second does not have."""
+    """Return the partitions of the first that the second does not have."""
     partitions: Partitions = {}
     for topic_id, numbers in of.items():
         _set(partitions, topic_id, [n for n in numbers if n not in other.get(topic_id, {})])
@@ -385,7 +387,7 @@ def _set(partitions: dict[bytes, C], topic_id: bytes, numbers: C) -> None:
 
 
 def _subscribed_ids(group: ConsumerGroup, member: ConsumerMember) -> set[bytes]:
-    """The ids of the topics that the member subscribes to and that exist."""
+    """Return the ids of the topics that the member subscribes to and that exist."""
     topics = (group.topics.get(name) for name in group.topics_of(member))
     return {topic.topic_id for topic in topics if topic is not None}
 

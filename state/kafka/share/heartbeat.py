@@ -77,7 +77,7 @@ def check_request(context: StepContext, request: ShareGroupHeartbeat) -> None:
 
 
 def _fault(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, str] | None:
-    """The row that refuses the request as invalid, and a sentence that says why."""
+    """Return the row that refuses the request as invalid, and a sentence that says why."""
     if not 0 < len(request.member_id) <= MEMBER_ID_MAX_CHARS:
         return context.rule("SH3"), f"MemberId must have 1 to {MEMBER_ID_MAX_CHARS} characters."
     if is_blank(request.member_id):
@@ -265,7 +265,9 @@ _MAY_PASS = RETRIABLE | {ErrorCode.NONE}
 
 
 def next_heartbeat_ms(context: StepContext, group: ShareGroup, member: ShareMember) -> int:
-    """The HeartbeatIntervalMs of an answer to the member. It is the same for all that have partitions."""
+    """Return the HeartbeatIntervalMs of an answer to the member. It is the same for all that have
+    partitions.
+    """
     settings = SETTINGS.of(context)
     interval_ms = settings.heartbeat_interval_ms
     if member.assigned or not context.config.share_assign_at_once:
@@ -342,7 +344,7 @@ def _in_words(before: Partitions, after: Partitions, names: Mapping[bytes, str],
 
 
 def _without(partitions: Partitions, others: Mapping[bytes, Iterable[int]]) -> Partitions:
-    """The partitions that are not among the others."""
+    """Return the partitions that are not among the others."""
     left = {id_: sorted(set(numbers).difference(others.get(id_, ()))) for id_, numbers in partitions.items()}
     return {id_: numbers for id_, numbers in left.items() if numbers}
 
@@ -370,7 +372,7 @@ def check_may_create(context: StepContext, request: ShareGroupHeartbeat) -> None
 
 
 def alter_no_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_to: ReplyTo) -> None:
-    """A group id without a group gets one. A group of another type stays what it is."""
+    """Create a group where there is none. A group of another type stays what it is."""
     alter = _not_altered if context.has_group else alter_offsets
     alter(context, request, reply_to)
 
@@ -505,7 +507,7 @@ def unassigned(group: ShareGroup) -> dict[str, list[int]]:
 
 
 def _with_state(group: ShareGroup) -> Iterator[tuple[str, Topic]]:
-    """The topics that a member subscribes to and that have initialized partitions."""
+    """Yield the topics that a member subscribes to and that have initialized partitions."""
     for name in group.subscribed():
         topic = group.topics.get(name)
         if topic is not None and topic.topic_id in group.initialized:

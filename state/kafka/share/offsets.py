@@ -178,7 +178,7 @@ def _alter(context: StepContext, request: AlterShareGroupOffsets, wanted: _Offse
 
 
 def _forget_failed_deletion(group: ShareGroup, topic_id: bytes, numbers: Mapping[int, int]) -> None:
-    """What could not be deleted is written anew."""
+    """Write what could not be deleted anew."""
     deleting = group.deleting.get(topic_id)
     if deleting is None:
         return

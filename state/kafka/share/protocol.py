@@ -212,7 +212,7 @@ def _refuse_leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) 
 
 
 def _fetch_no_offsets(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
-    """A share group has no committed offsets, which is no error."""
+    """Answer a fetch: a share group has no committed offsets, which is no error."""
     answer_fetch(context, request, reply_to, {}, {}, context.rule("SO22"))
 
 
@@ -291,14 +291,14 @@ class ShareProtocol(KafkaProtocol[ShareGroup]):
     # of the tasks for the share coordinator.
 
     def timers(self, group: ShareGroup) -> Iterator[Timer]:
-        """The timers of the group and all members."""
+        """Yield the timers of the group and all members."""
         for member_id in group.members:
             yield from self.timers_of(group, TimerKind.HEARTBEAT, member_id)
         yield from self.timers_of(group, TimerKind.PARKED, "")
         yield from self.timers_of(group, TimerKind.TASK, "")
 
     def timers_of(self, group: ShareGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
-        """The timer of this kind of one member, or of the group, if it is armed."""
+        """Yield the timer of this kind of one member, or of the group, if it is armed."""
         if kind is TimerKind.PARKED:
             if group.parked:
                 yield min(parked.deadline_ms for parked in group.parked), kind, ""
@@ -364,7 +364,7 @@ class ShareProtocol(KafkaProtocol[ShareGroup]):
     def check_commit(
         self, context: StepContext, group: ShareGroup, request: OffsetCommit | TxnOffsetCommit
     ) -> RuleAndError:
-        """A share group has no committed offsets, whoever commits."""
+        """Refuse the commit: a share group has no committed offsets."""
         return context.rule("SO21"), ErrorCode.GROUP_ID_NOT_FOUND
 
     check_txn_commit = check_commit

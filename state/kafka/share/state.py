@@ -99,7 +99,7 @@ _OpenTask = tuple[str, int, str, int]
 
 
 def watch_tasks(context: StepContext, group: ShareGroup) -> None:
-    """A task is open: look at the tasks when they can be overdue, if nothing else will before."""
+    """Arm a timer for the time at which an open task can be overdue."""
     if group.overdue_deadline_ms is None:
         group.overdue_deadline_ms = context.deadline(OVERDUE_MS)
 
@@ -188,7 +188,7 @@ def note_ended(context: StepContext, group: ShareGroup, ended: EndedTasks) -> No
 
 
 def note_gone(context: StepContext, group: ShareGroup, gone: Iterable[bytes]) -> None:
-    """The topics with these ids were deleted, and the share coordinator deletes their state by itself."""
+    """Note that topics were deleted. The share coordinator deletes their state by itself."""
     for parked in group.parked:
         deletes = parked.kind is ParkedKind.DELETE_OFFSETS
         outcome = ErrorCode.NONE if deletes else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -325,8 +325,8 @@ def ask(
 
 
 def _wanted(context: StepContext, group: ShareGroup, topic: Topic) -> dict[int, InitializationTask]:
-    """What has to be asked of the topic. A partition whose task has failed is asked for as before (SP16). No
-    state begins before that of an earlier time is deleted (SK6).
+    """Return what has to be asked of the topic. A partition whose task has failed is asked for as before
+    (SP16). No state begins before that of an earlier time is deleted (SK6).
     """
     deleting = group.deleting.get(topic.topic_id)
     if deleting is not None and deleting.task:
@@ -439,8 +439,8 @@ def _is_initialized(asked: InitializationTask, outcome: ShareStatePartition) -> 
 def _after(
     asked: InitializationTask, outcome: ShareStatePartition
 ) -> tuple[InitializationTask | None, _Then]:
-    """What is known of a partition that failed, and what follows. After an error that passes its
-    task stays open. Where an administrator's start offset failed, the partition is what it was before.
+    """Return what is known of a partition that failed, and what follows. After an error that passes its task
+    stays open. Where an administrator's start offset failed, the partition is what it was before.
     """
     code = outcome.error_code
     if code in RETRIABLE:
@@ -523,7 +523,9 @@ def _is_being_deleted(group_id: str) -> str:
 
 
 def _give_up_altering(context: StepContext, row: RuleId) -> None:
-    """What an AlterShareGroupOffsets waits for is deleted with the group. DeleteShareGroupOffsets goes on."""
+    """Give up what an AlterShareGroupOffsets waits for, because the group is deleted.
+    DeleteShareGroupOffsets continues.
+    """
     group = context.group_of(ShareGroup)
     altering = [parked for parked in group.parked if parked.kind is ParkedKind.ALTER_OFFSETS]
     group.parked = [parked for parked in group.parked if parked.kind is not ParkedKind.ALTER_OFFSETS]

@@ -42,7 +42,7 @@ def campaign(
 
 
 def table(results: Sequence[Result]) -> str:
-    """The tables of all campaigns, and the seeds below them."""
+    """Return the tables of all campaigns, and the seeds below them."""
     rows, losses = [], []
     for name, _, struck, wrongs in by_fault(results, KINDS):
         counts = [str(wrongs[wrong.value]) for wrong in Wrong]

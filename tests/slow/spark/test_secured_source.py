@@ -72,7 +72,7 @@ def test_a_plan_shows_no_secret(
 
 
 def key_lines(secured: SecuredBroker) -> list[str]:
-    """The lines of a private key, without its first and its last one."""
+    """Return the lines of a private key, without its first and its last one."""
     return secured.security.certificate("alice").key.read_text().splitlines()[1:-1]
 
 

@@ -32,7 +32,7 @@ class Options:
 
     @classmethod
     def parse(cls) -> "Options":
-        """The options of the command line."""
+        """Return the options of the command line."""
         parser = argparse.ArgumentParser()
         for name in ("servers", "group", "input-topic", "output-topic", "transactional-id"):
             parser.add_argument(f"--{name}", required=True)

@@ -55,7 +55,7 @@ def incremental(version: int) -> list[ConnectAssignment]:
 
 
 def of_version(version: int) -> list[AssignmentInfo]:
-    """What `kafkas_streams.java` writes in a version, as far as the version has it."""
+    """Return what `kafkas_streams.java` writes in a version, as far as the version has it."""
     name = "" if version < 10 else "größe-\N{GRINNING FACE}"
     has_error, has_next = version >= 4, version >= 7
     return [

@@ -65,7 +65,9 @@ class GroupWithPast:
         return EVERY[name].assign(self.counts, subscriptions, self.racks)
 
     def settle(self, name: str) -> Answer:
-        """The answer once nothing is held back any more; all members speak of one generation by then."""
+        """Return the answer once nothing is held back any more; all members speak of one generation by
+        then.
+        """
         group, answer = self, self.assign(name)
         if name == "cooperative-sticky":
             group = replace(self, generations=dict.fromkeys(self.wishes, 10))

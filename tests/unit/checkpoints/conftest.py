@@ -9,7 +9,7 @@ from checkpoints.checkpoint import Checkpoint
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Checkpoint:
-    """A checkpoint of the first owner."""
+    """Return a checkpoint of the first owner."""
     checkpoint = Checkpoint.at(tmp_path / "coordinator")
     checkpoint.own(1)
     return checkpoint

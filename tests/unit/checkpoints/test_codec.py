@@ -42,7 +42,7 @@ DEADLINE_MS = 1_700_000_000_500
 
 
 def encode(groups: Mapping[str, AnyGroup]) -> tuple[int, bytes]:
-    """The row of a shard with these groups."""
+    """Return the row of a shard with these groups."""
     return codec.write_row({name: codec.encode_group(group, DEADLINE_MS) for name, group in groups.items()})
 
 
@@ -63,7 +63,7 @@ def stored_fields() -> str:
 
 
 def _fields(stored: type) -> dict[str, object]:
-    """The fields with their types, those of the base classes first."""
+    """Return the fields with their types, those of the base classes first."""
     hints: dict[str, object] = {}
     for base in reversed(stored.__mro__):
         hints |= inspect.get_annotations(base)
@@ -77,8 +77,8 @@ def _layout(stored: type) -> str:
 
 
 def _name(hint: object) -> str:
-    """The type's name without the modules of its parts, because a module may move without changing stored
-    bytes.
+    """Return the type's name without the modules of its parts, because a module may move without changing
+    stored bytes.
     """
     if isinstance(hint, type) and not get_args(hint):
         return hint.__name__
@@ -149,7 +149,7 @@ def earlier() -> Iterator[None]:
 
 
 def migrated(version: int) -> dict[str, AnyGroup]:
-    """What the groups of a planted version become."""
+    """Return what the groups of a planted version become."""
     group = sample()
     group.wanted_topics = [ADDED]
     if version < 0:
@@ -204,7 +204,7 @@ def _group_of(*fields: object) -> StoredGroup:
 
 
 def _fields_in_state(state: str) -> list[object]:
-    """The fields of a classic group in this state."""
+    """Return the fields of a classic group in this state."""
     fields: list[object] = msgspec.to_builtins(ClassicGroup("g", "i"))[1:]
     fields[ClassicGroup.__struct_fields__.index("state")] = state
     return fields

@@ -14,7 +14,7 @@ PART_BYTES = 512
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """The folder of one state store, with a snapshot of version 2 and changelogs up to version 5."""
+    """Return the folder of one state store, with a snapshot of version 2 and changelogs up to version 5."""
     store = tmp_path / "spark" / "state" / "0" / "0"
     store.mkdir(parents=True)
     write(store / "2.zip", bytes(3 * PART_BYTES))

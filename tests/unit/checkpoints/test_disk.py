@@ -18,7 +18,9 @@ print(describe_full_disk([Path(sys.argv[2])]))
 
 
 def look(folder: Path, file_size_max: int) -> str:
-    """The result in a process whose files are limited to this many bytes. The limit needs no privileges."""
+    """Return the result in a process whose files are limited to this many bytes. The limit needs no
+    privileges.
+    """
     command = [sys.executable, "-c", LOOK, str(file_size_max), str(folder)]
     return subprocess.run(
         command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]

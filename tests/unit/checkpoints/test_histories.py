@@ -61,7 +61,9 @@ def records_of(part: Part) -> list[Record]:
 
 
 def said(output: Iterable[OutputRecord]) -> Counter[tuple[str, int, str | None, str | None]]:
-    """What was written, answers of a pack one by one. The order of two groups' records has no meaning."""
+    """Return what was written, answers of a pack one by one. The order of two groups' records has no
+    meaning.
+    """
     return Counter(
         (record.topic, record.partition, record.key, value)
         for record in output

@@ -21,7 +21,7 @@ KAFKA = PlannedBatch({0: 5, 1: 12}, 2_000, 3_000)
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> LocalFiles:
-    """A checkpoint whose batch 0 read a folder of files."""
+    """Return a checkpoint whose batch 0 read a folder of files."""
     for log, lines in {
         "offsets": ["v1", json.dumps(METADATA), '{"logOffset":0}'],
         "commits": ["v1", '{"nextBatchWatermarkMs":950,"stateUniqueIds":{}}'],

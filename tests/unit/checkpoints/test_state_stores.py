@@ -14,7 +14,7 @@ from tests.unit.checkpoints.test_damage import write
 
 @pytest.fixture
 def spark(tmp_path: Path) -> Path:
-    """A checkpoint with snapshots of versions 3 and 6, and changelogs of versions 2 to 8."""
+    """Return a checkpoint with snapshots of versions 3 and 6, and changelogs of versions 2 to 8."""
     store = tmp_path / "state" / "0" / "0"
     (store / "SSTs").mkdir(parents=True)
     for version in range(2, 9):

@@ -15,7 +15,7 @@ BY_OTHER, BY_OURS = Epoch(0, {}, [], OTHER), Epoch(3, {}, [], OURS)
 
 
 def checkpoint_with(path: Path, planned: int, committed: int, *epochs: Epoch) -> Checkpoint:
-    """A checkpoint whose batches are planned up to `planned`, and committed up to `committed`."""
+    """Return a checkpoint whose batches are planned up to `planned`, and committed up to `committed`."""
     for log, last in (("offsets", planned), ("commits", committed)):
         (path / "spark" / log).mkdir(parents=True)
         for batch in range(last + 1):

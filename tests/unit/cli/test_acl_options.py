@@ -14,7 +14,7 @@ from kafka_why.contract.layout import TopicLayout
 
 
 def invoked(*arguments: str) -> tuple[Result, list[GatewayOptions]]:
-    """The command's result, and what the gateway gets."""
+    """Return the command's result, and what the gateway gets."""
     found: list[GatewayOptions] = []
 
     @click.command()

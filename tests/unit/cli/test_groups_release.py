@@ -25,14 +25,14 @@ NOW_MS = 60_000
 def failing_step(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """The step, which raises at a deadline of the group `orders`."""
+    """Return the step, which raises at a deadline of the group `orders`."""
     if isinstance(event, DeadlineReached) and group_id == "orders":
         raise ArithmeticError("a fault of the coordinator")
     return step(group, group_id, event, now_ms, config)
 
 
 def join(header: Header) -> JoinGroup:
-    """A new member's first JoinGroup, which starts a rebalance and so the deadline that raises."""
+    """Return a new member's first JoinGroup, which starts a rebalance and so the deadline that raises."""
     return JoinGroup(
         **header,
         session_timeout_ms=10_000,
@@ -51,7 +51,7 @@ def heartbeat_error(core: CoreClient, group_id: str) -> str:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> CoreClient:
-    """A core with the quarantined group `orders` and the healthy group `billing`."""
+    """Return a core with the quarantined group `orders` and the healthy group `billing`."""
     core = CoreClient(step=failing_step)
     for name in ("orders", "billing"):
         core.apply(join(core.header(name)))

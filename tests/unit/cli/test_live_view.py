@@ -46,7 +46,7 @@ def event(seq: int, incarnation: str = "requests-0-1", group_id: str = "g", **fi
 
 
 def member(member_id: str, *partitions: Partition) -> MemberSnapshot:
-    """A member without the mark of one that has joined again, which the view would show."""
+    """Return a member without the mark of one that has joined again, which the view would show."""
     return structs.replace(facts_member(member_id, *partitions), rejoined=False)
 
 

@@ -33,7 +33,7 @@ def is_safe(text: str) -> bool:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The output of an observer that has seen one group, whose id is hostile."""
+    """Return the output of an observer that has seen one group, whose id is hostile."""
     (tmp_path / "events").mkdir()
     rows = {"group_id": [HOSTILE], "batch": [0], "value": ["{}"]}
     pq.write_table(pa.table(rows), tmp_path / "events" / "0.parquet")

@@ -51,7 +51,7 @@ def asked(pending: PendingRequests, told: Told) -> None:
 
 
 def decoding_everything(polls: Sequence[Sequence[bytes]]) -> Told:
-    """The answers that a client gets if it decodes every message."""
+    """Return the answers that a client gets if it decodes every message."""
     told: Told = []
     pending = PendingRequests(MINE)
     asked(pending, told)

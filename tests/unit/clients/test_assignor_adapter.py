@@ -21,7 +21,9 @@ Owned = dict[str, set[KafkaTopicPartition]]
 
 
 def make_cluster(counts: dict[str, int], racks: tuple[str, ...] = ("a", "b")) -> ClusterMetadata:
-    """A broker in each rack. Partition n has its one replica on broker n modulo the number of brokers."""
+    """Return a broker in each rack. Partition n has its one replica on broker n modulo the number of
+    brokers.
+    """
     response_topic = MetadataResponse.MetadataResponseTopic
     partition_of = response_topic.MetadataResponsePartition
     topics = [

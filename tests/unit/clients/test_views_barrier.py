@@ -85,7 +85,9 @@ class _Answer:
 
 
 def lost(partitions: int, seed: int) -> set[str]:
-    """The requests that were answered early before the barrier, and whose views are not written after it."""
+    """Return the requests that were answered early before the barrier, and whose views are not written after
+    it.
+    """
     random = Random(seed)
     query = Query(partitions, random)
     answered = set()

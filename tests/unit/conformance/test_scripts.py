@@ -85,7 +85,7 @@ def test_what_differs_is_told() -> None:
 
 
 def heartbeat_answer(*partitions: int) -> Any:
-    """An answer to A in epoch 3, with an assignment of these partitions."""
+    """Return an answer to A in epoch 3, with an assignment of these partitions."""
     topics = [{"topic_id": UUID(int=1), "partitions": list(partitions)}]
     fields = {"member_id": "member-A", "member_epoch": 3, "assignment": {"topic_partitions": topics}}
     answer = codec.encode_response(RequestHeader(68, 1, 1, "A", 0), fields)
@@ -120,7 +120,7 @@ def test_what_kafka_answers_differently_in_another_play_is_not_compared() -> Non
 
 
 def share_member(name: str, epoch: int, *partitions: int) -> dict[str, Any]:
-    """A member of a share group with partitions of trips."""
+    """Return a member of a share group with partitions of trips."""
     topics = [{"topic_id": UUID(int=1), "topic_name": "trips", "partitions": list(partitions)}]
     return {
         "member_id": name,
@@ -131,7 +131,7 @@ def share_member(name: str, epoch: int, *partitions: int) -> dict[str, Any]:
 
 
 def described(*members: dict[str, Any], loose: bool = True) -> Answer:
-    """The answer to ShareGroupDescribe of a group whose target is of epoch 3."""
+    """Return the answer to ShareGroupDescribe of a group whose target is of epoch 3."""
     groups = [{"group_id": f"{PREFIX}g", "assignment_epoch": 3, "members": list(members)}]
     answer = codec.encode_response(RequestHeader(77, 1, 1, "A", 0), {"groups": groups})
     return normalised(codec.decode_response(77, 1, answer), Told(PREFIX, {"trips": UUID(int=1)}, loose=loose))
@@ -203,7 +203,7 @@ def test_an_older_kafka_differs_where_the_newer_one_was_mended() -> None:
 
 
 def reset_answer(*codes: int) -> Any:
-    """An answer to AlterShareGroupOffsets with an error for each partition."""
+    """Return an answer to AlterShareGroupOffsets with an error for each partition."""
     partitions = [{"partition_index": index, "error_code": code} for index, code in enumerate(codes)]
     fields = {"responses": [{"topic_name": "trips", "partitions": partitions}]}
     return codec.decode_response(91, 0, codec.encode_response(RequestHeader(91, 0, 1, "A", 0), fields))

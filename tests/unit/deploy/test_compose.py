@@ -39,7 +39,7 @@ DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
 
 
 def option(name: str) -> str:
-    """An option of the coordinator's command line."""
+    """Return an option of the coordinator's command line."""
     (value,) = [word.partition("=")[2] for word in COORDINATOR["command"] if word.startswith(f"--{name}=")]
     return str(value)
 
@@ -95,7 +95,7 @@ def test_ports_agree_from_the_coordinator_to_the_dashboard() -> None:
 
 
 def gateway_metrics() -> CollectorRegistry:
-    """The metrics of a gateway that has counted one of everything."""
+    """Return the metrics of a gateway that has counted one of everything."""
     counts = GatewayCounts()
     counts.answered[ApiKey.Heartbeat].add(0.1)
     counts.coordinator["Heartbeat"].add(0.1)

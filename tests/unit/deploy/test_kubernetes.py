@@ -62,7 +62,7 @@ def mib(size: str) -> int:
 
 
 def option(words: list[str], name: str) -> str:
-    """The value of an option that is a word of its own."""
+    """Return the value of an option that is a word of its own."""
     return words[words.index(name) + 1]
 
 

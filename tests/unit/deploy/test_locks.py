@@ -19,7 +19,7 @@ ENTRY = re.compile(r"^(\S+==[^\\]+?) \\$((?:\n +--hash=sha256:[0-9a-f]{64}(?: \\
 
 
 def locked(name: str) -> dict[str, Requirement]:
-    """The requirements of a lock by name. Asserts that each has a hash."""
+    """Return the requirements of a lock by name. Asserts that each has a hash."""
     text = (ROOT / name).read_text()
     found = [Requirement(match[1]) for match in ENTRY.finditer(text)]
     assert found

@@ -23,7 +23,7 @@ from embedded.jars import (
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty cache folder. No repository is reachable."""
+    """Return an empty cache folder. No repository is reachable."""
     monkeypatch.setenv("SPARK_GROUP_COORDINATOR_CACHE", str(tmp_path / "cache"))
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
@@ -60,7 +60,7 @@ def declare(monkeypatch: pytest.MonkeyPatch, folder: Path, files: list[LockedFil
 
 @pytest.fixture
 def repository(cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository that has the artifact of the declared sets."""
+    """Return a repository that has the artifact of the declared sets."""
     publish(tmp_path / "repository", Artifact("org.example", "thing", "1.0"), b"thing")
     declare(monkeypatch, tmp_path, [locked("thing-1.0.jar", b"thing")])
     monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", (tmp_path / "repository").as_uri())

@@ -34,7 +34,7 @@ FETCHED = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [
 
 
 def errors_in(answer: Any) -> Iterator[int]:
-    """The error codes of an answer, wherever it has them."""
+    """Yield the error codes of an answer, wherever it has them."""
     if isinstance(answer, dict):
         yield from (value for name, value in answer.items() if name == "error_code")
     if isinstance(answer, dict | list):

@@ -99,7 +99,7 @@ async def test_a_broker_that_one_template_has_no_port_for_is_refused_each_time(
 
 
 async def named(world: GatewayFixture, name: str | None) -> RawClient:
-    """A client that names the server so in its TLS handshake."""
+    """Return a client that names the server so in its TLS handshake."""
     tls = ssl.create_default_context(cafile=PEM)
     tls.check_hostname = False
     return await world.client(tls=tls, server_name=name or HOST)

@@ -55,7 +55,7 @@ class Log(CoordinatorClient):
         self.pending.forget(request)
 
     async def nth(self, number: int) -> PendingRequest:
-        """The request of this number, after it was sent."""
+        """Return the request of this number, after it was sent."""
         await until(lambda: len(self.sent) > number)
         return self.sent[number]
 

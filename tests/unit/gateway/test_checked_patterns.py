@@ -48,7 +48,7 @@ async def beat(client: RawClient, epoch: int, member_id: str = "m") -> Any:
 
 
 def watcher_saw(world: GatewayFixture, *names: str) -> RegexResolved:
-    """What a watcher sends that does not know of the ACLs, nor that the pattern is a checked one."""
+    """Return what a watcher sends that does not know of the ACLs, nor that the pattern is a checked one."""
     topics = {name: TopicImage(topic_id(name), 1) for name in names}
     found = RegexResolution(topics, 1, seen=digest(sorted(names)))
     return RegexResolved(group_id="g", patterns={".*": found})

@@ -51,7 +51,7 @@ def context_of(authority: Authority, client: Issued | None = None) -> ssl.SSLCon
 
 
 async def principal_of(world: GatewayFixture, tls: ssl.SSLContext) -> str | None:
-    """The principal of a request's client. None: the gateway does not serve the client."""
+    """Return the principal of a request's client. None: the gateway does not serve the client."""
     try:
         client = await world.client(tls=tls)
         answer = await client.ask(HEARTBEAT, 4, **BEAT)

@@ -92,7 +92,7 @@ def written(message: Any) -> bytes:
 
 
 def request_bytes(key: int, version: int, fill: Fill) -> tuple[bytes, bytes]:
-    """A request encoded by kio: header, body."""
+    """Return a request encoded by kio: header, body."""
     body = sample(load_request_schema(key, version), fill)
     header: Any = type(body).__header_schema__
     fields = {"request_api_key": i16(key), "request_api_version": i16(version), "correlation_id": i32(7)}

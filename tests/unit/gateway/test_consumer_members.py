@@ -25,7 +25,7 @@ ORDERS = {topic_id("orders"): [0, 1, 2]}
 
 
 def joining(**more: Any) -> dict[str, Any]:
-    """The fields of a ConsumerGroupHeartbeat that joins group g as member m."""
+    """Return the fields of a ConsumerGroupHeartbeat that joins group g as member m."""
     fields: dict[str, Any] = {"group_id": "g", "member_id": "m", "member_epoch": 0}
     fields |= {"rebalance_timeout_ms": 60_000, "topic_partitions": []}
     return fields | {"subscribed_topic_names": ["orders"]} | more

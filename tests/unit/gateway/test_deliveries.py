@@ -44,7 +44,7 @@ class World:
     def ask(
         self, name: str, *batches: tuple[int, int, Sequence[int]], epoch: int = 1, key: int = FETCH
     ) -> Any:
-        """A request with these acknowledgements of the partition. Returns what answers it."""
+        """Return a request with these acknowledgements of the partition. Returns what answers it."""
         batched = [Fields(first_offset=f, last_offset=t, acknowledge_types=list(k)) for f, t, k in batches]
         partition = Fields(partition_index=0, acknowledgement_batches=batched)
         request = Fields(share_session_epoch=epoch, topics=[Fields(topic_id=TOPIC, partitions=[partition])])

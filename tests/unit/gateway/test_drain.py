@@ -24,7 +24,7 @@ NOT_COORDINATOR = 16
 
 
 async def ended(client: RawClient) -> bytes:
-    """What still comes until the gateway ends the connection. The client ends its side then."""
+    """Return what still comes until the gateway ends the connection. The client ends its side then."""
     rest = await client.rest()
     client.writer.close()
     return rest

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 def of(tenant: str, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """A task that serves this tenant."""
+    """Return a task that serves this tenant."""
     context = copy_context()
     context.run(TENANT.set, tenant)
     return asyncio.create_task(work, context=context)
@@ -152,7 +152,7 @@ async def test_names_of_one_tenant_delay_another_by_one_request_to_the_brokers(w
 
 @asynccontextmanager
 async def clients_of(world: GatewayFixture, names: str) -> AsyncIterator[list[RawClient]]:
-    """A client of the address or the user of each name."""
+    """Yield a client of the address or the user of each name."""
     passwords = {"ann": "secret", "bob": "zażółć"}
     clients = []
     for name in names.split():

@@ -92,7 +92,7 @@ def tail_for(header: RequestHeader) -> Tail:
 
 
 def in_parts(header: RequestHeader, message: bytes, ends: list[int]) -> bytes:
-    """What a client gets of a response that comes in parts."""
+    """Return what a client gets of a response that comes in parts."""
     tail, passed, at = tail_for(header), b"", 0
     for end in [*sorted(end for end in ends if end < len(message)), len(message)]:
         passed += tail.feed(message[at:end])

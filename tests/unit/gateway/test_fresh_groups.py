@@ -22,7 +22,7 @@ from tests.harness.gateway_requests import (
 
 
 async def listed(world: GatewayFixture) -> set[str]:
-    """The groups that a new client gets."""
+    """Return the groups that a new client gets."""
     answer = await (await world.client()).ask(LIST, 5)
     assert answer.error_code == 0
     return {group.group_id for group in answer.groups}

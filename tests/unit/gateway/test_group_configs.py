@@ -43,7 +43,7 @@ def last_passed(world: GatewayFixture) -> Any:
 
 
 async def described(world: GatewayFixture, group_id: str = "g", version: int = 4, **more: Any) -> Any:
-    """The settings of a group: value and source by name."""
+    """Return the settings of a group: value and source by name."""
     answer = await world.ask(DESCRIBE, version, resources=[resource(group_id)], **more)
     (found,) = answer.results
     assert (found.error_code, found.resource_type, found.resource_name) == (0, GROUP, group_id)

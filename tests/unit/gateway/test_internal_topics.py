@@ -149,7 +149,7 @@ VERSIONS = [
 
 
 def passed_on(world: GatewayFixture) -> list[Any]:
-    """The requests that the broker got, decoded."""
+    """Return the requests that the broker got, decoded."""
     return [codec.decode_request(request_header(message), message) for message in world.broker.messages]
 
 

@@ -63,7 +63,7 @@ def beat(
 
 
 def values(decode: Callable[..., Any], message: bytes) -> dict[str, Any] | None:
-    """The decoded values, None for a message that is refused."""
+    """Return the decoded values, None for a message that is refused."""
     header = request_header(message)
     with suppress(ProtocolError):
         decoded = decode(header, message)
@@ -118,7 +118,7 @@ def test_damaged_heartbeats_are_read_as_by_the_general_codec() -> None:
 
 
 def _damaged(random: Random) -> tuple[int, bytes]:
-    """A message with changes behind its header's fixed part."""
+    """Return a message with changes behind its header's fixed part."""
     key, version = random.choice(VERSIONS)
     member_id = "m" * random.choice([0, 3, 36, 130])
     message = bytearray(beat(key, version, "gruppe-ü", member_id, 1, random.choice([None, "i1"])))

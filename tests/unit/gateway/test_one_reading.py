@@ -60,12 +60,12 @@ def refusal(message: bytes) -> str:
 
 
 def fetch_with(section: bytes) -> bytes:
-    """A Fetch whose partition has this tag section."""
+    """Return a Fetch whose partition has this tag section."""
     return fetch(fetch_topic(ALLOWED_ID, fetch_partition(section)))
 
 
 def fetch_ending(section: bytes) -> bytes:
-    """A Fetch with this tag section."""
+    """Return a Fetch with this tag section."""
     return fetch(fetch_topic(ALLOWED_ID, fetch_partition()), end=fetch_end(section=section))
 
 

@@ -32,7 +32,7 @@ SHARE_STATE_MS = 60_000
 
 
 async def assigned(world: GatewayFixture, client: RawClient, group_id: str = "g") -> int:
-    """A member that has all partitions of the topic `orders`. Returns its epoch."""
+    """Return a member that has all partitions of the topic `orders`. Returns its epoch."""
     first = await client.ask(HEARTBEAT, 1, **beat(group_id, ["orders"]))
     assert first.error_code == 0
     world.core.carry_out_tasks(group_id)
@@ -99,7 +99,7 @@ async def left(world: GatewayFixture, client: RawClient, group_id: str = "g") ->
 
 
 async def arrives(world: GatewayFixture, kind: type[Any]) -> Any:
-    """The only request of this kind, when the coordinator has it."""
+    """Return the only request of this kind, when the coordinator has it."""
     await world.core.wait_for(lambda: any(isinstance(one, kind) for one in world.core.asked))
     (asked,) = (one for one in world.core.asked if isinstance(one, kind))
     return asked
@@ -162,7 +162,7 @@ async def test_sp9_a_request_waits_as_long_as_the_coordinator_parks_it(
 
 
 def answers_of_the_broker(world: GatewayFixture, *denied: str) -> list[dict[str, dict[str, list[int]]]]:
-    """What the broker is asked for: partitions by topic and group. It answers with the offset 5."""
+    """Return what the broker is asked for: partitions by topic and group. It answers with the offset 5."""
     asked: list[dict[str, dict[str, list[int]]]] = []
 
     def answer(request: Any) -> dict[str, Any]:

@@ -32,7 +32,9 @@ TOO_LONG = ["g" * (STRING_MAX_BYTES + 1), "é" * (STRING_MAX_BYTES // 2 + 1)]
 
 
 def about(group_id: str) -> list[tuple[int, int, dict[str, Any]]]:
-    """A request of each API whose requests are about groups, in a version that has lengths as varints."""
+    """Return a request of each API whose requests are about groups, in a version that has lengths as
+    varints.
+    """
     beaten = {"group_id": group_id, "generation_id": 1, "member_id": "m"}
     group = [{"resource_type": 32, "resource_name": group_id, "configs": []}]
     return [
@@ -80,7 +82,7 @@ async def parked(world: GatewayFixture, group_id: str, metadata_bytes: int) -> t
 
 
 async def join(world: GatewayFixture, group_id: str, metadata_bytes: int) -> tuple[RawClient, int]:
-    """A client that has sent a JoinGroup about a group of its own."""
+    """Return a client that has sent a JoinGroup about a group of its own."""
     client = await world.client()
     protocols = [{"name": "range", "metadata": b"m" * metadata_bytes}]
     fields = {**join_fields(), "group_id": group_id, "protocols": protocols, "protocol_type": "other"}

@@ -9,7 +9,7 @@ from gateway.upstream.passthrough import CannotRead, name_in
 
 
 def token(**claims: object) -> bytes:
-    """The first message of OAUTHBEARER with a token that has these claims."""
+    """Return the first message of OAUTHBEARER with a token that has these claims."""
     parts = [{"alg": "none"}, claims]
     encoded = b".".join(base64.urlsafe_b64encode(msgspec.json.encode(part)).rstrip(b"=") for part in parts)
     return b"n,,\x01auth=Bearer " + encoded + b".\x01\x01"

@@ -39,7 +39,7 @@ async def nothing_more(world: GatewayFixture, number: int) -> None:
 
 
 async def numbers(client: RawClient, count: int) -> list[int]:
-    """The correlation ids of the next answers."""
+    """Return the correlation ids of the next answers."""
     return [int.from_bytes((await client.receive_bytes())[:4], "big") for _ in range(count)]
 
 
@@ -77,7 +77,7 @@ async def test_requests_reach_the_coordinator_in_order_whatever_is_looked_up_bef
 
 
 def about(*group_ids: str) -> list[tuple[int, int, dict[str, Any]]]:
-    """A request of each API that may be about several groups."""
+    """Return a request of each API that may be about several groups."""
     return [
         (DESCRIBE, 5, {"groups": group_ids}),
         (CONSUMER_GROUP_DESCRIBE, 1, {"group_ids": group_ids}),

@@ -44,7 +44,7 @@ class Hour:
         assert self.again() == ErrorCode.NONE
 
     def again(self, message: bytes = ANN, mechanism: str = "PLAIN") -> ErrorCode | GatewayError:
-        """The error of an authentication."""
+        """Return the error of an authentication."""
         begun = self.session.handshake(mechanism)
         return begun if begun is not ErrorCode.NONE else self.session.authenticate(message).error
 
@@ -140,7 +140,7 @@ async def session_ends(world: GatewayFixture) -> None:
 
 
 async def expired(world: GatewayFixture, issuer: TokenIssuer) -> RawClient:
-    """A client whose session has ended with its token."""
+    """Return a client whose session has ended with its token."""
     client = await world.client()
     answer = await authenticate(client, by_token(issuer.token("ann", 1.0)))
     assert 0 <= answer.session_lifetime_ms <= 1_000

@@ -81,7 +81,7 @@ async def test_bytes_are_bounded_and_a_client_below_the_mean_is_not_held_first(
 
 
 async def begun(world: GatewayFixture, size: int) -> RawClient:
-    """A client that has sent all of a frame but its last byte."""
+    """Return a client that has sent all of a frame but its last byte."""
     client = await world.client()
     await client.send_bytes(passed_on(1, bytes(size))[:-1])
     return client

@@ -27,7 +27,7 @@ MUCH = 16 * MIB
 async def asked(
     world: GatewayFixture, number: int, tls: ssl.SSLContext | None = None
 ) -> tuple[RawClient, asyncio.StreamWriter]:
-    """A client whose request waits at the broker, and the broker's side."""
+    """Return a client whose request waits at the broker, and the broker's side."""
     world.broker.silent = True
     client, before = await world.client(tls=tls), len(world.broker.passed)
     await client.send_bytes(passed_on(number))

@@ -43,7 +43,7 @@ async def served(client: RawClient) -> bool:
 
 
 def salted(users: Path, password: str, *options: str) -> Path:
-    """The file with bob's password, and the line of `group-coordinator gateway-user` for ann."""
+    """Return the file with bob's password, and the line of `group-coordinator gateway-user` for ann."""
     done = CliRunner().invoke(gateway_user, ["ann", *options], input=f"{password}\n")
     assert done.exit_code == 0, done.output
     users.write_text(f"bob:secret\n{done.output}")

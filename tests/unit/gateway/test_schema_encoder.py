@@ -64,7 +64,7 @@ bodies = {
 
 
 def general(api_key: int, version: int, body: dict[str, Any]) -> bytes:
-    """The body as kafka-python's messages encode it."""
+    """Return the body as kafka-python's messages encode it."""
     message = codec._message(codec.RESPONSES[api_key], body, version=version)
     return bytes(message.encode())
 

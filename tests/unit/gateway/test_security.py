@@ -24,7 +24,7 @@ USERS = ListenerSecurity(SecuritySettings(users=DATA / "gateway_users"))
 
 
 async def log_in(client: RawClient, message: bytes) -> int:
-    """The error code of the response to a handshake and this PLAIN message."""
+    """Return the error code of the response to a handshake and this PLAIN message."""
     agreed = await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")
     assert (agreed.error_code, agreed.mechanisms) == (0, ["PLAIN"])
     return int((await client.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=message)).error_code)

@@ -37,7 +37,7 @@ async def park(world: GatewayFixture, client: RawClient) -> int:
 
 
 def passed_on(number: int, payload: bytes = b"") -> bytes:
-    """A request of the forwarded API, as a frame."""
+    """Return a request of the forwarded API, as a frame."""
     return framed(bytes.fromhex("0002 0001") + number.to_bytes(4, "big") + b"\xff\xff" + payload)
 
 

@@ -53,7 +53,7 @@ async def test_a_member_needs_read_on_the_group_and_describe_on_its_topics(world
 
 
 def topics_passed(world: GatewayFixture, key: int) -> list[list[UUID]]:
-    """The topics of each such request that a broker got."""
+    """Return the topics of each such request that a broker got."""
     return [
         [topic.topic_id for topic in codec.decode_request(header, message).topics]
         for message in world.broker.messages
@@ -132,7 +132,7 @@ async def test_a_share_session_does_not_continue_where_it_did_not_begin(world: G
 
 
 def members_passed(world: GatewayFixture) -> list[str]:
-    """The member of each request about a share session that a broker got."""
+    """Return the member of each request about a share session that a broker got."""
     return [
         codec.decode_request(header, message).member_id
         for message in world.broker.messages

@@ -70,7 +70,7 @@ def read(header: RequestHeader, message: bytes, ends: Sequence[int] = ()) -> Tol
 
 
 def decoded(header: RequestHeader, message: bytes) -> Told:
-    """The same by the codec."""
+    """Return the same by the codec."""
     answer = codec.decode_response(header.api_key, header.api_version, message)
     is_fetch = header.api_key == FETCH
     lock_ms = answer.acquisition_lock_timeout_ms if is_fetch or header.api_version > 1 else None

@@ -46,7 +46,7 @@ class Answers(dict[int, Fields]):
 async def ready(
     world: GatewayFixture, answer: Fields = TAKEN, before: Callable[[], None] | None = None
 ) -> RawClient:
-    """A client of a gateway whose broker gives this answer to changes."""
+    """Return a client of a gateway whose broker gives this answer to changes."""
     client = await finds_share_groups(world)
     answers = world.broker.answers | {ALTER: answer, INCREMENTAL: answer}
     world.broker.answers = Answers(answers, before or (lambda: None))
@@ -68,7 +68,7 @@ async def altered(client: RawClient, api: int = INCREMENTAL, **values: str) -> t
 
 
 def reached(world: GatewayFixture) -> list[tuple[int, list[str]]]:
-    """The changes that reached the broker: their API, and the names of the settings."""
+    """Return the changes that reached the broker: their API, and the names of the settings."""
     return [
         (header.api_key, [config.name for config in resource.configs])
         for message in world.broker.messages
@@ -78,7 +78,7 @@ def reached(world: GatewayFixture) -> list[tuple[int, list[str]]]:
 
 
 def asked(world: GatewayFixture) -> list[tuple[bool, dict[str, str | None]]]:
-    """What the coordinator was asked to check (True) or to keep."""
+    """Return what the coordinator was asked to check (True) or to keep."""
     requests = [request for request in world.core.asked if isinstance(request, AlterGroupConfigs)]
     return [
         (request.validate_only, {name: value for name, value in request.configs.items() if value is not None})

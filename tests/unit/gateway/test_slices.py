@@ -52,7 +52,7 @@ def names(number: int) -> Iterator[str]:
 
 
 def large() -> dict[str, tuple[int, int, dict[str, Any]]]:
-    """Requests with as many entries as one may have, which the coordinator does not get."""
+    """Return requests with as many entries as one may have, which the coordinator does not get."""
     many, some = ELEMENTS_MAX - 10, ELEMENTS_MAX // 2 - 10
     nothing = range(1)
     of_topics = commit(*((name, nothing) for name in names(some)))
@@ -68,7 +68,9 @@ def large() -> dict[str, tuple[int, int, dict[str, Any]]]:
 
 
 def refused(topics: Sequence[str]) -> dict[str, tuple[int, int, dict[str, Any]]]:
-    """Requests with half as many partitions as one may have, most of them of the last of these topics."""
+    """Return requests with half as many partitions as one may have, most of them of the last of these
+    topics.
+    """
     *few, last = topics
 
     def of(key: str, partition: Callable[[int], dict[str, Any]]) -> list[dict[str, Any]]:
@@ -106,7 +108,7 @@ READER: list[Right] = [
 
 
 async def longest_turn_s(work: Awaitable[Any]) -> float:
-    """The most processor time of a turn of the event loop until the work is done."""
+    """Return the most processor time of a turn of the event loop until the work is done."""
     task, longest_s = asyncio.ensure_future(work), 0.0
     while not task.done():
         began_s = time.thread_time()

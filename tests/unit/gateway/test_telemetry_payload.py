@@ -108,7 +108,7 @@ def test_a_payload_of_the_limit_is_read_and_one_byte_more_is_not(
 
 
 def in_blocks(*blocks: bytes) -> bytes:
-    """A stream of snappy-java."""
+    """Return a stream of snappy-java."""
     return b"\x82SNAPPY\0" + bytes(8) + b"".join(len(block).to_bytes(4, "big") + block for block in blocks)
 
 
@@ -200,7 +200,7 @@ def test_no_stream_breaks_the_decompressor(
 
 
 def _read(read: Callable[[], Any]) -> Any:
-    """What is read, None if it is refused. Every other error is a fault."""
+    """Return what is read, None if it is refused. Every other error is a fault."""
     try:
         return read()
     except PayloadError:

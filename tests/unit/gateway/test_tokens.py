@@ -32,7 +32,7 @@ CLAIMS: dict[str, Any] = {"sub": "ann", "iat": NOW_S, "exp": NOW_S + A_DAY_S}
 
 
 def public(algorithm: str, **fields: str) -> dict[str, Any]:
-    """The public key of an algorithm as in a JWKS file."""
+    """Return the public key of an algorithm as in a JWKS file."""
     to_jwk: Any = get_default_algorithms()[algorithm].to_jwk
     found = to_jwk(KEYS[algorithm].public_key(), as_dict=True)
     return {name: value for name, value in found.items() if name != "key_ops"} | fields
@@ -43,7 +43,7 @@ def validator(*keys: dict[str, Any], **settings: Any) -> TokenValidator:
 
 
 def signed(algorithm: str = "ES256", key_id: str | None = None, **claims: Any) -> str:
-    """A token; a claim of None is left out."""
+    """Return a token; a claim of None is left out."""
     body = {name: value for name, value in (CLAIMS | claims).items() if value is not None}
     return jwt.encode(body, KEYS[algorithm], algorithm, headers={} if key_id is None else {"kid": key_id})
 
@@ -68,7 +68,7 @@ def test_a_key_with_an_algorithm_serves_that_alone() -> None:
 
 
 def unsigned(algorithm: str, secret: bytes | None) -> str:
-    """A token without a private key: not signed, or by a secret that everybody knows."""
+    """Return a token without a private key: not signed, or by a secret that everybody knows."""
     header = {"alg": algorithm, "typ": "JWT"}
     parts = [urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=") for part in (header, CLAIMS)]
     said = b".".join(parts)
@@ -106,7 +106,7 @@ def test_the_token_names_its_key() -> None:
 
 
 def other_key() -> dict[str, Any]:
-    """A public key whose private key signs nothing here."""
+    """Return a public key whose private key signs nothing here."""
     key = ec.generate_private_key(ec.SECP256R1()).public_key()
     to_jwk: Any = get_default_algorithms()["ES256"].to_jwk
     return dict(to_jwk(key, as_dict=True))

@@ -26,7 +26,7 @@ def server_first(client_first: bytes, iterations: int = 4096) -> bytes:
 
 
 def server_final(client_first: bytes, first: bytes, client_final: bytes, password: str = PASSWORD) -> bytes:
-    """The broker's signature. Source: RFC 5802, section 3."""
+    """Return the broker's signature. Source: RFC 5802, section 3."""
     salted = hashlib.pbkdf2_hmac("sha256", password.encode(), SALT, 4096)
     signed = b",".join([client_first[3:], first, client_final.rpartition(b",p=")[0]])
     key = hmac.digest(salted, b"Server Key", "sha256")

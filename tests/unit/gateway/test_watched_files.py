@@ -20,7 +20,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def watched(path: Path) -> WatchedFiles[int]:
-    """A file with a number. Anything else raises ValueError."""
+    """Return a file with a number. Anything else raises ValueError."""
     return WatchedFiles([path], lambda: int(path.read_text()))
 
 

@@ -6,7 +6,7 @@ from kafka_why.notify.messages import ALARM, REBALANCE, Message, Status
 
 
 def rebalance(number: int = 1, group: str = "orders", **fields: Any) -> Message:
-    """A rebalance of a second."""
+    """Return a rebalance of a second."""
     given: dict[str, Any] = {
         "id": f"rebalance:{group}:i:{number}",
         "kind": REBALANCE,

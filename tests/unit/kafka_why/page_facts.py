@@ -18,7 +18,7 @@ LAYOUT = TopicLayout.named()
 
 
 def view(group_id: str = "g", **fields: Any) -> GroupSnapshot:
-    """A Stable group without members, in this state since time 0."""
+    """Return a Stable group without members, in this state since time 0."""
     given: dict[str, Any] = {
         "incarnation": "i",
         "seq": 1,
@@ -60,7 +60,7 @@ def lag(records: int | None, committed_ms: int, ms: int | None = None, **fields:
 
 
 def ends(**of_topics: int) -> dict[Partition, LogBounds]:
-    """The bounds of partition 0 of each topic, whose log has lost no record."""
+    """Return the bounds of partition 0 of each topic, whose log has lost no record."""
     return {(topic, 0): LogBounds(0, end) for topic, end in of_topics.items()}
 
 

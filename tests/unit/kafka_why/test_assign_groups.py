@@ -116,7 +116,7 @@ B_ALONE = ("sync b assign=@b:orders-0+orders-1+orders-2+payments-0",)
 
 
 def recorded(*commands: str, number: int = -1) -> Recorded:
-    """The group of the last rebalance, or of another, with short names for its members."""
+    """Return the group of the last rebalance, or of another, with short names for its members."""
     entries = played(*commands)
     found = recorded_group(entries, rebalances(entries)[number])
     names = Names([*found.group.members, *(found.group.current or {})])

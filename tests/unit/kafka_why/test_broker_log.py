@@ -136,7 +136,7 @@ def in_file(folder: Path, messages: Sequence[str], prefix: str, name: str = "ser
 
 
 def of_scala() -> list[str]:
-    """A member joins, another one, which expires, and the first one leaves, as 3.0 to 4.0 log it."""
+    """Return a member joins, another one, which expires, and the first one leaves, as 3.0 to 4.0 log it."""
     begins = "Preparing to rebalance group g in state PreparingRebalance with old generation"
     return [
         f"{begins} 0 (__consumer_offsets-7) (reason: Adding new member a-1 with group instance id None; client reason: not provided)",
@@ -248,7 +248,7 @@ def test_lines_of_any_length_are_read_in_bounded_memory(tmp_path: Path) -> None:
 
 
 def records(*commits: Said) -> list[HistoryEntry]:
-    """What the records of the same group say, by the same clock."""
+    """Return what the records of the same group say, by the same clock."""
     a, b, c = (classic_member(name, n) for n, name in enumerate("abc"))
     generations = [
         generation(1, a, since_ms=AT_MS + 1_000),

@@ -41,7 +41,7 @@ LOG = "settings of the client file have no use here"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The stores, keys and secrets that the files name."""
+    """Return the stores, keys and secrets that the files name."""
     folder = tmp_path_factory.mktemp("client")
     authority = Authority(folder)
     issued = authority.issue("alice")
@@ -256,7 +256,7 @@ def _check_nothing_shown(path: Path) -> None:
 
 
 def _chain(error: BaseException | None) -> Iterator[str]:
-    """The text of an error and of all those that it was raised from or after, shown or not."""
+    """Yield the text of an error and of all those that it was raised from or after, shown or not."""
     while error is not None:
         yield f"{error!r} {error.args} {vars(error)}"
         error = error.__cause__ or error.__context__

@@ -132,7 +132,7 @@ def samples(random: Random) -> list[Message]:
 
 
 def a_key(number: int) -> bytes:
-    """A key of a type: the members and topics in it have no meaning here."""
+    """Return a key of a type: the members and topics in it have no meaning here."""
     fields = schemas()[number, False]["fields"]
     body = b"".join(b"\0\1g" if field["type"] == "string" else b"\0\0\0\1" for field in fields)
     return number.to_bytes(2) + body

@@ -51,7 +51,7 @@ class Admin:
 
 @pytest.fixture
 def book() -> LagBook:
-    """A group at offset 4, and one whose records are gone."""
+    """Return a group at offset 4, and one whose records are gone."""
     book = LagBook()
     for group_id, offset in (("g", 4), ("late", 0)):
         book.apply_commit(offset_key(group_id, *P), committed(group_id, *P, offset, 0))

@@ -36,7 +36,7 @@ G = {"consumergroup": "g"}
 
 
 def scraped(*commands: str) -> Scraped:
-    """The metrics of the group after these commands, beside those of a classic group."""
+    """Return the metrics of the group after these commands, beside those of a classic group."""
     metrics = Scraped()
     metrics.consumer_group("g", *commands)
     metrics.group("classic", "Stable", "m")

@@ -38,7 +38,7 @@ NAMES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS
 
 @pytest.fixture(autouse=True)
 def no_credentials(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file of credentials, which does not exist yet. The environment has none either."""
+    """Return the file of credentials, which does not exist yet. The environment has none either."""
     for name in (*NAMES, "AWS_DEFAULT_REGION"):
         monkeypatch.delenv(name, raising=False)
     path = tmp_path / "credentials"

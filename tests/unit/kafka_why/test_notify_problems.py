@@ -19,7 +19,7 @@ NOW_MS = 10_000_000
 
 
 def fleet() -> Fleet:
-    """A group that is well, one that is stuck, one that is quarantined."""
+    """Return a group that is well, one that is stuck, one that is quarantined."""
     made = fleet_of(
         view("well", members=[member("w")]),
         view("stuck", members=[member("w", PARTITION)]),

@@ -31,7 +31,7 @@ def name(r: Rebalance) -> Name:
 
 
 def all_ended(history: Sequence[HistoryEntry]) -> list[Name]:
-    """What `why` says of the whole history."""
+    """Return what `why` says of the whole history."""
     return [name(r) for r in course_of(history).rebalances if r.ended_ms is not None] if history else []
 
 
@@ -48,7 +48,7 @@ def found_one_by_one(history: Iterable[HistoryEntry]) -> list[Ended]:
 
 
 def in_pieces(history: Sequence[HistoryEntry], random: Random) -> list[list[HistoryEntry]]:
-    """The history cut at random. Each piece begins with entries that were in the one before."""
+    """Return the history cut at random. Each piece begins with entries that were in the one before."""
     pieces, at = [], 0
     while at < len(history):
         end = at + random.randint(1, 8)

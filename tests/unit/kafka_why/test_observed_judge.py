@@ -23,7 +23,7 @@ def orders(*numbers: int) -> list[str]:
 
 
 def truth() -> Truth:
-    """What happened to the group of `tests/data/consumer_offsets_4_4.jsonl`."""
+    """Return what happened to the group of `tests/data/consumer_offsets_4_4.jsonl`."""
     steps = [
         Step(action="c1 starts", causes={JOINED: {"c1"}}, held={"c1": orders(0, 1, 2, 3)}),
         Step(action="c2 starts", causes={JOINED: {"c2"}}, held={"c1": orders(0, 1), "c2": orders(2, 3)}),

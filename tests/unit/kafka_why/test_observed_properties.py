@@ -105,7 +105,7 @@ def test_compaction_of_older_records_changes_no_view(seed: int, cleaned: int) ->
 
 
 def what_is(group: ObservedGroup) -> GroupSnapshot:
-    """The view of a group without what only its history knows."""
+    """Return the view of a group without what only its history knows."""
     return replace(
         view_of(group, NAMES),
         incarnation="",

@@ -35,7 +35,7 @@ def at(at_ms: int, *records: AnyRecord) -> tuple[Said, ...]:
 
 
 def settles(epoch: int, **partitions: tuple[int, ...]) -> list[AnyRecord]:
-    """The target assignment of an epoch, which members of a share group have at once."""
+    """Return the target assignment of an epoch, which members of a share group have at once."""
     return [
         *(target(name, *numbers, kind=SHARE) for name, numbers in partitions.items()),
         TargetEpoch(epoch, 1, SHARE),

@@ -47,7 +47,7 @@ def joins(name: str, epoch: AnyRecord, **others: Any) -> list[AnyRecord]:
 
 
 def settles(epoch: int, **tasks: tuple[int, ...]) -> list[AnyRecord]:
-    """The target assignment of an epoch, and members that have it."""
+    """Return the target assignment of an epoch, and members that have it."""
     return [
         *(target(name, *numbers, kind=STREAMS) for name, numbers in tasks.items()),
         TargetEpoch(epoch, 1, STREAMS),

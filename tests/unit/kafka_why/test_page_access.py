@@ -46,7 +46,7 @@ def serving(
     max_connections: int = MAX_CONNECTIONS,
     **others: Any,
 ) -> Iterator[socket.socket]:
-    """A page of this fleet; `others` are other sources than those that know nothing."""
+    """Yield a page of this fleet; `others` are other sources than those that know nothing."""
     fleet = fleet or Fleet(LAYOUT)
     fleet.complete()
     histories = Histories(read or partial(read_history, NOBODY, LAYOUT), fleet)
@@ -297,7 +297,7 @@ def replay(group_id: str = "orders", **parameters: str) -> str:
 
 
 def said(listening: socket.socket, path: str, **headers: str) -> str | None:
-    """The answer of the command on a page, None if it was not run."""
+    """Return the answer of the command on a page, None if it was not run."""
     found, _, page = answer(listening, path, **headers)
     assert found == 200
     shown = re.search('id="answer">(.*)</pre>', page.decode(), re.DOTALL)

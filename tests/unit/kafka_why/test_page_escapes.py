@@ -58,7 +58,7 @@ def shown(field: str) -> str:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[socket.socket]:
-    """A page of which each field that a stranger can set is hostile."""
+    """Yield a page of which each field that a stranger can set is hostile."""
     topics = ServiceTopics()
     there = replace(member("m"), client_id=hostile("client"), client_host=hostile("host"))
     fleet = fleet_of(view(hostile("group"), members=[there]))

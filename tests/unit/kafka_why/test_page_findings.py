@@ -32,7 +32,7 @@ def found(given: GroupFacts, report: Report | None = None, now_ms: int = NOW_MS)
 
 
 def repeated(*causes: tuple[CauseKind, str | None]) -> Report:
-    """A report with rebalances of these causes by these clients."""
+    """Return a report with rebalances of these causes by these clients."""
     one = of_hour(played(*SETTLED), MINUTE_MS)
     return replace(one, rebalances=[replace(one.rebalances[0], cause=_cause(*cause)) for cause in causes])
 

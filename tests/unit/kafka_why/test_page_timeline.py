@@ -156,7 +156,7 @@ def test_ticks_are_few_and_on_round_times(from_ms: int, width_ms: int) -> None:
 
 
 def busy(changes: int, step_ms: int) -> StateTimeline:
-    """A lane that waits for a fifth of each step, and then holds a partition."""
+    """Return a lane that waits for a fifth of each step, and then holds a partition."""
     found = StateTimeline("a")
     for at_ms in range(0, changes * step_ms, step_ms):
         found.become(MemberState.AWAITED, at_ms)

@@ -30,7 +30,7 @@ Poll = ClassicPoll | EpochsPoll | None
 
 
 def member(name: str, *partitions: int, joined_in: int | None = None) -> ClassicMember:
-    """A member of a classic group that was in generation `joined_in` when it joined."""
+    """Return a member of a classic group that was in generation `joined_in` when it joined."""
     held = tuple(TopicPartition("orders", n) for n in partitions)
     subscription = Subscription(("orders",), None, (), joined_in, None)
     return ClassicMember(
@@ -50,7 +50,7 @@ def classic(state: str, *members: ClassicMember) -> ClassicPoll:
 
 
 def epochs(kind: str, epoch: int, target: int, **members: Sequence[int]) -> EpochsPoll:
-    """A group whose members have partitions of `orders`, at the epoch that is their first number."""
+    """Return a group whose members have partitions of `orders`, at the epoch that is their first number."""
     subscription = MemberSubscription(None, None, "c", "/10.0.0.1", ("orders",), "", -1, None, False, 0)
     has = {
         name: PolledMember(at, subscription, {ORDERS: held}, {ORDERS: held} if kind == CONSUMER else None)
@@ -60,7 +60,7 @@ def epochs(kind: str, epoch: int, target: int, **members: Sequence[int]) -> Epoc
 
 
 def polled(*polls: Poll, committed: Mapping[int, int] | None = None) -> list[HistoryEntry]:
-    """The entries after polls, one each second. `committed` has the offset of orders-0 by the poll."""
+    """Return the entries after polls, one each second. `committed` has the offset of orders-0 by the poll."""
     group, offset = PolledGroup(G), None
     for n, poll in enumerate(polls):
         at_ms = 1_000 * (n + 1)

@@ -23,7 +23,7 @@ ALL_MS, NOTHING_MS = 0, 2**62
 
 
 def log(path: Path) -> list[LogRow]:
-    """The rows of all groups as those of one partition."""
+    """Return the rows of all groups as those of one partition."""
     return [row._replace(offset=number) for number, row in enumerate(real_rows(path))]
 
 
@@ -49,7 +49,7 @@ class Known:
         self.views[news.group_id] = news.view
 
     def state(self) -> dict[str, object]:
-        """What the groups are now, without what only the records before can tell."""
+        """Return what the groups are now, without what only the records before can tell."""
         return {g: v and (v.state, v.generation, v.members) for g, v in self.views.items()}
 
 

@@ -31,7 +31,7 @@ def stable(seq: int, assigned: dict[str, bytes] | None) -> HistoryEntry:
 
 @pytest.fixture
 def decoded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What has been decoded since the beginning of the test."""
+    """Return what has been decoded since the beginning of the test."""
     seen: list[bytes] = []
 
     def counted(data: bytes) -> Assignment:

@@ -34,7 +34,7 @@ def story() -> list[HistoryEntry]:
 
 
 def told(name: str, *pushes: Push, interval_ms: int | None = None) -> Report:
-    """The report on STORY, where the client of this member said that."""
+    """Return the report on STORY, where the client of this member said that."""
     history = story()
     member_id = member(history, name)
     intervals = {} if interval_ms is None else {member_id: interval_ms}
@@ -43,7 +43,7 @@ def told(name: str, *pushes: Push, interval_ms: int | None = None) -> Report:
 
 
 def lines(report: Report) -> list[str]:
-    """What the text says of clients."""
+    """Return what the text says of clients."""
     text = report_text(report, Clock(UTC)).splitlines()
     return [line.strip().removeprefix("client").strip() for line in text if line.startswith("    client ")]
 

@@ -92,7 +92,7 @@ def rebalance(history: list[HistoryEntry], number: int) -> Rebalance:
 
 
 def block(shown: Report, number: int) -> str:
-    """The text about one rebalance."""
+    """Return the text about one rebalance."""
     text = report_text(shown, Clock(UTC))
     return next(part for part in text.split("\n\n") if part.startswith(f"#{number} ")).rstrip()
 

@@ -25,7 +25,7 @@ NOW_MS = 100_000
 
 
 def report_on(*changes: ClassicGeneration, begins: bool = True) -> Report:
-    """The report on a classic group, a generation each 10 s."""
+    """Return the report on a classic group, a generation each 10 s."""
     said = [Said(10_000 * (n + 1), G, change) for n, change in enumerate(changes)]
     watched = Watched().take([*([created(G, 1_000)] if begins else []), *said])
     return report(G, watched.of(G), NOW_MS)
@@ -179,7 +179,7 @@ def test_a_real_broker_s_groups_have_their_causes_and_ends() -> None:
 
 
 def report_on_real(group_id: str) -> Report:
-    """The report on a group of `REAL_OF_OTHERS`."""
+    """Return the report on a group of `REAL_OF_OTHERS`."""
     return report(group_id, Watched().take(real_records(REAL_OF_OTHERS)).of(group_id), NOW_MS)
 
 

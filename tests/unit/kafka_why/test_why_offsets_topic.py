@@ -46,14 +46,14 @@ def batch(rows: Sequence[LogRow], compression: int = 0, producer_id: int = -1) -
 
 
 def marker(offset: int, producer_id: int, key: bytes) -> bytes:
-    """The end of a producer's transaction."""
+    """Return the end of a producer's transaction."""
     data = bytearray(batch([LogRow(0, offset, 0, key, pack(">hi", 0, 0))], producer_id=producer_id))
     data[_ATTRIBUTES] |= _CONTROL
     return bytes(data)
 
 
 def requests(rows: Iterable[LogRow]) -> list[list[LogRow]]:
-    """The rows by the time at which they were written, as the coordinator puts them into batches."""
+    """Return the rows by the time at which they were written, as the coordinator puts them into batches."""
     return [list(of_time) for _, of_time in groupby(rows, key=lambda row: row.at_ms)]
 
 
@@ -75,7 +75,7 @@ def read(group_id: str, data: Sequence[bytes], end: int) -> tuple[GroupRecords, 
 
 
 def observed(group_id: str, rows: Iterable[LogRow]) -> list[HistoryEntry]:
-    """The entries of a group that follow from its records one by one."""
+    """Return the entries of a group that follow from its records one by one."""
     group: ObservedGroup | None = None
     entries = []
     for row in rows:

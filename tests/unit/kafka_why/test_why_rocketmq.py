@@ -224,7 +224,7 @@ def test_since_leaves_out_what_was_before() -> None:
 
 
 def played(seed: int, length: int) -> list[tuple[str, list[HistoryEntry], object, int]]:
-    """The histories of a random log's groups, the groups at their ends, and the time of the end."""
+    """Return the histories of a random log's groups, the groups at their ends, and the time of the end."""
     rows = realise(seed, length)
     found: list[tuple[str, list[HistoryEntry], object, int]] = []
     for group_id in GROUPS:

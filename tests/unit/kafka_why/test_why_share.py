@@ -157,7 +157,7 @@ logs = st.tuples(st.integers(0, 2**32 - 1), st.integers(20, 200))
 
 
 def played(log: tuple[int, int]) -> list[tuple[list[HistoryEntry], object]]:
-    """The histories of a random log's groups, and the groups at their ends."""
+    """Return the histories of a random log's groups, and the groups at their ends."""
     seed, moves = log
     config = CoordinatorConfig()
     world = ShareLog(seed, config)

@@ -224,7 +224,7 @@ REVOKED = ("A e2 owned[bar 0; qux 0]",)
 
 
 def revoked(history: list[HistoryEntry]) -> dict[str, list[int]]:
-    """What the member gave up in the last rebalance."""
+    """Return what the member gave up in the last rebalance."""
     found = report("g", history, history[-1].at_ms).rebalances[-1]
     return {topic: list(numbers) for way in found.progress for topic, numbers in way.revoked.items()}
 

@@ -53,7 +53,7 @@ def last(protocol_name: str, assignments: Mapping[str, bytes], *, ended_ms: int 
 
 
 def lines(r: Rebalance, *labels: str) -> list[tuple[str, str]]:
-    """The lines with these labels, and those that continue them."""
+    """Return the lines with these labels, and those that continue them."""
     found: list[tuple[str, str]] = []
     label = ""
     for new, text in details(r, 0, names_in((), [r], {})):
@@ -64,7 +64,7 @@ def lines(r: Rebalance, *labels: str) -> list[tuple[str, str]]:
 
 
 def user_data(info: bytes) -> bytes:
-    """A consumer's assignment with this user data, as Streams has it."""
+    """Return a consumer's assignment with this user data, as Streams has it."""
     return encode_assignment(Assignment((TopicPartition("orders", 0),), info))
 
 

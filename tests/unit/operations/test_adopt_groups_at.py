@@ -30,7 +30,7 @@ class Refusing:
 
 
 def empty_group() -> SimpleNamespace:
-    """A described group without members."""
+    """Return a described group without members."""
     return SimpleNamespace(
         type=SimpleNamespace(name="CLASSIC"), state=SimpleNamespace(name="EMPTY"), members=[]
     )

@@ -42,7 +42,7 @@ CLOCK = Clock(UTC)
 
 
 def with_member(clock_ms: int = T0 + 100) -> tuple[Log, CoordinatedLog, str]:
-    """A coordinator whose group `a` has a member, the clock until then, and the id of the member."""
+    """Return a coordinator whose group `a` has a member, the clock until then, and the id of the member."""
     log, world = Log(), CoordinatedLog(CONFIG)
     joined, member_id = log.stable_member(T0, "a")
     world.run([*joined, *log.clock(clock_ms, T0)])
@@ -50,7 +50,7 @@ def with_member(clock_ms: int = T0 + 100) -> tuple[Log, CoordinatedLog, str]:
 
 
 def a_member_expires() -> CoordinatedLog:
-    """A member joins group a at T0, keeps its session once, and expires at T0 + 15 s."""
+    """Return a member joins group a at T0, keeps its session once, and expires at T0 + 15 s."""
     log, world, member_id = with_member()
     world.run([log.request(T0 + 5_000, heartbeat("a", member_id)), *log.clock(T0 + 20_000, T0 + 19_000)])
     world.run(log.clock(T0 + 20_100, T0 + 20_000))
@@ -104,7 +104,7 @@ def test_replay_applies_late_requests_in_the_recorded_order() -> None:
 
 
 def lost_beginning(world: CoordinatedLog, offset: int) -> Lines:
-    """The recording after retention has deleted the requests before an offset."""
+    """Return the recording after retention has deleted the requests before an offset."""
     recording = world.recording()
     header = replace(recording.header, begins=dict.fromkeys(recording.header.begins, offset), is_first=[])
     kept = [x for x in recording.lines if not isinstance(x, RequestLine | ClockLine) or x.offset >= offset]
@@ -112,7 +112,7 @@ def lost_beginning(world: CoordinatedLog, offset: int) -> Lines:
 
 
 def two_lives() -> tuple[CoordinatedLog, int]:
-    """A group that ends and is created anew. Returns the offset of the request that creates it anew."""
+    """Return a group that ends and is created anew, and the offset of the request that creates it anew."""
     log, world = Log(), CoordinatedLog(replace_retention(CONFIG))
     joined, member_id = log.stable_member(T0, "a")
     world.run([*joined, log.request(T0 + 1_000, leave("a", member_id))])

@@ -102,7 +102,7 @@ def test_replay_of_a_part_of_the_log_is_identical(seed: int, length: int, cut: i
 
 
 def _part(recording: Lines, since_ms: int, until_ms: int | None) -> Lines:
-    """A recording of the requests of a time, with all outputs."""
+    """Return a recording of the requests of a time, with all outputs."""
     end_ms = until_ms or max(line.at_ms for line in recording.log()) + 1
     lines = [
         x
@@ -171,7 +171,7 @@ def _altered(line: Line) -> Line:
 
 
 def with_early(recording: Lines, *early: AnswerLine) -> Lines:
-    """The recording with these early answers in front of its outputs."""
+    """Return the recording with these early answers in front of its outputs."""
     return Lines(recording.header, [*early, *recording.lines])
 
 

@@ -27,7 +27,7 @@ def test_every_response_answers_a_request() -> None:
 
 
 def _tagged(base: type[Any]) -> set[type[Any]]:
-    """The classes of messages below a class. Those that only share fields have no tag."""
+    """Return the classes of messages below a class. Those that only share fields have no tag."""
     below = {*base.__subclasses__()}
     sharing = {shared for shared in below if shared.__subclasses__()}
     return (below - sharing).union(*map(_tagged, sharing))

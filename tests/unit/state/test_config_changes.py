@@ -29,7 +29,9 @@ def taken(
     moves: Sequence[tuple[str, int]],
     outages: Sequence[Outage] = (),
 ) -> list[Taken]:
-    """The steps of group g: what, when, and under which configuration. WAKE goes on from the stored group."""
+    """Return the steps of group g: what, when, and under which configuration. WAKE goes on from the stored
+    group.
+    """
     steps: list[Taken] = []
 
     def noted(

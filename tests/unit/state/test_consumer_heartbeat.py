@@ -46,7 +46,7 @@ CLASSIC = ("topics foo=4", "join X topics=foo api=3", "at 3s", "sync X assign=@X
 
 
 def content(group: KafkaGroup | None) -> bytes:
-    """The group without its clock and the number of its history entries."""
+    """Return the group without its clock and the number of its history entries."""
     return b"" if group is None else msgpack.encode(structs.replace(group, seq=0, clock_ms=0))
 
 

@@ -33,7 +33,7 @@ def update(
     *,
     checks: bool = False,
 ) -> tuple[RegexChange, list[str], list[str]]:
-    """The kind of the change, its rows, and the reasons in the history."""
+    """Return the kind of the change, its rows, and the reasons in the history."""
     context = StepContext(group, "g", "requests-0-1", 2_000, config or CoordinatorConfig())
     change = update_regex(context, group, group.members["m"], new, resolution, checks_topics=checks)
     effects = context.effects()

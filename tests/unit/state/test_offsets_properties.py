@@ -143,7 +143,7 @@ def follow_all(model: Model, timeline: Timeline, requests: dict[str, Row]) -> in
 
 
 def plain(rows: Sequence[Row]) -> list[Row]:
-    """The log without transactions, which `test_transactions_properties` has."""
+    """Return the log without transactions, which `test_transactions_properties` has."""
     return [row for row in rows if not isinstance(row.request, TxnOffsetCommit | TransactionMarker)]
 
 

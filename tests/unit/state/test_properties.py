@@ -46,7 +46,7 @@ def rows_of(log: Log) -> tuple[list[Row], CoordinatorConfig]:
 
 
 def _under(configs: Configs, take_step: StepFunction) -> StepFunction:
-    """The step, which checks that it is given the configuration in force at its time."""
+    """Return the step, which checks that it is given the configuration in force at its time."""
 
     def checked(
         group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
@@ -72,7 +72,9 @@ def _check_words(steps: Sequence[Effects], asked: set[str], group: ClassicGroup 
 
 
 def check_failed_requests(log: Log, seed: int) -> None:
-    """A request whose step raises is answered with an error, and has no other effect on its group."""
+    """Check that a request whose step raises is answered with an error, and has no other effect on its
+    group.
+    """
     rows, config = rows_of(log)
     fails = batches.chosen(seed, 5)
 

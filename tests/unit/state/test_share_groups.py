@@ -39,7 +39,7 @@ def applied(group: Any, request: AnyRequest, at_ms: int = 1_000, n: int = 0) -> 
 
 
 def joined(partitions: int = 2) -> ShareGroup:
-    """A group of one member, whose partitions are asked for."""
+    """Return a group of one member, whose partitions are asked for."""
     topics: TopicImages = {"foo": TopicImage(FOO, partitions)}
     request = ShareGroupHeartbeat(
         **TO, member_id="m", member_epoch=0, subscribed_topic_names=["foo"], topics=topics
@@ -68,7 +68,7 @@ def test_a_group_of_rocketmq_is_no_share_group(request_: AnyRequest, row: str) -
 
 
 def left() -> ShareGroup:
-    """A group without members, with initialized partitions of foo."""
+    """Return a group without members, with initialized partitions of foo."""
     group = joined(20)
     outcomes = [ShareStatePartition(FOO, n) for n in range(20)]
     applied(group, ShareStateResult(group_id="g", task="requests-0-0", partitions=outcomes), n=1)

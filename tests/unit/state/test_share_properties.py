@@ -102,7 +102,7 @@ def test_only_members_that_wait_for_partitions_have_a_shorter_interval(log: Log)
 
 
 def beats(timeline: Timeline) -> Iterator[ShareGroupHeartbeatResponse]:
-    """The answers to members of a share group since the last look."""
+    """Yield the answers to members of a share group since the last look."""
     for effects in kafka_effects(timeline.drain_effects()):
         for reply in effects.replies:
             answer = reply.response
@@ -150,7 +150,7 @@ def outcome_of(
     at_ms: int,
     config: CoordinatorConfig,
 ) -> tuple[Any, dict[str, tuple[ErrorCode, Any]]]:
-    """The group, without the count of its entries and the reason of its rebalance, and the answers."""
+    """Return the group, without the count of its entries and the reason of its rebalance, and the answers."""
     answers = {}
     after: Any = group
     now_ms = max(at_ms, group.clock_ms)

@@ -69,7 +69,7 @@ class Reference:
     ended: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def last_ended(self, transaction: int, at_ms: int) -> int:
-        """The last transaction of the same producer that the group has seen end lately, -1 if none."""
+        """Return the last transaction of the same producer that the group has seen end lately, -1 if none."""
         last, ended_at_ms = self.ended.get(self.truth.producer_of[transaction], (-1, 0))
         return last if at_ms - ended_at_ms <= ENDED_KEPT_MS else -1
 
@@ -101,7 +101,7 @@ class Reference:
         self.held = [entry for entry in self.held if entry.offsets]
 
     def fetched(self, partition: Partition, stable: bool) -> tuple[int, int]:
-        """The offset and the error code."""
+        """Return the offset and the error code."""
         if stable and any(partition in entry.offsets for entry in self.held):
             return -1, UNSTABLE
         return self.committed.get(partition, (-1, 0))[0], 0
@@ -221,7 +221,7 @@ def reached_whatever_the_position(entry: PendingOffsets, marker: TransactionMark
 
 
 def reached_from_the_beginning(entry: PendingOffsets, marker: TransactionMarker) -> bool:
-    """A marker would also end the earlier transactions of its producer."""
+    """Return a marker would also end the earlier transactions of its producer."""
     return entry.producer_id == marker.producer_id and entry.txn_position <= marker.txn_position
 
 

@@ -29,7 +29,7 @@ class Case(NamedTuple):
 
 
 def changed(**fields: Any) -> bytes:
-    """A heartbeat of group x with changed fields. A field that is None is left out."""
+    """Return a heartbeat of group x with changed fields. A field that is None is left out."""
     request = json.loads(encode(heartbeat("x", "m"))) | fields
     return json.dumps({name: value for name, value in request.items() if value is not None}).encode()
 

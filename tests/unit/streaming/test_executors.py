@@ -49,7 +49,7 @@ def forget() -> None:
 
 @pytest.fixture(scope="module")
 def in_the_zip(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What a process prints that has its code from the zip."""
+    """Return what a process prints that has its code from the zip."""
     path = write_zip(tmp_path_factory.mktemp("code"))
     command = [sys.executable, "-I", "-c", IMPORT, str(path), ",".join(executors.SENT)]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()

@@ -66,7 +66,7 @@ class Watch:
         self.groups.apply(group_id.encode(), encode(view))
 
     def see(self, **images: TopicImage | None) -> list[GroupUpdate]:
-        """A look that shows these topics. FAILS is the image of a topic with an error."""
+        """Return a look that shows these topics. FAILS is the image of a topic with an error."""
         self.now_s += 5
         listed = frozenset(name for name, image in images.items() if image is not None)
         images = {name: image for name, image in images.items() if image is not FAILS}
@@ -85,7 +85,7 @@ def told(group_id: str, **images: TopicImage | None) -> TopicMetadata:
 
 
 def at(look: int, patterns: dict[str, dict[str, TopicImage]]) -> RegexResolved:
-    """The results of patterns of group g at this look."""
+    """Return the results of patterns of group g at this look."""
     found = {pattern: RegexResolution(topics, 5_000 * look) for pattern, topics in patterns.items()}
     return RegexResolved(group_id="g", patterns=found)
 

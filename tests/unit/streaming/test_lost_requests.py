@@ -22,7 +22,7 @@ TOO_LONG = "x" * 5_000
 
 
 def commit(group_id: str, **offsets: int) -> OffsetCommit:
-    """A commit of partitions `<topic>_<number>`. A partition with the offset -1 is refused."""
+    """Return a commit of partitions `<topic>_<number>`. A partition with the offset -1 is refused."""
     topics: dict[str, list[CommittedPartition]] = {}
     for name, offset in offsets.items():
         topic, _, number = name.partition("_")
@@ -42,7 +42,7 @@ def commit(group_id: str, **offsets: int) -> OffsetCommit:
 
 
 def answered(records: Iterable[Record]) -> list[SimpleNamespace]:
-    """The records of the responses topic, as kafka-python gives them."""
+    """Return the records of the responses topic, as kafka-python gives them."""
     replica = machine()
     for record in owned(records):
         replica.apply(LogRecord(*record))

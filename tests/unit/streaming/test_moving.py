@@ -59,7 +59,7 @@ class Stopped:
 
 @pytest.fixture
 def stopped(tmp_path: Path) -> Stopped:
-    """A folder with configurations of several batches, and the last batch committed."""
+    """Return a folder with configurations of several batches, and the last batch committed."""
     checkpoint = Checkpoint.at(tmp_path / "coordinator")
     epochs = [epoch(0), epoch(3), epoch(BATCH + 1), epoch(BATCH + 2)]
     outages = [KnownOutage(2, Outage(10, 20)), KnownOutage(BATCH + 1, Outage(30, 40))]

@@ -40,7 +40,7 @@ def called(
 
 
 def records(frames: Iterable[pd.DataFrame], topic: str) -> list[tuple[bytes, dict[str, Any] | None]]:
-    """The records of a topic, None for a tombstone."""
+    """Return the records of a topic, None for a tombstone."""
     return [
         (key, None if value is None else json.loads(value))
         for frame in frames

@@ -11,7 +11,7 @@ OURS, OTHER = observer_id("0123456789abcdef"), observer_id("fedcba9876543210")
 
 
 def written(observer: str | None, partition: int = 0) -> Record:
-    """A view that an observer wrote, or a tombstone."""
+    """Return a view that an observer wrote, or a tombstone."""
     value = None if observer is None else encode(view(incarnation=incarnation("source-7-42", observer)))
     return SimpleNamespace(partition=partition, value=value)
 

@@ -45,7 +45,7 @@ PASS_MS, WEEK_MS = 600_000, 7 * 24 * 3_600_000
 
 
 def again(state: SparkGroupState, **given: Any) -> SparkGroupState:
-    """The state as the next call gets it."""
+    """Return the state as the next call gets it."""
     return spark_state(tuple(state.get) if state.exists else None, **given)
 
 
@@ -56,7 +56,7 @@ def group_in(state: SparkGroupState) -> ClassicGroup:
 
 
 def stable(log: Log) -> tuple[SparkGroupState, str]:
-    """The state of group g with one member at T0, and the member's id."""
+    """Return the state of group g with one member at T0, and the member's id."""
     records, member_id = log.stable_member(T0, "g")
     state = spark_state()
     call(records, state)
@@ -111,7 +111,7 @@ def test_while_no_coordinator_ran_nobody_expires() -> None:
 
 
 def commit(offsets: dict[int, int], topic_id: UUID | None = None) -> OffsetCommit:
-    """A commit of offsets of partitions of topic t without a member."""
+    """Return a commit of offsets of partitions of topic t without a member."""
     partitions = [CommittedPartition(*committed) for committed in offsets.items()]
     return OffsetCommit(**TO, topics=[CommittedTopic("t", partitions, topic_id)])
 

@@ -25,7 +25,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def pace(clock: Clock) -> Pace:
-    """The pace of a topic of two partitions; a batch has read all of it: ten and twenty records."""
+    """Return the pace of a topic of two partitions; a batch has read all of it: ten and twenty records."""
     pace = Pace(2, INTERVAL_MS, rest_interval_ms=REST_INTERVAL_MS, quiet_s=QUIET_S, now_s=clock)
     pace.appended([9, 19])
     pace.batch_read({0: 10, 1: 20})

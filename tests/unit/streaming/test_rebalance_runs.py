@@ -27,7 +27,9 @@ class Looks:
     def look(
         self, *names: str, finished: Iterable[str] = (), seen: SeenGroup = PREPARING, is_whole: bool = True
     ) -> dict[str, SightingRecord]:
-        """What a look writes that lists these groups, some of them finished when they were described."""
+        """Return what a look writes that lists these groups, some of them finished when they were
+        described.
+        """
         self.at_s += 1
         listed, answered_s = set(names), self.at_s + 0.01
         described = {g: seen for g in self.runs.choose(listed) if g not in set(finished)}
@@ -35,7 +37,7 @@ class Looks:
         return self.written(answered_s)
 
     def written(self, seen_s: float) -> dict[str, SightingRecord]:
-        """What is written 5 ms later."""
+        """Return what is written 5 ms later."""
         records = self.runs.records(seen_s + 0.005, seen_s)
         return {key.split(b"/", 1)[1].decode(): record for key, record in records}
 

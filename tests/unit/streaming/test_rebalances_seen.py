@@ -35,7 +35,7 @@ class Truth(NamedTuple):
     changes: tuple[tuple[int, str, bool], ...]
 
     def members(self, at_ms: int) -> list[str]:
-        """The members at this time."""
+        """Return the members at this time."""
         there = list(self.before)
         for when_ms, name, came in self.changes:
             if when_ms <= at_ms:
@@ -201,7 +201,7 @@ def assert_true(now: Truth, entries: list[HistoryEntry], skew_ms: int = 0) -> No
 
 
 def by_generation(history: list[HistoryEntry]) -> dict[int, list[HistoryEntry]]:
-    """The entries of the rebalance that made each generation."""
+    """Return the entries of the rebalance that made each generation."""
     found: dict[int, list[HistoryEntry]] = {}
     entries: list[HistoryEntry] = []
     for entry in history[1:]:

@@ -115,7 +115,7 @@ RESPONSES = (*kafka.ANSWERS, *rocketmq.ANSWERS, ErrorResponse)
 
 
 def filled(kind: Any, text: str) -> Any:
-    """A value of this type that has the text in all of its strings."""
+    """Return a value of this type that has the text in all of its strings."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return filled(arguments[0], text)

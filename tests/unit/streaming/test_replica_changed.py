@@ -28,7 +28,7 @@ ASK = DescribeGroup(
 
 
 def listing(replica: StateMachine) -> dict[str, ListedGroup]:
-    """What a list shows now."""
+    """Return what a list shows now."""
     found = {}
     for groups in (partition.groups for partition in replica.partitions.values()):
         for group_id in [*groups._entries, *groups._decoded]:
@@ -65,7 +65,7 @@ def test_what_the_topic_has_and_what_has_changed_are_the_groups_of_now(
 
 
 def asked(log: Log, at_ms: int) -> list[Record]:
-    """A request for the changed groups of partition 0."""
+    """Return a request for the changed groups of partition 0."""
     return [*owned([log.append(at_ms, b"a", encode(ASK), 0)])]
 
 

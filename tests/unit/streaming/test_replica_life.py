@@ -107,7 +107,9 @@ def check_query(life: Life, expected: Whole) -> None:
 
 
 def _at_rest(life: Life, entries: Mapping[str, codec.StoredGroup], batch: Batch) -> dict[str, bytes]:
-    """The groups, each with all that time brings: groups without requests have not met the last outages."""
+    """Return the groups, each with all that time brings: groups without requests have not met the last
+    outages.
+    """
     found = {}
     for group_id, entry in entries.items():
         group = DecodedGroup(group_id, entry, batch.configs, batch.outages, life.step)
@@ -118,8 +120,8 @@ def _at_rest(life: Life, entries: Mapping[str, codec.StoredGroup], batch: Batch)
 
 
 def check_early(life: Life, expected: Whole) -> None:
-    """An early answer that any reader takes is the query's, was given by the same step at the same time, and
-    to a request that was handled at the same time.
+    """Check that an early answer that any reader takes is the query's, was given by the same step at the same
+    time, and to a request that was handled at the same time.
     """
     topic = life.layout.responses_topic
     for number in range(life.layout.reply_partitions):

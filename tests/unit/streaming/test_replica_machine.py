@@ -47,7 +47,7 @@ def ask(log: Log, at_ms: int) -> Record:
 
 
 def by_query(records: Sequence[Record], under: Terms, step: StepFunction = step_of_both) -> dict[str, bytes]:
-    """The answers of one call of the operator."""
+    """Return the answers of one call of the operator."""
     epochs = (ConfigEpoch(0, under.configs.first, under.skip),)
     operator = Operator(under.layout, epochs, step=step, shards=SHARDS)
     answers = (

@@ -6,7 +6,7 @@ LIMIT_MS = 2_000
 
 
 def silence_at(*times_s: float) -> Silence:
-    """A silence that begins at the first of these times, and reads the next ones from its clock."""
+    """Return a silence that begins at the first of these times, and reads the next ones from its clock."""
     times = iter(times_s)
     return Silence(lambda: next(times))
 

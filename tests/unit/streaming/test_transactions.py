@@ -33,7 +33,7 @@ Written = dict[str, PendingTransaction | None]
 
 
 def pending_in(frames: Sequence[pd.DataFrame]) -> Written:
-    """The records of the transactions topic by the id of the request, None for a tombstone."""
+    """Return the records of the transactions topic by the id of the request, None for a tombstone."""
     found: Written = {}
     for frame in frames:
         for topic, partition, key, value in frame.itertuples(index=False):

@@ -51,7 +51,7 @@ def marker(offset: int, epoch: int = 7, *, committed: bool = True, producer: int
 
 
 def log_of(*markers: Marker, start: int = 0, end: int | None = None) -> Fetched:
-    """A log of markers, read to its end."""
+    """Return a log of markers, read to its end."""
     last = max((m.offset for m in markers), default=start - 1) + 1
     return Fetched(list(markers), max(last, start), start, last if end is None else end)
 

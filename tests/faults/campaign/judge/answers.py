@@ -32,7 +32,9 @@ def judge_answers(evidence: Evidence) -> Iterator[Verdict]:
 
 
 def judge_history(evidence: Evidence) -> Iterator[Verdict]:
-    """An entry of a group's history that is written again is the same bytes, and none is missing."""
+    """Check that an entry of a group's history that is written again is the same bytes, and none is
+    missing.
+    """
     seen: dict[tuple[str, str], set[int]] = {}
     for (group_id, incarnation, seq), entries in evidence.entries.items():
         seen.setdefault((group_id, incarnation), set()).add(seq)

@@ -103,7 +103,7 @@ class JudgedGroup:
         return None
 
     def _refused(self, request: Request, error: int) -> Iterator[Verdict]:
-        """A request with an error that ends a membership, or says that it has ended."""
+        """Check that a request with an error that ends a membership, or says that it has ended."""
         member_id, epoch = request.body.member_id, _epoch(request)
         member = self.members.get(member_id)
         if member is None or epoch is None or member.is_away:
@@ -127,7 +127,7 @@ class JudgedGroup:
             yield Verdict(Wrong.EXPIRED, request.at_ms, self.group_id, sentence)
 
     def _accepted(self, request: Request, answer: Answer) -> Iterator[Verdict]:
-        """A heartbeat without an error."""
+        """Check that a heartbeat without an error."""
         body, member_id = request.body, request.body.member_id or answer.member_id
         if body.member_epoch == LEAVES:
             self.members.pop(member_id, None)
@@ -168,7 +168,7 @@ class JudgedGroup:
 
 
 def _epoch(request: Request) -> int | None:
-    """The epoch that a member's request has, None if it has none or ends the membership."""
+    """Return the epoch that a member's request has, None if it has none or ends the membership."""
     body = request.body
     epoch = body.generation_id if body.type == "OffsetCommit" else body.member_epoch
     return epoch if epoch > JOINS else None

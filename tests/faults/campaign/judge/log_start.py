@@ -49,6 +49,6 @@ def lost_s(looks: Sequence[Look], handled: Mapping[int, int]) -> float | None:
 
 
 def stalled_s(looks: Sequence[Look], from_s: float, to_s: float) -> float:
-    """The longest time without a look between these two times."""
+    """Return the longest time without a look between these two times."""
     times = [from_s, *(look.at_s for look in looks if from_s < look.at_s < to_s), to_s]
     return max(later - earlier for earlier, later in pairwise(times))

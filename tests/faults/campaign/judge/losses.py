@@ -206,12 +206,12 @@ class Refusal:
 
 
 def read_report(path: Path) -> Report:
-    """The report in this file, an empty one if there is none. Raises msgspec.ValidationError."""
+    """Return the report in this file, an empty one if there is none. Raises msgspec.ValidationError."""
     return msgspec.json.decode(path.read_bytes(), type=Report) if path.exists() else Report()
 
 
 def last_commits(evidence: Evidence) -> dict[Key, int]:
-    """The greatest offset that the requests topic has for each partition."""
+    """Return the greatest offset that the requests topic has for each partition."""
     found: dict[Key, int] = {}
     for request in evidence.requests:
         if request.body.type == "OffsetCommit":
@@ -223,7 +223,7 @@ def last_commits(evidence: Evidence) -> dict[Key, int]:
 
 
 def handled_ends(spark_checkpoint: Path, topic: str) -> dict[int, int]:
-    """The offsets by partition that the last committed batch has read up to."""
+    """Return the offsets by partition that the last committed batch has read up to."""
     done = [int(path.name) for path in (spark_checkpoint / "commits").glob("[0-9]*") if path.name.isdigit()]
     if not done:
         return {}

@@ -47,7 +47,7 @@ def _by_member(requests: list[Request]) -> dict[str, list[Request]]:
 
 
 def _sessions(requests: list[Request], evidence: Evidence) -> dict[str, int]:
-    """The session timeout of each member: its latest JoinGroup's."""
+    """Return the session timeout of each member: its latest JoinGroup's."""
     sessions = {}
     for request in requests:
         if request.body.type == "JoinGroup":
@@ -86,7 +86,9 @@ def _wrong(
 def _wrong_pending(
     event: Event, requests: list[Request], session_ms: int, before: list[Event], evidence: Evidence
 ) -> str | None:
-    """An id that was given before an outage has as much time left after it (row F5 of docs/rules.md)."""
+    """Return why an id ended too early: one given before an outage has as much time left after it (row
+    F5).
+    """
     given = (one for one in before if one.type == "MemberIdAssigned" and one.member_id == event.member_id)
     given_ms = next((one.at_ms for one in given), 0)
     had_ms = event.at_ms - given_ms - evidence.outage_ms(given_ms, event.at_ms)
@@ -98,8 +100,8 @@ def _wrong_pending(
 def _answered_since(
     requests: list[Request], since_ms: int, event: Event, before: list[Event], evidence: Evidence
 ) -> str | None:
-    """A JoinGroup or a SyncGroup that waited for the other members restarts the session with its answer. One
-    that is answered at once does not (row S9 of docs/rules.md, as in current Kafka).
+    """Return a JoinGroup or a SyncGroup that waited for the other members restarts the session with its
+    answer. One that is answered at once does not (row S9 of docs/rules.md, as in current Kafka).
     """
     formed = {one.generation: one.at_ms for one in before if one.type == "CompletingRebalance"}
     stable = {one.generation: one.at_ms for one in before if one.type == "Stable"}
@@ -131,7 +133,7 @@ def _stands(
 
 
 def answer_error(request: Request, answer: object) -> int:
-    """The error code of an answer; of a commit, that of its first partition."""
+    """Return the error code of an answer; of a commit, that of its first partition."""
     code = int(getattr(answer, "error_code", 0))
     topics = getattr(answer, "topics", None)
     if code == NONE and request.body.type in ("OffsetCommit", "TxnOffsetCommit") and topics:
@@ -142,7 +144,7 @@ def answer_error(request: Request, answer: object) -> int:
 def _forgotten(
     evidence: Evidence, requests: dict[str, list[Request]], events: dict[str, list[Event]]
 ) -> Iterator[Verdict]:
-    """A member that is not known any more was removed, and the history says so."""
+    """Check that a member that is not known any more was removed, and the history says so."""
     for group_id, of_group in requests.items():
         removed = {
             member_id
@@ -165,7 +167,7 @@ def _forgotten(
 
 
 def judge_clients(evidence: Evidence, client_expiry_ms: int) -> Iterator[Verdict]:
-    """The same of RocketMQ's connections, each of which sends heartbeats."""
+    """Check that the same of RocketMQ's connections, each of which sends heartbeats."""
     beats: dict[tuple[str, str], list[int]] = defaultdict(list)
     for request in evidence.requests:
         if request.body.type == "HEART_BEAT_CONSUMER":

@@ -45,7 +45,7 @@ def _enter(request: Request, answer: Answer, ledger: Ledger) -> None:
 
 
 def _committed(request: Request, answer: Answer) -> Iterator[tuple[Key, int]]:
-    """What was acknowledged."""
+    """Yield what was acknowledged."""
     errors = {
         (topic["name"], partition["partition_index"]): partition["error_code"]
         for topic in answer.topics or []

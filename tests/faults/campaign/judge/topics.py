@@ -162,7 +162,7 @@ class Evidence:
     outages: list[Outage] = field(default_factory=list)
 
     def by_group(self) -> dict[str, list[Request]]:
-        """The requests of each group in the order of the log."""
+        """Return the requests of each group in the order of the log."""
         groups: dict[str, list[Request]] = defaultdict(list)
         for request in self.requests:
             groups[request.body.group_id].append(request)
@@ -184,7 +184,7 @@ class Evidence:
         return sum(max(0, min(it.until_ms, until_ms) - max(it.after_ms, since_ms)) for it in self.outages)
 
     def incarnation_at(self, group_id: str) -> "Incarnations":
-        """The lives of a group."""
+        """Return the lives of a group."""
         return Incarnations(event.incarnation for event in self.events if event.group_id == group_id)
 
 
@@ -195,7 +195,7 @@ class Incarnations:
         self._places = sorted({place_of(one) for one in ids if one})
 
     def at(self, place: tuple[int, int, int]) -> int:
-        """The number of the life in which a request of the group stands."""
+        """Return the number of the life in which a request of the group stands."""
         return bisect.bisect_right(self._places, place)
 
 
@@ -246,8 +246,8 @@ def evidence(
 
 
 def _that_count(responses: Iterable[Record]) -> Iterator[tuple[bytes, bool]]:
-    """The answers, and whether each is early. Behind a marker, those of the replicas before the one that it
-    names do not count: a replica is `<epoch>.<number>`, and `early` has it and a time.
+    """Yield the answers, and whether each is early. Behind a marker, those of the replicas before the one
+    that it names do not count: a replica is `<epoch>.<number>`, and `early` has it and a time.
     """
     first: dict[int, tuple[int, ...]] = {}
     for record in responses:

@@ -90,7 +90,7 @@ class Ledger:
 
 
 def judge_outcomes(ledger: Ledger, outcomes: Outcomes) -> Iterator[Verdict]:
-    """The coordinator took each transaction as its client did."""
+    """Check that the coordinator took each transaction as its client did."""
     for group_id, partition, offset in outcomes.committed:
         if (group_id, partition, offset) not in ledger.moved:
             sentence = f"{offset} of partition {partition} is not committed, and its transaction is"

@@ -73,7 +73,7 @@ def _refusal(stage: FaultStage, ends: int) -> str:
 
 
 def newest_files(checkpoint: Path) -> list[Path]:
-    """The newest file of each part of the checkpoint, and the coordinator's own files."""
+    """Return the newest file of each part of the checkpoint, and the coordinator's own files."""
     spark = checkpoint / "spark"
     parts = [spark / "offsets", spark / "commits", *spark.glob("state/*/*")]
     owners = sorted(checkpoint.glob("owners/*.json"), key=lambda path: int(path.stem))
@@ -85,13 +85,13 @@ def newest_files(checkpoint: Path) -> list[Path]:
 
 
 def _failure(stage: FaultStage) -> str:
-    """The reason of a batch that fails again and again, "" if there is none."""
+    """Return the reason of a batch that fails again and again, "" if there is none."""
     status = stage.status()
     return "" if status is None or status.phase is not ServicePhase.FAILING else status.reason
 
 
 def kill_workers_by_record(stage: FaultStage, random: Random) -> bool:
-    """A request kills each worker that handles it. The coordinator names it, and can skip it."""
+    """Return a request kills each worker that handles it. The coordinator names it, and can skip it."""
     record = _send_deadly(stage, f"deadly-{random.getrandbits(32)}")
     wait_until(lambda: bool(_failure(stage)), "a failing batch", START_TIMEOUT_S)
     reason = _failure(stage)

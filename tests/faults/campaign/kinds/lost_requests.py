@@ -27,8 +27,9 @@ Lose = Callable[[OwnCoordinator, Random], None]
 def lose_requests(
     stage: FaultStage, random: Random, *, lose: Lose, reasons: tuple[str, ...], is_behind: bool | None = None
 ) -> bool:
-    """Requests disappear under load before a batch has handled them. The coordinator must acknowledge nothing
-    more, end with one of `reasons`, and refuse to start again.
+    """Return requests disappear under load before a batch has handled them. The coordinator must acknowledge
+    nothing more, end with one of `reasons`, and refuse to start again.
+
 
     No batch runs while `lose` deletes them if `is_behind`; None leaves that to chance.
     """

@@ -82,7 +82,7 @@ class OwnCoordinator:
         act(stack, lambda: self.readiness.extend(_statuses(url)), pause_s=0.05)
 
     def _said_ready(self) -> list[str]:
-        """The line by which it says that it is ready, none before."""
+        """Return the line by which it says that it is ready, none before."""
         return [line for line in self.keeper.log.splitlines() if line.startswith('{"broker": ')]
 
     def _all_have_committed(self) -> bool:
@@ -123,7 +123,7 @@ class OwnCoordinator:
             admin.delete_topics(ours)
 
     def loss(self, at_ms: int) -> Loss:
-        """What the judge has to know, after the end."""
+        """Return what the judge has to know, after the end."""
         self._load.stop()
         commits, looks, topic = self._load.meter.commits, self.looks, self.layout.requests_topic
         found_s = lost_s(looks, self.handled_ends())
@@ -156,7 +156,7 @@ def act(stack: ExitStack, do: Callable[[], None], pause_s: float) -> None:
 
 
 def _statuses(url: str) -> list[int]:
-    """The status of an answer, none if there is no answer."""
+    """Return the status of an answer, none if there is no answer."""
     try:
         with urlopen(url, timeout=5) as response:
             return [response.status]

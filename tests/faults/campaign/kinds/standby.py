@@ -63,7 +63,7 @@ def hold_standby(stage: FaultStage, random: Random) -> None:
 
 
 def both(stage: FaultStage) -> tuple[Keeper, Keeper]:
-    """The coordinator that works and the one that waits, when they do."""
+    """Return the coordinator that works and the one that waits, when they do."""
     found: list[Keeper] = []
 
     def are_there() -> bool:

@@ -68,18 +68,18 @@ async def limited(wire: Wire, answer: Coroutine[Any, Any, T], timeout_s: float =
 
 
 def committed(partition: int, offset: int) -> list[dict[str, Any]]:
-    """The topics of a commit of one offset."""
+    """Return the topics of a commit of one offset."""
     one = {"partition_index": partition, "committed_offset": offset, "committed_leader_epoch": -1}
     return [{"name": TOPIC, "partitions": [{**one, "committed_metadata": ""}]}]
 
 
 def commit_error(answer: Any) -> int:
-    """The error code of a commit of one offset."""
+    """Return the error code of a commit of one offset."""
     return int(answer.topics[0].partitions[0].error_code)
 
 
 def shares(members: Sequence[str]) -> dict[str, bytes]:
-    """The leader's assignment: the partitions in turn."""
+    """Return the leader's assignment: the partitions in turn."""
     by_member: dict[str, list[TopicPartition]] = {member: [] for member in members}
     for partition in range(PARTITIONS):
         by_member[members[partition % len(members)]].append(TopicPartition(TOPIC, partition))
