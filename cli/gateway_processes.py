@@ -100,8 +100,10 @@ class _Child:
         raise TimeoutError(f"{self.process.name} does not answer")
 
     def numbers(self) -> Numbers:
-        """Return its numbers. While it does not answer, return the last ones without gauges, because a sum of
-        counters must not fall.
+        """Return the process's metrics.
+
+        If it does not answer, return its last counters without gauges, because a sum of counters must not
+        fall.
         """
         try:
             self.last = self.ask("numbers")  # type: ignore[assignment]
@@ -118,7 +120,7 @@ class _Child:
 
 
 class GatewayProcesses:
-    """The processes together, as one gateway."""
+    """The processes of the gateway, used as one."""
 
     def __init__(self, address: Address, children: Sequence[_Child]) -> None:
         self.address = address

@@ -48,8 +48,10 @@ log = structlog.get_logger()
 
 
 class LiveView:
-    """Shows the groups until stopped; `run` may have its own thread. `replica` returns a word for what the
-    replica does, which is shown below the table, and `remarks` what else is to say.
+    """A view of the groups until stopped; `run` may have its own thread.
+
+    `replica` returns a word for the replica's state, which is shown below the table, and `remarks` other
+    lines.
     """
 
     def __init__(

@@ -54,7 +54,7 @@ class GatewayToStart:
 
     @contextmanager
     def serving(self, options: Options) -> Iterator[str]:
-        """Run it in front of the coordinator with these options. Yields the address for clients."""
+        """Run the gateway in front of this coordinator. Yield the address for clients."""
         with ExitStack() as stack:
             try:
                 self._running = stack.enter_context(running(self.options(options)))
@@ -66,7 +66,7 @@ class GatewayToStart:
                 self._running = None
 
     def numbers(self) -> Numbers:
-        """Return the gateway's numbers, or {} before its start."""
+        """Return the gateway's metrics as numbers, or {} before its start."""
         return {} if self._running is None else self._running.numbers()
 
     def alive(self) -> GatewayChecks:
@@ -90,10 +90,10 @@ class GatewayToStart:
 
 
 def coordinator_checks(status: ServiceStatus, replica: ReplicaState) -> CheckResults:
-    """Return the checks of the coordinator: the query, its replica or another coordinator has to answer
-    clients.
+    """Return the checks of the coordinator. It is ready if the query, its replica or another coordinator
+    answers.
 
-    The check of the replica never fails, because the query answers without one. An alarm is a note, too.
+    The replica's check never fails, because the query answers without it. An alarm is only a note.
     """
     why: str | CheckNote | None = f"{status.phase}: {status.reason}"
     if status.phase in (ServicePhase.READY, ServicePhase.STANDBY):

@@ -25,9 +25,9 @@ log = structlog.get_logger()
 
 
 class RunPage(Closeable):
-    """Serves the page on this machine from `start` to `close`. A process that ends is started again.
+    """The page's process on this machine, from `start` to `close`. If it ends, it is started again.
 
-    The socket is open from the beginning, so that the address is known and stays. Raises WebUnavailable.
+    The socket is opened at once, so that the address is known and never changes. Raises WebUnavailable.
     """
 
     def __init__(self, port: int) -> None:

@@ -33,21 +33,19 @@ class CoordinatorCluster(Cluster):
         return self.requests if self.is_set_up else super().described_by
 
     def answered_groups(self) -> list[AnyView]:
-        """Return the groups as `groups` does, with every change that a client was answered before
-        this call.
-        """
+        """Return the groups, including every change that a client was told of before this call."""
         self.requests.wait_for_views()
         return self.groups()
 
     def pending_transactions(self) -> list[PendingTransaction]:
-        """Return what is pending in transactions, without the offsets, by all that was answered before this
+        """Return the pending transactions without their offsets, as of all responses sent before this
         call.
         """
         self.requests.wait_for_views()
         return pending_transactions(self._client_config, self.layout, self._timeout_ms)
 
     def reason(self, error: Exception) -> str:
-        """Return why a command failed. An answer that did not come has a hint."""
+        """Return why a command failed, with a hint if the coordinator did not answer in time."""
         if isinstance(error, RequestTimedOut):
             return (
                 f"{error}. Is the coordinator with the topics {self._prefix}-* running? See also --timeout."

@@ -125,7 +125,7 @@ class Child:
 
 
 class Children(Closeable):
-    """Starts processes, and stops them all at the end of the `with` block, even after an exception."""
+    """A container of child processes, which stops them all at the end of the `with` block."""
 
     def __init__(self, logs_dir: Path) -> None:
         self._logs_dir = logs_dir

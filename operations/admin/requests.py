@@ -69,16 +69,16 @@ class GroupRequests:
         self._client = client
 
     def wait_for_views(self) -> None:
-        """Wait until the topics have everything that any client was answered before this call."""
+        """Wait until the topics have every change that a client was told of before this call."""
         wait_for_views(self._client)
 
     def describe(
         self, groups: KnownTypes, *, with_offsets: bool = False
     ) -> tuple[Answers, dict[str, GroupOffsets]]:
-        """Send the request that describes groups of a group's type, or those for all types if its type is not
-        known, or is another one by now. OffsetFetch of all partitions goes with them if wanted.
+        """Send the requests that describe the groups, and OffsetFetch of all partitions if wanted.
 
-        A group that cannot be described is the error code. The result omits groups that are not Kafka's.
+        If a group's type is unknown or has changed, requests for all types are sent. A group that cannot be
+        described is returned as its error code. The result omits groups that are not Kafka's.
         """
         send, header = self._client.send, self._client.header
         asked = {
@@ -111,12 +111,12 @@ class GroupRequests:
     def commit_offsets(
         self, offsets: Mapping[str, Mapping[TopicPartition, int]], topic_ids: Mapping[str, UUID] = _NO_IDS
     ) -> dict[str, PartitionErrors]:
-        """Send OffsetCommit without a member, which a group without members accepts, with these offsets by
-        group. Return each outcome.
+        """Send OffsetCommit with these offsets of each group, and return each outcome.
 
-        A topic without an id in `topic_ids` keeps the id of the offset that is replaced. One request holds up
-        to 10,000 partitions; more partitions are sent in several requests, of which some may fail. For a
-        group without offsets no request is sent, because it would create an empty group.
+        It names no member, so the coordinator accepts it only for a group without members. A topic that is
+        not in `topic_ids` keeps the id of the replaced offset. A request has at most 10,000 partitions; more
+        are split among several requests, some of which may fail. A group without offsets gets no request,
+        because that would create an empty group.
         """
         sent = [
             (group_id, some, self._commit(group_id, some, topic_ids))
@@ -238,7 +238,7 @@ class GroupRequests:
 
 
 class ReadOnly(ClientError):
-    """The groups are those of the cluster's own coordinator."""
+    """The error of a change to groups of the cluster's own coordinator, which are read only here."""
 
 
 class ObservedGroups(TopicsGroups, GroupRequests):

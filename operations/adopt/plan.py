@@ -21,9 +21,9 @@ class CommittedPosition:
 
 @dataclass(frozen=True, slots=True)
 class FoundGroup:
-    """A group at one of the coordinators. `kind` is Kafka's group type in lower case.
+    """A group read from one of the coordinators. `kind` is Kafka's group type in lower case.
 
-    `error` says why the group or its offsets cannot be read. It is empty for a group that was read.
+    `error` says why the group or its offsets cannot be read, or is "".
     """
 
     group_id: str
@@ -51,7 +51,9 @@ class AdoptDecision(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AdoptPlan:
-    """The outcome for a group. `offsets` are those that the other coordinator lacks or has otherwise."""
+    """The decision about a group, and the `offsets` to commit: those that are missing or different at the
+    target.
+    """
 
     group: FoundGroup
     outcome: AdoptDecision
@@ -60,10 +62,11 @@ class AdoptPlan:
 
 
 def plan(group: FoundGroup, there: FoundGroup | None, *, overwrite: bool) -> AdoptPlan:
-    """Decide about a group. `there` is the group of that id at the other coordinator, None if it has none.
+    """Decide about a group. `there` is the same group at the target coordinator, or None if it does not
+    exist.
 
-    A member would commit to the coordinator it knows, so neither side may have members. Offsets that the
-    other coordinator has otherwise are replaced only with `overwrite`.
+    Neither may have members, because a member would commit to the coordinator that it knows. Different
+    offsets at the target are replaced only with `overwrite`.
     """
     for side in (group, there):
         if side is not None and side.error:

@@ -42,7 +42,9 @@ class TopicRecord(NamedTuple):
 
 
 class Collector:
-    """Makes a recording's lines of records. `log` is read first, because it shows which answers belong."""
+    """A maker of a recording's lines from records. Read `log` first, because it shows which answers belong to
+    it.
+    """
 
     def __init__(self, header: RecordingHeader) -> None:
         self._header = header

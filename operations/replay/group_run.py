@@ -59,7 +59,7 @@ class ReplayStep(Generic[K]):
 
     @property
     def is_own(self) -> bool:
-        """True if the step is that of its message, not of a deadline or takeover."""
+        """True if the step applies its message, and is not a deadline or takeover that precedes it."""
         return isinstance(self.event, Received | Failed | Refusal)
 
     @property

@@ -199,7 +199,7 @@ class _Judge:
         return until.offset is None or (entry.message is not None and until.includes(entry.message))
 
     def _is_gone(self, what: RecordKind, at_ms: int, partition: int | None) -> bool:
-        """Return True if retention may have deleted a record that was written at `at_ms` or later."""
+        """Return True if retention may have deleted a record written at or after `at_ms`."""
         topic = {
             RecordKind.ANSWER: self.layout.responses_topic,
             RecordKind.HISTORY: self.layout.events_topic,

@@ -142,8 +142,9 @@ class ClockLine(RecordLine, frozen=True, tag="clock"):
 
 
 class AnswerLine(RecordLine, frozen=True, tag="answer", omit_defaults=True):
-    """A response, or a message to a RocketMQ connection, on a reply partition. If `is_early`, a replica wrote
-    it that was not replaced yet (`kafka_why.contract.early_answers`).
+    """A response, or a message to a RocketMQ connection, on a reply partition.
+
+    `is_early` marks one written by a replica before the query's (`kafka_why.contract.early_answers`).
     """
 
     value: RecordBytes

@@ -21,9 +21,10 @@ class DifferenceKind(StrEnum):
 
 
 class ReplayDifference(Struct, frozen=True, kw_only=True):
-    """A difference. `name` names the record. `entry` is the request or deadline that leads to the record.
-    `expected` and `found` are the two records, and `place` is where `found` is, as <partition>-<offset>. Each
-    is None if it is absent.
+    """A difference between the topics and the replay. `name` identifies the record.
+
+    `entry` is the request or deadline that leads to the record. `expected` and `found` are the two records,
+    and `place` is the <partition>-<offset> of `found`. Each is None if it is absent.
     """
 
     what: RecordKind
@@ -37,9 +38,10 @@ class ReplayDifference(Struct, frozen=True, kw_only=True):
 
 
 class ComparedCounts(Struct, kw_only=True):
-    """The records of a group that were compared, by kind. `gone` were expected and are older than what the
-    topics still have. `open` were expected, and no committed batch had to write them yet. `entries` are the
-    steps of the replay.
+    """The numbers of a group's compared records, by type. `entries` counts the steps of the replay.
+
+    `gone` counts expected records that retention may have deleted. `open` counts expected records that the
+    last committed batch did not have to write yet.
     """
 
     entries: int = 0
@@ -53,13 +55,12 @@ class ComparedCounts(Struct, kw_only=True):
 
 
 class ReplayVerdict(Struct, kw_only=True):
-    """The verdict on all groups of a recording. `starts` has the place from which each group could be judged,
-    if that is not the beginning.
+    """The verdict on all groups of a recording.
 
-    `differences` has the first of them, `count` counts all. `duplicates` are second copies with the same
-    bytes. `late` counts requests that a deadline of a later time preceded, see `Replay`. `unjudged` counts
-    records of groups from before the place from which they can be judged, `skipped` early answers to requests
-    that were skipped later.
+    `starts` has the position from which a group can be judged, if that is not the beginning. `differences`
+    has the first differences, and `count` the number of all. `duplicates` counts second copies with the same
+    bytes, `late` requests applied after a later deadline (see `Replay`), `unjudged` records before a group's
+    start, and `skipped` early answers to requests that were skipped later.
     """
 
     groups: dict[str, ComparedCounts]

@@ -29,8 +29,8 @@ def simulate(fleet: ClientFleet, log: GroupLog, changes: Changes) -> Run:
 
 
 class _Simulation:
-    """The agenda of the clients, and the coordinator. It is the clients'
-    `operations.whatif.client.SimulationEnvironment`.
+    """A priority queue of the clients' actions, and the simulated coordinator. It is the clients'
+    environment.
     """
 
     def __init__(self, fleet: ClientFleet, log: GroupLog, changes: Changes) -> None:
@@ -57,7 +57,7 @@ class _Simulation:
         return Run(self._log.group_id, self._coordinator.steps, self._log.until_ms, senders)
 
     def at(self, moment: LogMoment, request_id: str, action: Action) -> None:
-        """Put an action on the agenda. `request_id` names the row that the action was in the log, "" for
+        """Schedule an action. `request_id` is that of the same request in the recorded log, or "" if there is
         none.
         """
         heapq.heappush(self._agenda, (moment, next(self._numbers), request_id, action))
@@ -70,7 +70,7 @@ class _Simulation:
         self._deliver(self._coordinator.apply(Row(moment.at_ms, request_id, request)))
 
     def _turn(self) -> bool:
-        """Fire the next deadline, or do the next action. Return whether there was one until the end."""
+        """Fire the next deadline, or run the next action. Return False if none is left before the end."""
         due_ms = self._coordinator.timeline.next_due_ms()
         next_ms = self._agenda[0][0].at_ms if self._agenda else None
         if due_ms is not None and due_ms <= self._log.until_ms and (next_ms is None or due_ms <= next_ms):
@@ -99,7 +99,7 @@ class _Simulation:
         return apply
 
     def _removal(self, request_id: str, request: LeaveGroup) -> LeaveGroup:
-        """Return the removal of the same processes' members, whose ids are others here."""
+        """Return a removal of the same processes' members, which have other member ids in the simulation."""
         whose = self._fleet.removals.get(request_id, ())
         members = [
             leaving if key is None else replace(leaving, member_id=self._clients[key].member_id)

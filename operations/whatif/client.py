@@ -114,7 +114,7 @@ class SimulatedClient:
                 self._environment.at(moment, request_id, self._poll_timeout(stall.left, stall.span))
 
     def on_response(self, at_ms: int, response: AnyResponse) -> None:
-        """Take the answer to one of its requests."""
+        """Handle the response to one of the client's requests."""
         error = response.error_code
         if error in LOST_ID:
             self.member_id = ""
@@ -131,6 +131,7 @@ class SimulatedClient:
             self._must_join(at_ms, error)
 
     def _join_answered(self, at_ms: int, response: JoinGroupResponse) -> None:
+        """Handle a JoinGroup response: send SyncGroup, join again, or give up."""
         self._waits = None
         if response.error_code is ErrorCode.MEMBER_ID_REQUIRED:
             self.member_id = response.member_id
@@ -156,6 +157,7 @@ class SimulatedClient:
         self._plan_beat(at_ms)
 
     def _sync_answered(self, at_ms: int, response: SyncGroupResponse) -> None:
+        """Handle a SyncGroup response: hold the assigned partitions, or join again."""
         self._waits = None
         if response.error_code is not ErrorCode.NONE:
             self._must_join(at_ms, response.error_code)

@@ -76,7 +76,10 @@ def protocols(
 def assignments(
     protocol_name: str, members: Sequence[JoinGroupMember], counts: Mapping[str, int]
 ) -> list[MemberAssignment]:
-    """Return the leader's assignment. Raises WhatIfError if the assignor is none of the project's."""
+    """Return the leader's assignment.
+
+    Raises WhatIfError if the assignor is not one that the project implements.
+    """
     if protocol_name not in LEADERS:
         raise WhatIfError(
             f"the group's assignor is {protocol_name!r}, whose assignments cannot be computed here; "

@@ -54,7 +54,7 @@ class TimeSpan(NamedTuple):
 
 
 class SentRequest(NamedTuple):
-    """A request that the process sends at this time in every experiment, unless it cannot be sent."""
+    """A request that every experiment sends at this time, unless it cannot be sent then."""
 
     moment: LogMoment
     request_id: str
@@ -111,12 +111,12 @@ class ClientProcess:
 
 @dataclass(frozen=True)
 class ClientFleet:
-    """All clients of a group, and the requests of others: `outside` are sent at their times in every
-    experiment. `removals` are the ones that remove members, with the processes that the members were.
+    """All clients of a group, and the requests that others sent.
 
-    `partition_counts` has each topic's known numbers of partitions, each with the time from which it holds.
-    `ignored` counts requests that change nothing or that no process is known to have sent, by the reason.
-    `senders` has the process's key for each request of the log that a process sent.
+    Every experiment sends those in `outside` at their recorded times. `removals` are the requests that remove
+    members, with the processes of those members. `partition_counts` has each topic's known numbers of
+    partitions, each with the time since which it holds. `ignored` counts, by reason, requests that change
+    nothing or have no known sender. `senders` has the key of the process that sent each request.
     """
 
     group_id: str
@@ -128,7 +128,10 @@ class ClientFleet:
     senders: Mapping[str, str] = field(default_factory=dict)
 
     def counts_at(self, at_ms: int) -> dict[str, int]:
-        """Return the topics' numbers of partitions at a time; before the first known one, that one."""
+        """Return the topics' numbers of partitions at a time.
+
+        Before the first known number, return that one.
+        """
         return {
             topic: max([count for from_ms, count in known if from_ms <= at_ms] or [known[0][1]])
             for topic, known in self.partition_counts.items()

@@ -87,7 +87,7 @@ class ProcessObserver:
         return not (self.member_id or self.waits or self.left or self.fenced)
 
     def joined(self, moment: LogMoment, request_id: str, request: JoinGroup) -> None:
-        """Take its JoinGroup."""
+        """Record a JoinGroup of the process."""
         self._sign(moment)
         if self._due is not None:
             self._react(*self._due, moment, request_id)
@@ -106,7 +106,7 @@ class ProcessObserver:
         self._sync = self._beats_from_ms = None
 
     def synced(self, moment: LogMoment, request_id: str, request: SyncGroup) -> None:
-        """Take its SyncGroup."""
+        """Record a SyncGroup of the process."""
         self._sign(moment)
         if self._sync is None:
             self.repeated += 1
@@ -115,7 +115,7 @@ class ProcessObserver:
         self.waits, self._sync = SyncGroup, None
 
     def beat(self, moment: LogMoment, request_id: str, request: Heartbeat) -> None:
-        """Take its Heartbeat."""
+        """Record a Heartbeat of the process."""
         if self._beats_from_ms is None:  # not in a generation: such a heartbeat renews nothing
             self.repeated += 1
             return
@@ -127,12 +127,12 @@ class ProcessObserver:
         self._beats_from_ms, self._beaten = moment.at_ms, True
 
     def committed(self, moment: LogMoment, request_id: str, request: OffsetCommit) -> None:
-        """Take its OffsetCommit."""
+        """Record an OffsetCommit of the process."""
         self._sign(moment)
         self.commits.append(SentRequest(moment, request_id, request))
 
     def leaves(self, moment: LogMoment, request_id: str, request: LeaveGroup) -> None:
-        """Take its LeaveGroup for itself."""
+        """Record the process's own LeaveGroup."""
         sent = SentRequest(moment, request_id, request)
         self._sign(moment)
         self.waited_until(moment.at_ms)
@@ -147,7 +147,7 @@ class ProcessObserver:
             self.left = sent
 
     def observe_response(self, at_ms: int, response: AnyResponse) -> None:
-        """Take the answer to one of its requests."""
+        """Record the response to one of the process's requests."""
         self.answered_ms = at_ms
         error = response.error_code
         if error in LOST_ID:
