@@ -82,8 +82,8 @@ class Admission:
     skip: frozenset[str]
 
     def messages(self, row: LogRow) -> Iterator[LogMessage]:
-        """Yield the messages of a record, in their order. A record to skip and a pack that is too large are
-        one.
+        """Yield the messages of a record, in their order. A record to skip is one message, and so is a pack
+        that is too large.
         """
         record = request_id(self.layout.requests_topic, row.partition, row.offset)
         if not is_pack(row.value) or record in self.skip or len(row.value) > self.layout.request_max_bytes:

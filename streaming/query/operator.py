@@ -42,9 +42,9 @@ class Operator:
     """The function for applyInPandasWithState. Spark sends it to Python workers, so it must stay small.
 
     `epochs` are ordered by their batches and times. A batch that runs again after a restart knows the epochs
-    of its first run. `shards` is the number of shards of a partition of requests. `under_way` is the path
-    with which the files begin that say what a worker handles (`streaming.query.shard_call`), or None if
-    there are none.
+    of its first run. `shards` is the number of shards of a partition of requests. `under_way` is the start of
+    the paths of the files in which workers note the request that they handle (`streaming.query.shard_call`),
+    or None if they write no notes.
     """
 
     layout: TopicLayout
@@ -72,19 +72,21 @@ class Operator:
         yield from call.finish(state.getCurrentWatermarkMs())
 
     def configs(self, batch_id: int | None) -> Configs:
-        """Return the configurations that the batch knows, by time; with None all."""
+        """Return the configurations that the batch knows, by time, or all if `batch_id` is None."""
         first, *later = self._known_epochs(batch_id)
         return Configs(first.config, [ConfigChange(epoch.after_ms, epoch.config) for epoch in later])
 
     def skip(self, batch_id: int | None) -> frozenset[str]:
-        """Return the ids of the records that the batch skips, with None those of the last epoch."""
+        """Return the ids of the records that the batch skips, or those of the last epoch if `batch_id` is
+        None.
+        """
         return self._known_epochs(batch_id)[-1].skip
 
     def _known_epochs(self, batch_id: int | None) -> list[ConfigEpoch]:
         return [epoch for epoch in self.epochs if batch_id is None or epoch.from_batch <= batch_id]
 
     def known_outages(self, batch_id: int | None) -> list[Outage]:
-        """Return the outages that precede the batch, with None all outages."""
+        """Return the outages that the batch knows, or all if `batch_id` is None."""
         return [known.outage for known in self.outages if batch_id is None or known.from_batch <= batch_id]
 
 
@@ -95,7 +97,7 @@ def _task() -> int:
 
 
 def _batch_id() -> int | None:
-    """Return the number of this call's batch, None outside of Spark."""
+    """Return the number of this call's batch, or None outside of Spark."""
     context = TaskContext.get()
     batch = context.getLocalProperty(BATCH_ID_PROPERTY) if context else None
     return None if batch is None else int(batch)

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-# Of the query's answers that came first, so many are kept for a replica that is slow.
+# The maximum number of the query's answers that wait for the answers of a slow replica.
 KEPT_OF_QUERY = 20_000
 KEPT_OF_QUERY_BYTES = 32 * 1024 * 1024
-# An early answer is overdue if the query has not given it so long after the batch whose turn it was.
+# An early answer is overdue if the query has not given it this long after the batch that should have.
 OVERDUE_AFTER_S = 5.0
 
 # JSON escapes quotes within strings, so these bytes are the names of fields. Every response has both, in this
@@ -38,7 +38,7 @@ class LogPosition(NamedTuple):
 
 
 class AnswerDifference(Struct, frozen=True):
-    """An early answer that is not the query's. `query` is None if the query gave none."""
+    """An early answer that differs from the query's. `query` is None if the query gave no answer."""
 
     request: str
     early: bytes
@@ -47,7 +47,7 @@ class AnswerDifference(Struct, frozen=True):
 
 class _Early(NamedTuple):
     value: bytes
-    place: LogPosition
+    position: LogPosition
 
 
 class Audit:
@@ -73,14 +73,16 @@ class Audit:
         """The size of the early answers that wait for the query's."""
         return self._bytes
 
-    def early(self, answers: Mapping[str, bytes], place: LogPosition) -> AnswerDifference | None:
-        """Take early answers by the ids of their requests. Returns a difference if the query was first."""
+    def early(self, answers: Mapping[str, bytes], position: LogPosition) -> AnswerDifference | None:
+        """Add early answers, by the ids of their requests. Return a difference from an earlier answer of the
+        query, or None.
+        """
         difference = None
         with self._lock:
             for request, value in answers.items():
                 query = self._of_query.pop(request, None) if self._of_query else None
                 if query is None:
-                    self._early[request] = _Early(value, place)
+                    self._early[request] = _Early(value, position)
                     self._bytes += len(value)
                     continue
                 self._of_query_bytes -= len(query)
@@ -90,7 +92,7 @@ class Audit:
         return difference
 
     def query(self, answers: Iterable[bytes]) -> AnswerDifference | None:
-        """Take answers of the query. Returns a difference if there is one."""
+        """Compare answers of the query with the early ones. Return a difference, or None."""
         difference = None
         with self._lock:
             for value in answers:
@@ -120,8 +122,8 @@ class Audit:
             self._batches.append((now_s, read))
 
     def overdue(self, now_s: float) -> AnswerDifference | None:
-        """Return an early answer that the query should have given, or None. It is missing if it is still here
-        after everything on the topic was taken.
+        """Return an early answer that the query should have given, or None. The answer is missing if it is
+        still overdue after the whole topic was read.
         """
         read: LogPosition | None = None
         with self._lock:
@@ -130,8 +132,8 @@ class Audit:
             request = next(iter(self._early), None)  # the first one was made first
             if read is None or request is None:
                 return None
-            early, place = self._early[request]
-            return AnswerDifference(request, early, None) if place.is_before(read) else None
+            early, position = self._early[request]
+            return AnswerDifference(request, early, None) if position.is_before(read) else None
 
 
 def request_of(answer: bytes) -> str | None:

@@ -96,7 +96,7 @@ class StatusBoard:
 
 
 def _write(path: Path, content: bytes) -> OSError | None:
-    """Write a file, whole or not at all. Returns the error, None if there was none."""
+    """Write a file, whole or not at all. Return the error, or None."""
     temporary = path.with_suffix(".new")
     try:
         make_private_folder(path.parent)
@@ -110,8 +110,8 @@ def _write(path: Path, content: bytes) -> OSError | None:
 
 
 def _overwrite(path: Path, content: bytes) -> bool:
-    """Overwrite a file, which takes no space on most file systems, or else remove it. Returns whether the
-    file has the content.
+    """Overwrite a file, which takes no space on most file systems, or else remove it. Return True if the file
+    has the content.
     """
     try:
         with path.open("r+b", buffering=0) as file:
@@ -162,7 +162,7 @@ class ReplicaWatch(BackgroundThread):
             self._status.set_replica(state.phrase)
             if state.phase != phase:
                 phase = state.phase
-                # The replica's end is a part of the service's, of which others speak.
+                # The end of the replica is part of the end of the service, which is logged elsewhere.
                 if phase != "ended" or not self._is_stopping():
                     log.info("the replica has another phase", phase=phase, reason=state.reason)
             self._stopped.wait(INTERVAL_S)

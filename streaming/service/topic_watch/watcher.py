@@ -33,7 +33,7 @@ DEFAULT_INTERVAL_MS = 2_000
 # The shortest time between two polls. A poll is due at once when a group waits for a topic or a pattern, and
 # when a topic looks gone.
 POLLS_APART_S = 1.0
-# A poll that takes long is followed by a pause so many times as long, because it grows with the topics.
+# The pause after a poll is at least this many times as long as the poll, which takes longer with more topics.
 _PAUSE_PER_POLL = 20
 _POLL_MS = 500
 # No client waits for the watcher, so fetches can be rarer than batches to spare the brokers.
@@ -123,7 +123,7 @@ class TopicWatcher(FollowerThread):
         groups: GroupTopics,
         now_s: float,
     ) -> None:
-        """Look at the cluster's topics, and send the records that are due. Raises KafkaError."""
+        """Query the cluster's topics, and send the records that are due. Raises KafkaError."""
         at_ms = time.time_ns() // 1_000_000
         images: Images = {}
         listed, internal = None, frozenset[str]()

@@ -41,8 +41,8 @@ class Decision(NamedTuple):
 
 @dataclass(slots=True)
 class _Entry:
-    """An open entry. `marker` is the one that decides it, `outcome` what it means. `is_lost`: the log has not
-    all markers from its position on.
+    """An open entry. `marker` is the one that decides it, `outcome` what it means. `is_lost` is True if
+    markers from its position on have been deleted.
     """
 
     pending: PendingTransaction
@@ -79,7 +79,7 @@ class PendingTransactions:
         return bool(self._entries)
 
     def apply(self, key: bytes, value: bytes | None) -> None:
-        """Take the next record of the transactions topic. Raises msgspec.DecodeError."""
+        """Apply the next record of the transactions topic. Raises msgspec.DecodeError."""
         if value is None:
             entry = self._entries.pop(key, None)
             if entry is not None and entry.outcome is not None:
@@ -88,7 +88,7 @@ class PendingTransactions:
             return
         pending = _decoder.decode(value)
         known = self._entries.get(key)
-        if known is not None:  # fewer partitions are left of it
+        if known is not None:  # the entry has fewer partitions left
             known.pending = pending
             return
         entry = self._entries[key] = _Entry(pending)
@@ -124,7 +124,7 @@ class PendingTransactions:
         return {partition: self._partitions[partition].position for partition in sorted(wanted)}
 
     def read(self, number: int, fetched: Fetched) -> None:
-        """Take what was read of a partition from its position on."""
+        """Apply the result of a Fetch from the partition's position on."""
         partition = self._partitions[number]
         partition.end = fetched.end
         missing_to = max(fetched.start, 0)
@@ -155,7 +155,7 @@ class PendingTransactions:
         return [Decision(group, number, lowest, marker) for (group, number, marker), lowest in first.items()]
 
     def summary(self, now_ms: int) -> TransactionsSummary:
-        """Return what operators see at this time of the wall clock."""
+        """Return the summary for operators at this time of the wall clock."""
         ages_ms = [now_ms - entry.pending.at_ms for entry in self._entries.values()]
         return TransactionsSummary(
             len(self._entries),
