@@ -1,8 +1,8 @@
 """The check that an observer's topics belong to no other observer. The incarnation in each view names the
 observer that wrote it.
 
-Two observers would write each view and each history entry twice, under incarnations of their own. This is
-looked up at the start, so it finds whoever was there before, and not two that start at the same moment.
+Two observers would write each view and each history entry twice, under incarnations of their own. The check
+runs once, at the start, so it does not find an observer that starts at the same moment.
 """
 
 from collections.abc import Iterable
@@ -18,14 +18,14 @@ from kafka_why.topic_reader import Record, TopicReader
 from streaming.service.topics import TopicsError
 
 LAST_RECORDS = 200
-"""The records at the end of a partition among which the newest view is looked for."""
+"""The number of records at the end of a partition that are searched for the newest view."""
 _TIMEOUT_MS = 30_000
 # Characters of the observer's namespace that are its id.
 _ID_CHARS = 8
 
 
 class _View(Struct, frozen=True):
-    """The kept field of `kafka_why.contract.kafka.snapshot.GroupSnapshot`."""
+    """The field used of `kafka_why.contract.kafka.snapshot.GroupSnapshot`."""
 
     incarnation: str
 
@@ -34,12 +34,12 @@ _view = msgspec.json.Decoder(_View)
 
 
 def observer_id(namespace: str) -> str:
-    """Return the id of the observer with the checkpoint of this namespace."""
+    """Return the id of the observer whose checkpoint has this namespace."""
     return namespace[:_ID_CHARS]
 
 
 def incarnation(record_id: str, observer: str) -> str:
-    """Return the incarnation of a group that an observer met first at a record."""
+    """Return the incarnation of a group that this observer saw first in the record with this id."""
     return f"{record_id}@{observer}"
 
 

@@ -1,7 +1,7 @@
 """The operator that observes groups. Spark calls it with the new records of one shard's groups, and with the
 sightings of these groups.
 
-It has no deadlines and reads no clock: what follows from a record follows from it and those before it.
+It has no deadlines and reads no clock: its output depends only on the records so far.
 """
 
 import traceback
@@ -45,11 +45,11 @@ from streaming.query.operator import in_log_order
 from streaming.query.output import OutputRows
 from streaming.query.output_values import committed_offset, dead_letter
 
-# The records of one call of the observing operator, on the topics that a coordinator has, too.
+# The output records of one call of the observing operator, for topics that a coordinator has, too.
 
 
 class ObservedOutput(OutputRows):
-    """The collected output of one call: records that follow from the records of a shard's groups."""
+    """The collected output records of one call."""
 
     def __init__(self, layout: TopicLayout) -> None:
         super().__init__()
@@ -92,14 +92,14 @@ class ObservedOutput(OutputRows):
 
 SOURCE = KAFKAS_OFFSETS_TOPIC
 SIGHTINGS = -1
-"""The number of the partition of rows that are sightings, and no records of `__consumer_offsets`."""
+"""The partition number of rows that are sightings instead of records of `__consumer_offsets`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObservingOperator:
     """The function for applyInPandasWithState. Spark sends it to Python workers.
 
-    `observer` is the id of this observer, in its incarnations of groups.
+    `observer` is the id of this observer, which is part of each group's incarnation.
     """
 
     client_config: ClientConfig
@@ -138,7 +138,7 @@ class ObservingCall:
         self._removed_ms: dict[str, int | None] = {}
 
     def apply(self, rows: Iterable[LogRow]) -> Iterator[pd.DataFrame]:
-        """Apply the records in the log's order, and sightings in theirs, those before that are older."""
+        """Apply the rows, records and sightings, in the order of `by_time`."""
         for row in by_time(rows):
             if row.partition == SIGHTINGS:
                 self._sight(row)
@@ -186,7 +186,8 @@ class ObservingCall:
         try:
             seen = step()
         except Exception:  # noqa: BLE001 - any fault of this code
-            # It must not stop the other groups. A number that is left out shows that an entry may be missing.
+            # The error must not stop the other groups. A gap in the history's numbers shows that an entry may
+            # be missing.
             if group is not None:
                 group.seq += 1
             self._dead_letter(row, record, Reason.HANDLER_FAILED, traceback.format_exc())
@@ -239,8 +240,9 @@ class ObservingCall:
 
 
 def by_time(rows: Iterable[LogRow]) -> Iterator[LogRow]:
-    """Yield rows in the log's order, where sightings come first, in the order in which brokers appended them:
-    each sighting before the first record of the log that is as old or newer.
+    """Yield the rows of records and sightings, merged by their append times: each sighting comes before the
+    first record of the log that is not older. `rows` have the sightings first, and then the records in the
+    log's order.
     """
     sightings = deque[LogRow]()
     for row in rows:

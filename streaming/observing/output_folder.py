@@ -8,8 +8,7 @@ its file and adds nothing. From time to time the files of a folder are merged. N
     offsets/...                                          the same of committed offsets
     dead_letters/date=.../...                            records that could not be read
 
-A file comes to its place whole, by a rename. While files are merged, a reader can see rows twice, never too
-few.
+A file appears complete, by a rename. While files are merged, a reader can see rows twice, but misses none.
 """
 
 import re
@@ -32,10 +31,10 @@ _PART, _MERGED = re.compile(r"batch-(\d+)\.parquet"), re.compile(r"to-(\d+)\.par
 
 
 class OutputTable(NamedTuple):
-    """A table of the folder. If it has `keys`, only the latest row of each key is kept, and none without a
-    value.
+    """A table of the folder. If it has `keys`, it keeps only the latest row of each key, and drops that row
+    if it has no value (a tombstone).
 
-    Without `keys` rows are in folders by their date.
+    Without `keys` it keeps all rows, in one folder for each date.
     """
 
     name: str
@@ -89,42 +88,47 @@ class OutputFolder:
                 _move(path, folder / f"batch-{batch_id:012}.parquet")
 
     def merge(self, before: int) -> None:
-        """Merge the files of the batches before this one in each folder. These batches are committed."""
+        """Merge the files of the batches before `before`, folder by folder. All of these batches are
+        committed.
+        """
         self.staging.mkdir(parents=True, exist_ok=True)
         for table in TABLES:
             for folder in _folders(self._root / table.name, table):
                 self._merge(table, folder, before)
 
     def _merge(self, table: OutputTable, folder: Path, before: int) -> None:
+        """Merge one folder: its last merged file, and the files of the later batches before `before`."""
         merged = _numbered(folder, _MERGED)
         parts = {n: path for n, path in _numbered(folder, _PART).items() if n < before}
         last = max(merged, default=-1)
-        # A merge that was cut off has left files whose rows are in the merged one.
+        # An interrupted merge has left files whose rows are in the newest merged file.
         _remove([*(merged[n] for n in merged if n != last), *(parts[n] for n in parts if n <= last)])
         sources = [*(merged[n] for n in merged if n == last), *(parts[n] for n in parts if n > last)]
         if len(sources) < 2:
             return
-        made = self.staging / "merged.parquet"
-        (_append if not table.keys else _latest)(sources, table.keys, made)
-        _move(made, folder / f"to-{max(parts):012}.parquet")
+        target = self.staging / "merged.parquet"
+        (_append if not table.keys else _latest)(sources, table.keys, target)
+        _move(target, folder / f"to-{max(parts):012}.parquet")
         _remove(sources)
 
 
-def _append(sources: Sequence[Path], _: Sequence[str], made: Path) -> None:
-    """Write all rows. A file that an earlier version of the code wrote may lack columns."""
+def _append(sources: Sequence[Path], _: Sequence[str], target: Path) -> None:
+    """Write all rows of the sources to one file. A file that an earlier version of the code wrote may lack
+    columns.
+    """
     schema = pa.unify_schemas([pq.read_schema(source) for source in sources])
-    with pq.ParquetWriter(made, schema) as writer:
+    with pq.ParquetWriter(target, schema) as writer:
         for source in sources:
             for rows in pq.ParquetFile(source).iter_batches():
                 writer.write_table(_joined([schema.empty_table(), pa.Table.from_batches([rows])]))
 
 
-def _latest(sources: Sequence[Path], keys: Sequence[str], made: Path) -> None:
-    """Write the last row of each key, in the order of the sources."""
+def _latest(sources: Sequence[Path], keys: Sequence[str], target: Path) -> None:
+    """Write the last row of each key to one file. Later sources have later rows."""
     rows = _joined([pq.ParquetFile(source).read() for source in sources])
     found = dict(zip(zip(*(rows[name].to_pylist() for name in keys), strict=True), count(), strict=False))
     latest = rows.take(pa.array(sorted(found.values()), pa.int64()))
-    pq.write_table(latest.filter(latest["value"].is_valid()), made)
+    pq.write_table(latest.filter(latest["value"].is_valid()), target)
 
 
 def _joined(tables: Sequence[Any]) -> Any:

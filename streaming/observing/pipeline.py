@@ -1,8 +1,8 @@
 """The pipeline from records of `__consumer_offsets` to records of the observer's topics.
 
-`observe_groups` is a function of a DataFrame, as `streaming.query.pipeline.coordinate` is. There is no time
-in it: nothing is due without a record. Offsets of transactions are read when the transaction has committed,
-and never if it has not (`read_committed`).
+`observe_groups` is a function of a DataFrame, as `streaming.query.pipeline.coordinate` is. It has no
+deadlines: without a record, it has nothing to do. Offsets of transactions are read when the transaction has
+committed, and never if it has not (`read_committed`).
 """
 
 import json
@@ -125,15 +125,16 @@ class FolderSink:
 
 QUERY_NAME = "group-observer"
 _BY_CONSUMER = "spark.sql.streaming.kafka.useDeprecatedOffsetFetching"
-# What a batch reads at the most, so that a backlog shows progress. Time plays no part, so batches may be cut
-# anywhere.
+# The maximum number of records of a batch, so that a backlog shows progress. A batch may end at any record,
+# because the output does not depend on batches.
 MAX_RECORDS_A_BATCH = 200_000
-# Each partition has a consumer that keeps what it has fetched, so 50 of them hold 100 MB. The first record of
-# a fetch is always given, whatever its size.
+# Each partition has a consumer that keeps what it has fetched, so 50 of them hold 100 MB. A fetch always
+# returns its first record, whatever its size.
 _MAX_PARTITION_FETCH_BYTES = 1024 * 1024
 # After each poll the source asks the broker for the partition's ends. Kafka's default is 500 records.
 _MAX_POLL_RECORDS = 2_000
-# Nobody waits for a single record, and the end of a task flushes. Small batches cost the brokers most.
+# The producer may wait for more records, because no client waits for one, and each task flushes at its end.
+# Small batches are expensive for the brokers.
 _LINGER_MS = 100
 _PRODUCER_BATCH_BYTES = 256 * 1024
 MAX_SIGHTINGS_A_BATCH = 10_000
@@ -175,7 +176,7 @@ def observe_groups(
 
 
 def _encoded(numbers: Iterable[int]) -> list[bytes]:
-    """Return the types as a key begins with them."""
+    """Return the encoded forms of these types with which keys begin."""
     return [number.to_bytes(2) for number in sorted(numbers)]
 
 
@@ -191,7 +192,7 @@ def _shard(shards: int) -> Column:
 
 
 def _sightings(sightings: DataFrame, shards: int) -> DataFrame:
-    """Return the rows of sightings, each in its group's shard. `kafka_why.contract.sightings` has their
+    """Return the rows of sightings, each in its group's shard. `kafka_why.contract.sightings` defines their
     keys.
     """
     key = F.col("key").cast("string")
@@ -207,8 +208,8 @@ def _sightings(sightings: DataFrame, shards: int) -> DataFrame:
 
 def read_sightings(spark: SparkSession, client_config: ClientConfig, topic: str) -> DataFrame:
     """Read the sightings topic, which has one partition. Sightings that were deleted before they were read
-    are not missed. The query is assigned the partition, because a consumer that subscribes is a member of a
-    group.
+    are skipped without an error. The query is assigned the partition, because a consumer that subscribes is a
+    member of a group.
     """
     return (
         spark.readStream.format("kafka")
@@ -224,7 +225,8 @@ def read_sightings(spark: SparkSession, client_config: ClientConfig, topic: str)
 
 def read_source(spark: SparkSession, client_config: ClientConfig, partitions: int) -> DataFrame:
     """Read `__consumer_offsets`. A new checkpoint starts at its beginning, an old one where it stopped."""
-    # By an admin client Spark finds no internal topic. By a consumer it has the partitions that it is given.
+    # With an admin client Spark does not find internal topics. With a consumer it reads the partitions that
+    # it is assigned.
     spark.conf.set(_BY_CONSUMER, "true")
     return (
         spark.readStream.format("kafka")
@@ -254,7 +256,7 @@ def start(
 ) -> StreamingQuery:
     """Start the observer's query on a checkpoint. `partitions` is the number of partitions of the source.
 
-    It writes to the observer's topics, or to `output_dir`: then there are no sightings.
+    It writes to the observer's topics, or to `output_dir`: then it reads no sightings.
     """
     records, layout = read_source(spark, client_config, partitions), operator.layout
     function = WorkerFunction(operator)

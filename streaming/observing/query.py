@@ -25,14 +25,15 @@ from streaming.service.topics import FoundTopics, TopicsError, find_topic
 
 DEFAULT_PREFIX = "group-observer"
 DEFAULT_BATCH_INTERVAL_MS = 1_000
-# Of an observer that writes files: each batch is up to four files.
+# The interval of batches of an observer that writes files. It is long because each batch writes up to four
+# files.
 FOLDER_BATCH_INTERVAL_MS = 60_000
 DEFAULT_POLL_INTERVAL_MS = 1_000
 POLL_INTERVAL_MAX_MS = 5_000
 # The shards of each partition of `__consumer_offsets`, which has 50 partitions. Each shard with records costs
 # a batch 1.4 ms, and the groups of a shard are read and written together.
 DEFAULT_SHARDS = 4
-# A backlog is read by two tasks side by side. Each costs a batch two passes of a Python worker.
+# Two tasks read a backlog in parallel. Each costs a batch two passes of a Python worker.
 DEFAULT_STATE_PARTITIONS = 2
 
 
@@ -43,7 +44,7 @@ class ObserverOptions:
 
     `shards` is the number of shards of a partition (`streaming.query.admission`), `state_partitions` the
     number of partitions in which Spark keeps the state. If one is None, the checkpoint's own number holds, or
-    the default for a new one. A batch begins `batch_interval_ms` after the one before it. Brokers are asked
+    the default for a new one. A batch begins `batch_interval_ms` after the one before it. Brokers are polled
     for rebalancing groups every `poll_interval_ms`, or never if that is 0. `replication_factor` and
     `min_insync_replicas` are those of new topics. `spark` are further settings of Spark.
     """
@@ -63,7 +64,8 @@ class ObserverOptions:
     spark: Mapping[str, str] = field(default_factory=dict)
 
 
-# How often a cluster is asked for `__consumer_offsets` that has none: no group has committed or joined yet.
+# The pause between two polls for `__consumer_offsets` on a cluster that does not have it yet, because no
+# group has committed or joined.
 _RETRY_S = 1.0
 # A query that is restarted after a failure counts as running after this time, or at its first batch.
 _PROOF_S = 10.0
@@ -128,7 +130,7 @@ class ObserversQuery(SupervisedQuery):
             batch_interval_ms=self._options.batch_interval_ms,
             output_dir=self._options.output_dir,
         )
-        # A cluster at rest has no records, and so no batch. The first query counts as running at once.
+        # An idle cluster has no records, and so no batches. The first query counts as running at once.
         proof_s = 0.0 if self._status.current.phase is ServicePhase.STARTING else _PROOF_S
         self._ready_s = time.monotonic() + proof_s
         return running
@@ -149,8 +151,8 @@ class ObserversQuery(SupervisedQuery):
         return None
 
     def _pin(self, source: FoundTopics) -> _Found:
-        """Pin the checkpoint to this cluster and topic for ever. Raises FolderError if it belongs to another
-        one.
+        """Pin the checkpoint to this cluster and topic for ever. Raises FolderError if it is pinned to
+        others.
         """
         options = self._options
         identity = self._checkpoint.pin(

@@ -1,9 +1,9 @@
 """A poller that asks the brokers which classic groups are rebalancing, and writes the answers to the
 sightings topic.
 
-`__consumer_offsets` has a rebalance of a classic group when it is over. ListGroups by state and
-DescribeGroups show it while it lasts. The query reads the sightings beside the log, so its outcome follows
-from records alone.
+A rebalance of a classic group appears in `__consumer_offsets` only when it is over. ListGroups by state and
+DescribeGroups show it while it lasts. The query reads these sightings as a second log, so its output depends
+on records alone.
 """
 
 import time
@@ -39,7 +39,8 @@ from streaming.observing.operator import SOURCE
 
 GROUPS_MAX = 2_000
 """The largest number of groups that are followed at a time."""
-# The query has read these ends of a partition sooner or later, and the first of them is enough.
+# The maximum number of ends kept for a partition. The oldest ones suffice, because the query reaches them
+# first.
 _ENDS_MAX = 64
 # A rebalance that is over is forgotten after this time, even if the query has not read up to its end.
 _FORGET_S = 600.0
@@ -84,7 +85,8 @@ class RebalanceRuns:
         self._new_name = new_name
         self._runs: dict[str, _Run] = {}
         self._over: dict[str, _Run] = {}
-        # Groups that were rebalancing already when they could first be followed: since when is not known.
+        # Groups that were already rebalancing when they could first be followed, so the time of their start
+        # is unknown.
         self._unbounded: frozenset[str] = frozenset()
         self._before_s: float | None = None
         self._ends: dict[int, _Ends] = {}
@@ -102,9 +104,11 @@ class RebalanceRuns:
         *,
         is_whole: bool,
     ) -> None:
-        """Take a poll: the groups that were listed as rebalancing, and of those chosen what was seen.
+        """Apply a poll: the groups `listed` as rebalancing, and what was `seen` of those that `choose`
+        returns.
 
-        `is_whole`: every broker has answered. `asked_s` is before the first question.
+        `is_whole` is True if every broker has answered. `asked_s` is the time before the first request,
+        `answered_s` the time after the last answer.
         """
         chosen = set(self.choose(listed))
         for group_id in sorted(seen.keys() & chosen - self._unbounded):
@@ -142,7 +146,9 @@ class RebalanceRuns:
         return partition_of_offsets(group_id, self._partitions)
 
     def ended(self, asked_s: float, ends: Mapping[int, int], read: Mapping[int, int]) -> None:
-        """Take the ends of partitions, asked for at this time, and how far the query has read them."""
+        """Apply the ends of partitions, queried at `asked_s`, and the offsets up to which the query has read
+        them.
+        """
         for number, end in ends.items():
             of_partition = self._ends.setdefault(number, _Ends())
             if len(of_partition.waiting) < _ENDS_MAX:
@@ -153,8 +159,8 @@ class RebalanceRuns:
                 of_partition.read_s = of_partition.waiting.pop(0)[0]
 
     def records(self, now_s: float, seen_s: float) -> Iterator[tuple[bytes, SightingRecord]]:
-        """Yield the key and the record of each group that was seen at `seen_s`, and of each whose rebalance
-        is over, once the query has read up to that.
+        """Yield the key and the record of each group that was seen at `seen_s`, and, once the query has read
+        up to the end of its rebalance, of each group whose rebalance is over.
         """
         for group_id, run in self._runs.items():
             if run.seen_s == seen_s:
@@ -206,7 +212,7 @@ class RebalancePoller(BackgroundThread):
     """A thread that polls the brokers every `interval_ms` until stopped, also while they are unreachable.
 
     `partitions` is the number of partitions of `__consumer_offsets`. Brokers older than Kafka 2.6 do not list
-    groups by state. It then logs a warning once, and ends.
+    groups by state. With such brokers the thread logs a warning once, and ends.
     """
 
     def __init__(self, client_config: ClientConfig, topic: str, *, partitions: int, interval_ms: int) -> None:
@@ -250,8 +256,8 @@ class RebalancePoller(BackgroundThread):
                 self._stopped.wait(_RETRY_S)
 
     def _warn_of_rights(self, admin: KafkaAdminClient) -> None:
-        """Warn once if the client may not DESCRIBE the cluster. Brokers do not refuse ListGroups then, but
-        omit the groups that the client may not DESCRIBE.
+        """Warn once if the client may not DESCRIBE the cluster. Without that permission, brokers do not
+        refuse ListGroups, but omit groups that the client may not DESCRIBE.
         """
         allowed = admin.describe_cluster().get("authorized_operations")
         if allowed is None or self._has_warned or "DESCRIBE" in {str(one).upper() for one in allowed}:
@@ -292,11 +298,13 @@ class RebalancePoller(BackgroundThread):
             self._outage.failed(failed)
 
     def _listed(self, admin: KafkaAdminClient) -> tuple[dict[int, dict[str, str]], KafkaError | None]:
-        """Return the state of each rebalancing group by broker, and the error of one that did not answer."""
+        """Return the state of each rebalancing group by broker, and the error of a broker that did not
+        answer, or None.
+        """
         found: dict[int, dict[str, str]] = {}
         failed: KafkaError | None = None
         brokers = admin.describe_cluster()["brokers"]
-        # One that is fenced leads no partition, and so coordinates no group.
+        # A fenced broker leads no partition, and so coordinates no group.
         for broker in [b["broker_id"] for b in brokers if not b.get("is_fenced")]:
             try:
                 groups = admin.list_groups(broker_ids=[broker], states_filter=REBALANCING)

@@ -28,7 +28,7 @@ from streaming.service.topics import (
 
 def _prepare_topics(options: ObserverOptions) -> None:
     """Create and check the observer's topics. Raises TopicsError, also if they are a coordinator's or another
-    observer's, and FolderError. Where the observer writes files, make sure of their folder instead.
+    observer's, and FolderError. If the observer writes files, claim their folder instead.
     """
     if options.output_dir is not None:
         output_folder.claim_folder(options.output_dir, options.folder)
@@ -77,7 +77,7 @@ class Observer(Startable):
 
     @property
     def spark_restarts(self) -> int:
-        """How often Spark was started again after its JVM had ended."""
+        """The number of restarts of Spark after its JVM had ended."""
         return self._session.restarts if self._session else 0
 
     def start(self) -> None:
@@ -92,7 +92,7 @@ class Observer(Startable):
             _prepare_topics(self.options)
             self._session = session = started.enter_context(self._spark(lock_fd))
             checkpoint = Checkpoint.at(self.options.folder)
-            checkpoint.own(checkpoint.newest_owner() + 1)  # the lock lets nobody else
+            checkpoint.own(checkpoint.newest_owner() + 1)  # the folder's lock excludes others
             query = ObserversQuery(
                 self.options, checkpoint, self.status, session, lambda batch: self.on_batch(batch)
             )

@@ -57,12 +57,12 @@ def make(spark: Path, broker: Path) -> None:
             if not (written / archive.name).exists():
                 tail = (written / log).read_text()[-_LOG_TAIL_CHARS:]
                 raise ArchiveFailed(f"the JVM wrote no {archive.name}: {tail}")
-            (written / archive.name).chmod(0o644)  # the user who installs may be another one than runs it
+            (written / archive.name).chmod(0o644)  # the user who installs may not be the one who runs it
             (written / archive.name).replace(archive)
 
 
 def _run_both(spark: Path, broker: Path, folder: Path) -> None:
-    """Let both JVMs write their archives there."""
+    """Run both JVMs, which write their archives into the folder."""
     options = {DEFAULT_JAVA_OPTIONS: f'"-XX:ArchiveClassesAtExit={spark}"'}
     overrides = {"auto.create.topics.enable": "true"}
     try:

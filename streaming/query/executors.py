@@ -5,8 +5,8 @@ be in the executors' Python. Their versions decide, too, what is answered and st
 the driver's. A job checks them at the start. Each Python worker checks itself once, too, because an
 executor may come later.
 
-This module imports nothing but Python's library and what Spark itself brings, because it names a package
-that is missing.
+This module imports nothing but Python's library and what Spark itself brings, because it has to load, and
+name the package, where another one is missing.
 """
 
 import gc
@@ -110,7 +110,7 @@ def write_zip(folder: Path) -> Path:
 
 
 def send_code(context: Any, folder: Path) -> None:
-    """Let executors of this SparkContext fetch the code. `folder` keeps the file as long as the context."""
+    """Let executors of this SparkContext fetch the code. Its file stays in `folder` while it runs."""
     before = list(sys.path)
     context.addPyFile(str(write_zip(folder)))
     sys.path[:] = before  # the driver keeps its own
@@ -181,7 +181,7 @@ def _faults(demand: Demand, _: Iterable[int]) -> Iterator[str]:
 
 
 def _cause(error: Exception) -> str:
-    """Return the line of a failed job's text that says why."""
+    """Return the line of a failed job's error that names the cause."""
     lines = [line.strip() for line in str(error).splitlines()]
     words = ("PYTHON_VERSION_MISMATCH", "Cannot run program", "ModuleNotFoundError", "Error:", "Caused by")
     for word in words:
@@ -197,7 +197,8 @@ def demand_of_driver() -> Demand:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFunction:
-    """A function for applyInPandasWithState that a Python worker gets only after `checks`, which may raise.
+    """A function for applyInPandasWithState that a Python worker can unpickle only if `checks` pass. A check
+    that fails raises.
 
     Spark sends the function to a worker for each pass of each task, also for a task without a single row,
     whose state is committed all the same. So the checks are made where the worker unpickles the function.
@@ -226,7 +227,8 @@ def _arrive(
 def _freeze_imports() -> None:
     """Exempt the objects of all imported modules from garbage collections, once in each Python worker.
 
-    PySpark's worker collects garbage after each task. It would walk them each time, which takes 0.1 s.
+    PySpark's worker collects garbage after each task. Each collection would visit these objects, which takes
+    0.1 s.
     """
     gc.collect()
     gc.freeze()

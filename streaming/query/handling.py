@@ -28,16 +28,16 @@ class Sink(Protocol):
     """A receiver of the effects of messages and deadlines."""
 
     def reply(self, reply: Reply | rocketmq.Reply, message: LogMessage | None = None) -> None:
-        """Take a response. `message` is the request at hand."""
+        """Take a response. `message` is the message that is being applied."""
 
     def effects(self, effects: AnyEffects, key: bytes, message: LogMessage | None) -> None:
         """Take the effects of one step of the group with this key. `message` is the request that is applied,
-        None if the step comes after the last.
+        or None if the step follows the last request.
         """
 
     def waits_for_views(self, request: AnyRequest, request_id: str) -> None:
-        """Leave the response to this request to the query, because the response promises that topics show
-        something.
+        """Leave the response to this request to the query, because the response promises that the views on
+        the topics are up to date.
         """
 
     def dead_letter(self, letter: DeadLetter) -> None:
@@ -45,7 +45,7 @@ class Sink(Protocol):
 
 
 class DecodedGroup:
-    """A decoded group, at its place in the log."""
+    """A decoded group and its timeline, at a position in the log."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class DecodedGroup:
         self.key = group_id.encode()
         self.is_unpublished = entry is not None and entry.next_deadline_ms == codec.UNPUBLISHED_DEADLINE_MS
         # The deadline in the entry is of an earlier call, maybe under another configuration, and RocketMQ's
-        # deadlines depend on it. So the timeline searches its first deadline anew.
+        # deadlines depend on it. So the timeline computes its first deadline again.
         self.timeline = Timeline(
             group_id,
             restore(),
@@ -78,7 +78,7 @@ class DecodedGroup:
         )
         self._version_before = self.version
         self.version_noted = self.version
-        """For `streaming.replica.state_machine`."""
+        """The version that `streaming.replica.state_machine.ChangedGroups` has recorded last."""
         self._faults_reported = 0
 
     @property
@@ -98,9 +98,9 @@ class DecodedGroup:
         self.emit_effects(sink, None)
 
     def emit_effects(self, sink: Sink, message: LogMessage | None) -> None:
-        """Give the sink the effects and the faults of the steps since the last call.
+        """Pass the effects and the faults of the steps since the last call to the sink.
 
-        `message` is the message at hand, None after the last.
+        `message` is the message that is being applied, or None after the last one.
         """
         answered: set[str] = set()
         for effects in self.timeline.drain_effects():
@@ -124,9 +124,10 @@ def handle(
     decode_group: Callable[[str], DecodedGroup],
     sink: Sink,
 ) -> DecodedGroup | None:
-    """Apply or refuse a message, the next one of the log. Returns its group, None if it is refused.
+    """Apply or refuse the next message of the log. Return its group, or None if the message is refused.
 
-    `is_known` is as in `Admission.admit`. `decode_group` returns a group decoded. Raises OperatorError.
+    `is_known` is as in `Admission.admit`. `decode_group` decodes a group by its id. Raises
+    OperatorError.
     """
     request = admission.admit(message, is_known)
     if isinstance(request, Refusal):

@@ -20,10 +20,10 @@ from pyspark.java_gateway import launch_gateway
 from kafka_why.local_files import FolderNotWritable, make_private_folder
 
 LAUNCH_S = 60.0
-"""A JVM that has not answered so long after its launch is killed. It takes 1 s, on a busy machine 10 s."""
+"""A JVM that has not answered this long after its launch is killed. It takes 1 s, on a busy machine 10 s."""
 LOSS_GRACE_S = 5.0
 _POLL_S = 0.1
-# spark-submit tells the Python process that it starts the port of its JVM.
+# The variable in which spark-submit passes the port of its JVM to the Python process.
 _GIVEN = "PYSPARK_GATEWAY_PORT"
 LAUNCH_ERRORS = (PySparkException, Py4JError, OSError)
 
@@ -51,7 +51,7 @@ class Jvm(Protocol):
 
 
 class OwnJvm:
-    """A JVM that ends with this process. `hold_fd` stays open until it ends. `log_path` gets its output.
+    """A JVM that ends with this process. `hold_fd` stays open until it ends. Its output goes to `log_path`.
 
     Raises one of LAUNCH_ERRORS, and SparkFailed if it hangs.
     """
@@ -120,7 +120,7 @@ class GivenJvm:
 
 
 def ping(gateway: Any) -> None:
-    """Ask the JVM behind a gateway for something. Raises Py4JError or OSError if it has ended."""
+    """Send a trivial call to the JVM behind a gateway. Raises Py4JError or OSError if it has ended."""
     gateway.jvm.java.lang.System.nanoTime()
 
 
@@ -130,7 +130,7 @@ def is_given() -> bool:
 
 
 def start_failure(error: BaseException, log: Path | str) -> SparkFailed:
-    """Return the error for a start that failed. `log` is where Spark's log is."""
+    """Return the error for a start that failed. `log` is the place of Spark's log."""
     try:
         text = str(error)
     except (Py4JError, OSError):  # the JVM has ended, and with it the text of Java's error
@@ -210,10 +210,10 @@ INTERVAL_S = 1.0
 
 
 class Watchdog:
-    """A watchdog that asks the JVM by `ping` once an interval. `on_hung` is called once, in a thread, after
+    """A watchdog that calls `ping` of the JVM once per interval. `on_hung` is called once, in a thread, after
     UNANSWERED_S intervals without an answer.
 
-    Intervals are counted instead of measured: while this whole process is stopped, it cannot ask.
+    Intervals are counted instead of measured: while this whole process is stopped, it cannot ping.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class Watchdog:
         self._watching.start()
 
     def stop(self) -> None:
-        """End the watch. A question that is not answered stays open."""
+        """Stop the watch. A ping without an answer stays open."""
         self._stopping.set()
         self._watching.join()
         self._asking.join(self._interval_s)
@@ -271,7 +271,8 @@ class Watchdog:
 LOCAL_DIR = "spark.local.dir"
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 SOCKET_FOLDER = "spark.python.unix.domain.socket.dir"
-# Java takes 106 bytes of a Unix socket's path, Linux 107. The name of Spark's has 42, and a slash before it.
+# The path of a Unix socket has at most 106 bytes in Java, 107 in Linux. The name of Spark's socket takes 43
+# with its slash.
 SOCKET_FOLDER_MAX_BYTES = 63
 _SHORT_FOLDER = "/tmp"  # noqa: S108 - Spark gives each socket a random name
 
@@ -280,8 +281,8 @@ def temporary_file_settings(folder: Path, spark: Mapping[str, str], *, is_local:
     """Empty this folder, and return these settings of Spark with those that let the JVM keep its temporary
     files in it.
 
-    What the settings say themselves about temporary files holds. `is_local`: no executor runs elsewhere.
-    Raises FolderNotWritable.
+    Settings in `spark` about temporary files take precedence. `is_local`: no executor runs elsewhere. Raises
+    FolderNotWritable.
     """
     folder = folder.absolute()
     empty_folder(folder)

@@ -42,9 +42,9 @@ class Operator:
     """The function for applyInPandasWithState. Spark sends it to Python workers, so it must stay small.
 
     `epochs` are ordered by their batches and times. A batch that runs again after a restart knows the epochs
-    of its first run. `shards` is the number of shards of a partition of requests. `under_way` is the path
-    with which the files begin that say what a worker handles (`streaming.query.shard_call`), or None if
-    there are none.
+    of its first run. `shards` is the number of shards of a partition of requests. `under_way` is the start of
+    the paths of the files in which workers note the request that they handle (`streaming.query.shard_call`),
+    or None if they write no notes.
     """
 
     layout: TopicLayout
@@ -99,7 +99,7 @@ def _task() -> int:
 
 
 def _batch_id() -> int | None:
-    """Return the number of this call's batch, None outside of Spark."""
+    """Return the number of this call's batch, or None outside of Spark."""
     context = TaskContext.get()
     batch = context.getLocalProperty(BATCH_ID_PROPERTY) if context else None
     return None if batch is None else int(batch)

@@ -107,7 +107,7 @@ class Output(OutputRows):
 
     def effects(self, effects: AnyEffects, key: bytes, message: LogMessage | None) -> None:
         """Add the effects of one step of the group with this key. `message` is the request that is applied,
-        None if the step comes after the last.
+        or None if the step follows the last request.
         """
         for reply in effects.replies:
             self.reply(reply, message)
@@ -137,7 +137,7 @@ class Output(OutputRows):
     def reply(self, reply: Reply | rocketmq.Reply, message: LogMessage | None = None) -> None:
         """Add a response. A response that is too large for the topic becomes an error.
 
-        The responses to packed requests are packed. `message` is the request at hand.
+        The responses to packed requests are packed. `message` is the message that is being applied.
         """
         request = reply.response.request
         value, too_large = response_value(reply, self._layout.response_max_bytes)
@@ -162,7 +162,7 @@ class Output(OutputRows):
         """Do nothing, because the batch writes the views before Spark commits it."""
 
     def _single(self, value: bytes, reply_partition: int) -> None:
-        """Add a record with one response, behind the responses before it."""
+        """Add a record with one response, after the record of the responses before it."""
         if reply_partition in self._packs:
             self._close_pack(reply_partition)
         self.add(self._layout.responses_topic, value, b"", reply_partition)

@@ -2,11 +2,11 @@
 lost its topics.
 
 A folder's lock keeps two drivers apart on one machine. On storage that several machines reach, a driver can
-sleep through a takeover and wake up with a plan that the new owner has not seen. So each task asks the owner
-topic before it does anything, whether its coordinator's claim is still in force. Spark writes a batch's plan
-before its tasks run, and a new owner reads the last plan after its claim. So a task that finds no later claim
-belongs to a batch whose plan the new owner sees, and runs again with the same output. A task that finds one
-fails, and neither its output nor its state is written. docs/decisions/0019-a-standby.md has the whole proof.
+sleep through a takeover and wake up with a plan that the new owner has not seen. So each task first checks on
+the owner topic that its coordinator's claim is still in force. Spark writes a batch's plan before its tasks
+run, and a new owner reads the last plan after its claim. So a task that finds no later claim belongs to a
+batch whose plan the new owner sees, and runs again with the same output. A task that finds one fails, and
+neither its output nor its state is written. docs/decisions/0019-a-standby.md has the whole proof.
 """
 
 import time
@@ -54,7 +54,7 @@ class OwnerGuard:
 
 
 class ClaimsReader:
-    """The claims on an owner topic. It reads a record once."""
+    """A reader of the claims on an owner topic. It reads each record once."""
 
     def __init__(self, consumer: Consumer, topic: str) -> None:
         self.checked_task: int | None = None

@@ -50,7 +50,8 @@ StatefulFunction: TypeAlias = Callable[[Any, Iterator[pd.DataFrame], SparkGroupS
 def has_later_owner(error: str) -> bool:
     """Return True if a query failed by this error because it has read a clock record of a later owner.
 
-    The text of any other error may have the query's plan, and so the words, but no epoch behind them.
+    The text of another error may contain the query's plan, and so these words, but without an epoch after
+    them.
     """
     return _LATER_OWNER_FOUND.search(error) is not None
 
@@ -66,8 +67,8 @@ def coordinate(
     timestamp).
 
     Streaming only. Columns of the result: topic, key, value, partition (null: by the key). A batch with a
-    clock record of an epoch above `owner_epoch` fails with LATER_OWNER. If that is None, none fails. `shards`
-    is the number of shards of a partition (`streaming.query.admission`).
+    clock record of an epoch above `owner_epoch` fails with LATER_OWNER. If `owner_epoch` is None, no batch
+    fails for this. `shards` is the number of shards of a partition (`streaming.query.admission`).
     """
     timed = records.select(
         _shard(shards).alias("shard"),

@@ -50,7 +50,7 @@ from streaming.query.spark_settings import CHECKPOINT_FILE_MANAGER as CHECKPOINT
 from streaming.query.spark_settings import LOOPBACK as LOOPBACK
 
 MASTER_WAIT_S = 120.0
-"""A driver waits so long, because a cluster starts its master and its driver at once."""
+"""A driver waits this long for its master, because a cluster starts both at the same time."""
 
 _CONNECT_TIMEOUT_S = 5.0
 _PAUSE_S = 1.0
@@ -65,7 +65,7 @@ def check_master(master: str | None) -> None:
 
 
 def wait_for_master(master: str | None, given_up: threading.Event, timeout_s: float = MASTER_WAIT_S) -> None:
-    """Wait until a standalone master answers. Raises SparkFailed after this time, or if it is given up."""
+    """Wait for a standalone master. Raises SparkFailed after `timeout_s`, or once `given_up` is set."""
     until_s = time.monotonic() + timeout_s
     has_warned = False
     while (silent := _why_silent(master)) is not None:
@@ -137,13 +137,13 @@ class Session(Closeable):
             ours["spark.ui.port"] = str(ui_port)
         self._stack = contextlib.ExitStack()
         self.log_path: Path | str = log_path
-        """Where the JVM's output is."""
+        """The place of the JVM's output."""
         self.demand: executors.Demand | None = None
-        """What executors have to have, None for a local Spark."""
+        """The requirements on executors, or None for a local Spark."""
         self.ui_url: str | None = None
-        """Where the UI is, None if it is off."""
+        """The URL of the UI, or None if the UI is off."""
         self.restarts = 0
-        """How often `restart` has started Spark."""
+        """The number of times that `restart` has started Spark."""
         self._hold_fd = hold_fd
         submitted = GivenJvm() if jvm.is_given() else None
         if submitted is not None:
@@ -170,7 +170,7 @@ class Session(Closeable):
         conf.setAll(list(merged(merged(dict(conf.getAll()), ours), given).items())).setMaster(master)
         _choose_python(conf, is_local=self.is_local)
         self.local_dir = local_dir(conf.get("spark.local.dir"))
-        """The folder of Spark's temporary files, on a cluster of the driver's."""
+        """The folder of Spark's temporary files, or on a cluster those of the driver."""
         self._conf = conf
         self._jvm: Jvm = submitted or self._launch()
         self._start()
@@ -236,8 +236,8 @@ class Session(Closeable):
         """Start Spark again, in a new JVM with the same settings, after the old one has ended.
 
         Nothing of the old JVM runs any more when the new one starts. The UI gets its port again if that is
-        free. Only `spark` and what it makes are new. Raises SparkFailed and FolderNotWritable, after which it
-        may be called again.
+        free. Only `spark` and objects made by it are new. Raises SparkFailed and FolderNotWritable, after
+        which it may be called again.
         """
         assert self.can_restart, "the JVM of spark-submit cannot be started again"
         if self.has_lost_jvm():
@@ -274,8 +274,8 @@ class Session(Closeable):
         return self._jvm.has_ended()
 
     def use_state_partitions(self, number: int) -> None:
-        """Let queries that start from now on keep their state in so many partitions. A checkpoint that was
-        made with another number keeps its own.
+        """Set the number of state partitions of queries that start from now on. A checkpoint that was made
+        with another number keeps its own.
         """
         self._conf.set(STATE_PARTITIONS, str(number))  # for a restart
         self.spark.conf.set(STATE_PARTITIONS, number)
@@ -305,7 +305,9 @@ def _ignore(request: object, client_address: object) -> None: ...
 
 @contextlib.contextmanager
 def _own_path() -> Iterator[None]:
-    """Keep this process's path. SparkContext adds a folder of its JVM, which none of our code is in."""
+    """Restore this process's `sys.path` after the block. SparkContext adds a folder to it that has none of
+    our code.
+    """
     path = list(sys.path)
     try:
         yield
@@ -328,7 +330,7 @@ def _check_submitted(submitted: Jvm, conf: SparkConf) -> None:
     which cannot be added later.
     """
     for name, otherwise in FIXED.items():
-        # Ours replace those that we set. spark-submit always sets the mode.
+        # Our settings replace the given ones of the same names. spark-submit always sets the mode.
         if conf.contains(name) and name not in settings() and conf.get(name) != "client":
             raise SparkFailed(f"spark-submit was given {name}, which cannot be changed: {otherwise}")
     java = submitted.gateway.jvm.java.lang
@@ -341,10 +343,10 @@ def _check_submitted(submitted: Jvm, conf: SparkConf) -> None:
 
 
 def _choose_python(conf: SparkConf, *, is_local: bool) -> None:
-    """Say which Python the workers run, which pyspark reads only from the environment.
+    """Set the Python that workers run. It is set in the environment, because pyspark reads it only there.
 
-    It is this process's Python, and on a cluster the one that is set. Otherwise workers would run the first
-    python3 on the path.
+    It is this process's Python, or on a cluster the one of the settings. Otherwise workers would run the
+    first python3 on the path.
     """
     chosen = None if is_local else conf.get(_PYTHON) or os.environ.get("PYSPARK_PYTHON")
     os.environ["PYSPARK_PYTHON"] = chosen or sys.executable
@@ -372,7 +374,7 @@ def _listen_at(ui_host: str) -> None:
 
 @contextlib.contextmanager
 def _own_interrupts() -> Iterator[None]:
-    """Keep this process's handler of Ctrl-C. SparkContext replaces it."""
+    """Restore this process's handler of Ctrl-C after the block, because SparkContext replaces it."""
     handler = signal.getsignal(signal.SIGINT)
     yield
     if threading.current_thread() is threading.main_thread():

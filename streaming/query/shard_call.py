@@ -1,8 +1,8 @@
 """A call of the operator for the rows and deadlines of one shard's groups.
 
-A group is decoded when a message or a deadline first touches it, and encoded at the end of the call. A
-group that rests keeps its bytes. Each group has a timeline of its own, so a fault in one touches no
-other.
+A group is decoded when a message or a deadline first touches it, and encoded at the end of the call. A group
+that is not touched keeps its encoded bytes. Each group has a timeline of its own, so a fault in one group
+affects no other.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,13 +21,14 @@ from streaming.query.handling import DecodedGroup, handle
 from streaming.query.log_order import LogRow
 from streaming.query.output import Output
 
-# Which request a Python worker handles, in a file: a worker that is killed leaves no error that names it.
+# Notes, in a file, of the request that a Python worker handles, because a worker that is killed leaves no
+# error that names the request.
 #
 # The notes cost a write for each request, so a query takes them only after its workers have died.
 
 
 WORKER_DIED = "Python worker exited unexpectedly"
-"""In the error of a query whose worker ended without a Python error."""
+"""The text in the error of a query whose worker ended without a Python error."""
 
 Note = Callable[[str], None]
 
@@ -109,7 +110,7 @@ class ShardCall:
         return group_id in self._decoded or group_id in self._entries
 
     def _decode_group(self, group_id: str) -> DecodedGroup:
-        """Decode a group, or make room for a new one, once in a call."""
+        """Return the group, decoded at its first use in this call. An unknown group is empty."""
         group = self._decoded.get(group_id)
         if group is None:
             entry = self._entries.get(group_id)

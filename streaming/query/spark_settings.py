@@ -69,7 +69,7 @@ _REDACTED: Mapping[str, str] = {
         r"|-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----"
     ),
 }
-# Settings that are joined with ours, by what separates their values.
+# Settings whose given values are joined with ours, with the separator of the values.
 _JOINED = {DRIVER_CLASS_PATH: os.pathsep, JARS: ",", **dict.fromkeys(_REDACTED, "|")}
 
 
@@ -123,8 +123,8 @@ def settings() -> dict[str, str]:
 def jar_settings(master: str | None) -> dict[str, str]:
     """Return the settings that give the jars to the driver, and to the executors where there are any."""
     jars = spark_jars()
-    # For the driver not spark.jars, because the archive of classes takes no classes of Spark's own class
-    # loader, and not spark.jars.packages, which also puts the jars on every Python worker's path.
+    # The driver does not get its jars by spark.jars, because the archive of classes has no classes of Spark's
+    # own class loader, nor by spark.jars.packages, which also puts the jars on every Python worker's path.
     found = {DRIVER_CLASS_PATH: os.pathsep.join(str(jar) for jar in jars)}
     return found if is_local(master) else found | {JARS: ",".join(jar.as_uri() for jar in jars)}
 
@@ -164,8 +164,8 @@ def java_settings() -> dict[str, str]:
 
     A JVM ignores an archive of other classes or of another Java.
     """
-    # The optimizing compiler never rests, because planning a batch runs much code and little of it often
-    # (docs/decisions/0014-the-fixed-cost-of-a-batch.md).
+    # The optimizing compiler would never be done, because planning a batch runs much code and little of it
+    # often (docs/decisions/0014-the-fixed-cost-of-a-batch.md).
     options = [QUICK_COMPILER]
     if (archive := spark_archive()).exists():
         options.append(f'"-XX:SharedArchiveFile={archive}"')

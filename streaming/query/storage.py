@@ -1,6 +1,6 @@
 """The places where a checkpoint may be, and Spark's file manager for each.
 
-The file manager decides how Spark finds a second driver on the same checkpoint: by the rename of a new file
+The file manager decides how Spark detects a second driver on the same checkpoint: by the rename of a new file
 of `offsets` or `commits`, which must fail if the file exists. Sources: Spark's CheckpointFileManager,
 Hadoop's "The FileSystem contract" and "Introducing S3A".
 """
@@ -34,8 +34,8 @@ class HadoopFiles:
     """A folder of a Hadoop file system. If `renames`, a rename replaces a file at once, as on HDFS.
 
     Without it a file is written under its own name: object stores show it when it is complete. `spark`
-    returns the present Spark, which is another one after a restart. Without a Spark that runs, methods raise
-    Py4JError.
+    returns the present Spark session, which is a new one after a restart. Methods raise Py4JError if Spark
+    does not run.
     """
 
     def __init__(self, spark: Callable[[], SparkSession], uri: str, *, renames: bool) -> None:
@@ -133,7 +133,7 @@ class HadoopFiles:
 
     def check(self) -> None:
         """Check that a file can be written, found, replaced and, with `renames`, that a rename does not
-        replace a file unless it is asked to. Spark finds a second driver by the latter.
+        replace a file unless it is asked to. Spark detects a second driver by the latter.
 
         Raises FolderError.
         """
@@ -194,7 +194,8 @@ _PACKAGE = "org.apache.spark.sql.execution.streaming.checkpointing"
 FILE_SYSTEM = f"{_PACKAGE}.FileSystemBasedCheckpointFileManager"
 # Its rename is one step of the name node, and fails if the file exists.
 FILE_CONTEXT = f"{_PACKAGE}.FileContextBasedCheckpointFileManager"
-# A rename copies there. A file appears when it is complete, under its own name.
+# The schemes of object stores, where a rename is a copy. A file appears under its own name when it is
+# complete.
 OBJECT_STORES = ("s3a", "gs", "oss", "cosn")
 _ONE_LETTER = 1
 
@@ -223,7 +224,7 @@ class Storage:
         return FILE_CONTEXT if self.has_atomic_rename else FILE_SYSTEM
 
     def open(self, spark: Callable[[], SparkSession]) -> Files:
-        """Return the files of this place. Spark is asked for only if the place has no path, and then at each
+        """Return the files of this place. `spark` is called only if the place has no path, and then at each
         use.
 
         Raises FolderError if the place cannot keep a checkpoint.

@@ -31,9 +31,10 @@ from streaming.replica.state_machine import InDoubt, StateMachine
 from streaming.replica.terms import ReplicaSeed, first_terms, later_terms, take_seed
 
 _REPORT_INTERVAL_S = 0.2
-# How long one thread keeps the interpreter from the others. An answer must not wait for the audit.
+# The time for which one thread may keep the interpreter from the others. An answer must not wait for the
+# audit.
 _SWITCH_INTERVAL_S = 0.0005
-# Objects that a request makes live shortly or for long, so collections are rare and small.
+# A request's objects live either briefly or long, so garbage collections can be rare.
 _GC_THRESHOLDS = (50_000, 20, 1_000)
 
 _sending = threading.Lock()
@@ -88,7 +89,9 @@ def _report(follower: RequestsFollower) -> None:
 
 
 def _send(report: ReplicaReport | PendingChanges) -> None:
-    """Write a message. It is lost if the service is gone, whose end is the end of standard input, too."""
+    """Write a message. It is lost if the service has ended. Standard input then ends, too, and so this
+    process does.
+    """
     with _sending, suppress(BrokenPipeError):
         os.write(sys.stdout.fileno(), encode_line(report))
 

@@ -38,7 +38,7 @@ class _Pack:
 class Answers:
     """A sink that keeps only the answers, because the query writes history, views and offsets.
 
-    It also keeps what becomes of pending transactions, because the service wants to know of them early.
+    It also keeps the changes of pending transactions, because the service needs them early.
 
     `list_changed` lists the groups of a group's partition that have changed since the last committed batch.
 
@@ -119,7 +119,7 @@ class Answers:
             changed=changed,
         )
         self._close(request.reply_partition)
-        # The query answers something else, so the audit does not get this answer.
+        # The query's answer to this request is another one, so the audit does not compare them.
         self._records.append(EarlyRecord(request.reply_partition, encode(answer), {}))
 
     def dead_letter(self, letter: DeadLetter) -> None:
@@ -140,7 +140,9 @@ class Answers:
 
 
 def _committed(effects: Effects) -> list[int]:
-    """Return the offsets that a request has committed, or holds for its transaction, in its order."""
+    """Return the offsets that a request has committed, or holds for its transaction, in the order of the
+    request.
+    """
     if effects.offsets:
         return [change.offset.offset for change in effects.offsets if change.offset is not None]
     return [

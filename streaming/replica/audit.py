@@ -38,7 +38,7 @@ class ReplicaPosition(NamedTuple):
 
 
 class AnswerDifference(Struct, frozen=True):
-    """An early answer that is not the query's. `query` is None if the query gave none."""
+    """An early answer that differs from the query's. `query` is None if the query gave no answer."""
 
     request: str
     early: bytes
@@ -80,7 +80,7 @@ class Audit:
             for request, value in answers.items():
                 query = self._of_query.pop(request, None) if self._of_query else None
                 if query is None:
-                    self._early[request] = _Early(value, place)
+                    self._early[request] = _Early(value, position)
                     self._bytes += len(value)
                     continue
                 self._of_query_bytes -= len(query)
@@ -120,8 +120,8 @@ class Audit:
             self._batches.append((now_s, read))
 
     def overdue(self, now_s: float) -> AnswerDifference | None:
-        """Return an early answer that the query should have given, or None. It is missing if it is still here
-        after everything on the topic was taken.
+        """Return an early answer that the query should have given, or None. The answer is missing if it is
+        still overdue after the whole topic was read.
         """
         read: ReplicaPosition | None = None
         with self._lock:
@@ -130,8 +130,8 @@ class Audit:
             request = next(iter(self._early), None)  # the first one was made first
             if read is None or request is None:
                 return None
-            early, place = self._early[request]
-            return AnswerDifference(request, early, None) if place.is_before(read) else None
+            early, position = self._early[request]
+            return AnswerDifference(request, early, None) if position.is_before(read) else None
 
 
 def request_of(answer: bytes) -> str | None:

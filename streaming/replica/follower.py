@@ -23,7 +23,7 @@ from streaming.replica.responses_reader import ResponsesReader
 from streaming.replica.state_machine import HELD_MAX, HeldRecords, Record, StateMachine
 from streaming.replica.terms import Terms
 
-# A replica that is further ahead answers nothing, so that clients feel that the query does not follow.
+# A replica that is further ahead answers nothing, so that clients notice that the query does not keep up.
 LEAD_MAX_S = 300.0
 LEAD_MAX_BYTES = 256 * 1024 * 1024
 
@@ -35,7 +35,7 @@ class Lead(NamedTuple):
     """The seconds since the query last committed a batch, and the size of the early answers that wait for the
     query's.
 
-    The sentences have no current figures, so they change only when what they say changes.
+    The warnings have no current figures, so that they change only with the reason.
     """
 
     seconds: float = 0.0
@@ -50,7 +50,7 @@ class Lead(NamedTuple):
         return ""
 
     def alarm(self) -> str | None:
-        """Return the warning for an operator beyond half of a bound, before the replica stops answering."""
+        """Return a warning beyond half of a bound, or None. At the bound, the replica stops answering."""
         if self.seconds > LEAD_MAX_S / 2:
             return (
                 f"the query has committed no batch for more than {LEAD_MAX_S / 2:.0f} s. "
@@ -64,13 +64,14 @@ class Lead(NamedTuple):
         return None
 
 
-# A replica that is further behind answers nothing until it has come to the end: the query is as fast.
+# A replica that is further behind answers nothing until it has reached the end of the topic, because the
+# query is as fast.
 LAG_MAX_MS = 5_000
 # A replica stops answering after this time without a clock record of its own coordinator.
 UNOWNED_AFTER_S = 1.5
 _RECORDS_MAX = 500
 _ANSWERS_MAX_BYTES = 1024 * 1024
-# Of a record, what is neither its value nor the commits that it names.
+# The bytes of a record besides its value and the commits that it names.
 _HEADERS_MAX_BYTES = 4 * 1024
 _POLL_S = 0.1
 _CLOSE_TIMEOUT_S = 0.5
@@ -88,8 +89,8 @@ class RequestsFollower:
     is promoted. `topic_id` is the id of the requests topic that the state belongs to. `on_pending` gets
     changes of pending transactions. `wall_ms` is the clock by which the lag is measured.
 
-    `run` is `begin` and then one `round` after the other, while `responses` and `log_watch` work in threads
-    of their own.
+    `run` calls `begin` once and then `round` repeatedly, while `responses` and `log_watch` work in threads of
+    their own.
     """
 
     def __init__(
@@ -120,7 +121,8 @@ class RequestsFollower:
         self._reason = _FOLLOWS
         self._last_at_ms = 0.0
         self._lag_records = 0
-        # The ends of the requests at its begin. The query may have answered what is before them, unseen.
+        # The ends of the requests topic when this follower began. The query may have answered earlier
+        # requests without its notice.
         self._found: dict[int, int] = {}
         self._broker_error = ""
         self._committed_s = self._owned_s = self._now_s()
@@ -151,7 +153,7 @@ class RequestsFollower:
         )
 
     def run(self) -> None:
-        """Follow the topic until stopped. Raises what the state machine raises, and ReplicaFailed."""
+        """Follow the topic until stopped. Raises the errors of the state machine, and ReplicaFailed."""
         self.begin()
         self.responses.start()
         self.log_watch.start()
@@ -324,7 +326,7 @@ class RequestsFollower:
             self._producer.purge(in_flight=False)
 
     def _update_lag(self) -> None:
-        """Decide whether answers may be given."""
+        """Update the lag behind the topic, and decide if answers may be given."""
         lag = 0
         for number, partition in self._machine.partitions.items():
             place = TopicPartition(self._layout.requests_topic, number)
@@ -338,6 +340,9 @@ class RequestsFollower:
             self._machine.is_permitted = not self._reason
 
     def _why_silent(self) -> str:
+        """Return why no answer may be given now, or "" if answers may be given. A reason stays until the
+        replica has nearly reached the end of the topic.
+        """
         if self._reason and self._lag_records > _RECORDS_MAX:
             return self._reason
         if any(partition.next_offset < self._found[n] for n, partition in self._machine.partitions.items()):
@@ -360,6 +365,6 @@ class RequestsFollower:
         self._broker_error = error.str()
 
     def _on_error(self, error: KafkaError) -> None:
-        # One broker of several may be away for long. What that means is seen by the records that come.
+        # One of several brokers may be away for long. If that matters, records stay away.
         if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION):
             self._broker_error = error.str()

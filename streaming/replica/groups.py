@@ -8,7 +8,7 @@ from checkpoints import codec
 from streaming.query.handling import DecodedGroup
 
 DECODED_MAX = 4_000
-"""Of the groups that are decoded, those that rest longest are encoded beyond this number."""
+"""The maximum number of decoded groups. Beyond it, the least recently used one is encoded."""
 
 DecodeGroup = Callable[[str, codec.StoredGroup | None], DecodedGroup]
 
@@ -16,7 +16,7 @@ DecodeGroup = Callable[[str, codec.StoredGroup | None], DecodedGroup]
 class ReplicaGroups:
     """The groups by id. `decode_group` decodes one.
 
-    `touched` has to be called after each use of a group that `decoded` or `due` gave.
+    The caller has to call `touched` after each use of a group from `decoded` or `due`.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class ReplicaGroups:
         return group_id in self._decoded or group_id in self._entries
 
     def decoded(self, group_id: str) -> DecodedGroup:
-        """Return the group, decoded, or an empty place for a new one."""
+        """Return the group, decoded. An unknown group is empty."""
         group = self._decoded.get(group_id)
         if group is None:
             group = self._decoded[group_id] = self._decode_group(group_id, self._entries.pop(group_id, None))
@@ -63,7 +63,7 @@ class ReplicaGroups:
         found = []
         while self._due and self._due[0][0] <= until_ms:
             at_ms, group_id = heappop(self._due)
-            # A group has one place that counts. It may have had later ones before.
+            # Only a group's scheduled time counts. The heap may also have later times of it from before.
             if self._scheduled_ms.get(group_id) == at_ms:
                 del self._scheduled_ms[group_id]
                 if group_id in self:

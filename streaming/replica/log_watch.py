@@ -22,19 +22,19 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.lifetimes import BackgroundThread
 
-# From the begin of a poll to that of the next one, so that polls are no rarer where each takes long.
+# The time from the start of a poll to the start of the next one, so that slow polls are not rarer.
 INTERVAL_S = 0.2
-# No answer is given on the strength of an older poll. With the round of the follower that is under way, this
-# bounds the time from the loss of a record to the last answer: at most 1 s (docs/faults.md has it measured).
+# An older poll does not permit an answer. With the round of the follower that is under way, this bounds the
+# time from the loss of a record to the last answer: at most 1 s (docs/faults.md has it measured).
 CONFIRMED_FOR_S = 0.5
-# A machine that paused for a moment has old polls only. A new one takes milliseconds.
+# After a short pause of the machine, the last poll is too old. A new one takes milliseconds.
 _RENEWAL_WAIT_S = 0.3
 _TIMEOUT_S = 0.5
 
 
 class Loss(Struct, frozen=True, kw_only=True):
-    """The reason why the query can never continue. If `is_other_topic`, it would read on in another topic of
-    this name.
+    """The reason why the query can never continue. If `is_other_topic`, the query would continue to read, but
+    in another topic of this name.
     """
 
     reason: str
@@ -74,9 +74,7 @@ class LogWatch(BackgroundThread):
         self._positions.update(ends)
 
     def loss(self) -> Loss | None:
-        """Return the records that the query can never read, or None if it can read all that it has not
-        read.
-        """
+        """Return the loss of records that the query has not read, or None if it can read all of them."""
         if self._topic_loss is not None:
             return self._topic_loss
         positions = self._positions
@@ -134,6 +132,6 @@ class LogWatch(BackgroundThread):
     def _run(self) -> None:
         while not self._stopped.is_set():
             next_s = time.monotonic() + INTERVAL_S
-            with suppress(KafkaException):  # then no poll is recent, and nothing is answered
+            with suppress(KafkaException):  # then the last poll gets too old, which stops the answers
                 self.poll()
             self._stopped.wait(max(0.0, next_s - time.monotonic()))

@@ -62,7 +62,7 @@ class ReplicaReport(Struct, frozen=True, kw_only=True, tag=True):
     applied, and `lag_ms` is the age of the last one that it applied. `lead_s` and `lead_bytes` are those of
     `streaming.replica.follower`. `answers` were appended, `compared` of them with the query's. `groups` are
     in its memory. `alarm` is for the operator. `loss` says why the query cannot continue from where it is,
-    None if it can. `difference` ends it.
+    None if it can. A `difference` ends the replica.
     """
 
     phase: ReplicaPhase

@@ -18,9 +18,9 @@ from streaming.replica.audit import AnswerDifference, Audit
 _RECORDS_MAX = 500
 _POLL_S = 0.5
 _CONNECT_TIMEOUT_S = 10.0
-# What is on the topic is read within this time, or nothing is said about an answer that seems to be missing.
+# The maximum time to read the topic to its end. If it takes longer, no answer is reported as missing.
 _CATCH_UP_TIMEOUT_S = 10.0
-# The audit has no hurry. Fewer and larger fetches leave the processor to the answers.
+# The audit is not urgent. Fewer and larger fetches leave the processor to the answers.
 _FETCH_MIN_BYTES = 64 * 1024
 
 
@@ -28,8 +28,9 @@ class ResponsesReader(BackgroundThread):
     """A reader of the responses topic from its end as of `begin`, in a thread from `start` on. `on_end` is
     called when it has found a difference, or fails.
 
-    `replica` is the one beside which it reads. `horizon_ms` is the greatest time on which the owner's replica
-    has acted. `is_replaced`: a later replica has begun meanwhile, so the answers of this one count no longer.
+    `replica` is the id of the replica that it belongs to. `horizon_ms` is the latest time that the owner's
+    replica has reached (`StateMachine.as_of_ms`). `is_replaced` is True once a later replica has begun: from
+    then on the answers of this one do not count.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class ResponsesReader(BackgroundThread):
     ) -> None:
         super().__init__("responses-reader")
         self.compares = compares
-        """Whether it compares. False on a standby."""
+        """True if it compares answers. False on a standby."""
         self.difference: AnswerDifference | None = None
         self.failure: Exception | None = None
         self.horizon_ms = 0
@@ -60,7 +61,7 @@ class ResponsesReader(BackgroundThread):
         self._consumer = kafka_clients.answers_consumer(
             client_config,
             max_record_bytes=layout.response_record_max_bytes,
-            on_error=lambda _: None,  # the reader of the requests says it
+            on_error=lambda _: None,  # the reader of the requests reports them
             fetch_min_bytes=_FETCH_MIN_BYTES if compares else 1,
         )
 
@@ -76,7 +77,7 @@ class ResponsesReader(BackgroundThread):
         self._consumer.close()
 
     def differs(self, difference: AnswerDifference | None) -> None:
-        """Keep a difference if it is the first one. Differences are expected where a later owner's outage
+        """Keep the difference if it is the first one. Differences are expected where a later owner's outage
         begins.
         """
         if difference is not None and self.difference is None and not self.is_replaced:
@@ -92,7 +93,7 @@ class ResponsesReader(BackgroundThread):
             self._on_end()
 
     def read(self) -> None:
-        """Take the records that are there, and look for answers that the query should have given."""
+        """Handle the available records, and check for answers that the query should have given."""
         self._poll()
         overdue = self._audit.overdue(self._now_s()) if self.compares else None
         if overdue is not None and self._catch_up() and overdue.request in self._audit:
@@ -107,7 +108,9 @@ class ResponsesReader(BackgroundThread):
                 self._handle(message)
 
     def _catch_up(self) -> bool:
-        """Take what is on the topic now. False if that cannot be known, because a partition has no leader."""
+        """Read the topic to its present end. Return False if that takes too long, or if a partition has no
+        leader.
+        """
         give_up_s = time.monotonic() + _CATCH_UP_TIMEOUT_S
         try:
             ends = self._ends()

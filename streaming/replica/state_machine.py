@@ -35,7 +35,7 @@ from streaming.replica.terms import NO_OWNER, ReplicaSeed, Terms
 # changed since the last batch that is committed, and ListGroups shows these as they are now.
 
 
-# More changed groups, or longer ids, are not listed: the query's answer is waited for.
+# More changed groups, or longer ids, are not listed. ListGroups then waits for the query's answer.
 LISTED_MAX = 1_000
 LISTED_MAX_CHARS = 256 * 1024
 
@@ -52,8 +52,8 @@ class ChangedGroups:
         return len(self._places)
 
     def note(self, group: DecodedGroup, end: int, at_ms: int) -> None:
-        """Record that a group was used. A list of groups shows a change only if the group's history has a new
-        entry.
+        """Record a change of a group after its use. A use without a new entry in the group's history changes
+        nothing that ListGroups shows.
         """
         if group.version != group.version_noted:
             group.version_noted = group.version
@@ -62,8 +62,8 @@ class ChangedGroups:
             self._places.move_to_end(group_id)
 
     def committed(self, end: int, watermark_ms: int) -> None:
-        """Forget the changes that the query has made, which has read up to this offset, and fired the
-        deadlines before this time.
+        """Forget the changes that the query has published, too: it has read up to offset `end`, and fired the
+        deadlines before `watermark_ms`.
         """
         while self._places:
             group_id = next(iter(self._places))
@@ -73,7 +73,7 @@ class ChangedGroups:
             del self._places[group_id]
 
     def ids(self) -> list[str] | None:
-        """Return the groups that may have changed, None if there are too many."""
+        """Return the groups that may have changed, or None if there are too many."""
         if len(self._places) > LISTED_MAX or sum(map(len, self._places)) > LISTED_MAX_CHARS:
             return None
         return list(self._places)
@@ -111,9 +111,10 @@ class Record(NamedTuple):
 
 
 class StateMachine:
-    """The state machine of all partitions. `as_of_ms` is the greatest time that it has acted on. `is_owned`:
-    the log shows at the last record that the replica's owner runs. `decoded_max` is the number of groups of a
-    partition that stay decoded.
+    """The state machine of all partitions. `as_of_ms` is the latest time that it has acted on: of a request
+    that it has applied, or of a deadline that it has fired. `is_owned` is True if the log shows at the last
+    record that the replica's owner runs. `decoded_max` is the number of groups of a partition that stay
+    decoded.
     """
 
     def __init__(
@@ -129,7 +130,7 @@ class StateMachine:
         self.as_of_ms = 0
         self.is_owned = False
         self.is_permitted = False
-        """Whether answers may be given at all: the reader has come to the end of the topic."""
+        """True if answers may be given at all. False until the reader has come to the end of the topic."""
         count = terms.layout.request_partitions
         entries: dict[int, dict[str, codec.StoredGroup]] = {number: {} for number in range(count)}
         for group_id, entry in seed.groups():
@@ -153,7 +154,7 @@ class StateMachine:
     def change_terms(self, terms: Terms) -> None:
         """Continue under other terms. Raises InDoubt if they change something at times on which it has acted.
 
-        A standby may have followed answers that do not count, of which only a later reader can know.
+        A standby may have followed early answers that do not count, which only a later reader can know.
         """
         if _past(terms, self.as_of_ms) != _past(self._terms, self.as_of_ms):
             raise InDoubt(f"the outages or settings until {self.as_of_ms} are not those it applied")
@@ -193,7 +194,7 @@ class Partition:
     ) -> None:
         self.next_offset = next_offset
         self.has_ended = False
-        """Whether a later owner has taken the partition."""
+        """True once a later owner has taken the partition."""
         self.groups = ReplicaGroups(entries, self._decode_group, decoded_max=decoded_max)
         self.changed = ChangedGroups()
         self._terms = terms
@@ -206,7 +207,7 @@ class Partition:
 
     def change_terms(self, terms: Terms) -> None:
         """Continue under other terms, for `StateMachine.change_terms`."""
-        self.groups.rest()  # those that are decoded know the terms of before
+        self.groups.rest()  # decoded groups use the old terms
         self._terms = terms
         self._periods = Periods(terms.configs, terms.outages)
         self._owner_seen_ms = None
@@ -239,7 +240,7 @@ class Partition:
         seen_ms = self._owner_seen_ms
         if is_own_clock or (seen_ms is not None and record.at_ms - seen_ms <= OWNER_SILENCE_MS):
             return True
-        # The requests of the outage that this owner has ended are nobody else's.
+        # The requests of the outage that this owner has ended are this owner's.
         ended = terms.ended_outage
         return ended is not None and ended.after_ms < record.at_ms <= ended.until_ms
 
@@ -280,7 +281,7 @@ class Partition:
                 self.changed.note(group, record.offset + 1, record.at_ms)
 
     def changed_groups(self) -> list[ListedGroup] | None:
-        """Return the groups that have changed since the last committed batch, None if there are too many."""
+        """Return the groups changed since the last committed batch, or None if there are too many."""
         group_ids = self.changed.ids()
         if group_ids is None:
             return None
@@ -302,7 +303,7 @@ class Partition:
 
 
 def _past(terms: Terms, as_of_ms: int) -> tuple[list[Outage], CoordinatorConfig, list[ConfigChange]]:
-    """Return the outages and configurations that these terms have before a time."""
+    """Return the outages and configurations of these terms that began before a time."""
     return (
         [outage for outage in terms.outages if outage.after_ms < as_of_ms],
         terms.configs.first,
@@ -310,7 +311,7 @@ def _past(terms: Terms, as_of_ms: int) -> tuple[list[Outage], CoordinatorConfig,
     )
 
 
-# A standby's replica and the log: it acts on no time on which no coordinator has acted.
+# The log on a standby: its replica does not act on times on which no coordinator has acted.
 #
 # A standby does not know yet when an outage begins. Requests of an outage are handled at its end, so a
 # replica that has applied one at its own time would be wrong. An outage begins after the horizon, the
@@ -333,7 +334,7 @@ class HeldRecords:
         return sum(map(len, self._held.values()))
 
     def hold(self, record: Record) -> None:
-        """Take the next record of a partition."""
+        """Hold back the next record of a partition."""
         self._held[record.partition].append(record)
 
     def act_until(self, horizon_ms: int) -> None:

@@ -85,8 +85,8 @@ def terms_of(
     *,
     has_ended_last: bool = False,
 ) -> Terms:
-    """Return the terms of a state with these configurations and outages. `has_ended_last`: this owner has
-    ended the last outage.
+    """Return the terms for a state with these configurations and outages. `has_ended_last` is True if this
+    owner has ended the last of the outages.
     """
     base = CoordinatorConfig(member_id_namespace=identity.member_id_namespace)
     return Terms(

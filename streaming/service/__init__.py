@@ -1,1 +1,1 @@
-"""The service around the query: its start, its topics and its status. Each room has one subject."""
+"""The service around the query: its start, its topics and its status. Each subpackage has one subject."""

@@ -1,8 +1,8 @@
 """The check if a query can ever continue from its checkpoint.
 
 It is made before each start of the query, after each batch that fails, and when the replica sees records
-disappear. Where the answer is no, the service ends as a refused start does, because another try ends the same
-way, and each early answer given meanwhile would be one that no batch ever gives.
+disappear. If the query cannot continue, the service ends like a refused start, because each further try would
+fail, too, and no batch would ever confirm the early answers given meanwhile.
 """
 
 import time
@@ -18,7 +18,7 @@ from kafka_why.local_files import FolderError
 from kafka_why.topic_reader import TopicReader
 from streaming.service.topics import FoundTopics, TopicsError, find_topic
 
-# A topic that is not there may be one that a broker does not know yet.
+# A missing topic may be a new one that a broker does not know yet.
 _GONE_AFTER_S = 2.0
 _RETRY_S = 0.2
 _UNREAD = "(docs/recovery.md, 'Requests that were deleted unread')"
@@ -29,10 +29,10 @@ class CannotContinue(FolderError):
 
 
 class RequestsLost(CannotContinue):
-    """Records were deleted before a committed batch handled them. `lost` has them by partition, as the first
-    offset and the one after the last, None for all later ones.
+    """Records were deleted before a committed batch handled them.
 
-    `lost` has them by partition, as the first offset and the one after the last, None for all later ones.
+    `lost` has them by partition: the first offset, and the one after the last, or None if all later ones are
+    lost.
     """
 
     def __init__(self, message: str, lost: Mapping[int, tuple[int, int | None]]) -> None:

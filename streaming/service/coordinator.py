@@ -1,7 +1,7 @@
 """The service of a coordinator, and the list of its parts: `Coordinator._start`.
 
-Spark's JVM starts while the topics are claimed, the query after all else. The order of the start decides
-whether clients can be heard before their sessions run: `Coordinator._start`. `Supervisor` keeps the query.
+Spark's JVM starts while the topics are claimed, the query after everything else, so that clients can reach a
+gateway before their sessions run. `Supervisor` keeps the query running.
 """
 
 import threading
@@ -134,7 +134,7 @@ class Coordinator(Startable):
 
     @property
     def spark_restarts(self) -> int:
-        """How often Spark was started again after its JVM had ended."""
+        """The number of restarts of Spark after its JVM had ended."""
         return self._session.restarts if self._session else 0
 
     @property

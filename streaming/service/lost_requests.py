@@ -1,5 +1,5 @@
-"""The report on lost requests: those that were answered, but whose records were deleted before a committed
-batch handled them.
+"""The report on lost requests: they were answered, but their records were deleted before a committed batch
+handled them.
 
 The answers are still on the responses topic. Those of a replica name the offsets that were committed
 (`kafka_why.contract.early_answers.commits_of`).
@@ -93,7 +93,7 @@ class _Answer(Struct):
     topics: msgspec.Raw = msgspec.Raw(b"[]")
 
     def committed(self, offsets: list[int]) -> Iterator[LostOffset]:
-        """Yield the partitions that were committed, with these offsets if they are as many."""
+        """Yield the partitions that were committed, with these offsets if there is one for each partition."""
         if self.type not in _COMMITS:
             return
         places = [
@@ -108,7 +108,7 @@ class _Answer(Struct):
 
 
 class FoundLosses:
-    """The acknowledged requests found so far whose records are in `lost`, as in `RequestsLost`."""
+    """The acknowledged requests found so far whose records are in `lost` (as in `RequestsLost`)."""
 
     def __init__(self, topic: str, lost: Mapping[int, tuple[int, int | None]]) -> None:
         self._topic = topic
@@ -117,13 +117,16 @@ class FoundLosses:
         self._last: dict[tuple[str, str, int], tuple[tuple[int, int], LostOffset]] = {}
 
     def take(self, record: Record) -> None:
-        """Add a record of the responses topic whose answers count. Raises msgspec.DecodeError."""
+        """Add the answers of a record of the responses topic. The caller omits records whose answers do not
+        count. Raises msgspec.DecodeError.
+        """
         commits = commits_of(record.headers)
         for number, value in enumerate(unpack(record.value or b"")):
             with suppress(*UNREADABLE):
                 self._take(msgspec.json.decode(value, type=_Answer), commits.get(number, []))
 
     def _take(self, answer: _Answer, offsets: list[int]) -> None:
+        """Add an answer if its request is lost. The last commit of each partition counts."""
         if answer.error_code or not answer.request:
             return
         topic, partition, offset = record_of(answer.request)
@@ -131,12 +134,12 @@ class FoundLosses:
         if topic != self._topic or offset < begin or (end is not None and offset >= end):
             return
         self._requests.setdefault(answer.group_id, set()).add(answer.request)
-        place = (offset, number_in_pack(answer.request))
+        order = (offset, number_in_pack(answer.request))
         for lost in answer.committed(offsets):
             key = (answer.group_id, lost.topic, lost.partition)
             last, known = self._last.get(key, ((-1, -1), lost))
-            if place > last or (place == last and known.offset is None):
-                self._last[key] = (place, lost)
+            if order > last or (order == last and known.offset is None):
+                self._last[key] = (order, lost)
 
     def groups(self) -> list[LostGroup]:
         """Return the groups by their ids."""

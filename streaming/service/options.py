@@ -13,7 +13,7 @@ from streaming.service.outages.outage import FIRST_REQUEST_WAIT_S
 from streaming.service.topic_watch.watcher import DEFAULT_INTERVAL_MS as DEFAULT_TOPIC_INTERVAL_MS
 
 REPLICA_BATCH_INTERVAL_MS = 1_000
-"""With a replica nobody waits for a batch but the views. The work of a batch costs less in larger ones."""
+"""The interval of batches with a replica. Only views wait for a batch then, and larger batches cost less."""
 
 
 @dataclass(frozen=True, slots=True)

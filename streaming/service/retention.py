@@ -23,7 +23,7 @@ Settings = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True)
 class LeastRetention:
-    """The time for which a topic keeps its records at least, whatever their size.
+    """The minimum time for which a topic has to keep its records, whatever their size.
 
     `loss` names the damage of a shorter time. A topic with a shorter one is refused if `is_required`, and
     named in the log if not.
@@ -34,7 +34,7 @@ class LeastRetention:
     is_required: bool = True
 
     def problems(self, topic: str, found: Settings) -> Iterator[str]:
-        """Return what lets this topic delete its records too early."""
+        """Yield the problem of each setting that lets this topic delete its records too early."""
         retention_ms, retention_bytes = int(found["retention.ms"]), int(found["retention.bytes"])
         if 0 <= retention_ms < self.ms:
             yield f"{topic} has retention.ms={retention_ms}, at least {self.ms} is needed: {self.loss}"

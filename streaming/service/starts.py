@@ -79,7 +79,7 @@ def begin_epoch(
     skip: Sequence[str],
     acted: Acted,
 ) -> list[Epoch]:
-    """Return all configurations with that of this start, which is in force after the time until which
+    """Return all configurations, with a new one of this start. It is in force after the time until which
     coordinators have acted.
     """
     skip = unhandled(checkpoint, topic, skip)

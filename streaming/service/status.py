@@ -96,7 +96,7 @@ class StatusBoard:
 
 
 def _write(path: Path, content: bytes) -> OSError | None:
-    """Write a file, whole or not at all. Returns the error, None if there was none."""
+    """Write a file, whole or not at all. Return the error, or None."""
     temporary = path.with_suffix(".new")
     try:
         make_private_folder(path.parent)
@@ -110,8 +110,8 @@ def _write(path: Path, content: bytes) -> OSError | None:
 
 
 def _overwrite(path: Path, content: bytes) -> bool:
-    """Overwrite a file, which takes no space on most file systems, or else remove it. Returns whether the
-    file has the content.
+    """Overwrite a file, which takes no space on most file systems, or else remove it. Return True if the file
+    has the content.
     """
     try:
         with path.open("r+b", buffering=0) as file:

@@ -26,10 +26,10 @@ from records.topic_sizes import MAX_MESSAGE_BYTES, topic_settings, with_topic_si
 from streaming.query.admission import DEFAULT_SHARDS
 from streaming.service.retention import DAY_MS, HOUR_MS, LeastRetention, Settings, least_retentions
 
-# How long to wait for a broker that is just starting.
+# The maximum wait for a broker that is just starting.
 BROKER_TIMEOUT_MS = 10_000
 _ERROR_MAX_CHARS = 300
-# How long every broker may take to know a topic that was just created.
+# The time within which every broker has to know a topic that was just created.
 _KNOWN_TIMEOUT_S = 10.0
 _RETRY_S = 0.1
 
@@ -43,7 +43,7 @@ Wanted = Mapping[str, tuple[int, Settings]]
 # No deletion by size, whatever log.retention.bytes the brokers have. See `streaming.service.retention`.
 _DELETED_BY_TIME: Settings = MappingProxyType({"cleanup.policy": "delete", "retention.bytes": "-1"})
 
-# Each transaction is a record and its tombstone, so nearly all of the topic is of no use any more. Small
+# Each transaction is a record and its tombstone, so nearly all records of the topic are obsolete. Small
 # segments are compacted soon, and the follower of transactions reads little at its start.
 _TRANSACTIONS: Settings = MappingProxyType(
     {
@@ -129,8 +129,8 @@ def prepare_topics(
 ) -> Identity:
     """Create missing topics, check existing ones, and return the identity that the state would belong to.
 
-    None is the default of `Replication`. A log line names each existing topic that has less. Raises
-    TopicsError with every problem. The identity's namespace is a new one.
+    Numbers that are None get the default of `Replication`. A log line names each existing topic with less
+    replication. Raises TopicsError with every problem. The identity's namespace is a new one.
     """
     found = prepare(
         client_config,
@@ -161,7 +161,7 @@ def prepare(
     """Create and check these topics, as `prepare_topics` does. An existing topic may have a smaller
     `max.message.bytes` than a new one where `least_bytes` has the topic.
     """
-    with _reported(client_config) as admin:
+    with _admin_client(client_config) as admin:
         cluster = admin.describe_cluster()
         live = [broker for broker in cluster["brokers"] if not broker.get("is_fenced")]
         replication = Replication.on(len(live), replication_factor, min_insync_replicas)
@@ -191,7 +191,7 @@ def prepare(
 
 def find_topic(client_config: ClientConfig, topic: str) -> FoundTopics:
     """Return the cluster's entry of a topic, without ids if the topic does not exist. Raises TopicsError."""
-    with _reported(client_config) as admin:
+    with _admin_client(client_config) as admin:
         described = {one["name"]: one for one in admin.describe_topics([topic])}.get(topic)
         cluster_id = str(admin.describe_cluster()["cluster_id"])
         if described is None or not described["partitions"]:
@@ -202,7 +202,7 @@ def find_topic(client_config: ClientConfig, topic: str) -> FoundTopics:
 
 
 @contextmanager
-def _reported(client_config: ClientConfig) -> Iterator[KafkaAdminClient]:
+def _admin_client(client_config: ClientConfig) -> Iterator[KafkaAdminClient]:
     """Yield an admin client until the block ends. Its errors become TopicsErrors."""
     try:
         admin = kafka_clients.admin(client_config, bootstrap_timeout_ms=BROKER_TIMEOUT_MS)
@@ -271,8 +271,8 @@ def wanted_settings(layout: TopicLayout) -> Wanted:
 
 
 def least_message_bytes(layout: TopicLayout) -> Mapping[str, int]:
-    """Return the least `max.message.bytes` of existing topics. The limits of a coordinator follow from what
-    they have (`records.topic_sizes`).
+    """Return the minimum of `max.message.bytes` for each existing topic that may have less than a new one.
+    The coordinator adapts its own limits to them (`records.topic_sizes`).
     """
     return {
         layout.requests_topic: min(layout.request_record_max_bytes, LEAST_REQUESTS_TOPIC_BYTES),
@@ -358,7 +358,9 @@ def _size_problems(topic: str, found: Settings, wanted: Settings, least_bytes: i
 
 
 def _retention_problems(topic: str, found: Settings, least: LeastRetention | None) -> list[str]:
-    """Return what may delete records that have to stay. What only had better stay is logged."""
+    """Return the problems of settings that may delete required records too early. Problems of other records
+    are only logged.
+    """
     problems = [] if least is None else list(least.problems(topic, found))
     if least is None or least.is_required:
         return problems

@@ -38,8 +38,8 @@ _TIMEOUT_S = 30.0
 
 
 def end_replicas(client_config: ClientConfig, layout: TopicLayout, first: ReplicaId, since_ms: int) -> int:
-    """End the validity of early answers of replicas before `first`. Return the horizon of those so far in ms,
-    0 if there is none.
+    """End the validity of early answers of replicas before `first`. Return their horizon in ms, or 0 if they
+    have answered nothing.
 
     `since_ms` is the last append time that a planned batch has read. Earlier answers are the query's, too.
     Raises KafkaError.
@@ -87,8 +87,8 @@ class Acted(NamedTuple):
     """The greatest times in ms on which coordinators have acted so far, 0 on a new checkpoint.
 
     They are the last append time that a planned batch has read, and the horizon of their replicas. `batch` is
-    the last planned batch of then. A driver of an earlier owner that wakes up may plan one more, which has to
-    know the outage, because the batch may read beyond these times.
+    the last batch that was planned by then. A driver of an earlier owner that wakes up may plan one more.
+    That batch has to know the outage, because it may read beyond these times.
     """
 
     batch: int
@@ -125,7 +125,7 @@ def end_outage(ours: LogAndState, acted: Acted) -> list[KnownOutage]:
 
 
 class FirstRequest:
-    """The first request that shows that clients reach a gateway again. Raises KafkaError.
+    """A watch for the first request that shows that clients reach a gateway again. Raises KafkaError.
 
     Such a request is appended after this object was made, or during the outage: more than `silence_ms` after
     the last append of a running coordinator. A request that the last coordinator left unread shows nothing.

@@ -1,7 +1,7 @@
 """The lease: one coordinator's claim on its topics, with the order of steps that makes a takeover safe.
 
-The order is the proof of docs/decisions/0019-a-standby.md: the claim, then the fence, and only then a poll at
-what an earlier owner planned.
+The order is proven in docs/decisions/0019-a-standby.md: the claim, then the fence, and only then the reading
+of what an earlier owner planned.
 """
 
 import threading
@@ -75,7 +75,7 @@ class Lease:
         check: Callable[[], None],
         claimed: Callable[[], object],
     ) -> bool:
-        """Wait until the topics are free and take them. False if `stopping` was set before.
+        """Wait until the topics are free and take them. Return False if `stopping` was set before.
 
         `on_reason` is called with the reason to wait, `check` once a poll, and what it raises ends the wait.
         `claimed` is called after the claim. Raises FolderError, and NotOwner if the topics belong to another

@@ -41,7 +41,7 @@ SILENT_INTERVALS = 3
 _POLL_MS = 100
 _TIMEOUT_S = 30.0
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-# How often a broker is asked while no clock record comes.
+# The interval of polls of a broker while no clock record comes.
 _ASK_S = 1.0
 _RECONNECT_MAX_MS = 1_000
 
@@ -71,7 +71,7 @@ def claim_of(
 ) -> Claim:
     """Return this process's claim for the state of this folder, or of the checkpoint elsewhere.
 
-    `TopicsOwnership.claim` sets its epoch, one above the standing claim's and above this one.
+    `TopicsOwnership.claim` sets its epoch, above the standing claim's and above `above_epoch`.
     """
     return Claim(
         epoch=above_epoch,
@@ -96,8 +96,8 @@ def _place(folder: Path) -> str:
 
 
 def silence_ms(tick_interval_ms: int) -> int:
-    """Return the time in ms without a clock record after which a coordinator with this interval does
-    not run.
+    """Return the silence in ms after which a coordinator counts as ended: the time without a clock record.
+    `tick_interval_ms` is the interval of its clock records.
     """
     return max(SILENCE_MS, SILENT_INTERVALS * tick_interval_ms)
 
@@ -215,12 +215,14 @@ class TopicsOwnership(Closeable):
         self._reader.start(beginning=[self._partition])
 
     def release(self) -> None:
-        """Mark the claim: its coordinator has ended in order, so a standby need not wait for silence."""
+        """Mark the claim as released, so that a standby need not wait for silence. The coordinator has ended
+        in order.
+        """
         if self._own is not None and self.confirm_lost() is None:
             self._append({self._own.claim_id: msgspec.structs.replace(self._own, is_released=True)})
 
     def lost(self) -> Claim | None:
-        """Return the claim that has replaced this coordinator's, None if there is none. Never waits."""
+        """Return the claim that has replaced this coordinator's, or None. Never waits."""
         try:
             self._apply_records(self._reader.poll(0))
         except KafkaError as error:

@@ -28,9 +28,9 @@ from streaming.service.ownership.owner import (
     silence_ms,
 )
 
-# The pause after each clock record. A standby so reads a small part of the requests topic only.
+# The pause after each clock record. With it, a standby reads only a small part of the requests topic.
 PAUSE_S = 0.2
-# How long one poll waits for a clock record. Claims are read between two polls.
+# The time for which one poll waits for a clock record. Claims are read between two polls.
 POLL_S = 0.5
 # A poll that took longer waited for a broker, or this process was stopped. It counts as one poll.
 LONG_POLL_S = 2.0
@@ -42,9 +42,9 @@ log = structlog.get_logger()
 
 
 class StandbyThread(BackgroundThread):
-    """A thread that runs `lead`. `lead` waits and then takes over. It enters what it starts into the stack
-    that it gets, which `stop` closes. It returns soon after the event that it gets is set. `on_error` is
-    called in the thread.
+    """A thread that runs `lead`, which waits and then takes over. `lead` enters what it starts into the given
+    stack, which `stop` closes, and returns soon after the given event is set. `on_error` is called in the
+    thread if `lead` fails.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class StandbyThread(BackgroundThread):
 
 
 class Silence:
-    """The time for which the owner has been silent, as far as this process has polled."""
+    """The time for which the owner has been silent: the sum of the polls that found no record of it."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
@@ -88,7 +88,9 @@ class Silence:
         self._was_cut_off = True
 
     def add_poll(self) -> None:
-        """Add the time of a poll that found no record of the owner."""
+        """Add the time of a poll that found no record of the owner. A poll longer than LONG_POLL_S counts as
+        POLL_S, and as a loss of the brokers.
+        """
         now_s = self._now_s()
         took_s = now_s - self._polled_s
         self._polled_s = now_s
@@ -98,7 +100,7 @@ class Silence:
         self.seconds += took_s
 
     def is_longer_than(self, limit_ms: int) -> bool:
-        """Return True if an owner that runs would have shown itself."""
+        """Return True if a running owner would have appended a record by now."""
         return self.seconds >= limit_ms / 1000 + (RETURN_S if self._was_cut_off else 0.0)
 
 
@@ -129,11 +131,11 @@ class Standby:
     def claim_when_silent(
         self, wanted: Claim, stopping: threading.Event, *, take_over: bool, moved: Moved | None = None
     ) -> bool:
-        """Claim the topics as soon as their owner does not run. False if `stopping` was set before.
+        """Claim the topics as soon as their owner does not run. Return False if `stopping` was set before.
 
         The arguments are those of `TopicsOwnership.claim`. Raises NotOwner if the topics belong to another
-        state, so that waiting is of no use. An owner that is killed is silent for `silence_ms`. An owner that
-        ends in order releases its claim.
+        state, because waiting would be useless then. An owner that is killed is silent for `silence_ms`. An
+        owner that ends in order releases its claim.
         """
         with closing(ClockRecords(self._client_config, self._layout)) as clock:
             self._silence.reset()

@@ -90,7 +90,9 @@ class CommittedPin:
             self.pin(batch)
 
     def pin(self, batch: int) -> None:
-        """Pin a batch now, with its plan's offsets if `pin_often` did not get it. -1 means none."""
+        """Pin a batch now, or none if it is -1. The offsets are those given to `pin_often` for it, or else
+        its plan's.
+        """
         if batch <= self._batch:
             return
         self._taken_s = self._now_s()
@@ -116,7 +118,7 @@ def describe_failing_batch(
     """Return one paragraph for the operator: the batch, its records, the failing record if known, and what to
     do.
 
-    `under_way` is what the workers handled that died (`streaming.query.shard_call`).
+    `under_way` are the requests that workers handled when they died (`streaming.query.shard_call`).
     """
     named = _RECORD.search(error) or _LEFT_BEHIND.fullmatch("; ".join(under_way))
     if named:
@@ -146,6 +148,7 @@ def describe_damaged_checkpoint(batch: int, damage: Sequence[str], way_back: str
 
 
 def _ranges(checkpoint: Checkpoint, batch: int) -> str:
+    """Return the offsets of the records that a batch reads, as text for the operator."""
     end = _offsets(checkpoint, batch)
     begin = _offsets(checkpoint, batch - 1)
     ranges = [

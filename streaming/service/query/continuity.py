@@ -71,12 +71,12 @@ class Continuity:
         """End the outage, or promote the replica that stands by. Return the outages that the next query has
         to know. Raises KafkaError.
 
-        While the replica answers, clients see a coordinator. So sessions go on, and there is no outage.
+        While the replica answers, clients see a coordinator. So sessions continue, and there is no outage.
         """
         if self._begun is None and self._replica is not None and self._replica.stands_by:
             self.promote(spark)
         if self._begun is not None:
-            # The replica has these, whether it has come to answering yet or not.
+            # The replica has these outages, whether it already answers or not.
             outages, self._begun, self._acted, self._goes_on = self._begun, None, None, True
             return outages
         self._goes_on = self._replica is not None and self._replica.is_answering()
@@ -95,8 +95,8 @@ class Continuity:
     def query_started(self, spark: SparkSource, outages: list[KnownOutage], *, checks_clocks: bool) -> None:
         """Start the replica, unless it has answered all the time. The query with these outages has started.
 
-        `checks_clocks`: clock records of later owners are believed. If they are not, nothing in the log could
-        end a replica of this owner, so there is none.
+        If `checks_clocks` is False, clock records of later owners are ignored. Nothing in the log could then
+        end a replica of this owner, so none is started.
         """
         if self._replica is None or self._goes_on:
             return
@@ -111,7 +111,9 @@ class Continuity:
             self._replica.committed(ends, watermark_ms)
 
     def loss(self) -> Loss | None:
-        """Return the loss that the replica has seen and that the query cannot continue from, or None."""
+        """Return the loss of records after which the query cannot continue, if the replica has seen one, or
+        None.
+        """
         return None if self._replica is None else self._replica.loss()
 
     def end(self) -> None:

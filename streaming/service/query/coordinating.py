@@ -45,7 +45,7 @@ CUT_OFF_S = 5.0
 SETTLE_MAX_S = 5.0
 # The JVM is replaced after this time without a batch, if it has committed batches before.
 STANDSTILL_S = 60.0
-# A batch that has read what was deleted meanwhile is committed within this time.
+# A batch that has read records before their deletion is committed within this time.
 LOSS_S = 2.0
 
 log = structlog.get_logger()
@@ -96,7 +96,7 @@ class CoordinatorsQuery(SupervisedQuery):
         self._continuity = continuity
         self._ownership = lease.ownership
         self._guard = lease.guard
-        # The epoch above which a clock record is a later owner's. None: clock records are ignored.
+        # The epoch above which a clock record is a later owner's. If it is None, clock records are ignored.
         self._owner_epoch: int | None = lease.ownership.epoch
         self._times = times
         self._reports = reports
@@ -107,7 +107,7 @@ class CoordinatorsQuery(SupervisedQuery):
 
     def settle(self) -> None:
         """End the replica, and wait until the query has handled everything that the replica has answered.
-        Views and history then have it, and another version of this code need not answer it again.
+        Views and history then include it, and a new version of this code need not answer it again.
         """
         self._continuity.end()
         self._status.wait_until(

@@ -94,7 +94,7 @@ class Rehearsal(Startable):
         """
         self._spark.keep(self._look)
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         self._session.ping()
         if self._restarts != self._session.restarts:
             self._start_query()
@@ -105,7 +105,7 @@ class Rehearsal(Startable):
             self._start_query()
 
     def stop(self) -> None:
-        """End the query, remove its checkpoint, and end the watch. Spark goes on."""
+        """End the query, remove its checkpoint, and end the watch. Spark keeps running."""
         if self._query is not None:
             with suppress(PySparkException, Py4JError):
                 self._query.stop()

@@ -1,7 +1,7 @@
 """The keeper of Spark: it restarts Spark, within the running service, whenever its JVM has ended.
 
-A JVM ends because somebody kills it, because the machine or its heap has no memory left, or because it
-hangs and the watchdog kills it. The ticker, the gateway and all else of the service go on meanwhile. For
+A JVM ends because somebody kills it, because the machine or its heap has no memory left, or because it hangs
+and the watchdog kills it. The ticker, the gateway and everything else in the service continue meanwhile. For
 clients this is what the end of a query is, only longer.
 
 Spark is given up if it ends again and again without a committed batch between, because then another
@@ -136,7 +136,8 @@ class SparkKeeper:
     def keep(self, work: Callable[[], None]) -> None:
         """Call `work` until it returns, again after each end of Spark, with another JVM.
 
-        What it raises while Spark runs, or after `stopping`, is raised. Raises SparkEnded.
+        An error of `work` is raised if Spark still runs, or after `stopping`. Raises SparkEnded if Spark is
+        given up.
         """
         while True:
             try:

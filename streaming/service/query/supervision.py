@@ -40,9 +40,9 @@ from streaming.service.status import StatusBoard
 
 FAILURES_TO_NAME_THE_BATCH = 3
 POLL_S = 0.2
-# How often the disk is tried while it is full.
+# The pause between two checks of a full disk.
 SPACE_POLL_S = 1.0
-# How often it is checked whether a query can ever continue, while there is an obstacle. The check may wait
+# The pause between two checks, while there is an obstacle, that a query can ever continue. The check may wait
 # for a broker for 10 s.
 CHECK_S = 30.0
 
@@ -60,7 +60,7 @@ class SupervisedQuery(ABC):
     service: str
     way_back: str
     has_standby = False
-    """Whether another process takes over if this one ends."""
+    """True if another process takes over when this one ends."""
 
     @abstractmethod
     def start(self, stopping: threading.Event) -> StreamingQuery | None:
@@ -95,7 +95,7 @@ class SupervisedQuery(ABC):
         return ()
 
     def cause_of(self, error: PySparkException) -> PySparkException | KafkaError:
-        """Return the error to report for an error of the query. Raises what ends the service."""
+        """Return the error to report for an error of the query. Raises an error that ends the service."""
         return error
 
     def check_can_continue(self) -> None:
@@ -105,7 +105,7 @@ class SupervisedQuery(ABC):
         return
 
     def ended(self, error: Exception) -> None:
-        """Stop everything that would continue without a query, because the service ends by this error."""
+        """Stop everything that would continue without a query, because this error ends the service."""
         return
 
     def failed(self, error: str, failures: int) -> Sequence[str]:
@@ -193,7 +193,9 @@ class Supervisor(BackgroundThread):
             self._pause(pause_s)
 
     def _check_files(self, batch: int) -> None:
-        """Raise CannotContinue if files are damaged that this batch needs, after it has failed."""
+        """Check the checkpoint's files after this batch has failed. Raises CannotContinue if some are
+        damaged.
+        """
         remove_torn_state(self._checkpoint.files)
         if damage := describe_damage(self._checkpoint.files):
             raise CannotContinue(describe_damaged_checkpoint(batch, damage, self._query.way_back))
@@ -253,7 +255,7 @@ class Supervisor(BackgroundThread):
         """End the query, and wait until there is no obstacle, or the service stops."""
         log.warning("query stopped for a while", reason=obstacle)
         self._status.enter(ServicePhase.RESTARTING, obstacle, batch_id=self._checkpoint.last_batch("commits"))
-        self._check_disk()  # it may be full, and the broker have died of that
+        self._check_disk()  # a full disk may have ended the broker
         self._set_alarms()
         self._check_can_continue()  # the topic may be what is missing
         running.stop()  # returns when the broker answers or Kafka's clients give it up, which takes minutes
@@ -316,7 +318,9 @@ class Supervisor(BackgroundThread):
 
 @contextmanager
 def stopped_on_error(running: StreamingQuery) -> Iterator[None]:
-    """Stop a query if the block raises. While it runs, Spark starts no other one of its name."""
+    """Stop a query if the block raises. Otherwise Spark could not start the next one, which has the same
+    name.
+    """
     try:
         yield
     except BaseException:

@@ -34,7 +34,9 @@ _END_GRACE_S = 1.0
 
 
 class ReplicaProcess:
-    """A replica that runs. `follow` reads its reports in the caller's thread, the rest is thread-safe."""
+    """The process of a running replica. `follow` reads its reports in the caller's thread. Other methods are
+    thread-safe.
+    """
 
     def __init__(
         self, start: StartReplica, on_pending: Callable[[bytes, bytes | None], None] = lambda *_: None
@@ -74,9 +76,9 @@ class ReplicaProcess:
             self._on_pending(key, value)
 
     def send(self, message: StartReplica | BatchCommitted | PromoteReplica) -> None:
-        """Send it a message, which is lost if it has ended."""
+        """Send the replica a message, which is lost if the process has ended."""
         assert self._process.stdin is not None
-        with suppress(OSError, ValueError):  # `follow` finds its end
+        with suppress(OSError, ValueError):  # `follow` notices its end
             self._process.stdin.write(encode_line(message))
             self._process.stdin.flush()
 
@@ -102,7 +104,7 @@ def make_seed(
     epochs: list[Epoch],
     outages: list[KnownOutage],
 ) -> ReplicaSeed:
-    """Read the state after the newest committed batch, while the query may go on.
+    """Read the state after the newest committed batch, while the query may continue.
 
     Raises PySparkException or FileNotFoundError if Spark removes the batch meanwhile. Raises FolderError and
     KafkaError.

@@ -45,14 +45,15 @@ log = structlog.get_logger()
 
 
 SparkSource: TypeAlias = Callable[[], SparkSession]
-"""Returns Spark as it runs now: its JVM may be started again."""
+"""Returns the present Spark session, which is a new one after a restart of the JVM."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The plan for starting a process. If `outages` is None, it stands by with the checkpoint's outages.
+    """The plan for starting a process. If `outages` is None, the process stands by with the checkpoint's
+    outages.
 
-    `promotion` is sent to a process that stands by, so that it answers. Its seed may still be in the making.
+    `promotion` is sent to a process that stands by, so that it answers, as soon as its seed is made.
     """
 
     spark: SparkSource
@@ -117,12 +118,14 @@ class Replica:
         return ReplicaId(self._owner_epoch, self._number + 1)
 
     def is_answering(self) -> bool:
-        """Return True if it answers the requests of this moment."""
+        """Return True if the replica answers the requests of this moment."""
         report = self._report()
         return report.phase is ReplicaPhase.ANSWERING and self._now_ms() - report.as_of_ms < NEAR_MS
 
     def loss(self) -> Loss | None:
-        """Return the loss that the replica has seen and that the query cannot continue from, or None."""
+        """Return the loss of records after which the query cannot continue, if the replica has seen one, or
+        None.
+        """
         return self._report().loss
 
     def follow(self, spark: SparkSource, outages: list[KnownOutage]) -> None:
@@ -132,21 +135,20 @@ class Replica:
     def stand_by(self, spark: SparkSource) -> None:
         """Start a replica that answers nothing until it is promoted. It is seeded in a thread.
 
-        It follows another coordinator's replica, or its own coordinator starts: to read the state takes as
-        long as to start the query.
+        The coordinator is a standby, or it starts: reading the state takes as long as starting the query.
         """
         self._start(_Plan(spark, None))
 
     @property
     def stands_by(self) -> bool:
-        """Return True if there is one that has not been promoted."""
+        """Return True if a replica stands by that has not been promoted."""
         return self._thread is not None and self._plan is not None and self._plan.outages is None
 
     def promote(self, spark: SparkSource, record: OwnerRecord) -> bool:
         """Let the replica that stands by answer for the owner, whose record has these configurations and
         outages.
 
-        False if there is none, or if it was seeded when other outages were known. Then it is ended.
+        Return False if none stands by, or if it was seeded when other outages were known. It is then ended.
         """
         with self._process_changes:
             process, known = self._process, self._known
@@ -232,7 +234,7 @@ class Replica:
             )
 
     def _report(self) -> ReplicaReport:
-        """Return the report of the process that runs now, or why there is none."""
+        """Return the report of the running process, or one with the reason why none runs."""
         process = self._process
         if process is None:
             return self._idle
@@ -325,7 +327,9 @@ class Replica:
         return self._difference
 
     def _wait_for_query(self, ending: threading.Event) -> None:
-        """Wait until the query has handled all records of now: one of them may have ended the process."""
+        """Wait until the query has handled all present records, because one of them may have ended the
+        process.
+        """
         try:
             with TopicReader(self._client_config) as reader:
                 topic = self._layout.requests_topic

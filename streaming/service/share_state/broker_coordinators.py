@@ -48,13 +48,14 @@ DeleteShareGroupStateResponse = _message("DeleteShareGroupStateResponse")
 
 
 SHARE_VERSION = "share.version"
-# The first version that finds share coordinators, and the first ones of the other messages.
+# The first version of FindCoordinator that finds share coordinators, and the first ones of the other
+# messages.
 _FIND_VERSION = 6
 _VERSION = 0
 # kafka-python reads answers of up to 1 MB, and that of FindCoordinator repeats the keys.
 _KEYS_MAX_BYTES = 200_000
 _NO_LEADER_EPOCH = -1
-# A name for `are_refused`. Whether such a group exists changes nothing.
+# The group in the request of `are_refused`. It need not exist.
 _ANY_GROUP = "permission"
 
 
@@ -76,9 +77,9 @@ class BrokerCoordinators(Closeable):
         """Return True if the brokers have share groups, and refuse the principal the requests of share
         coordinators. This changes nothing at the brokers. Raises KafkaError, NoAnswer.
 
-        Any broker is asked for the state of a partition of `topic`, which must exist. It answers, or is not
-        the share coordinator. Neither is an error in its log. To look for the share coordinator would create
-        the topic of the states.
+        Any broker is asked for the state of a partition of `topic`, which must exist. The broker answers, or
+        reports that it is not the share coordinator. It logs an error in neither case. A search for the share
+        coordinator would create the topic of the states.
         """
         _, level = self._admin.describe_features().get(SHARE_VERSION, {}).get("finalized", (0, 0))
         if not level:
@@ -90,7 +91,7 @@ class BrokerCoordinators(Closeable):
     def find(self, keys: Sequence[SharePartition]) -> Mapping[SharePartition, tuple[int, int]]:
         by_name = {coordinator_key(key): key for key in keys}
         found: dict[SharePartition, tuple[int, int]] = {}
-        for names in _within(by_name):
+        for names in _key_batches(by_name):
             found |= {by_name[name]: place for name, place in self._find(names).items() if name in by_name}
         return found
 
@@ -103,7 +104,7 @@ class BrokerCoordinators(Closeable):
     def read(
         self, node_id: int | None, keys: Sequence[SharePartition]
     ) -> Mapping[SharePartition, RecordedState]:
-        """Return the recorded state of each partition, from any broker if `node_id` is None."""
+        """Return the recorded state of each partition, queried from any broker if `node_id` is None."""
         kind = ReadShareGroupStateSummaryRequest.ReadStateSummaryData
         partitions = {
             key: kind.PartitionData(partition=key.partition, leader_epoch=_NO_LEADER_EPOCH) for key in keys
@@ -165,7 +166,7 @@ def coordinator_key(key: SharePartition) -> str:
     return f"{key.group_id}:{topic_id}:{key.partition}"
 
 
-def _within(names: Iterable[str]) -> Iterator[list[str]]:
+def _key_batches(names: Iterable[str]) -> Iterator[list[str]]:
     """Yield the names in lists that fit into one request."""
     some: list[str] = []
     size = 0

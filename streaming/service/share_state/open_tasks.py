@@ -24,8 +24,8 @@ FIRST_PAUSE_S = 30.0
 LONGEST_PAUSE_S = 300.0
 # After this time the outcomes so far are appended, although other partitions have none.
 PART_AFTER_S = 60.0
-# A partition without an outcome is tried again after a back-off, which doubles. The topic of the states takes
-# half a second to be made.
+# A partition without an outcome is tried again after a back-off, which doubles. The creation of the topic of
+# the states takes half a second.
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0
 # How long a broker may still process a request that was not answered.
@@ -47,8 +47,8 @@ LOST = "lost"
 
 @dataclass(slots=True)
 class TaskCounts:
-    """The work done since the start, counted in partitions and in tasks. `refused`: by their last answer, the
-    brokers do not grant CLUSTER_ACTION to the principal.
+    """The work done since the start, counted in partitions and in tasks. `refused` is True if, by their last
+    answer, the brokers do not grant CLUSTER_ACTION to the principal.
 
     `failures` are by error code, or by LOST for requests without an answer.
     """
@@ -113,7 +113,7 @@ class _Task:
     refused: set[SharePartition] = field(default_factory=set)
 
     def is_undone(self, key: SharePartition) -> bool:
-        """Return True if the partition has no end in this round."""
+        """Return True if the partition has no outcome in this round yet."""
         return key not in self.ended and key not in self.refused
 
 
@@ -128,8 +128,8 @@ class OpenTasks:
     """The open tasks by the records of the groups topic. It decides which partitions are due, and when
     outcomes are reported.
 
-    `uncertain` are partitions with a change of unknown fate, each with the time until which it rests. It is
-    shared with the next one after a connection was lost.
+    `uncertain` are partitions with a change of unknown fate, each with the time until which it rests. The
+    object that replaces this one after a lost connection shares it.
     """
 
     def __init__(self, counts: TaskCounts, uncertain: dict[SharePartition, float]) -> None:
@@ -178,7 +178,7 @@ class OpenTasks:
         return any(task.began_s is not None for task in self._tasks.values())
 
     def due(self, now_s: float) -> list[PartitionTask]:
-        """Return what has to be carried out now, each partition once."""
+        """Return the partitions' tasks that have to be carried out now, each once."""
         for key in [key for key, until_s in self._uncertain.items() if until_s <= now_s]:
             del self._uncertain[key]
         due: dict[SharePartition, PartitionTask] = {}
@@ -262,7 +262,7 @@ class OpenTasks:
             task.due_s = min(task.due_s, now_s)
 
     def summary(self, now_ms: int) -> ShareStateSummary:
-        """Return what operators see at this time of the wall clock."""
+        """Return the summary for operators at this time of the wall clock."""
         tasks, counts = self._tasks.values(), self._counts
         oldest = min(tasks, key=lambda task: task.asked_at_ms, default=None)
         oldest_age_ms = 0 if oldest is None else max(0, now_ms - oldest.asked_at_ms)

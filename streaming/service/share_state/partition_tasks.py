@@ -1,9 +1,9 @@
 """The initialization and deletion of partitions' states at the share coordinators. No IO, no clock. Rows
 SP11, SI10, SI11, SK5, SK8, SK11.
 
-InitializeShareGroupState is not idempotent: repeated with the same state epoch, it discards how far the group
-has come (row SI11). So each one directly follows a ReadShareGroupStateSummary that has found an earlier
-state epoch or none, and whoever does not know whether one was processed has to wait before the next
+InitializeShareGroupState is not idempotent: repeated with the same state epoch, it discards the group's
+progress (row SI11). So each one directly follows a ReadShareGroupStateSummary that has found an earlier state
+epoch or none, and whoever does not know whether one was processed has to wait before the next
 (`NoOutcome.is_uncertain`).
 """
 
@@ -53,7 +53,8 @@ class RecordedState(NamedTuple):
 
 
 class NoOutcome(NamedTuple):
-    """The result for a partition without an outcome yet. `error_code` says why, 0 for a lost connection.
+    """The result for a partition without an outcome yet. `error_code` is the reason, or 0 for a lost
+    connection.
 
     `is_uncertain`: a change was sent and not answered, so a broker may still process it.
     """
@@ -100,12 +101,12 @@ class ShareCoordinators(Protocol):
         """Send DeleteShareGroupState. Return the error code of each partition."""
 
     def gone(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
-        """Return which of these topics, with their names, do not exist any more."""
+        """Return the ids of the topics that no longer exist. `topics` has their names."""
 
 
 def carry_out(items: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
-    """Carry out each partition's task. The result omits partitions that were not reached while this process
-    was surely the owner.
+    """Carry out each partition's task. The result omits partitions that could not be handled while this
+    process was surely the owner.
     """
     results: Results = {}
     lost: set[int] = set()  # nodes that have not answered: nobody waits for them twice
@@ -142,7 +143,7 @@ def _located(
             if item.key in found and not code:
                 located.append((node_id, item))
             else:
-                results[item.key] = _end_or_again(item.key, code) if code else NoOutcome()
+                results[item.key] = _result_of(item.key, code) if code else NoOutcome()
     return located
 
 
@@ -160,22 +161,22 @@ def _initialize(node_id: int, batch: Sequence[PartitionTask], coordinators: Shar
             results[item.key] = decided
     codes = _change(wanted, lambda: coordinators.initialize(node_id, wanted))
     for key, code in codes.items():
-        if code == ErrorCode.FENCED_STATE_EPOCH:  # recorded after the reading: the next one finds it
+        if code == ErrorCode.FENCED_STATE_EPOCH:  # recorded since the read: the next read finds it
             results[key] = NoOutcome(ErrorCode.FENCED_STATE_EPOCH)
         else:
-            results[key] = code if isinstance(code, NoOutcome) else _end_or_again(key, code)
+            results[key] = code if isinstance(code, NoOutcome) else _result_of(key, code)
     return results
 
 
 def decide(item: PartitionTask, summary: RecordedState) -> Result | None:
     """Return the result for a partition with this recorded state, or None if it has to be initialized.
 
-    An equal state epoch is this very state, because an epoch is never used for two (row SP16). Any other was
-    recorded by another coordinator of the group. It has how far the group is, so it is left as it is, unless
-    an administrator wants the group elsewhere (row SK11).
+    With an equal state epoch, the task is done already, because no epoch is used for two states (row SP16). A
+    state with another epoch was recorded by another coordinator of the group. It has the group's progress, so
+    it is kept, unless an administrator has set another start offset (row SK11).
     """
     if summary.error_code:
-        return _end_or_again(item.key, summary.error_code)
+        return _result_of(item.key, summary.error_code)
     if summary.state_epoch == NO_STATE or (summary.state_epoch < item.state_epoch and item.is_altered):
         return None
     if summary.state_epoch <= item.state_epoch:
@@ -205,7 +206,7 @@ def _delete(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoo
         elif code == unknown and key.topic_id in gone:
             results[key] = _outcome(key)
         else:
-            results[key] = _end_or_again(key, code)
+            results[key] = _result_of(key, code)
     return results
 
 
@@ -222,9 +223,9 @@ def _change(
     return {item.key: codes.get(item.key, NoOutcome(is_uncertain=True)) for item in items}
 
 
-def _end_or_again(key: SharePartition, code: int) -> Result:
-    """Return the outcome of a partition with this answer. A transient error is no outcome, and neither is a
-    missing permission, which may be granted.
+def _result_of(key: SharePartition, code: int) -> Result:
+    """Return the outcome of a partition with this error code. A transient error is no outcome, and neither is
+    a missing permission, which may still be granted: then the result is NoOutcome.
     """
     is_open = code in RETRIABLE or code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return NoOutcome(code) if is_open else _outcome(key, code)

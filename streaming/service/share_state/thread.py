@@ -27,7 +27,8 @@ _REST_POLL_MS = 500
 _POLL_MS = 50
 # The pause between two checks of the permission while it is missing.
 _CHECK_PAUSE_S = 10.0
-# How old may be what a change follows from. A new owner changes nothing for UNCERTAIN_S (row SP18).
+# The maximum age of the records from which a change follows. A new owner changes nothing for UNCERTAIN_S (row
+# SP18).
 ROUND_MAX_S = UNCERTAIN_S / 2
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it also advances while the machine sleeps
 
@@ -38,9 +39,10 @@ class ShareStateThread(FollowerThread):
     """A thread of the coordinator's process that carries out tasks until stopped. It continues when a broker
     is unreachable. `summary` is the last known state.
 
-    `may_change` returns True while this process is the owner of the topics (row SP18). A task that was
-    open before the start waits `settle_s`, because a broker may still process what the last owner sent. What
-    was read before the process was held still is not acted on, because another may have been the owner since.
+    `may_change` returns True while this process is the owner of the topics (row SP18). A task that was open
+    before the start waits `settle_s`, because a broker may still process what the last owner sent. After a
+    pause of the process, records read before it are not acted on, because another process may have been the
+    owner since.
     """
 
     _retried = Exception  # without this thread, share groups get no partitions
@@ -112,9 +114,7 @@ class ShareStateThread(FollowerThread):
                 log.warning("a view of a group cannot be read", error=str(error))
 
     def _carry_out(self, items: list[PartitionTask], tasks: OpenTasks) -> None:
-        """Carry out the due items. A connection that was lost is made again the next time. Raises
-        KafkaError.
-        """
+        """Carry out the due items. A lost connection is replaced at the next call. Raises KafkaError."""
         if not items:
             return
         results = carry_out(items, self._connected())

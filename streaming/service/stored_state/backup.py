@@ -1,10 +1,10 @@
 """A copy of the state while the coordinator runs, and its return into a new folder.
 
-A backup is the export of one committed batch. The coordinator has gone on since: it has answered requests
+A backup is the export of one committed batch. The coordinator has continued since, and has answered requests
 that the backup does not know. Where the old checkpoint still says what it has read and which outages it knew,
 the new folder handles these requests again with the same outcome
 (`streaming.service.stored_state.continuation`). Where the old checkpoint is lost, the first start refuses,
-because the topics belong to a coordinator that went on.
+because the topics belong to a coordinator that continued.
 """
 
 import time
@@ -40,7 +40,8 @@ def back_up(checkpoint: Checkpoint, spark: SparkSession, path: Path) -> tuple[Ex
     for attempt in range(_ATTEMPTS):
         batch = max(retained_batches(checkpoint), default=-1)
         try:
-            # What Spark removes first is read first. An owner adds to the record, and changes nothing in it.
+            # The files that Spark removes first are read first. The record may be read later, because an
+            # owner only adds to it.
             header = header_at(checkpoint, batch, _known_by(checkpoint.record(), batch + 1))
             state = read_stored(checkpoint, spark, batch)
         except (FileNotFoundError, StateNotRead) as error:

@@ -40,9 +40,8 @@ from streaming.service.outages.outage import last_append_ms
 
 # How far a coordinator has read the requests topic, by what it wrote to its output topics.
 #
-# A batch whose plan is lost must run again with every request that it answered: otherwise that request
-# would be handled as one of the outage that follows, and get another answer. Early answers are of no
-# batch.
+# A batch whose plan is lost must run again with every request that it answered: otherwise that request would
+# be handled as one of the outage that follows, and get another answer. Early answers belong to no batch.
 
 
 # Brokers stamp the records of the topics by their own clocks.
@@ -51,7 +50,7 @@ _TIMEOUT_MS = 60_000
 
 
 class _Output(Struct):
-    """A response, a history entry or a dead letter, as far as it names its request."""
+    """The fields of a response, a history entry or a dead letter that name its request."""
 
     request: str = ""
     cause: str = ""
@@ -200,14 +199,14 @@ def renumbered_outages(outages: Iterable[KnownOutage], batch: int, last: int) ->
 
 
 class KnownPlan(NamedTuple):
-    """A batch and what it reads."""
+    """A batch and its plan: the offsets that it reads."""
 
     batch: int
     planned: PlannedBatch
 
 
 def intact_plan(checkpoint: Checkpoint, batch: int, topic: str) -> KnownPlan | None:
-    """Return the offsets that a batch read, or None if its plan is damaged or removed."""
+    """Return a batch with its plan, or None if the plan is damaged or removed."""
     if checkpoint.files.local and not is_intact(checkpoint.files.local / SPARK / "offsets" / str(batch)):
         return None
     try:

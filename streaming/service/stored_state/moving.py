@@ -133,8 +133,8 @@ def identity_for(
     Raises MoveRefused if requests that no batch has handled would be lost, refused, or in another partition.
     """
     old = header.identity
-    # The coordinator may have answered requests after a backup. At time 0 every claim of it came later, so
-    # its topics are refused (`streaming.service.ownership.owner`).
+    # The coordinator may have answered requests after a backup. With an export time of 0, every claim of that
+    # coordinator came later, so its topics are refused (`streaming.service.ownership.owner`).
     exported_at_ms = 0 if header.is_backup else header.exported_at_ms
     if continued_at_ms is not None:
         exported_at_ms = continued_at_ms
@@ -184,9 +184,9 @@ def import_state(
 ) -> None:
     """Make the folder `target`, which does not exist, with the state of an export.
 
-    `follows` is what the coordinator did after the export, which then runs again as batch 1.
-    It appears complete or not at all. Spark is started when the export is found to be right. Raises
-    MoveRefused, ExportError, StateError, SparkFailed, or PySparkException if Spark cannot write the state.
+    `follows` is what the coordinator did after the export, which then runs again as batch 1. The folder
+    appears complete or not at all. Spark is started once the export has been checked. Raises MoveRefused,
+    ExportError, StateError, SparkFailed, or PySparkException if Spark cannot write the state.
     """
     if target.exists():
         raise MoveRefused(f"{target} exists. Import into a new folder")
@@ -211,7 +211,7 @@ def _complete(new: Path, header: ExportHeader, identity: Identity) -> None:
         # A planned batch of a drained topic has clock records only.
         committed = replace(committed, ends=dict.fromkeys(range(identity.request_partitions), 0))
         planned = None
-    # The file source's log of files; the Kafka source would take it for its own.
+    # The log of the file source that seeded the checkpoint. The Kafka source would mistake it for its own.
     shutil.rmtree(new / "spark" / "sources")
     checkpoint = Checkpoint.at(new)
     rewrite_planned(checkpoint.files, 0, committed, topic)

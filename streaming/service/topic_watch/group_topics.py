@@ -138,7 +138,7 @@ class GroupTopics:
     def see(self, cluster: ClusterTopics, now_s: float) -> list[GroupUpdate]:
         """Return the records that are due after this poll. The clock of `now_s` (seconds) never goes back.
 
-        That a topic is gone or has another id counts when two polls in a row show it, because a broker may
+        A deletion or a new id of a topic counts only when two polls in a row show it, because a broker may
         lag. A topic that is new to the group, and new partitions, count at once.
         """
         began_s = monotonic()
@@ -176,7 +176,7 @@ class GroupTopics:
         self._changed = changed
 
     def _match(self, cluster: ClusterTopics) -> bool:
-        """Match the patterns, first those of groups that wait. Return whether there was time for all."""
+        """Match the patterns, first those of groups that wait. Return True if there was time for all."""
         if cluster.listed is None:
             return True
         listed = cluster.listed - cluster.internal
@@ -205,7 +205,7 @@ class GroupTopics:
                 return
 
     def _check_group(self, group_id: str, cluster: ClusterTopics) -> bool:
-        """Note the records that the group needs. Return whether it has to be compared again."""
+        """Note the records that the group needs. Return True if the group has to be compared again."""
         view = self._groups[group_id]
         differences = self._differences(view, cluster.images)
         results = self._results(view, cluster)
@@ -260,20 +260,24 @@ class GroupTopics:
     def _result(
         self, view: GroupView, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
     ) -> _Result:
+        """Return the topics that a pattern of the group matches. If members' gateways match it, return
+        those that the group knows from a gateway, with the digest of all matches.
+        """
         gateway_digest = view.checked_regexes.get(pattern)
         if gateway_digest is None:
             return _Result(self._names_of(view, pattern, cluster, listed))
         known = view.resolved_regexes.get(pattern, [])
         names = [name for name in known if self._may_exist(view, name, cluster.images)]
         seen = self._matches.digest_of(pattern)
-        # A group without a digest wants a poll anyway.
+        # A group without a digest needs the result of a poll anyway.
         if seen is None or not gateway_digest or self._are_doubtful(names, pattern):
             seen = gateway_digest
         return _Result(names, seen)
 
     def _may_exist(self, view: GroupView, name: str, images: Images) -> bool:
-        """Return True if the group may keep a topic that a gateway has seen. The coordinator may have fewer
-        rights than the gateway, so a topic that it does not see exists unless the brokers say otherwise.
+        """Return True if the group may keep a topic of this name that a gateway has seen. The coordinator may
+        have fewer rights than the gateway, so a topic that it does not see exists unless the brokers say
+        otherwise.
         """
         if images.get(name) is not None:
             return True

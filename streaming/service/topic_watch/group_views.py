@@ -11,7 +11,8 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from kafka_why.contract.kafka.share_requests import TopicImage
 
-# Images of topics that are shared. More of them have gone than any cluster has topics.
+# The maximum number of shared images. Beyond it, most are of topics that are gone, because no cluster has as
+# many topics.
 _SHARED_MAX = 200_000
 
 

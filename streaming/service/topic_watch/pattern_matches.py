@@ -35,15 +35,16 @@ class PatternMatches:
         self._topics: frozenset[str] = frozenset()
         self._kept: dict[str, _Kept] = {}
         self._digests: dict[str, tuple[Matched, str]] = {}
-        # The topics that came and went since former ones: patterns were matched at few different polls.
+        # The topics that came and went since an earlier set of topics. There are few such sets, because all
+        # patterns were matched at few different polls.
         self._differences: dict[frozenset[str], tuple[frozenset[str], frozenset[str]]] = {}
 
     def update(
         self, topics: frozenset[str], patterns: Iterable[str], has_time: Callable[[], bool]
     ) -> tuple[set[str], bool]:
-        """Match the patterns, in this order, with the topics. Return those that match other topics than
-        before, and whether all are matched: at least one is, the others while there is time. Patterns that
-        are not among these are forgotten.
+        """Match the patterns, in this order, against the topics, and forget other patterns. Return the
+        patterns whose matches have changed, and True if all patterns were matched. The first is always
+        matched, the others only while `has_time` returns True.
         """
         if topics != self._topics:  # else it stays the same object, by which `of` compares
             self._topics = topics
@@ -69,7 +70,7 @@ class PatternMatches:
         return kept.matched if kept is not None and kept.among is self._topics else None
 
     def digest_of(self, pattern: str) -> str | None:
-        """Return the digest of what the pattern matches, None if that is not known."""
+        """Return the digest of the topics that the pattern matches, or None if these are not known."""
         matched = self.of(pattern)
         if matched is None or matched.error is not None:
             return None

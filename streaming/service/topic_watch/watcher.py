@@ -123,7 +123,7 @@ class TopicWatcher(FollowerThread):
         groups: GroupTopics,
         now_s: float,
     ) -> None:
-        """Look at the cluster's topics, and send the records that are due. Raises KafkaError."""
+        """Query the cluster's topics, and send the records that are due. Raises KafkaError."""
         at_ms = time.time_ns() // 1_000_000
         images: Images = {}
         listed, internal = None, frozenset[str]()

@@ -2,9 +2,9 @@
 
 It reads the open entries from the transactions topic and the outcomes from the markers topic. It appends a
 TransactionMarker to the requests topic for each group concerned, so that this topic stays the only input of a
-group. The follower keeps no state of its own, and two of them do no harm. It asks a group again until the
-entry's tombstone is on the transactions topic. Entries that are reported before they are on the topic are
-decided by `ReportedTransactions`.
+group. The follower keeps no state of its own, and two of them do no harm. It repeats the marker to a group
+until the entry's tombstone is on the transactions topic. Entries that are reported before they are on the
+topic are decided by `ReportedTransactions`.
 """
 
 import socket
@@ -43,8 +43,8 @@ REPORTS_CLIENT_ID = "transactions-reports"
 REPORTS_MAX = 10_000
 # A transaction that stays open for longer is left to the follower of the topic.
 KEPT_S = 30.0
-# While something is pending: the wait for a marker is a Fetch that the broker holds, and a report that comes
-# meanwhile waits for it.
+# The wait for a marker while something is pending: a Fetch that the broker holds. A report that comes
+# meanwhile has to wait for its end.
 REPORTED_WAIT_MS = 20
 LEAST_REPORTED_WAIT_MS = 1
 
@@ -118,7 +118,9 @@ class ReportedTransactions(FollowerThread):
             self._follow(markers, requests)
 
     def _follow(self, markers: MarkersReader, requests: RequestAppender) -> None:
-        """Work until stopped. Raises KafkaError, after which what was reported is left to the topic."""
+        """Work until stopped. Raises KafkaError, after which the reported transactions are left to the
+        follower of the topic.
+        """
         pending = PendingTransactions(markers.find_topic(), Counter())
         early = EarlyPending(pending)
         while not self._stopped.is_set():
@@ -152,7 +154,7 @@ CLIENT_ID = "transactions-follower"
 # While nothing is pending, a broker gets a Fetch of the transactions topic as often as this.
 _REST_FETCH_MS = 5_000
 _REST_POLL_MS = 500
-# While something is pending: the wait for a marker is a Fetch that the broker holds.
+# The wait for a marker while something is pending: a Fetch that the broker holds.
 _POLL_MS = 10
 MARKER_WAIT_MS = 100
 LEAST_MARKER_WAIT_MS = 10
@@ -269,8 +271,8 @@ class TransactionsFollower(FollowerThread):
 def partitions_of_all(reader: TopicReader, layout: TopicLayout) -> list[TopicPartition]:
     """Return the partitions of the transactions topic, which has as many as the requests topic.
 
-    Raises UnknownTopicOrPartitionError if the asked broker does not know all of them: it may have started a
-    moment ago, and what is pending in the others would be missed.
+    Raises UnknownTopicOrPartitionError if the queried broker does not know all of them: it may have started a
+    moment ago, and pending transactions in the others would be missed.
     """
     partitions = reader.partitions_of(layout.transactions_topic)
     if len(partitions) < layout.request_partitions:

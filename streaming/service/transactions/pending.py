@@ -88,7 +88,7 @@ class PendingTransactions:
             return
         pending = _decoder.decode(value)
         known = self._entries.get(key)
-        if known is not None:  # fewer partitions are left of it
+        if known is not None:  # the entry has fewer partitions left
             known.pending = pending
             return
         entry = self._entries[key] = _Entry(pending)
@@ -155,7 +155,7 @@ class PendingTransactions:
         return [Decision(group, number, lowest, marker) for (group, number, marker), lowest in first.items()]
 
     def summary(self, now_ms: int) -> TransactionsSummary:
-        """Return what operators see at this time of the wall clock."""
+        """Return the summary for operators at this time of the wall clock."""
         ages_ms = [now_ms - entry.pending.at_ms for entry in self._entries.values()]
         return TransactionsSummary(
             len(self._entries),
