@@ -83,7 +83,9 @@ def test_clock_records_claim_what_the_round_before_proved(
         assert claims_ms == {min(appended_ms) - 1 - lag_ms}
 
 
-def test_two_tickers_claim_nothing_that_is_not_so(broker: EmbeddedBroker, layout: TopicLayout) -> None:
+def test_concurrent_tickers_never_attest_a_time_too_early(
+    broker: EmbeddedBroker, layout: TopicLayout
+) -> None:
     with ticking(broker, layout) as one, ticking(broker, layout) as other:
         wait_for_rounds(one)
         wait_for_rounds(other)

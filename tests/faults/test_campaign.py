@@ -31,7 +31,7 @@ PLAYED = (
 
 
 @pytest.mark.timeout(600)
-def test_nothing_is_lost_whatever_breaks() -> None:
+def test_clients_lose_nothing_under_random_faults() -> None:
     result = campaign(SEED, len(PLAYED), PLAYED, groups=FEW)
     assert result.is_well, f"seed {SEED}, folder {result.folder}: {result.failure} {result.sentences[:20]}"
     assert {struck.fault for struck in result.struck} == set(PLAYED)

@@ -189,7 +189,7 @@ def fill(ballast: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_clients_go_on_after_full_disks_and_a_dead_broker_until_no_broker_stays(tmp_path: Path) -> None:
+def test_clients_recover_from_full_disks_and_a_dead_broker(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     within = (*OWN_DISK, OWN_DISK_SCRIPT, str(disk))

@@ -141,7 +141,7 @@ def test_planted_bug_is_caught(loss: Loss, wrong: str) -> None:
         "two partitions of one request",
     ],
 )
-def test_what_is_allowed_is_no_wrong(loss: Loss) -> None:
+def test_allowed_loss_passes_the_judge(loss: Loss) -> None:
     assert wrongs(loss) == []
 
 

@@ -89,5 +89,5 @@ def test_doctored_topics_show_the_wrong(doctor: Doctor) -> None:
 
 
 @pytest.mark.parametrize("doctor", ALLOWED.values(), ids=ALLOWED)
-def test_what_is_allowed_is_no_wrong(doctor: Doctor) -> None:
+def test_allowed_deviation_of_transactions_passes_the_judge(doctor: Doctor) -> None:
     assert doctor(sound()).wrongs() == set()

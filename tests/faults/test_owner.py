@@ -113,7 +113,7 @@ def test_same_state_on_another_machine_is_refused_while_the_first_runs(
     assert claim_topics(broker, layout, claim_of("one", host="another")) == 2
 
 
-def test_other_folder_is_refused_and_told_whose_the_topics_are(
+def test_other_folder_is_refused_with_the_name_of_the_owner(
     broker: EmbeddedBroker, layout: TopicLayout
 ) -> None:
     claim_topics(broker, layout, claim_of("one"))
@@ -152,7 +152,7 @@ def test_refusal_names_the_owner_that_made_its_claim_meanwhile(
         claim_topics(broker, layout, claim_of("two", "/data/two"))
 
 
-def test_who_has_claimed_new_topics_has_time_to_start_its_clock(
+def test_owner_of_new_topics_has_time_to_write_its_first_clock_record(
     broker: EmbeddedBroker, layout: TopicLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The topic of requests is still empty. Two standbys that start at the same moment come to this."""
@@ -201,7 +201,7 @@ def test_imported_state_is_refused_if_its_old_folder_was_used_after_the_export(
     assert claim_topics(broker, layout, claim_of("two", "/data/two"), moved=moved, take_over=True) == 2
 
 
-def test_owner_sees_who_has_taken_its_place(broker: EmbeddedBroker, layout: TopicLayout) -> None:
+def test_deposed_owner_sees_who_took_over(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     with TopicsOwnership(broker.client_config, layout) as first:
         first.claim(claim_of("one"), take_over=False)
         assert first.confirm_lost() is None
@@ -212,7 +212,7 @@ def test_owner_sees_who_has_taken_its_place(broker: EmbeddedBroker, layout: Topi
         assert (successor.owner_id, successor.epoch) == ("two", 2)
 
 
-def test_of_several_that_claim_at_the_same_moment_exactly_one_goes_on(broker: EmbeddedBroker) -> None:
+def test_exactly_one_of_several_concurrent_claims_wins(broker: EmbeddedBroker) -> None:
     contenders = 4
     for _ in range(4):
         layout = new_layout()

@@ -105,7 +105,7 @@ def test_leader_epochs_and_metadata_come_along(broker: EmbeddedBroker, gateway: 
         assert admin.list_group_offsets(group_id)[group_id] == {TopicPartition(topic, 1): at}
 
 
-def test_what_cannot_be_done_is_said(broker: EmbeddedBroker, gateway: str) -> None:
+def test_impossible_adoption_is_reported(broker: EmbeddedBroker, gateway: str) -> None:
     nobody = adopt(broker.bootstrap_servers, gateway, "--group", "nobody")
     assert (nobody.exit_code, "Error: --from has no group nobody" in nobody.stderr) == (1, True)
     away = adopt("127.0.0.1:1", gateway, "--timeout", "500")

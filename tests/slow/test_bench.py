@@ -101,7 +101,7 @@ def describe(address: Address, group_id: str) -> Any:
         return admin.describe_groups([group_id])[group_id]
 
 
-def test_one_more_is_waited_for(address: Address) -> None:
+def test_round_waits_for_the_late_member(address: Address) -> None:
     formed = Formed()
     asyncio.run(form(address, MEMBERS, formed, one_more=True))
     assert formed.first_s[0] > 0

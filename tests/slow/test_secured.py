@@ -132,7 +132,7 @@ def output_of(*arguments: str) -> str:
     return done.stdout
 
 
-def test_who_has_no_acl_cannot_write_requests(secured: Secured) -> None:
+def test_user_without_acls_cannot_write_requests(secured: Secured) -> None:
     refused: list[str] = []
     producer = kafka_clients.request_producer(
         secured.config_of("alice"), timeout_ms=20_000, max_request_bytes=1_000_000
@@ -148,7 +148,7 @@ def test_who_has_no_acl_cannot_write_requests(secured: Secured) -> None:
     assert refused == ["TOPIC_AUTHORIZATION_FAILED"]
 
 
-def test_no_secret_is_shown_or_kept(secured: Secured) -> None:
+def test_no_secret_is_shown_or_stored(secured: Secured) -> None:
     """No page of Spark's UI or REST API, no log, event log, checkpoint, status, command line, metric and
     record has the coordinator's password, in any of its forms.
     """

@@ -170,7 +170,7 @@ def test_what_kafka_python_writes_is_read_as_it_reads_it(
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 2**15 - 1, -1])
-def test_the_version_is_told_as_it_stands(version: int) -> None:
+def test_unknown_version_is_reported_verbatim(version: int) -> None:
     assert decode_version(version.to_bytes(2, "big", signed=True)) == version
 
 

@@ -56,7 +56,9 @@ def test_the_numbers_of_shards_and_of_partitions_are_pinned(
         ("request_partitions", 8),
     ],
 )
-def test_another_topic_is_refused_by_name(checkpoint: Checkpoint, field: str, now: object) -> None:
+def test_checkpoint_of_another_topic_is_refused_by_name(
+    checkpoint: Checkpoint, field: str, now: object
+) -> None:
     checkpoint.pin(IDENTITY)
     with pytest.raises(FolderError) as raised:
         checkpoint.pin(msgspec.structs.replace(IDENTITY, **{field: now}))
@@ -125,7 +127,7 @@ def test_only_the_latest_outages_are_kept(checkpoint: Checkpoint) -> None:
         (["-", '{"requests":{"0":17,"1":0}}'], {"requests": {0: 17, 1: 0}}),
     ],
 )
-def test_what_a_batch_was_planned_to_read_is_in_sparks_offset_log(
+def test_planned_ends_of_a_batch_are_read_from_sparks_offset_log(
     checkpoint: Checkpoint, lines: list[str], ends: dict[str, dict[int, int]]
 ) -> None:
     plan(checkpoint, 3, 2)
@@ -213,7 +215,7 @@ def test_an_owner_begins_with_what_the_one_before_knew_which_sees_the_later_one(
             refused(1)
 
 
-def test_what_a_deposed_owner_writes_is_not_read(checkpoint: Checkpoint) -> None:
+def test_records_written_by_a_deposed_owner_are_ignored(checkpoint: Checkpoint) -> None:
     """It may have slept while another took over, and go on where it stopped."""
     plan(checkpoint, 6, 5)
     later = again(checkpoint)

@@ -185,14 +185,14 @@ def test_a_group_that_rests_keeps_its_bytes() -> None:
     assert codec.write_row(again) == row
 
 
-def test_what_is_decoded_is_encoded_to_the_same_bytes() -> None:
+def test_decoded_state_is_reencoded_to_the_same_bytes() -> None:
     row = encode(samples())
     assert encode(decode("shard 0", *row)) == row
     assert decode("shard 0", *encode({})) == {}
 
 
 @pytest.mark.parametrize("version", [0, STATE_VERSION + 1, -1])
-def test_another_version_is_refused_by_name(version: int) -> None:
+def test_other_state_version_is_refused_by_name(version: int) -> None:
     with pytest.raises(StateError, match=f"the state of 'g' is of version {version}; .* version 1"):
         codec.read_row("g", version, b"")
     with pytest.raises(StateError, match=f"group 'g' is of version {version}; this code reads version 1"):

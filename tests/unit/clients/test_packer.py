@@ -53,7 +53,7 @@ def test_the_first_request_of_a_slot_is_written_at_once_and_packed() -> None:
 
 
 @pytest.mark.parametrize(("characters", "remembered"), [(REMEMBERED_MAX_CHARACTERS, 1), (32_767, 0)])
-def test_the_places_of_long_group_ids_are_not_remembered(characters: int, remembered: int) -> None:
+def test_pack_slots_of_long_group_ids_are_not_cached(characters: int, remembered: int) -> None:
     """Clients choose them: 20,000 ids of 32 kB would be much memory."""
     group_id = "g" * characters
     request_writer._remembered.cache_clear()
@@ -119,7 +119,7 @@ def test_a_coordinator_without_packs_gets_single_requests() -> None:
     assert drained(packer) == [["1"]]
 
 
-def test_what_is_given_up_before_it_is_written_is_not_written() -> None:
+def test_cancelled_request_is_not_packed() -> None:
     packer = Packer()
     requests = [asked("g", number) for number in range(3)]
     add(packer, *requests)

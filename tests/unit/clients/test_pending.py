@@ -145,7 +145,7 @@ def test_expiry_looks_at_no_request_behind_the_first_that_is_in_time() -> None:
     assert Watched.looked_at <= 3, "one that expires, and the next of each timeout"
 
 
-def test_what_could_not_be_sent_fails_with_the_cause() -> None:
+def test_unsent_request_fails_with_the_cause() -> None:
     pending = PendingRequests("")
     requests = [asked("a"), asked("b")]
     pending.add(requests)

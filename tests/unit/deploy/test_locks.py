@@ -47,7 +47,7 @@ def test_a_lock_has_what_the_project_asks_for(name: str) -> None:
         assert requirement.specifier.contains(pin.version), f"{requirement}: run `make lock`"
 
 
-def test_what_is_installed_is_what_is_locked() -> None:
+def test_installed_packages_match_the_lock() -> None:
     for name, pin in locked("requirements-dev.lock").items():
         if pin.marker is None or pin.marker.evaluate():
             assert pin.specifier.contains(metadata.version(name)), pin

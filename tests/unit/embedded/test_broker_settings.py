@@ -21,7 +21,7 @@ from embedded.broker_settings import BrokerSettingRefused, check_broker_settings
         *("metadata.log.dir", "LOG.DIRS"),
     ],
 )
-def test_what_the_embedding_decides_cannot_be_set(name: str) -> None:
+def test_settings_fixed_by_the_embedded_broker_cannot_be_set(name: str) -> None:
     with pytest.raises(BrokerSettingRefused, match=f"{name} cannot be set: the embedded broker is one node"):
         check_broker_settings({name: "1"})
 
@@ -29,19 +29,19 @@ def test_what_the_embedding_decides_cannot_be_set(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["default.replication.factor", "offsets.topic.replication.factor", "min.insync.replicas"]
 )
-def test_one_broker_keeps_one_copy(name: str) -> None:
+def test_replication_settings_can_only_be_one(name: str) -> None:
     check_broker_settings({name: "1"})
     with pytest.raises(BrokerSettingRefused, match=f"{name} can only be 1, because there is one broker"):
         check_broker_settings({name: "3"})
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\nlisteners", "#a", "ä"])
-def test_a_name_is_a_name(name: str) -> None:
+def test_invalid_broker_setting_name_is_refused(name: str) -> None:
     with pytest.raises(BrokerSettingRefused, match="is not the name of a broker setting"):
         check_broker_settings({name: "1"})
 
 
-def test_a_value_brings_no_line_of_its_own() -> None:
+def test_setting_value_with_a_line_break_is_refused() -> None:
     with pytest.raises(
         BrokerSettingRefused, match=r"the value of num\.partitions has characters that cannot"
     ):

@@ -67,7 +67,7 @@ def written(folder: Path, name: str, text: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["acls.toml", "acls.json", "acls.txt"])
-def test_a_file_in_each_form(tmp_path: Path, name: str) -> None:
+def test_acl_file_is_read_in_each_format(tmp_path: Path, name: str) -> None:
     as_json = {
         "acls": [
             {
@@ -105,7 +105,7 @@ def test_a_file_in_each_form(tmp_path: Path, name: str) -> None:
         ("acls.txt", KAFKA_ACLS.partition("\n")[2], "line 1 has no resource before it"),
     ],
 )
-def test_a_malformed_file_names_what_is_wrong(
+def test_malformed_acl_file_error_names_the_fault(
     tmp_path: Path, name: str, text: str | None, reason: str
 ) -> None:
     if text is not None:
@@ -118,7 +118,7 @@ def may_read(acls: CurrentAcls, group: str) -> bool:
     return acls.authorizer.may("User:ann", HOST, Operation.READ, ResourceType.GROUP, group)
 
 
-def test_acls_stay_in_force_while_they_cannot_be_read_which_is_logged_once() -> None:
+def test_acls_stay_in_force_while_the_source_is_unreadable_and_it_is_logged_once() -> None:
     outcomes: list[Sequence[Acl] | None] = [[READ], None, None, None, [READ]]
 
     async def read() -> Sequence[Acl]:
@@ -156,7 +156,9 @@ DESCRIBED = [
 
 
 @played
-async def test_the_clusters_own_acls_and_what_is_unknown_of_a_newer_cluster(world: GatewayFixture) -> None:
+async def test_cluster_acls_are_read_and_unknown_ones_of_a_newer_cluster_ignored(
+    world: GatewayFixture,
+) -> None:
     world.broker.answers[ApiKey.DescribeAcls] = {"error_code": 0, "resources": DESCRIBED}
     assert await of_cluster(world.cluster)() == [READ]
 
@@ -165,7 +167,9 @@ async def test_the_clusters_own_acls_and_what_is_unknown_of_a_newer_cluster(worl
     ("error", "reason"), [(54, "have no authorizer"), (31, "needs DESCRIBE on the cluster"), (41, "error 41")]
 )
 @played
-async def test_why_the_clusters_acls_cannot_be_read(world: GatewayFixture, error: int, reason: str) -> None:
+async def test_error_explains_why_cluster_acls_cannot_be_read(
+    world: GatewayFixture, error: int, reason: str
+) -> None:
     world.broker.answers[ApiKey.DescribeAcls] = {"error_code": error, "resources": []}
     with pytest.raises(AclsUnreadable, match=reason):
         await of_cluster(world.cluster)()

@@ -63,7 +63,7 @@ NOT_DESCRIBING = {Operation.ALTER_CONFIGS, Operation.DESCRIBE_CONFIGS, Operation
 
 @pytest.mark.parametrize(("api_key", "version", "fields", "operation"), REQUESTS)
 @played(rights=[])
-async def test_a_request_about_a_group_needs_its_operation(
+async def test_group_request_needs_the_matching_operation_on_the_group(
     world: GatewayFixture, api_key: int, version: int, fields: dict[str, Any], operation: Operation
 ) -> None:
     others = NOT_DESCRIBING if operation is Operation.DESCRIBE else {*Operation} - {operation, Operation.ALL}
@@ -78,7 +78,7 @@ async def test_a_request_about_a_group_needs_its_operation(
 
 
 @played(rights=[(Operation.READ, GROUP, "g"), (Operation.READ, TOPIC, "prices")])
-async def test_a_commit_needs_read_of_each_topic(world: GatewayFixture) -> None:
+async def test_commit_needs_read_on_each_topic(world: GatewayFixture) -> None:
     answer = await world.ask(COMMIT, 9, **COMMITTED)
     assert outcomes(answer) == [("orders", 0, TOPIC_REFUSED), ("prices", 0, 0)]
     world.core.asked.clear()
@@ -101,7 +101,7 @@ async def test_groups_that_may_not_be_described_are_not_listed(world: GatewayFix
 
 
 @played(rights=[(Operation.DESCRIBE, GROUP, "g"), (Operation.DELETE, GROUP, "g")])
-async def test_the_operations_of_a_group_are_the_clients(world: GatewayFixture) -> None:
+async def test_described_group_lists_the_operations_the_client_may_perform(world: GatewayFixture) -> None:
     (group,) = (await world.ask(DESCRIBE, 5, groups=["g"], include_authorized_operations=True)).groups
     assert group.authorized_operations == {Operation.DESCRIBE, Operation.DELETE}
     (group,) = (await world.ask(DESCRIBE, 5, groups=["g"])).groups

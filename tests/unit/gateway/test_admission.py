@@ -27,7 +27,7 @@ OF_ADDRESS = Limits(connections_per_ip=1, connections_per_ip_overrides={HOST: 2,
     [(OF_ADDRESS, "max.connections.per.ip"), (Limits(connections=2), "max.connections")],
 )
 @played(limits=lambda limits: limits)
-async def test_an_address_and_a_gateway_may_have_so_many_connections(
+async def test_connections_over_the_limit_of_an_address_or_a_gateway_are_refused(
     world: GatewayFixture, limits: Limits, limit: str
 ) -> None:
     first, second = await world.client(), await world.client()
@@ -43,7 +43,7 @@ async def test_an_address_and_a_gateway_may_have_so_many_connections(
 
 
 @played(rules=QuotaRules(connections={DEFAULT: 1.0}), quota_window_num=1, quota_window_s=2.0)
-async def test_a_connection_over_its_addresss_rate_is_closed_late(world: GatewayFixture) -> None:
+async def test_connection_over_the_rate_of_its_address_is_closed_after_a_delay(world: GatewayFixture) -> None:
     """KIP-612. The third one comes before there is a token for it."""
     kept = [await world.client() for _ in range(2)]
     began_s = time.monotonic()
@@ -54,7 +54,7 @@ async def test_a_connection_over_its_addresss_rate_is_closed_late(world: Gateway
 
 
 @played(connection_creation_rate=10, quota_window_num=1, quota_window_s=0.2)
-async def test_a_connection_over_the_rate_of_all_waits_and_is_served(world: GatewayFixture) -> None:
+async def test_connection_over_the_total_rate_waits_and_is_served(world: GatewayFixture) -> None:
     began_s = time.monotonic()
     clients = [await world.client() for _ in range(4)]
     answers = await asyncio.gather(*(client.ask(HEARTBEAT, 4, **beat()) for client in clients))
@@ -64,7 +64,7 @@ async def test_a_connection_over_the_rate_of_all_waits_and_is_served(world: Gate
 
 
 @played(connection_creation_rate=1, quota_window_num=1, quota_window_s=60.0)
-async def test_a_connection_that_waits_counts_and_may_go_away(world: GatewayFixture) -> None:
+async def test_waiting_connection_counts_towards_the_limit_and_may_disconnect(world: GatewayFixture) -> None:
     clients = [await world.client() for _ in range(70)]
     await until(lambda: world.gateway.numbers()["connections_accepted"] == {(): [70]})
     for client in clients:

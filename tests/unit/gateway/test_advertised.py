@@ -36,7 +36,7 @@ def test_a_template_gives_each_broker_its_address(text: str, node_id: int, addre
     "text",
     ["", "kafka.example.com", "kafka.example.com:9092", "kafka-{node}", "{node}", "a b-{node}:9092", "h:{n}"],
 )
-def test_what_is_no_template(text: str) -> None:
+def test_invalid_address_template_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not HOST:PORT with"):
         Template.parse(text)
 
@@ -54,13 +54,13 @@ def test_what_is_no_template(text: str) -> None:
         (None, None),
     ],
 )
-def test_a_server_name_names_a_broker(name: str | None, node_id: int | None) -> None:
+def test_server_name_identifies_its_broker(name: str | None, node_id: int | None) -> None:
     templates = parse_templates("gateway-1:{port},broker-{node}.kafka.example.com:9092")
     assert Advertised(templates, dict).node_id(name) == node_id
 
 
 @played
-async def test_brokers_are_spread_over_the_gateways_and_move_while_one_is_away(_: GatewayFixture) -> None:
+async def test_brokers_are_spread_over_gateways_and_move_while_one_gateway_is_down(_: GatewayFixture) -> None:
     servers = [await asyncio.start_server(lambda _, writer: writer.close(), HOST, 0) for _ in range(2)]
     ports = [server.sockets[0].getsockname()[1] for server in servers]
     # Ports that {node} tells apart: the other gateway's listeners for brokers 1 and 2.
@@ -83,7 +83,7 @@ async def test_brokers_are_spread_over_the_gateways_and_move_while_one_is_away(_
 # Both have no port by the second template. Broker 6 would be named by the first one, broker 7 by the second.
 @pytest.mark.parametrize("node_id", [6, 7])
 @played(templates=parse_templates("nat.example.com:3000{node},nat.example.com:6553{node}"))
-async def test_a_broker_that_one_template_has_no_port_for_is_refused_each_time(
+async def test_broker_without_a_port_in_one_template_is_refused_each_time(
     world: GatewayFixture, node_id: int
 ) -> None:
     """No listener stays open for it, so its port is not among those that are checked either."""

@@ -34,7 +34,7 @@ SOFTWARE = {"client_software_name": "me", "client_software_version": "1"}
 
 
 @played
-async def test_the_coordinator_is_told_of_the_topics_it_is_to_assign(world: GatewayFixture) -> None:
+async def test_join_for_coordinator_assignment_includes_partition_counts(world: GatewayFixture) -> None:
     """The counts are from brokers' metadata. A leader has to skip the assignment, if its version can."""
     subscription = encode_subscription(Subscription(("orders", "absent")))
     fields = join_fields(protocols=[{"name": "coordinator:uniform", "metadata": subscription}])
@@ -64,7 +64,7 @@ async def test_clients_do_not_find_the_coordinators_of_share_partitions(world: G
 
 
 @played
-async def test_brokers_addresses_are_never_told(world: GatewayFixture) -> None:
+async def test_broker_addresses_are_never_sent_to_clients(world: GatewayFixture) -> None:
     port = await world.broker_port()
     client = await world.client(port)
     there = {"node_id": NODE_ID, "host": "broker.invalid", "port": 9092}
@@ -97,7 +97,7 @@ async def test_controllers_keep_their_ids_and_lose_their_addresses(world: Gatewa
 
 
 @played
-async def test_the_ids_of_the_server_reach_the_broker(world: GatewayFixture) -> None:
+async def test_server_ids_of_requests_reach_the_broker(world: GatewayFixture) -> None:
     """It is the broker that knows whether they are its own (KIP-1242)."""
     client = await world.client()
     await client.ask(ApiKey.ApiVersions, 5, **SOFTWARE, cluster_id="c", node_id=3)
@@ -111,7 +111,7 @@ async def test_the_ids_of_the_server_reach_the_broker(world: GatewayFixture) -> 
 
 
 @played
-async def test_api_versions_tell_what_is_served(world: GatewayFixture) -> None:
+async def test_api_versions_lists_exactly_the_served_apis(world: GatewayFixture) -> None:
     has = {3: (0, 13), 11: (2, 9), 25: (0, 4), 55: (0, 2), 68: (0, 1), 71: (0, 0), 78: (1, 2), 1: (4, 99)}
     world.broker.answers[ApiKey.ApiVersions] = {
         "api_keys": [{"api_key": k, "min_version": a, "max_version": b} for k, (a, b) in has.items()],
@@ -136,7 +136,7 @@ async def test_api_versions_tell_what_is_served(world: GatewayFixture) -> None:
 
 
 @played
-async def test_a_version_of_api_versions_that_is_not_known_is_told_which_are(world: GatewayFixture) -> None:
+async def test_unsupported_api_versions_request_gets_the_supported_versions(world: GatewayFixture) -> None:
     client = await world.client()
     # api key 18, version 9, correlation id 1, no client id, no tagged fields
     await client.send_bytes(bytes.fromhex("0000000b 0012 0009 00000001 ffff 00"))
@@ -147,7 +147,7 @@ async def test_a_version_of_api_versions_that_is_not_known_is_told_which_are(wor
 # Of other group protocols, and of delegation tokens: a broker would make them for the gateway's principal.
 @pytest.mark.parametrize("api_key", [83, 84, 85, 86, 87, 88, 93, 38, 39, 40, 41])
 @played
-async def test_an_api_that_is_not_for_clients_is_neither_offered_nor_passed(
+async def test_api_not_meant_for_clients_is_neither_offered_nor_forwarded(
     world: GatewayFixture, api_key: int
 ) -> None:
     offered = [{"api_key": key, "min_version": 0, "max_version": 0} for key in (api_key, 3)]
@@ -162,7 +162,7 @@ async def test_an_api_that_is_not_for_clients_is_neither_offered_nor_passed(
 
 
 @played
-async def test_without_a_coordinator_clients_are_told_to_look_for_it_again(world: GatewayFixture) -> None:
+async def test_while_coordinator_is_unavailable_clients_get_retriable_errors(world: GatewayFixture) -> None:
     world.core.away = True
     alive = {"group_id": "g", "generation_id": 1, "member_id": "m"}
     wanted = [{"name": "orders", "partition_indexes": [0]}]
@@ -210,7 +210,7 @@ def not_sent(cause: Exception) -> RequestNotSent:
         (not_sent(KafkaException(KafkaError(KafkaError._FATAL))), 15),
     ],
 )
-def test_permanent_failures_have_a_final_code_and_others_a_retriable_one(
+def test_permanent_failures_have_a_final_error_code_and_transient_ones_a_retriable_code(
     error: ClientError, code: int
 ) -> None:
     assert failure_of(error).error_code == code

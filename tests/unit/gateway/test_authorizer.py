@@ -96,7 +96,7 @@ def model(
         max_size=20,
     ),
 )
-def test_each_decision_is_that_of_the_model(
+def test_random_decisions_match_the_reference_model(
     acls: Sequence[Acl],
     later: Sequence[Acl],
     default: bool,
@@ -109,7 +109,7 @@ def test_each_decision_is_that_of_the_model(
             assert made.may(*one) is model(current, default, *one), one
 
 
-def test_super_users_may_do_what_is_denied_and_before_there_are_acls() -> None:
+def test_super_users_are_allowed_despite_denials_and_before_acls_are_loaded() -> None:
     made = Authorizer([BOB])
     assert made.may(BOB, HOST, Operation.READ, GROUP, "g")
     assert not made.may(ANN, HOST, Operation.READ, GROUP, "g")
@@ -117,7 +117,7 @@ def test_super_users_may_do_what_is_denied_and_before_there_are_acls() -> None:
     assert made.may(BOB, HOST, Operation.READ, GROUP, "g")
 
 
-def test_nothing_is_allowed_before_the_first_acls_even_if_everyone_is_allowed_without() -> None:
+def test_everything_is_denied_until_acls_are_loaded_even_with_allow_everyone() -> None:
     made = Authorizer(allow_everyone_if_no_acl_found=True)
     assert not made.may(ANN, HOST, Operation.READ, GROUP, "g")
     assert not made.may_somewhere(ANN, HOST, Operation.WRITE, TOPIC)
@@ -126,7 +126,7 @@ def test_nothing_is_allowed_before_the_first_acls_even_if_everyone_is_allowed_wi
     assert made.may_somewhere(ANN, HOST, Operation.WRITE, TOPIC)
 
 
-def test_changed_acls_hold_at_once_and_the_same_ones_are_no_change() -> None:
+def test_changed_acls_apply_at_once_and_equal_ones_keep_the_version() -> None:
     made = authorizer(acl())
     version = made.version
     assert made.may(ANN, HOST, Operation.READ, GROUP, "g")
@@ -137,7 +137,7 @@ def test_changed_acls_hold_at_once_and_the_same_ones_are_no_change() -> None:
     assert not made.may(ANN, HOST, Operation.READ, GROUP, "g")
 
 
-def test_long_names_and_many_names_are_decided_and_not_all_kept() -> None:
+def test_decision_cache_is_bounded_and_skips_long_names() -> None:
     made = authorizer(acl(name="g", pattern=PREFIXED))
     assert made.may(ANN, HOST, Operation.READ, GROUP, "g" * 30_000)
     assert made.decisions == 0
@@ -203,5 +203,5 @@ SOMEWHERE = [
 
 
 @pytest.mark.parametrize(("acls", "expected"), [pytest.param(a, e, id=n) for n, a, e in SOMEWHERE])
-def test_write_on_any_topic(acls: list[Acl], expected: bool) -> None:
+def test_write_permission_on_any_topic_is_detected(acls: list[Acl], expected: bool) -> None:
     assert authorizer(*acls).may_somewhere(ANN, HOST, Operation.WRITE, TOPIC) is expected

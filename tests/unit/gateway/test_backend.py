@@ -99,7 +99,7 @@ def played(test: Callable[[CoordinatorBackend, Log], Awaitable[None]]) -> Callab
 
 
 @played
-async def test_requests_of_a_turn_are_sent_together_and_in_order(
+async def test_requests_of_one_loop_iteration_are_sent_together_and_in_order(
     backend: CoordinatorBackend, log: Log
 ) -> None:
     requests = [beat() for _ in range(100)]
@@ -112,9 +112,7 @@ async def test_requests_of_a_turn_are_sent_together_and_in_order(
 
 
 @played
-async def test_a_request_that_nothing_waits_for_is_not_worth_writing(
-    backend: CoordinatorBackend, log: Log
-) -> None:
+async def test_cancelled_request_is_not_written(backend: CoordinatorBackend, log: Log) -> None:
     """A write may wait for an unreachable broker. Requests without a caller must not pile up."""
     cancelled = asyncio.create_task(backend.ask(beat(), ANSWER_TIMEOUT_MS))
     waits = asyncio.create_task(backend.ask(beat(), ANSWER_TIMEOUT_MS))
@@ -129,7 +127,9 @@ async def test_a_request_that_nothing_waits_for_is_not_worth_writing(
 
 
 @played
-async def test_a_request_that_nothing_waits_for_is_not_kept(backend: CoordinatorBackend, log: Log) -> None:
+async def test_cancelled_request_is_removed_from_pending_requests(
+    backend: CoordinatorBackend, log: Log
+) -> None:
     """A JoinGroup would be kept for the client's rebalance timeout, up to 24.8 days."""
     kept = [
         asyncio.create_task(backend.ask(beat(), timeout_ms))
@@ -148,7 +148,9 @@ async def test_a_request_that_nothing_waits_for_is_not_kept(backend: Coordinator
 
 
 @played
-async def test_a_request_that_cannot_be_sent_has_an_answer(backend: CoordinatorBackend, log: Log) -> None:
+async def test_request_that_cannot_be_sent_is_answered_with_an_error(
+    backend: CoordinatorBackend, log: Log
+) -> None:
     log.refusal = ClientClosed("the client was closed")
     with capture_logs() as logs:
         answer = await backend.ask(beat())
@@ -162,7 +164,7 @@ async def test_a_request_that_cannot_be_sent_has_an_answer(backend: CoordinatorB
 
 
 @played
-async def test_group_is_told_of_a_join_that_is_too_large(backend: CoordinatorBackend, log: Log) -> None:
+async def test_coordinator_is_notified_of_an_oversized_join(backend: CoordinatorBackend, log: Log) -> None:
     join = JoinGroup(
         **header(), session_timeout_ms=1, rebalance_timeout_ms=1, protocol_type="consumer", protocols=[]
     )
@@ -179,7 +181,7 @@ async def test_group_is_told_of_a_join_that_is_too_large(backend: CoordinatorBac
 
 
 @played
-async def test_a_group_id_is_logged_short(backend: CoordinatorBackend, log: Log) -> None:
+async def test_long_group_id_is_shortened_in_logs(backend: CoordinatorBackend, log: Log) -> None:
     long_id = "\u2028" * 30_000
     with capture_logs() as logs:
         await backend.ask(beat(long_id))

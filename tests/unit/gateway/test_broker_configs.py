@@ -32,7 +32,7 @@ def resource(name: str = "1", kind: int = BROKER, **more: Any) -> dict[str, Any]
 
 @pytest.mark.parametrize(("api", "version"), [(ALTER, 2), (INCREMENTAL, 1)])
 @played
-async def test_what_is_given_at_the_start_is_not_changed_by_request(
+async def test_startup_settings_of_the_coordinator_cannot_be_altered_by_request(
     world: GatewayFixture, api: int, version: int
 ) -> None:
     configs = [{"name": "num.io.threads", "value": "4"}]

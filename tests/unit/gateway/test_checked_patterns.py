@@ -77,7 +77,9 @@ async def test_a_pattern_matches_what_the_client_may_describe(world: GatewayFixt
 
 @LOOKS_ANEW
 @played(rights=OF_ORDERS)
-async def test_a_topic_that_comes_later_is_looked_at_by_the_next_heartbeat(world: GatewayFixture) -> None:
+async def test_new_topic_is_checked_against_the_pattern_with_the_next_heartbeat(
+    world: GatewayFixture,
+) -> None:
     client = await world.client()
     epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
     before = world.broker.metadata_asked
@@ -98,7 +100,7 @@ async def test_a_topic_that_comes_later_is_looked_at_by_the_next_heartbeat(world
 
 @LOOKS_ANEW
 @played(rights=OF_ORDERS)
-async def test_a_look_is_brought_by_the_member_that_was_asked(world: GatewayFixture) -> None:
+async def test_pattern_check_is_sent_only_by_the_member_that_was_asked(world: GatewayFixture) -> None:
     """Not by another member of the connection, and not by a member that says what it subscribes to anyway."""
     client = await world.client()
     epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
@@ -117,7 +119,7 @@ async def test_a_look_is_brought_by_the_member_that_was_asked(world: GatewayFixt
 
 @LOOKS_ANEW
 @played(rights=OF_ORDERS)
-async def test_a_look_that_no_request_can_carry_leaves_the_topics_as_they_were(world: GatewayFixture) -> None:
+async def test_oversized_pattern_check_leaves_the_topics_unchanged(world: GatewayFixture) -> None:
     client = await world.client()
     epoch = (await client.ask(HEARTBEAT, 1, **by_pattern(".*"))).member_epoch
     await asked_to_look(world, client, epoch, *(f"orders-{number:0200}" for number in range(4_000)))
@@ -127,7 +129,7 @@ async def test_a_look_that_no_request_can_carry_leaves_the_topics_as_they_were(w
 
 
 @played(rights=OF_ORDERS)
-async def test_without_brokers_a_pattern_has_no_topics_whatever_the_watcher_says(
+async def test_while_brokers_are_unavailable_pattern_resolves_to_no_topics(
     world: GatewayFixture,
 ) -> None:
     client = await world.client()
@@ -152,7 +154,7 @@ class Changing(Authorizer):
 
 @patch.object(topics, "_DECIDING_S", 0.0)
 @played(authorizer=lambda: Changing())
-async def test_acls_that_change_meanwhile_make_no_half_result(world: GatewayFixture) -> None:
+async def test_acl_change_during_a_pattern_check_leaves_no_partial_result(world: GatewayFixture) -> None:
     world.allow(*OF_ORDERS)
     await world.ask(HEARTBEAT, 1, **by_pattern(".*"))
     assert (last_asked(world).checks_topics, last_asked(world).regex) == (True, None)
@@ -168,7 +170,7 @@ class Slow(Authorizer):
 
 
 @played(authorizer=lambda: Slow(), topics_look_up_s=PATIENCE_S)
-async def test_rights_to_many_topics_do_not_hold_the_event_loop(world: GatewayFixture) -> None:
+async def test_checking_rights_on_many_topics_does_not_block_the_event_loop(world: GatewayFixture) -> None:
     world.allow(*OF_ORDERS)
     world.broker.topics |= {f"x{number}": 1 for number in range(500)}
     # The metadata are read now: in this test the broker is of the same event loop.
@@ -183,7 +185,7 @@ async def test_rights_to_many_topics_do_not_hold_the_event_loop(world: GatewayFi
 
 
 @played(authorizer=lambda: Slow(), topics_look_up_s=0.2)
-async def test_rights_that_take_too_long_to_decide_make_no_result(world: GatewayFixture) -> None:
+async def test_authorization_over_the_time_limit_yields_no_result(world: GatewayFixture) -> None:
     world.allow(*OF_ORDERS)
     world.broker.topics |= {f"x{number}": 1 for number in range(1_000)}
     assert (await world.ask(HEARTBEAT, 1, **by_pattern(".*"))).error_code == 0

@@ -80,7 +80,9 @@ async def test_a_certificates_name_is_the_principal(
     assert await principal_of(world, context_of(authority, stranger)) is None
 
 
-def test_rules_map_the_name_and_refuse_others(authority: Authority, server: Issued) -> None:
+def test_mapping_rules_translate_certificate_names_and_refuse_unmatched_ones(
+    authority: Authority, server: Issued
+) -> None:
     mapper = PrincipalMapper("RULE:^CN=([a-z]+),O=Example$/$1/U")
 
     @played(security=secured(authority, server, ClientAuth.REQUIRED, mapper=mapper))
@@ -128,7 +130,9 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("often")
-def test_changed_files_hold_for_new_connections(authority: Authority, server: Issued, tmp_path: Path) -> None:
+def test_changed_certificate_files_apply_to_new_connections(
+    authority: Authority, server: Issued, tmp_path: Path
+) -> None:
     other = Authority(tmp_path / "other")
     security = secured(authority, server, ClientAuth.REQUIRED)
 
@@ -204,7 +208,7 @@ def test_a_client_of_a_removed_ca_resumes_no_session(
 
 
 @pytest.mark.usefixtures("often")
-def test_changed_users_hold_for_new_authentications(tmp_path: Path) -> None:
+def test_changed_users_file_applies_to_new_authentications(tmp_path: Path) -> None:
     users = tmp_path / "users"
     users.write_text("ann:secret\n")
     security = ListenerSecurity(SecuritySettings(users=users))

@@ -15,7 +15,9 @@ CALLERS = 1_000
 
 
 @played
-async def test_callers_at_once_share_a_request_although_their_topics_differ(world: GatewayFixture) -> None:
+async def test_concurrent_callers_share_one_metadata_request_for_different_topics(
+    world: GatewayFixture,
+) -> None:
     names = [f"topic-{number}" for number in range(CALLERS)]
     world.broker.topics |= dict.fromkeys(names, 1)
     before = world.broker.metadata_asked
@@ -27,7 +29,7 @@ async def test_callers_at_once_share_a_request_although_their_topics_differ(worl
 
 
 @played
-async def test_callers_that_share_a_request_learn_only_of_their_own_topics(world: GatewayFixture) -> None:
+async def test_callers_sharing_a_metadata_request_get_only_their_own_topics(world: GatewayFixture) -> None:
     world.broker.topic_errors["unsure"] = 5
     asked = [["orders"], ["absent", "orders"], ["unsure"]]
     found = await asyncio.gather(*(world.cluster.described(names, 1.0) for names in asked))
@@ -39,7 +41,7 @@ async def test_callers_that_share_a_request_learn_only_of_their_own_topics(world
 
 
 @played
-async def test_many_names_are_looked_up_in_parts(world: GatewayFixture) -> None:
+async def test_many_topic_names_are_looked_up_in_batches(world: GatewayFixture) -> None:
     """Others have their turn between two, and wait for one of them at most."""
     names = [f"absent-{number}" for number in range(1_600)]
     before = world.broker.metadata_asked
@@ -52,7 +54,7 @@ async def test_many_names_are_looked_up_in_parts(world: GatewayFixture) -> None:
 
 
 @played
-async def test_names_without_a_topic_are_remembered_up_to_a_bound(world: GatewayFixture) -> None:
+async def test_cache_of_absent_topic_names_is_bounded(world: GatewayFixture) -> None:
     """Clients choose the names, and the oldest are forgotten first."""
     for first in range(0, 50_000, 10_000):
         names = [f"absent-{number}" for number in range(first, first + 10_000)]
@@ -71,7 +73,7 @@ REQUEST = codec.encode_request(ApiKey.Metadata, 12, 1, CLIENT_ID, BODY)
 
 
 @played
-async def test_a_request_without_an_answer_in_time_closes_its_connection(world: GatewayFixture) -> None:
+async def test_broker_request_timeout_closes_its_connection(world: GatewayFixture) -> None:
     """Also a cancelled one: its late response would be taken for that to the next request."""
     upstream = await Upstream.open(world.broker.address, Limits(upstream_timeout_s=0.05))
     other = await Upstream.open(world.broker.address, Limits())

@@ -100,7 +100,9 @@ def request_bytes(key: int, version: int, fill: Fill) -> tuple[bytes, bytes]:
 
 
 @pytest.mark.parametrize(("key", "version", "fill"), CASES)
-def test_a_request_of_kio_is_read_as_it_was_meant(key: int, version: int, fill: Fill) -> None:
+def test_requests_encoded_by_kio_are_decoded_and_reencoded_identically(
+    key: int, version: int, fill: Fill
+) -> None:
     header, body = request_bytes(key, version, fill)
     read = request_header(header + body)
     assert (read.api_key, read.api_version, read.correlation_id) == (key, version, 7)
@@ -110,7 +112,7 @@ def test_a_request_of_kio_is_read_as_it_was_meant(key: int, version: int, fill: 
 
 
 @pytest.mark.parametrize(("key", "version", "fill"), CASES)
-def test_an_answer_is_what_kio_would_write(key: int, version: int, fill: Fill) -> None:
+def test_responses_are_encoded_as_by_kio(key: int, version: int, fill: Fill) -> None:
     message: Any = sample(load_response_schema(key, version), fill)
     if key == ApiKey.ApiVersions:
         # A response with an error has the encoding of version 0, whatever version was requested.
@@ -122,7 +124,7 @@ def test_an_answer_is_what_kio_would_write(key: int, version: int, fill: Fill) -
 
 
 @pytest.mark.parametrize(("key", "version", "fill"), [case for case in CASES if Fill.FULL in case.values])
-def test_what_is_cut_short_or_goes_on_is_no_request(key: int, version: int, fill: Fill) -> None:
+def test_truncated_request_or_trailing_bytes_are_rejected(key: int, version: int, fill: Fill) -> None:
     header, body = request_bytes(key, version, fill)
     whole = header + body
     read = request_header(whole)
@@ -206,7 +208,7 @@ def test_a_response_is_written_and_read_as_by_kafka(
     assert codec.encode_response(RequestHeader(key, version, 7, None, 0), read) == written
 
 
-def test_kafka_pythons_own_clients_keep_its_messages() -> None:
+def test_importing_the_codec_leaves_kafka_python_messages_unchanged() -> None:
     for key in (ApiKey.ApiVersions, ApiKey.DeleteGroups, ApiKey.TxnOffsetCommit):
         registered = ResponseClassRegistry._response_class_registry[key]
         assert registered.max_version == codec.versions(key).stop - 2

@@ -52,7 +52,7 @@ def image(topic: str) -> TopicImage:
 
 
 @played
-async def test_mi1_a_heartbeat_with_names_says_what_the_brokers_know_of_them(world: GatewayFixture) -> None:
+async def test_mi1_heartbeat_with_topic_names_carries_broker_metadata(world: GatewayFixture) -> None:
     """A topic without a leader has an error, and is not called absent. The topic watcher reports it later."""
     world.broker.topic_errors["prices"] = 5
     names = ["orders", "absent", "prices"]
@@ -69,7 +69,7 @@ async def test_mi1_a_heartbeat_with_names_says_what_the_brokers_know_of_them(wor
 
 
 @played(topics_look_up_s=0.05)
-async def test_mi1_mi2_without_brokers_a_request_goes_on_and_nothing_is_known(world: GatewayFixture) -> None:
+async def test_mi1_mi2_without_brokers_heartbeat_is_forwarded_without_metadata(world: GatewayFixture) -> None:
     world.broker.silent = True
     await world.ask(HEARTBEAT, 1, **joining())
     assert last_asked(world).topics is None
@@ -104,7 +104,7 @@ async def test_rx1_and_rx7_a_pattern_is_resolved_without_internal_topics(
 
 
 @played(topics_look_up_s=0.05)
-async def test_rx4_a_pattern_that_takes_long_holds_neither_heartbeat_nor_gateway(
+async def test_rx4_slow_pattern_blocks_neither_heartbeat_nor_gateway(
     world: GatewayFixture,
 ) -> None:
     released, client, other = Event(), await world.client(), await world.client()
@@ -144,7 +144,7 @@ def last_join(world: GatewayFixture) -> JoinGroup:
 
 
 @played(consumer_protocol=False)
-async def test_hb1_while_the_protocol_is_off_it_is_not_offered_and_refused(
+async def test_hb1_disabled_consumer_protocol_is_not_offered_and_is_refused(
     world: GatewayFixture,
 ) -> None:
     world.broker.answers[ApiKey.ApiVersions] = {
@@ -164,7 +164,7 @@ async def test_hb1_while_the_protocol_is_off_it_is_not_offered_and_refused(
 
 
 @played
-async def test_mi2_a_join_says_what_the_brokers_know_of_its_topics(world: GatewayFixture) -> None:
+async def test_mi2_join_carries_metadata_of_subscribed_and_owned_topics(world: GatewayFixture) -> None:
     """The topics that the member subscribes to, and those it owns partitions of, in any of its protocols."""
     owned = Subscription(("absent",), owned_partitions=(TopicPartition("prices", 0),))
     protocols = [

@@ -28,7 +28,7 @@ async def waits(world: GatewayFixture, requests: int) -> None:
 
 
 @played(at_coordinator=3)
-async def test_more_requests_than_the_coordinator_may_have_wait_and_get_no_error(
+async def test_requests_over_the_coordinator_capacity_wait_and_get_no_error(
     world: GatewayFixture,
 ) -> None:
     held = [hold(world, f"g{number}") for number in range(3)]

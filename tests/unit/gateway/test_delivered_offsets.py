@@ -98,7 +98,9 @@ def play(world: World, model: Model, kind: str, name: str, *told: Any) -> None:
 
 
 @given(st.lists(STEP, max_size=60))
-def test_what_was_delivered_is_acknowledged_released_expired_or_held(steps: list[tuple[Any, ...]]) -> None:
+def test_every_delivered_record_is_acknowledged_released_expired_or_held(
+    steps: list[tuple[Any, ...]],
+) -> None:
     world, model = World(), Model()
     for name in "ab":
         world.member(name)
@@ -117,7 +119,7 @@ def test_what_was_delivered_is_acknowledged_released_expired_or_held(steps: list
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 30), st.integers(0, 30)), max_size=60))
-def test_held_ranges_are_a_set_of_offsets(steps: list[tuple[bool, int, int]]) -> None:
+def test_held_ranges_behave_as_a_set_of_offsets(steps: list[tuple[bool, int, int]]) -> None:
     room, place = CapacityCounter(1_000), (b"t", 0)
     held, model = HeldRanges(room, 1_000), set[int]()
     for is_added, first, size in steps:

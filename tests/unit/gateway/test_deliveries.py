@@ -98,7 +98,7 @@ class World:
         return self.deliveries.totals.suspected
 
 
-def test_sp29_acknowledgements_that_ride_in_a_fetch_count() -> None:
+def test_sp29_acknowledgements_piggybacked_on_a_fetch_are_counted() -> None:
     world = World()
     world.get("a", 0, 9)
     world.ask("a", (0, 9, [AcknowledgeType.ACCEPT]))((10, 12, 1))
@@ -108,7 +108,9 @@ def test_sp29_acknowledgements_that_ride_in_a_fetch_count() -> None:
 
 @pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])
 @pytest.mark.parametrize("answer", [{"error": LATE}, {"error": 6}, {"top": SESSION_LOST}])
-def test_sp30_only_what_a_leader_took_counts(key: int, answer: dict[str, int]) -> None:
+def test_sp30_only_acknowledgements_accepted_by_the_leader_are_counted(
+    key: int, answer: dict[str, int]
+) -> None:
     world = World()
     world.get("a", 0, 9)
     ask = world.ask("a", (0, 9, [AcknowledgeType.ACCEPT]), key=key)
@@ -117,7 +119,7 @@ def test_sp30_only_what_a_leader_took_counts(key: int, answer: dict[str, int]) -
     assert world.offsets_held("a") == 10
 
 
-def test_sp30_a_range_of_all_offsets_counts_what_the_member_holds() -> None:
+def test_sp30_acknowledgement_of_all_offsets_counts_only_records_the_member_holds() -> None:
     """A leader answers NONE to what is before the start offset, however much that is."""
     world = World()
     world.get("a", 5, 6)
@@ -154,7 +156,7 @@ def test_sp31_redeliveries_and_the_last_deliveries_are_counted() -> None:
         ),
     ],
 )
-def test_sp32_a_record_is_suspected_that_a_member_rejects_or_several_release(
+def test_sp32_record_rejected_once_or_released_by_several_members_is_suspect(
     deliveries: list[tuple[str, AcknowledgeType]], outcome: str, suspected: int
 ) -> None:
     world = World()
@@ -166,7 +168,7 @@ def test_sp32_a_record_is_suspected_that_a_member_rejects_or_several_release(
 
 
 @pytest.mark.parametrize("how", ["released", "expired", "connection", "session"])
-def test_sp32_a_record_whose_last_delivery_came_to_nothing_is_gone(how: str) -> None:
+def test_sp32_record_whose_last_delivery_failed_is_archived(how: str) -> None:
     world = World()
     world.get("a", 3, 3, 4)
     world.get("a", 4, 4, 5)
@@ -181,7 +183,7 @@ def test_sp32_a_record_whose_last_delivery_came_to_nothing_is_gone(how: str) -> 
     assert {offset: one.outcome for offset, one in world.suspects().items()} == {4: GONE}
 
 
-def test_sp32_what_was_delivered_before_the_limit_was_known_is_gone_by_it() -> None:
+def test_sp32_limit_learned_later_archives_records_delivered_before() -> None:
     """A record that was delivered again since then may still be processed."""
     world = World()
     for offset in (4, 5):
@@ -195,7 +197,7 @@ def test_sp32_what_was_delivered_before_the_limit_was_known_is_gone_by_it() -> N
     assert world.suspected == 0, "that counts what members did"
 
 
-def test_sp32_an_acknowledgement_whose_answer_waits_is_in_time() -> None:
+def test_sp32_acknowledgement_in_a_long_polling_fetch_is_in_time() -> None:
     """A ShareFetch waits for new records, and the leader has taken its acknowledgements long before."""
     world = World()
     world.get("a", 4, 4, 5)
@@ -207,7 +209,7 @@ def test_sp32_an_acknowledgement_whose_answer_waits_is_in_time() -> None:
     assert (row.accepted, row.expired, world.suspected) == (1, 0, 0)
 
 
-def test_sp35_the_time_of_processing_is_from_delivery_to_the_request() -> None:
+def test_sp35_processing_time_runs_from_delivery_to_acknowledgement_request() -> None:
     world = World()
     world.get("a", 0, 9)
     world.pass_ms(700)
@@ -219,7 +221,7 @@ def test_sp35_the_time_of_processing_is_from_delivery_to_the_request() -> None:
     assert (row.processed_ms, row.processed_max_ms, record.lock_ms) == (5 * 700, 700, LOCK_MS)
 
 
-def test_sp34_who_may_not_read_the_group_takes_no_room_for_it() -> None:
+def test_sp34_client_without_read_on_the_group_uses_no_group_slot() -> None:
     deliveries = Deliveries(lambda: 0)
     request = Fields(share_session_epoch=0, topics=[])
     for number in range(2 * GROUPS_MAX):
@@ -230,7 +232,7 @@ def test_sp34_who_may_not_read_the_group_takes_no_room_for_it() -> None:
     assert deliveries.open("another", "m").begin()
 
 
-def test_a_request_with_too_many_types_is_cut_and_nothing_is_inferred_of_it() -> None:
+def test_too_many_acknowledge_types_are_truncated_and_not_interpreted() -> None:
     world = World()
     world.get("a", 0, 2 * TYPES_MAX - 1, 5)
     types = [AcknowledgeType.ACCEPT] * TYPES_MAX
@@ -250,7 +252,7 @@ def test_sp29_batches_that_kafka_refuses_are_left_out(batches: list[tuple[int, i
         assert {kind for _, _, kind in batch.runs()} <= set(AcknowledgeType)
 
 
-def test_sp34_rows_suspects_and_groups_have_bounds() -> None:
+def test_sp34_numbers_of_rows_suspects_and_groups_are_bounded() -> None:
     world = World()
     for number in range(ROWS_MAX + 5):
         world.get(f"m{number}", number, number, 5)
@@ -268,7 +270,7 @@ def test_sp34_rows_suspects_and_groups_have_bounds() -> None:
     assert not world.deliveries.open("g" * 1_025, "m").begin()
 
 
-def test_sp34_what_all_members_hold_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sp34_total_of_held_ranges_of_all_members_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(members, "HELD_MAX", 3)
     world = World()
     for offset in range(0, 10, 2):

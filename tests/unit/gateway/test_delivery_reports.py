@@ -49,7 +49,7 @@ def reports(world: GatewayFixture) -> DeliveryReports:
 
 
 @played
-async def test_what_passes_is_counted_and_written_with_the_names_of_topics(world: GatewayFixture) -> None:
+async def test_deliveries_are_counted_and_reported_with_topic_names(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     world.broker.answers[FETCH] = response((0, 9, 1))
     await client.ask(FETCH, 2, **fetched("orders"))
@@ -70,7 +70,7 @@ async def test_what_passes_is_counted_and_written_with_the_names_of_topics(world
 
 
 @played
-async def test_the_end_of_a_connection_releases_what_its_member_held(world: GatewayFixture) -> None:
+async def test_closed_connection_releases_the_records_its_member_held(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     world.broker.answers[FETCH] = response((0, 9, 5))
     await client.ask(FETCH, 2, **fetched("orders"))
@@ -87,7 +87,7 @@ async def test_the_end_of_a_connection_releases_what_its_member_held(world: Gate
 
 
 @played
-async def test_the_brokers_are_asked_for_the_limit_of_a_group_once(world: GatewayFixture) -> None:
+async def test_delivery_count_limit_of_a_group_is_queried_once(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     world.broker.answers |= {
         FETCH: response((0, 0, 3)),

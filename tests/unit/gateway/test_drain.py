@@ -31,7 +31,7 @@ async def ended(client: RawClient) -> bytes:
 
 
 @played
-async def test_an_idle_connection_is_ended_and_new_ones_are_refused(world: GatewayFixture) -> None:
+async def test_drain_closes_idle_connections_and_refuses_new_ones(world: GatewayFixture) -> None:
     client, port = await world.client(), world.gateway.address.port
     await client.ask(HEARTBEAT, 4, **beat())
     draining = asyncio.create_task(world.gateway.drain(10))
@@ -46,7 +46,7 @@ async def test_an_idle_connection_is_ended_and_new_ones_are_refused(world: Gatew
 
 @pytest.mark.parametrize("tls", [None, ssl.create_default_context(cafile=PEM)], ids=["plain", "TLS"])
 @played(security=lambda tls: ListenerSecurity.read(tls and PEM, None, None))
-async def test_requests_under_way_are_answered_before_the_end_and_later_ones_are_not_taken_up(
+async def test_drain_answers_requests_in_flight_and_ignores_later_ones(
     world: GatewayFixture, tls: ssl.SSLContext | None
 ) -> None:
     client = await world.client(tls=tls)
@@ -65,7 +65,7 @@ async def test_requests_under_way_are_answered_before_the_end_and_later_ones_are
 
 
 @played
-async def test_a_parked_join_gets_not_coordinator_and_may_come_again_with_its_member_id(
+async def test_drain_answers_parked_join_with_not_coordinator_and_keeps_its_member_id(
     world: GatewayFixture,
 ) -> None:
     client = await world.client()
@@ -81,7 +81,7 @@ async def test_a_parked_join_gets_not_coordinator_and_may_come_again_with_its_me
 
 
 @played
-async def test_the_drain_ends_after_its_time(world: GatewayFixture) -> None:
+async def test_drain_ends_at_its_timeout_despite_open_requests(world: GatewayFixture) -> None:
     client = await world.client()
     hold(world, "slow")
     await client.send(HEARTBEAT, 4, **beat("slow"))
@@ -93,7 +93,7 @@ async def test_the_drain_ends_after_its_time(world: GatewayFixture) -> None:
 
 
 @played
-async def test_a_parked_join_that_is_answered_in_the_moment_of_the_drain_gets_one_response(
+async def test_parked_join_answered_while_the_drain_starts_gets_one_response(
     world: GatewayFixture,
 ) -> None:
     """The coordinator's response is here, and the event loop has not come to it yet."""
@@ -131,7 +131,7 @@ def _no_collector() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_no_collector")
 @played
-async def test_nothing_is_left_of_a_connection_that_has_ended(world: GatewayFixture) -> None:
+async def test_closed_connection_leaves_no_objects_behind(world: GatewayFixture) -> None:
     before = connections()
     refused, gone = await world.client(), await world.client()
     # A LeaveGroup of version 5 whose group id has no end.

@@ -70,7 +70,7 @@ def test_tenants_take_turns_and_each_keeps_its_order() -> None:
     assert taken(queue) == ["a0", "b0", "c0", "a1", "b1", "a2", "a3"]
 
 
-def test_waiter_that_is_gone_costs_its_tenant_no_turn() -> None:
+def test_cancelled_waiter_does_not_cost_its_tenant_a_turn() -> None:
     """So clients of one principal that come and go do not delay another client of it."""
     items = [("a", Item(f"a{n}")) for n in range(9)] + [("b", Item(f"b{n}")) for n in range(3)]
     for _, item in items[:8]:
@@ -81,7 +81,7 @@ def test_waiter_that_is_gone_costs_its_tenant_no_turn() -> None:
 
 
 @in_still_time
-async def test_large_joins_of_one_tenant_delay_another_by_one(loop: StillLoop) -> None:
+async def test_large_joins_of_one_tenant_delay_another_tenant_by_one_join(loop: StillLoop) -> None:
     flow, passed = LargeRequestRate(LARGE, LARGE), list[str]()
 
     async def enter() -> None:
@@ -100,7 +100,7 @@ async def test_large_joins_of_one_tenant_delay_another_by_one(loop: StillLoop) -
 
 
 @asynchronous
-async def test_capacity_is_given_by_turns_and_released() -> None:
+async def test_capacity_is_granted_to_tenants_in_turns_and_released() -> None:
     room, entered = CapacityLimiter(1), list[str]()
 
     async def enter() -> None:
@@ -119,7 +119,7 @@ async def test_capacity_is_given_by_turns_and_released() -> None:
 
 
 @asynchronous
-async def test_the_thread_works_for_tenants_by_turns() -> None:
+async def test_codec_thread_serves_tenants_in_turns() -> None:
     thread, free, done = FairThread("test"), Event(), list[str]()
 
     async def work(name: str) -> None:
@@ -137,7 +137,7 @@ async def test_the_thread_works_for_tenants_by_turns() -> None:
 
 
 @played
-async def test_names_of_one_tenant_delay_another_by_one_request_to_the_brokers(world: GatewayFixture) -> None:
+async def test_topic_lookups_of_one_tenant_delay_another_by_one_broker_request(world: GatewayFixture) -> None:
     before = world.broker.metadata_asked
     many = [
         of("many", world.cluster.topics([f"absent-{caller}-{number}" for number in range(500)]))
@@ -204,7 +204,7 @@ async def test_addresses_of_anonymous_clients_take_turns(world: GatewayFixture) 
 
 
 @played(forwarded=4)
-async def test_requests_behind_others_leave_capacity_at_brokers_to_other_clients(
+async def test_pipelined_requests_leave_broker_capacity_to_other_clients(
     world: GatewayFixture,
 ) -> None:
     """A broker may take as long as the client says, as for a Fetch."""
@@ -221,7 +221,7 @@ async def test_requests_behind_others_leave_capacity_at_brokers_to_other_clients
 
 
 @asynchronous
-async def test_connection_releases_its_capacity_at_brokers() -> None:
+async def test_closed_connection_releases_its_broker_capacity() -> None:
     async def never() -> None:
         raise AssertionError("there are places behind others")
 

@@ -46,7 +46,7 @@ def in_flight(world: GatewayFixture) -> float:
 
 @pytest.mark.parametrize("kind", range(len(about(0))))
 @played(at_coordinator=10)
-async def test_each_group_of_a_request_needs_capacity(world: GatewayFixture, kind: int) -> None:
+async def test_each_group_of_a_request_takes_coordinator_capacity(world: GatewayFixture, kind: int) -> None:
     attacker, other = await world.client(), await world.client()
     events = [hold(world, f"g-{n}") for n in range(100)]
     api_key, version, fields, _ = about(100)[kind]
@@ -70,7 +70,7 @@ async def until_held(world: GatewayFixture) -> None:
 
 
 @played
-async def test_a_request_has_so_many_groups_at_the_coordinator(world: GatewayFixture) -> None:
+async def test_groups_of_one_request_in_flight_at_the_coordinator_are_limited(world: GatewayFixture) -> None:
     client = await world.client()
     events = [hold(world, f"g-{n}") for n in range(3 * AT_ONCE)]
     for api_key, version, fields, _ in about(len(events)):
@@ -87,7 +87,7 @@ async def test_a_request_has_so_many_groups_at_the_coordinator(world: GatewayFix
 
 
 @played(groups_per_request=3)
-async def test_groups_beyond_the_bound_are_refused_and_not_asked_about(world: GatewayFixture) -> None:
+async def test_groups_over_the_request_limit_are_refused_without_a_query(world: GatewayFixture) -> None:
     for api_key, version, fields, answers in about(7):
         world.core.asked.clear()
         answer = await world.ask(api_key, version, **fields)
@@ -98,7 +98,7 @@ async def test_groups_beyond_the_bound_are_refused_and_not_asked_about(world: Ga
 
 
 @played(groups_per_request=3)
-async def test_coordinators_of_groups_beyond_the_bound_are_not_looked_for(world: GatewayFixture) -> None:
+async def test_find_coordinator_refuses_keys_over_the_request_limit(world: GatewayFixture) -> None:
     keys = [f"g-{n}" for n in range(7)]
     found = (await world.ask(FIND_COORDINATOR, 4, coordinator_keys=keys, key_type=0)).coordinators
     assert [(one.key, one.error_code) for one in found] == [
@@ -117,7 +117,7 @@ async def test_each_group_of_a_request_counts_for_the_quota(world: GatewayFixtur
 
 
 @played(rights=[])
-async def test_others_have_their_turn_while_many_groups_are_refused(world: GatewayFixture) -> None:
+async def test_refusing_many_groups_does_not_block_other_connections(world: GatewayFixture) -> None:
     """Nothing is asked of the coordinator, so nothing else makes the request wait."""
     attacker, other = await world.client(), await world.client()
     await other.ask(FIND_COORDINATOR, 4, coordinator_keys=["g"], key_type=0)
@@ -131,7 +131,7 @@ async def test_others_have_their_turn_while_many_groups_are_refused(world: Gatew
     assert not any(isinstance(request, Heartbeat) for request in world.core.asked)
 
 
-def test_a_long_answer_is_encoded_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_response_is_encoded_off_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Encoding takes some 10 us for each group."""
     threads: set[str] = set()
     encode = codec.encode_response
@@ -156,7 +156,9 @@ def test_a_long_answer_is_encoded_beside_the_event_loop(monkeypatch: pytest.Monk
 
 
 @played(groups_answer_bytes=100_000)
-async def test_a_group_that_is_named_often_makes_no_answer_without_a_bound(world: GatewayFixture) -> None:
+async def test_repeating_one_group_in_a_request_does_not_make_an_unbounded_response(
+    world: GatewayFixture,
+) -> None:
     client = await world.client()
     await stable(world, client, protocols=[{"name": "range", "metadata": b"m" * 10_000}])
     before = len(world.core.asked)

@@ -101,7 +101,7 @@ def in_parts(header: RequestHeader, message: bytes, ends: list[int]) -> bytes:
 
 
 @given(RESPONSE, VERSIONS, st.lists(st.integers(0, 2_000), max_size=20))
-def test_a_response_in_parts_is_whole_and_has_no_address_of_a_broker(
+def test_fetch_response_sent_in_parts_is_complete_without_broker_addresses(
     fields: dict[str, Any], version: int, ends: list[int]
 ) -> None:
     header = RequestHeader(FETCH, version, 5, "me", 0)
@@ -118,7 +118,7 @@ def test_a_response_in_parts_is_whole_and_has_no_address_of_a_broker(
 
 
 @given(SHARE_RESPONSE, SHARE_VERSIONS, st.lists(st.integers(0, 2_000), max_size=20))
-def test_a_share_fetch_in_parts_keeps_its_size_and_has_no_address_of_a_broker(
+def test_share_fetch_sent_in_parts_keeps_its_size_without_broker_addresses(
     fields: dict[str, Any], version: int, ends: list[int]
 ) -> None:
     header = RequestHeader(SHARE_FETCH, version, 5, "me", 0)

@@ -26,7 +26,7 @@ served = st.sampled_from([(key, version) for key in sorted(apis.SERVED) for vers
 
 
 @given(messages, st.data())
-def test_frames_come_out_as_they_went_in_however_they_are_cut(sent: list[bytes], data: st.DataObject) -> None:
+def test_frames_are_reassembled_from_any_fragmentation(sent: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(map(framed, sent))
     buffer, received, at = FrameBuffer(MAX_BYTES), [], 0
     while at < len(stream):
@@ -38,7 +38,7 @@ def test_frames_come_out_as_they_went_in_however_they_are_cut(sent: list[bytes],
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 100, 16_384, 20_000, 70_000, 400_000])
-def test_large_frames_come_out_as_they_went_in(piece_bytes: int) -> None:
+def test_large_frames_are_reassembled_from_pieces(piece_bytes: int) -> None:
     sent = [Random(number).randbytes(size) for number, size in enumerate((150_000, 3, 0, 65_532, 90_000))]
     stream = b"".join(map(framed, sent))
     buffer, received = FrameBuffer(2**20), []
@@ -48,7 +48,7 @@ def test_large_frames_come_out_as_they_went_in(piece_bytes: int) -> None:
     assert all(type(frame) is bytes for frame in received)
 
 
-def test_a_frame_that_comes_byte_by_byte_takes_little_more_memory_than_it_has() -> None:
+def test_frame_received_byte_by_byte_takes_little_more_memory_than_its_size() -> None:
     size = 2**18
     buffer, byte = FrameBuffer(size), b"x"
     buffer.feed(framed(bytes(size))[:4])
@@ -61,13 +61,13 @@ def test_a_frame_that_comes_byte_by_byte_takes_little_more_memory_than_it_has() 
 
 
 @given(st.integers(-(2**31), -1) | st.integers(MAX_BYTES + 1, 2**31 - 1))
-def test_a_frame_of_a_size_that_is_not_allowed_is_refused_before_it_comes(size: int) -> None:
+def test_invalid_frame_size_is_refused_before_the_frame_is_received(size: int) -> None:
     with pytest.raises(ProtocolError, match=f"a frame of {size} bytes"):
         FrameBuffer(MAX_BYTES).feed(pack(">i", size))
 
 
 @given(st.binary(max_size=40))
-def test_any_bytes_have_a_header_or_are_refused(message: bytes) -> None:
+def test_any_bytes_parse_as_a_header_or_raise_protocol_error(message: bytes) -> None:
     try:
         header = request_header(message)
     except ProtocolError:
@@ -78,7 +78,7 @@ def test_any_bytes_have_a_header_or_are_refused(message: bytes) -> None:
 
 
 @given(served, st.binary(max_size=200))
-def test_any_bytes_are_a_request_or_refused(api: tuple[int, int], body: bytes) -> None:
+def test_any_bytes_decode_as_a_request_or_raise_protocol_error(api: tuple[int, int], body: bytes) -> None:
     """An accepted request encodes to the same bytes, except for tags that are not known."""
     header = RequestHeader(*api, correlation_id=1, client_id=None, client_id_end=0)
     try:
@@ -89,7 +89,7 @@ def test_any_bytes_are_a_request_or_refused(api: tuple[int, int], body: bytes) -
 
 
 @pytest.mark.parametrize("length", [2**31 - 1, 2**28])
-def test_a_length_beyond_the_message_costs_nothing(length: int) -> None:
+def test_length_field_beyond_the_message_allocates_no_memory(length: int) -> None:
     """A JoinGroup that claims this many protocols and has the bytes of none."""
     group = pack(">h1sii", 1, b"g", 10_000, 10_000) + pack(">hh1s", 0, 1, b"c")
     header = RequestHeader(11, 1, 1, None, 0)
@@ -100,7 +100,7 @@ def test_a_length_beyond_the_message_costs_nothing(length: int) -> None:
 @pytest.mark.parametrize("version", codec.versions(ApiKey.Produce))
 @pytest.mark.parametrize("transactional_id", [None, "t"])
 @pytest.mark.parametrize("acks", [-1, 0, 1])
-def test_only_a_produce_without_acks_has_no_answer(
+def test_every_request_but_a_produce_without_acks_expects_a_response(
     version: int, transactional_id: str | None, acks: int
 ) -> None:
     body: dict[str, object] = {

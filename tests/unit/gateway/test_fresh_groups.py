@@ -29,7 +29,7 @@ async def listed(world: GatewayFixture) -> set[str]:
 
 
 @played
-async def test_only_the_request_before_the_list_waits_for_views(world: GatewayFixture) -> None:
+async def test_list_groups_waits_for_views_with_one_request(world: GatewayFixture) -> None:
     """A list has what was answered early. Whoever asks for something else gets the answer at once."""
     await listed(world)
     assert [request.waits_for_views for request in world.core.asked] == [True] * 3
@@ -47,14 +47,14 @@ async def test_only_the_request_before_the_list_waits_for_views(world: GatewayFi
 
 
 @played
-async def test_without_a_coordinator_groups_are_listed_as_they_are_known(world: GatewayFixture) -> None:
+async def test_while_coordinator_is_unavailable_list_shows_last_known_groups(world: GatewayFixture) -> None:
     await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
     world.core.away = True
     assert await listed(world) == {"g"}
 
 
 @played(groups_behind_max_s=0.05)
-async def test_a_view_that_does_not_catch_up_is_waited_for_so_long(world: GatewayFixture) -> None:
+async def test_list_groups_stops_waiting_for_a_stuck_view_and_logs_a_warning(world: GatewayFixture) -> None:
     world.core.view_is_behind = world.core.stuck = True
     await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
     with capture_logs() as logs:
@@ -65,7 +65,9 @@ async def test_a_view_that_does_not_catch_up_is_waited_for_so_long(world: Gatewa
 
 
 @played
-async def test_a_replica_lists_what_has_changed_and_nothing_else_is_waited_for(world: GatewayFixture) -> None:
+async def test_with_a_replica_list_groups_includes_changes_without_waiting_for_views(
+    world: GatewayFixture,
+) -> None:
     world.core.view_is_behind = world.core.has_replica = True
     assert await listed(world) == set()
     await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))

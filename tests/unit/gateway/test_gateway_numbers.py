@@ -42,7 +42,7 @@ async def test_requests_are_counted_by_api_with_their_errors_and_bytes(world: Ga
     assert (value(numbers, "sent_bytes_total") or 0) > 50
 
 
-def test_a_gateway_that_does_not_answer_leaves_the_other_metrics_in_a_scrape() -> None:
+def test_unresponsive_gateway_does_not_drop_other_metrics_from_a_scrape() -> None:
     def stuck() -> Numbers:
         raise TimeoutError
 
@@ -55,7 +55,7 @@ def test_a_gateway_that_does_not_answer_leaves_the_other_metrics_in_a_scrape() -
 
 
 @played
-async def test_keys_of_no_api_share_a_label_because_clients_choose_them(world: GatewayFixture) -> None:
+async def test_unknown_api_keys_share_one_metric_label(world: GatewayFixture) -> None:
     client = await world.client()
     for key in (2_000, 3_000):
         await client.send_bytes(bytes.fromhex("0000000a") + key.to_bytes(2, "big") + b"\0\0\0\0\0\1\xff\xff")
@@ -63,7 +63,7 @@ async def test_keys_of_no_api_share_a_label_because_clients_choose_them(world: G
     assert value(world.gateway.numbers(), "request_duration_seconds_count", api="unknown") == 2
 
 
-def test_every_family_is_served_in_text() -> None:
+def test_every_metric_family_is_served_in_text_format() -> None:
     counts = GatewayCounts()
     counts.answered[12].add(0.02)
     counts.coordinator["Heartbeat"].add(0.2)
@@ -75,7 +75,7 @@ def test_every_family_is_served_in_text() -> None:
     assert f'{PREFIX}_coordinator_duration_seconds_sum{{request="Heartbeat"}} 0.2' in text
 
 
-def test_each_reason_of_a_refusal_has_a_series_from_the_start() -> None:
+def test_each_refusal_reason_has_a_series_from_the_start() -> None:
     """`increase` of a series that begins at 1 is 0: an alert would miss the first refusal."""
     numbers = counted(GatewayCounts())
     for reason in ("max.connections", "max.connections.per.ip", "connection_creation_rate", "draining"):
@@ -86,7 +86,7 @@ durations = st.lists(st.floats(0, 100), max_size=20)
 
 
 @given(st.lists(durations, max_size=4))
-def test_the_sum_over_processes_is_as_if_one_had_counted_all(parts: list[list[float]]) -> None:
+def test_summed_metrics_of_processes_equal_those_of_one_process(parts: list[list[float]]) -> None:
     alone, together = [], GatewayCounts()
     for part in parts:
         counts = GatewayCounts()

@@ -61,7 +61,7 @@ async def altered(world: GatewayFixture, *changes: dict[str, Any], group_id: str
 
 
 @played
-async def test_alter_configs_takes_away_what_it_does_not_name(world: GatewayFixture) -> None:
+async def test_alter_configs_resets_settings_it_does_not_name(world: GatewayFixture) -> None:
     for version in codec.versions(ALTER):
         await altered(world, change(HEARTBEAT_INTERVAL, "6000"))
         configs = [{"name": SESSION_TIMEOUT, "value": "50000"}]
@@ -113,7 +113,7 @@ async def test_settings_need_describe_configs_and_alter_configs_on_the_group(wor
 
 
 @played
-async def test_groups_with_settings_of_their_own_are_listed_in_place_of_the_brokers(
+async def test_list_shows_groups_with_settings_here_instead_of_those_at_brokers(
     world: GatewayFixture,
 ) -> None:
     theirs = [("quiet", 16), ("theirs", GROUP), ("orders", TOPIC)]

@@ -22,7 +22,7 @@ async def test_a_gateway_is_ready_until_it_drains(world: GatewayFixture) -> None
 
 
 @played
-async def test_without_a_broker_it_is_not_ready(world: GatewayFixture) -> None:
+async def test_gateway_without_a_broker_connection_is_not_ready(world: GatewayFixture) -> None:
     world.cluster.close()
     for writer in world.broker.writers:
         writer.transport.abort()
@@ -33,7 +33,7 @@ async def test_without_a_broker_it_is_not_ready(world: GatewayFixture) -> None:
 
 
 @played
-async def test_without_a_coordinator_it_is_not_ready_and_the_check_can_be_left_out(
+async def test_gateway_without_a_coordinator_is_not_ready_unless_the_check_is_excluded(
     world: GatewayFixture,
 ) -> None:
     world.core.away = True
@@ -43,7 +43,7 @@ async def test_without_a_coordinator_it_is_not_ready_and_the_check_can_be_left_o
 
 
 @played
-async def test_a_check_without_an_end_is_a_reason(
+async def test_readiness_check_that_hangs_is_reported_as_failed(
     world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(health, "_CHECK_TIMEOUT_S", 0.05)

@@ -53,7 +53,7 @@ class Gateway:
                 self.given_up[request.number] = round(at_s - request.asked_at_s, 3)
 
 
-def test_an_absent_coordinator_holds_each_request_for_the_least_time() -> None:
+def test_requests_to_an_absent_coordinator_time_out_after_the_minimum() -> None:
     gateway = Gateway()
     for number in range(5):
         gateway.send(100.0 + number)
@@ -61,7 +61,7 @@ def test_an_absent_coordinator_holds_each_request_for_the_least_time() -> None:
     assert gateway.given_up == dict.fromkeys(range(1, 6), LEAST_S)
 
 
-def test_a_request_without_an_answer_is_given_up_though_others_are_answered() -> None:
+def test_unanswered_request_times_out_although_others_are_answered() -> None:
     gateway = Gateway()
     lost = gateway.send(100.0)
     for number in range(1, 100):
@@ -69,7 +69,7 @@ def test_a_request_without_an_answer_is_given_up_though_others_are_answered() ->
     assert gateway.given_up == {lost.number: LEAST_S}
 
 
-def test_a_coordinator_that_stops_is_noticed_whatever_was_answered_before() -> None:
+def test_stopped_coordinator_is_noticed_despite_earlier_quick_answers() -> None:
     gateway = Gateway()
     for number in range(50):
         gateway.answer([gateway.send(100.0 + number / 10)], 100.1 + number / 10)
@@ -78,7 +78,7 @@ def test_a_coordinator_that_stops_is_noticed_whatever_was_answered_before() -> N
     assert gateway.given_up == dict.fromkeys((request.number for request in silent), LEAST_S)
 
 
-def test_a_coordinator_that_is_known_to_be_slow_is_waited_for() -> None:
+def test_timeout_grows_for_a_slow_coordinator() -> None:
     """Also by the only member, with no other answers to go by."""
     gateway = Gateway()
     late = gateway.send(100.0)
@@ -88,7 +88,7 @@ def test_a_coordinator_that_is_known_to_be_slow_is_waited_for() -> None:
     assert list(gateway.given_up) == [late.number]
 
 
-def test_timeout_has_bounds_and_fades() -> None:
+def test_timeout_is_bounded_and_decays() -> None:
     timeout = AdaptiveTimeout(3_000, 25_000)
     bounds = []
     for took_s, now_s in ((0.4, 100.0), (2.0, 101.0), (60.0, 200.0), (0.4, 201.0), (0.4, 230.0)):
@@ -145,7 +145,7 @@ class Overload:
 
 @pytest.mark.parametrize("answers_while_it_runs", [False, True])
 @pytest.mark.parametrize("times", [1.2, 2.0, 2.5])
-def test_an_overloaded_coordinator_gives_no_errors(times: float, answers_while_it_runs: bool) -> None:
+def test_overloaded_coordinator_causes_no_client_errors(times: float, answers_while_it_runs: bool) -> None:
     """10 s of more than the rate that is held, then half of it: no request is given up."""
     held_per_s = 500.0
     overload = Overload(

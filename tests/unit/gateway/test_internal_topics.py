@@ -185,7 +185,7 @@ def test_a_request_about_internal_topics_alone_does_not_reach_the_broker(case: C
 
 
 @internal
-async def test_a_produce_by_id_is_refused_too(world: GatewayFixture) -> None:
+async def test_produce_by_topic_id_to_an_internal_topic_is_refused(world: GatewayFixture) -> None:
     world.broker.topics[OWN] = 1
     client = await world.client()
     data = [{"index": 0, "records": RECORDS}]
@@ -205,7 +205,7 @@ async def test_a_produce_by_id_is_refused_too(world: GatewayFixture) -> None:
 
 
 @internal
-async def test_a_topic_is_not_deleted_by_its_id_either(world: GatewayFixture) -> None:
+async def test_internal_topic_cannot_be_deleted_by_its_id(world: GatewayFixture) -> None:
     world.broker.topics[OWN] = 1
     client = await world.client()
     world.broker.answers[ApiKey.DeleteTopics] = {"responses": [{"name": OTHER, "topic_id": topic_id(OTHER)}]}
@@ -272,7 +272,7 @@ async def test_no_marker_is_written_to_an_internal_topic(world: GatewayFixture) 
 
 
 @pytest.mark.parametrize("exposed", [False, True], ids=["internal", "exposed"])
-def test_metadata_tell_which_topics_are_internal(exposed: bool) -> None:
+def test_metadata_marks_internal_topics(exposed: bool) -> None:
     is_internal = not exposed
 
     @played(expose_internal_topics=exposed)
@@ -292,7 +292,7 @@ def test_metadata_tell_which_topics_are_internal(exposed: bool) -> None:
 
 
 @internal(decoded_frame_bytes=1_000)
-async def test_what_has_to_be_decoded_has_a_bound_and_records_do_not(world: GatewayFixture) -> None:
+async def test_size_limit_applies_to_decoded_requests_but_not_to_records(world: GatewayFixture) -> None:
     client = await world.client()
     world.broker.answers[ApiKey.Produce] = {"responses": []}
     await client.ask(ApiKey.Produce, 9, **produced([OTHER] * 100))

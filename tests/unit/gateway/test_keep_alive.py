@@ -84,7 +84,7 @@ def is_short(message: bytes) -> bool:
     st.integers(-(2**31), 2**31 - 1),
     st.none() | st.text(max_size=20),
 )
-def test_a_heartbeat_has_the_values_that_it_was_made_of(
+def test_short_heartbeat_decoder_reads_the_values_of_the_general_codec(
     api: tuple[int, int], group_id: str, member_id: str, number: int, instance_id: str | None
 ) -> None:
     message = beat(*api, group_id, member_id, number, instance_id)
@@ -96,7 +96,9 @@ def test_a_heartbeat_has_the_values_that_it_was_made_of(
 
 
 @pytest.mark.parametrize(("key", "news"), NEWS)
-def test_sp23_what_a_member_says_anew_is_left_to_the_general_codec(key: int, news: dict[str, Any]) -> None:
+def test_sp23_heartbeat_with_changed_fields_is_left_to_the_general_codec(
+    key: int, news: dict[str, Any]
+) -> None:
     version = codec.versions(key)[-1]
     fields = {"group_id": "g", "member_id": "m", "member_epoch": 1, **news}
     message = codec.encode_request(key, version, 1, "me", fields)

@@ -34,7 +34,7 @@ async def join(client: RawClient, group_id: str, metadata_bytes: int) -> int:
 
 
 @played(**SLOW)
-async def test_large_joins_of_clients_that_are_gone_reach_no_coordinator(world: GatewayFixture) -> None:
+async def test_waiting_large_joins_of_disconnected_clients_are_dropped(world: GatewayFixture) -> None:
     for number in range(10):
         client = await world.client()
         await join(client, f"large-{number}", LARGE)

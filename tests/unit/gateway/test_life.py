@@ -219,7 +219,7 @@ SOME = st.lists(LIVE, max_size=15)
 
 @given(SOME, st.booleans())
 @in_still_time
-async def test_each_request_is_answered_where_nothing_ends_the_connection(
+async def test_each_request_is_answered_unless_the_connection_ends(
     loop: StillLoop, steps: Steps, authenticated: bool
 ) -> None:
     one = Play(loop, authenticated=authenticated)
@@ -235,7 +235,7 @@ async def test_each_request_is_answered_where_nothing_ends_the_connection(
 
 @given(SOME, st.one_of(st.none(), FINISH), END, SOME, st.booleans())
 @in_still_time
-async def test_whatever_happens_to_a_connection_it_has_one_end(
+async def test_random_events_close_a_connection_exactly_once(
     loop: StillLoop,
     steps: Steps,
     finish: tuple[tuple[str, Any], Steps] | None,
@@ -254,7 +254,7 @@ async def test_whatever_happens_to_a_connection_it_has_one_end(
 
 
 @in_still_time
-async def test_a_client_that_finishes_with_a_drained_connection_was_drained(loop: StillLoop) -> None:
+async def test_client_that_closes_a_draining_connection_counts_as_drained(loop: StillLoop) -> None:
     one = Play(loop, authenticated=True)
     one.finish()
     await loop.settle()
@@ -265,7 +265,7 @@ async def test_a_client_that_finishes_with_a_drained_connection_was_drained(loop
 
 
 @in_still_time
-async def test_an_answer_within_the_start_of_a_request_starts_each_of_the_others_once(
+async def test_synchronous_response_starts_each_other_request_once(
     loop: StillLoop,
 ) -> None:
     """The start of a request calls `answer`, which makes room for the next one."""

@@ -17,7 +17,7 @@ def test_every_setting_changes_its_limit() -> None:
     assert changed.quota_window_s == 7
 
 
-def test_overrides_have_addresses_of_both_kinds() -> None:
+def test_limit_overrides_accept_ipv4_and_ipv6_addresses() -> None:
     text = "10.0.0.7:5, 2001:db8::0:7:6,[::1]:8"
     changed = Limits().with_settings({"max.connections.per.ip.overrides": text})
     assert changed.connections_per_ip_overrides == {"10.0.0.7": 5, "2001:db8::7": 6, "::1": 8}
@@ -38,7 +38,7 @@ def test_overrides_have_addresses_of_both_kinds() -> None:
         ("max.connections.per.ip.overrides", "10.0.0.7:x", "'x' is not a whole number"),
     ],
 )
-def test_what_is_no_limit_is_refused(name: str, value: str, why: str) -> None:
+def test_invalid_limit_is_rejected(name: str, value: str, why: str) -> None:
     with pytest.raises(LimitError) as refused:
         Limits().with_settings({name: value})
     assert why in str(refused.value)
@@ -66,7 +66,7 @@ TOO_LOW = "too few open files for the maximum number of clients"
         (350, 400, 300, 350, set()),
     ],
 )
-def test_the_soft_limit_is_raised_as_far_as_needed_and_allowed(
+def test_soft_file_limit_is_raised_as_needed_up_to_the_hard_limit(
     soft: int, hard: int, wanted: int, now: int, logged: set[str]
 ) -> None:
     arguments = [sys.executable, "-c", SCRIPT, str(soft), str(hard), str(wanted)]

@@ -101,7 +101,7 @@ def no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ("ask", "decisions"), [(list_groups, 1), (list_transactions, 1), (metadata_of_all, 9)]
 )
 @pytest.mark.usefixtures("no_time")
-def test_a_turn_of_the_event_loop_has_a_batch_of_all_that_is_listed(
+def test_long_list_is_sent_in_batches_one_per_loop_iteration(
     ask: Callable[[GatewayFixture, RawClient], Any], decisions: int
 ) -> None:
     turns = Turns()
@@ -118,7 +118,7 @@ def test_a_turn_of_the_event_loop_has_a_batch_of_all_that_is_listed(
 
 
 @pytest.mark.usefixtures("no_time")
-def test_a_description_of_many_members_is_made_in_slices() -> None:
+def test_description_of_many_members_is_built_in_slices() -> None:
     rests = 0
 
     class Counting(Slices):
@@ -161,7 +161,7 @@ def test_a_description_of_many_members_is_made_in_slices() -> None:
 
 @pytest.mark.parametrize("version", codec.versions(LIST))
 @played
-async def test_a_list_is_the_same_as_by_the_general_codec(world: GatewayFixture, version: int) -> None:
+async def test_batched_list_equals_that_of_the_general_codec(world: GatewayFixture, version: int) -> None:
     for number in (0, 1, 127, 128, 300):
         listing(world, number)
         client = await world.client()
@@ -183,7 +183,7 @@ def test_all_parts_of_a_response_count_until_the_client_has_read_them() -> None:
 
 
 @played(at_coordinator=1)
-async def test_lists_that_wait_take_no_room_at_the_coordinator(world: GatewayFixture) -> None:
+async def test_waiting_lists_take_no_coordinator_capacity(world: GatewayFixture) -> None:
     lister, other = await world.client(), await world.client()
     await lister.ask(LIST, 5)
     barrier = next(request for request in world.core.asked if isinstance(request, DescribeGroup))

@@ -51,7 +51,7 @@ async def steps_beside_each_other() -> None:
 
 
 @LOOPS
-def test_a_step_that_takes_long_is_counted_and_its_place_logged(run: Any) -> None:
+def test_slow_step_of_the_event_loop_is_counted_and_its_code_location_logged(run: Any) -> None:
     counts, logs = watched(run, one_long_step())
     assert counts.held == 1
     assert HELD_MAX_S <= counts.held_s <= 21 * HELD_MAX_S
@@ -62,6 +62,6 @@ def test_a_step_that_takes_long_is_counted_and_its_place_logged(run: Any) -> Non
 
 @LOOPS
 @pytest.mark.parametrize("work", [many_short_steps, steps_beside_each_other])
-def test_many_short_steps_are_no_long_one(run: Any, work: Any) -> None:
+def test_many_short_steps_are_not_reported_as_a_long_one(run: Any, work: Any) -> None:
     counts, logs = watched(run, work())
     assert (counts.held, logs) == (0, [])

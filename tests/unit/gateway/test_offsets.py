@@ -18,7 +18,7 @@ from tests.harness.gateway_requests import (
 
 
 @played(upstream_timeout_s=0.3)
-async def test_without_a_broker_no_offset_is_committed(world: GatewayFixture) -> None:
+async def test_without_a_broker_commits_are_refused(world: GatewayFixture) -> None:
     world.broker.silent = True
     by_id = [{"group_id": "g", "topics": [{"topic_id": topic_id("orders"), "partition_indexes": [0]}]}]
     assert outcomes(await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))) == [("orders", 0, 15)]
@@ -29,7 +29,7 @@ async def test_without_a_broker_no_offset_is_committed(world: GatewayFixture) ->
 
 
 @played
-async def test_offsets_of_a_topic_that_was_made_again_are_not_seen_and_the_first_commit_replaces_them(
+async def test_offsets_of_a_recreated_topic_are_hidden_until_its_first_commit(
     world: GatewayFixture,
 ) -> None:
     await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7), ("orders", 1, 8), ("prices", 0, 9)))
@@ -59,7 +59,7 @@ async def test_offsets_of_a_topic_that_was_made_again_are_not_seen_and_the_first
 
 
 @played(upstream_timeout_s=0.3)
-async def test_without_a_broker_offsets_are_told_by_name(
+async def test_without_a_broker_offsets_are_fetched_by_topic_name(
     world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))

@@ -78,7 +78,7 @@ def everything() -> Authorizer:
 @pytest.mark.parametrize("who", [everything, lambda: Authorizer([ME])], ids=["allowed", "super user"])
 @pytest.mark.parametrize("key", [key for key in apis.PASSED if key in codec.REQUESTS], ids=ApiKey)
 @played(authorizer=lambda who: who, share_groups=Coordinators.BROKERS, versions=features(1))
-async def test_no_request_passes_unread_whoever_sends_it(
+async def test_every_forwarded_request_is_decoded_whoever_sends_it(
     world: GatewayFixture, key: int, who: Callable[[], Authorizer]
 ) -> None:
     """Where ACLs are checked. A byte is behind the end of the request."""
@@ -89,7 +89,7 @@ async def test_no_request_passes_unread_whoever_sends_it(
     assert not world.broker.passed
 
 
-def test_tags_of_a_replica_state_are_a_fault_of_the_client() -> None:
+def test_replica_state_with_tags_is_a_protocol_error() -> None:
     state = pack(">iq", 1, 1) + tags(tag(0, b"x"))
     message = fetch_ending(tags(tag(1, state)))
     assert "unknown tag 0" in refusal(message)
@@ -131,7 +131,7 @@ def test_tags_have_kafkas_order() -> None:
     assert "tag 0 after tag 1" in refusal(fetch_ending(tags(state, cluster)))
 
 
-def test_a_header_with_tags_does_not_pass() -> None:
+def test_request_with_header_tags_is_not_forwarded() -> None:
     for header_tags in (tags(tag(0, b"x")), varint(0, 2)):
         whole = fetch(fetch_topic(ALLOWED_ID, fetch_partition()))
         at = request_header(whole).client_id_end
@@ -139,7 +139,7 @@ def test_a_header_with_tags_does_not_pass() -> None:
             read(whole[:at] + header_tags + whole[at + 1 :])
 
 
-def test_what_the_gateway_answers_itself_may_have_tags_that_it_does_not_know() -> None:
+def test_requests_answered_by_the_gateway_may_have_unknown_tags() -> None:
     """A broker ignores them, too: KIP-482."""
     body = array(compact(b"g")) + b"\0" + tags(tag(3, b"new"))
     message = request(15, 5, body, tags(tag(0, b"x")))
@@ -150,7 +150,7 @@ def test_what_the_gateway_answers_itself_may_have_tags_that_it_does_not_know() -
 
 
 @given(st.sampled_from([(key, v) for key in sorted(codec.REQUESTS) for v in codec.versions(key)]), st.data())
-def test_a_request_that_may_pass_has_one_encoding(api: tuple[int, int], data: st.DataObject) -> None:
+def test_forwarded_request_equals_its_own_reencoding(api: tuple[int, int], data: st.DataObject) -> None:
     """Whatever is damaged: what the gateway sends on is what it would write itself, to the byte."""
     whole = bytearray(codec.encode_request(*api, 1, "me", {}))
     begin = request_header(bytes(whole)).client_id_end
@@ -167,7 +167,7 @@ def test_a_request_that_may_pass_has_one_encoding(api: tuple[int, int], data: st
 
 
 @pytest.mark.parametrize("length", [2**15 - 1, 2**15])
-def test_strings_have_kafkas_bound(length: int) -> None:
+def test_string_length_limit_is_kafkas(length: int) -> None:
     message = request(15, 5, array(compact(b"x" * length)) + b"\0" + b"\0")
     if length < 2**15:
         assert read(message).groups == ["x" * length]
@@ -196,7 +196,7 @@ NAMING = [commit, offset_fetch, heartbeat]
 
 @pytest.mark.parametrize("naming", NAMING)
 @played
-async def test_a_name_that_is_too_long_for_kafkas_strings_ends_its_own_connection(
+async def test_name_over_the_string_limit_closes_only_its_own_connection(
     world: GatewayFixture, naming: Any
 ) -> None:
     asked = world.broker.metadata_asked
@@ -210,9 +210,7 @@ async def test_a_name_that_is_too_long_for_kafkas_strings_ends_its_own_connectio
 @pytest.mark.parametrize("name", ["x" * 250, "x" * 32_767, "", ".", "..", "a/b", "ü", "a\n"])
 @pytest.mark.parametrize("naming", NAMING)
 @played
-async def test_a_name_that_no_topic_can_have_is_looked_up_nowhere(
-    world: GatewayFixture, naming: Any, name: str
-) -> None:
+async def test_invalid_topic_name_is_not_looked_up(world: GatewayFixture, naming: Any, name: str) -> None:
     asked = world.broker.metadata_asked
     key, version, fields = naming(name)
     answer = await world.ask(key, version, **fields)
@@ -224,13 +222,13 @@ async def test_a_name_that_no_topic_can_have_is_looked_up_nowhere(
 
 
 @given(st.text(max_size=3) | st.text("aZ09._-", min_size=248, max_size=250))
-def test_topic_names_are_kafkas(name: str) -> None:
+def test_topic_name_rules_are_kafkas(name: str) -> None:
     legal = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
     assert is_topic_name(name) == (0 < len(name) <= 249 and name not in (".", "..") and set(name) <= legal)
 
 
 @played(rights=READER)
-async def test_a_name_that_the_client_may_not_use_is_not_looked_up(world: GatewayFixture) -> None:
+async def test_unauthorized_topic_name_is_not_looked_up(world: GatewayFixture) -> None:
     for naming in (commit, offset_fetch):
         asked = world.broker.metadata_asked
         key, version, fields = naming("others")
@@ -254,20 +252,20 @@ def read_s(message: bytes) -> float:
     return min(taken)
 
 
-def test_the_time_of_reading_grows_with_the_bytes_whatever_tags_there_are() -> None:
+def test_decoding_time_is_linear_in_bytes_despite_many_tags() -> None:
     plain, tagged = (read_s(leave(ELEMENTS_MAX // 2, section)) for section in (b"\0", tags(tag(9, b""))))
     assert tagged < 5 * plain  # 60 times the time, if each tag section copied the rest
 
 
 @pytest.mark.parametrize("entry", [b"", tags(tag(9, b""))])
-def test_the_entries_of_a_request_have_a_bound(entry: bytes) -> None:
+def test_number_of_entries_in_a_request_is_limited(entry: bytes) -> None:
     message = leave(ELEMENTS_MAX + 1, entry or b"\0")
     header = request_header(message)
     with pytest.raises(ProtocolError, match=f"more than {ELEMENTS_MAX} entries"):
         apis.SERVED[header.api_key].decode(header, message, None)
 
 
-def test_an_array_that_claims_more_than_the_message_has_costs_nothing() -> None:
+def test_array_length_beyond_the_message_allocates_no_memory() -> None:
     began = time.process_time()
     for count in (2**31 - 2, 2**31 - 1, 2**32 - 2, 40_000):
         message = request(15, 5, varint(count + 1) + b"\1\0\0")

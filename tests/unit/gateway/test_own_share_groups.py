@@ -50,7 +50,7 @@ def last_beat(world: GatewayFixture) -> ShareGroupHeartbeat:
 
 
 @played
-async def test_a_member_of_a_share_group_is_the_coordinators(world: GatewayFixture) -> None:
+async def test_share_group_heartbeats_reach_the_coordinator(world: GatewayFixture) -> None:
     """What a member says reaches the coordinator with what the brokers know of its topics (row SP1)."""
     client = await finds_share_groups(world)
     epoch = await assigned(world, client)
@@ -70,7 +70,7 @@ async def test_a_member_of_a_share_group_is_the_coordinators(world: GatewayFixtu
 
 
 @played(expose_internal_topics=False)
-async def test_sf24_the_coordinators_own_topics_are_no_queues(world: GatewayFixture) -> None:
+async def test_sf24_internal_topics_cannot_be_consumed_by_share_groups(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     refused = await client.ask(HEARTBEAT, 1, **beat(names=["orders", LAYOUT.requests_topic]))
     assert refused.error_code == TOPIC_DENIED
@@ -106,7 +106,9 @@ async def arrives(world: GatewayFixture, kind: type[Any]) -> Any:
 
 
 @played
-async def test_so9_so14_offsets_change_when_the_share_coordinator_has_done_so(world: GatewayFixture) -> None:
+async def test_so9_so14_alter_offsets_is_answered_after_the_share_coordinator_changed_them(
+    world: GatewayFixture,
+) -> None:
     """No broker gets the requests. Names of topics are the brokers' to say, the rest the coordinator's."""
     client = await finds_share_groups(world)
     await left(world, client)
@@ -133,9 +135,7 @@ async def test_so9_so14_offsets_change_when_the_share_coordinator_has_done_so(wo
 
 @pytest.mark.parametrize("key", [ALTER_OFFSETS, DELETE_OFFSETS, DELETE_GROUPS])
 @played
-async def test_sp9_a_request_waits_as_long_as_the_coordinator_parks_it(
-    world: GatewayFixture, key: int
-) -> None:
+async def test_sp9_request_waits_as_long_as_the_coordinator_parks_it(world: GatewayFixture, key: int) -> None:
     client = await finds_share_groups(world)
     await left(world, client)
     waits: list[int | None] = []
@@ -208,7 +208,7 @@ AT_5 = [(0, 5, 0), (1, 5, 0), (2, 5, 0)]
 
 
 @played
-async def test_so3_a_broker_is_asked_for_the_partitions_that_the_coordinator_knows_of(
+async def test_so3_offsets_are_queried_for_partitions_the_coordinator_knows(
     world: GatewayFixture,
 ) -> None:
     """Rows SO4 and SO5: what a request names passes as it is, and that there is no group is no error."""

@@ -57,7 +57,7 @@ def about(group_id: str) -> list[tuple[int, int, dict[str, Any]]]:
 @pytest.mark.parametrize("group_id", TOO_LONG)
 @pytest.mark.parametrize("kind", range(len(about(""))))
 @played
-async def test_a_group_id_longer_than_any_of_kafka_reaches_no_coordinator(
+async def test_group_id_over_kafkas_limit_does_not_reach_the_coordinator(
     world: GatewayFixture, kind: int, group_id: str
 ) -> None:
     """The coordinator could not read whom to answer. The frame is refused."""
@@ -68,7 +68,7 @@ async def test_a_group_id_longer_than_any_of_kafka_reaches_no_coordinator(
 
 
 @played
-async def test_the_longest_group_id_of_kafka_is_served(world: GatewayFixture) -> None:
+async def test_group_id_at_kafkas_limit_is_served(world: GatewayFixture) -> None:
     assert (await world.ask(HEARTBEAT, 4, **beat(LONGEST))).error_code == 25
     assert [request.group_id for request in world.core.asked] == [LONGEST]
 
@@ -90,7 +90,7 @@ async def join(world: GatewayFixture, group_id: str, metadata_bytes: int) -> tup
 
 
 @played(parked_bytes=100_000)
-async def test_the_largest_parked_request_is_given_up_where_all_are_too_large(world: GatewayFixture) -> None:
+async def test_largest_parked_request_is_evicted_when_memory_runs_out(world: GatewayFixture) -> None:
     members = [await parked(world, f"g-{n}", 1_000) for n in range(50)]
     attacker, number = await join(world, "large", 60_000)
     answered, answer = await attacker.receive()
@@ -103,7 +103,7 @@ async def test_the_largest_parked_request_is_given_up_where_all_are_too_large(wo
 
 
 @played
-async def test_parked_request_is_removed_with_its_connection(world: GatewayFixture) -> None:
+async def test_parked_request_is_removed_when_its_connection_closes(world: GatewayFixture) -> None:
     client, _ = await parked(world, "g", 1_000)
     (counted,) = world.gateway.numbers()["parked_bytes"][()]
     assert counted > 1_000
@@ -116,9 +116,7 @@ SIZES = st.lists(st.tuples(st.integers(1, 100), st.booleans()), max_size=60)
 
 
 @given(SIZES, st.integers(1, 1_000))
-def test_a_request_up_to_the_mean_at_the_bound_is_not_given_up(
-    sizes: list[tuple[int, bool]], bound: int
-) -> None:
+def test_request_not_above_the_mean_is_not_evicted(sizes: list[tuple[int, bool]], bound: int) -> None:
     parked = ParkedMemoryLimit(bound)
     here: dict[int, tuple[int, int]] = {}
 
@@ -138,7 +136,7 @@ def test_a_request_up_to_the_mean_at_the_bound_is_not_given_up(
 
 
 @played
-async def test_a_subscription_that_no_record_can_describe_is_refused(world: GatewayFixture) -> None:
+async def test_subscription_too_large_for_a_record_is_refused(world: GatewayFixture) -> None:
     names = [f"{n:030}" for n in range(12_000)]
     fields = {"group_id": "g", "member_id": "m", "member_epoch": 0, "subscribed_topic_names": names}
     answer = await world.ask(CONSUMER_GROUP_HEARTBEAT, 1, **fields)

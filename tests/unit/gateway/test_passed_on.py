@@ -82,7 +82,7 @@ async def test_a_session_continues_on_its_connection_with_its_topics_until_the_a
 
 
 @played(rights=READER)
-async def test_a_fetch_with_a_denied_topic_goes_on_without_it_and_without_a_session(
+async def test_fetch_with_a_denied_topic_is_forwarded_without_it_and_sessionless(
     world: GatewayFixture,
 ) -> None:
     partitions = [{"partition_index": 0, "error_code": 0, "records": b"r"}]
@@ -96,7 +96,7 @@ async def test_a_fetch_with_a_denied_topic_goes_on_without_it_and_without_a_sess
 
 
 @played(rights=READER)
-async def test_a_fetch_whose_response_is_changed_asks_for_no_more_than_is_held(world: GatewayFixture) -> None:
+async def test_fetch_with_a_rewritten_response_is_limited_to_the_buffer_size(world: GatewayFixture) -> None:
     world.broker.answers[ApiKey.Fetch] = {"responses": []}
     for wanted, asked in ((55 * MIB, MIB), (100, 100)):
         await world.ask(ApiKey.Fetch, 11, **{**fetch("orders", "prices"), "max_bytes": wanted})
@@ -120,7 +120,7 @@ async def test_a_fetch_of_a_replica_closes_the_connection(world: GatewayFixture,
 
 
 @played(rights=READER)
-async def test_an_id_that_the_gateway_does_not_know_does_not_pass(world: GatewayFixture) -> None:
+async def test_unknown_topic_id_is_not_forwarded(world: GatewayFixture) -> None:
     world.broker.answers[ApiKey.Fetch] = {"responses": []}
     answer = await world.ask(ApiKey.Fetch, 13, **fetch("nowhere", by_id=True))
     assert [p.error_code for topic in answer.responses for p in topic.partitions] == [UNKNOWN_ID]
@@ -133,7 +133,7 @@ async def test_an_id_that_the_gateway_does_not_know_does_not_pass(world: Gateway
 
 @pytest.mark.parametrize("version", [3, 8, 9, 12])
 @played(rights=[(Operation.WRITE, TOPIC, "orders")])
-async def test_the_allowed_part_of_a_produce_goes_on(world: GatewayFixture, version: int) -> None:
+async def test_allowed_part_of_a_produce_is_forwarded(world: GatewayFixture, version: int) -> None:
     world.broker.answers[ApiKey.Produce] = produced("orders")
     answer = await world.ask(ApiKey.Produce, version, **produce("orders", "prices"))
     assert errors_of(answer) == {"orders": 0, "prices": REFUSED}
@@ -159,7 +159,7 @@ UNKNOWN_API, DESCRIBE_LOG_DIRS = 12_345, 35
 @pytest.mark.parametrize("super_user", [False, True])
 @pytest.mark.parametrize("api_key", [UNKNOWN_API, ApiKey.DescribeTopicPartitions, DESCRIBE_LOG_DIRS])
 @played(authorizer=lambda super_user: Authorizer([ANONYMOUS] if super_user else []))
-async def test_a_request_without_a_rule_is_for_super_users(
+async def test_request_without_an_acl_rule_is_for_super_users_only(
     world: GatewayFixture, api_key: int, super_user: bool
 ) -> None:
     """An API that the gateway does not know has an empty body. The stub answers with the same bytes."""
@@ -203,7 +203,7 @@ async def test_a_request_about_the_cluster_needs_kafkas_operation(world: Gateway
 
 @pytest.mark.parametrize("by_broker", [False, True])
 @played(rights=READER, security=lambda by_broker: ListenerSecurity(by_broker=by_broker))
-async def test_the_api_with_a_telling_cursor_is_offered_where_brokers_see_the_clients(
+async def test_describe_topic_partitions_is_offered_only_where_brokers_authorize_clients(
     world: GatewayFixture, by_broker: bool
 ) -> None:
     """They check what passes, so the gateway need not hide what it cannot check."""
@@ -221,7 +221,7 @@ OWN = LAYOUT.requests_topic
     rights=[(Operation.WRITE, TOPIC, name) for name in ("orders", OWN)],
     expose_internal_topics=False,
 )
-async def test_the_coordinators_own_topics_stay_closed_to_those_who_may_write_them(
+async def test_internal_topics_stay_closed_despite_write_permission(
     world: GatewayFixture,
 ) -> None:
     world.broker.answers[ApiKey.Produce] = produced("orders")
@@ -237,7 +237,7 @@ NEW = "new-topic"
 @pytest.mark.parametrize("may_create", [False, True])
 @pytest.mark.parametrize("version", [1, 3, 4, 12])
 @played(rights=[(Operation.DESCRIBE, TOPIC, name) for name in ("orders", NEW)])
-async def test_metadata_creates_no_topic_for_a_client_that_may_not(
+async def test_metadata_does_not_create_a_topic_for_an_unauthorized_client(
     world: GatewayFixture, version: int, may_create: bool
 ) -> None:
     operations = [Operation.DESCRIBE, Operation.CREATE][: 1 + may_create]
@@ -253,7 +253,9 @@ async def test_metadata_creates_no_topic_for_a_client_that_may_not(
 
 @pytest.mark.parametrize("version", [12, 13])
 @played(rights=[(Operation.DESCRIBE, TOPIC, "orders")])
-async def test_an_id_shows_no_topic_behind_the_name_of_another(world: GatewayFixture, version: int) -> None:
+async def test_denied_topic_id_is_not_shown_under_an_allowed_name(
+    world: GatewayFixture, version: int
+) -> None:
     """Kafka ignores all names of a request that has an id."""
     wanted = [{"name": "orders", "topic_id": topic_id("prices")}]
     (topic,) = (await world.ask(ApiKey.Metadata, version, topics=wanted)).topics
@@ -263,7 +265,7 @@ async def test_an_id_shows_no_topic_behind_the_name_of_another(world: GatewayFix
 @played(
     rights=[(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "t"), (Operation.DESCRIBE, TOPIC, "orders")]
 )
-async def test_a_described_transaction_shows_the_topics_that_the_client_may_describe(
+async def test_described_transaction_shows_only_topics_the_client_may_describe(
     world: GatewayFixture,
 ) -> None:
     topics = [{"topic": name, "partitions": [0]} for name in ("orders", "prices")]

@@ -31,7 +31,9 @@ def token(**claims: object) -> bytes:
         ("OAUTHBEARER", token(sub="ann")[:-1] + b"traceId=1\x01\x01", "ann"),
     ],
 )
-def test_the_name_is_that_of_the_first_message(mechanism: str, first: bytes, name: str) -> None:
+def test_passthrough_name_is_read_from_the_first_sasl_message(
+    mechanism: str, first: bytes, name: str
+) -> None:
     assert name_in(mechanism, first) == name
 
 
@@ -58,7 +60,7 @@ def test_the_name_is_that_of_the_first_message(mechanism: str, first: bytes, nam
         ("OAUTHBEARER", b"n,a=x\x01y," + token(sub="ann")[3:]),
     ],
 )
-def test_a_message_without_a_name_is_refused(mechanism: str, first: bytes) -> None:
+def test_sasl_message_without_a_name_is_refused(mechanism: str, first: bytes) -> None:
     with pytest.raises(CannotRead):
         name_in(mechanism, first)
 

@@ -49,7 +49,7 @@ def hold(world: GatewayFixture, group_id: str) -> asyncio.Event:
 
 
 @played
-async def test_requests_reach_the_coordinator_in_order_whatever_is_looked_up_before(
+async def test_requests_reach_the_coordinator_in_order_despite_topic_lookups(
     world: GatewayFixture,
 ) -> None:
     """A commit and a fetch look topics up at the broker, a fetch of several groups has several requests."""
@@ -87,7 +87,7 @@ def about(*group_ids: str) -> list[tuple[int, int, dict[str, Any]]]:
 
 
 @played(in_flight_per_connection=3)
-async def test_so_many_requests_for_the_coordinator_are_under_way(world: GatewayFixture) -> None:
+async def test_coordinator_requests_in_flight_of_a_connection_are_limited(world: GatewayFixture) -> None:
     client, other = await world.client(), await world.client()
     held = hold(world, "g")
     sent = [await client.send(HEARTBEAT, 4, **beat()) for _ in range(100)]
@@ -99,7 +99,7 @@ async def test_so_many_requests_for_the_coordinator_are_under_way(world: Gateway
 
 
 @played(in_flight_bytes_per_connection=100_000)
-async def test_so_many_bytes_of_a_connection_are_under_way(world: GatewayFixture) -> None:
+async def test_bytes_in_flight_of_a_connection_are_limited(world: GatewayFixture) -> None:
     client = await world.client()
     held = hold(world, "g")
     long = {**beat(), "member_id": "m" * 30_000}
@@ -117,7 +117,7 @@ async def _send_all(client: RawClient, fields: dict[str, Any], count: int) -> li
 
 
 @played(in_flight_bytes_per_connection=1)
-async def test_a_request_larger_than_the_bound_is_taken_up_alone(world: GatewayFixture) -> None:
+async def test_request_over_the_byte_limit_is_dispatched_alone(world: GatewayFixture) -> None:
     client = await world.client()
     sent = [await client.send(HEARTBEAT, 4, **beat()) for _ in range(3)]
     assert await numbers(client, 3) == sent
@@ -138,7 +138,7 @@ async def test_a_malformed_request_closes_the_connection_after_the_answers_befor
 
 
 @played
-async def test_a_client_that_goes_away_with_many_requests_under_way_is_forgotten(
+async def test_client_that_disconnects_with_many_requests_in_flight_leaves_none_waiting(
     world: GatewayFixture,
 ) -> None:
     client = await world.client()

@@ -15,7 +15,7 @@ from tests.harness.principals import CASES, NAMES, Attributes, request_of
 
 
 @pytest.mark.parametrize(("rules", "name", "principal"), CASES)
-def test_a_rule_maps_a_name(rules: str, name: str, principal: str | None) -> None:
+def test_mapping_rule_translates_a_certificate_name(rules: str, name: str, principal: str | None) -> None:
     if principal is not None:
         assert PrincipalMapper(rules).name_of(name) == principal
         return
@@ -39,17 +39,17 @@ def test_a_rule_maps_a_name(rules: str, name: str, principal: str | None) -> Non
         "DEFAULT,nonsense",
     ],
 )
-def test_a_rule_that_cannot_be_used_is_named(rules: str) -> None:
+def test_unusable_mapping_rule_is_named_in_the_error(rules: str) -> None:
     with pytest.raises(InvalidRule):
         PrincipalMapper(rules)
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
-def test_any_text_is_a_rule_or_is_refused(rules: str, name: str) -> None:
+def test_any_text_parses_as_a_mapping_rule_or_is_refused(rules: str, name: str) -> None:
     with suppress(InvalidRule, NoMatchingRule):
         PrincipalMapper(rules).name_of(name)
 
 
 @pytest.mark.parametrize(("attributes", "text"), NAMES)
-def test_a_name_is_written_as_java_writes_it(attributes: Attributes, text: str) -> None:
+def test_certificate_name_is_formatted_as_by_java(attributes: Attributes, text: str) -> None:
     assert name_text(x509.load_der_x509_csr(request_of(attributes)).subject) == text

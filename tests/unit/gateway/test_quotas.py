@@ -31,7 +31,7 @@ connection_creation_rate = 1
 LONG = "c" * 1_000
 
 
-def test_a_file_is_read(tmp_path: Path) -> None:
+def test_quota_file_is_read(tmp_path: Path) -> None:
     path = tmp_path / "quotas.toml"
     path.write_text(FILE)
     rules = read_quotas(path)
@@ -64,7 +64,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
         ("\udcff", "cannot be read"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused_with_the_reason(tmp_path: Path, text: str, why: str) -> None:
+def test_unusable_quota_file_is_refused_with_the_reason(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "quotas.toml"
     path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(QuotasError, match=why):
@@ -85,7 +85,7 @@ PRECEDENCE = [
 
 
 @given(st.sets(st.sampled_from(PRECEDENCE)))
-def test_the_most_specific_quota_holds_as_in_kafka(given_: set[tuple[str | None, str | None]]) -> None:
+def test_most_specific_quota_wins_as_in_kafka(given_: set[tuple[str | None, str | None]]) -> None:
     rules = QuotaRules({entity: float(PRECEDENCE.index(entity) + 1) for entity in given_})
     found = rules.request_rate("ann", "app")
     if not given_:
@@ -96,7 +96,7 @@ def test_the_most_specific_quota_holds_as_in_kafka(given_: set[tuple[str | None,
     assert found == (shared, float(PRECEDENCE.index(first) + 1))
 
 
-def test_new_rules_keep_the_buckets_of_rates_that_stay() -> None:
+def test_new_quota_rules_keep_the_buckets_of_unchanged_rates() -> None:
     now_s = 0.0
     quotas = Quotas(Limits(), QuotaRules({("ann", None): 1.0, ("bob", None): 1.0}), lambda: now_s)
     before = {user: quotas.requests_of(user, "app") for user in ("ann", "bob")}
@@ -107,7 +107,7 @@ def test_new_rules_keep_the_buckets_of_rates_that_stay() -> None:
     assert quotas.requests_of("bob", "app") is not before["bob"]
 
 
-def test_full_buckets_are_dropped_because_clients_choose_their_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_quota_buckets_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quotas_module, "_BUCKETS", 10)
     now_s = 0.0
     quotas = Quotas(Limits(), QuotaRules({(None, DEFAULT): 1.0}), lambda: now_s)
@@ -122,7 +122,7 @@ def test_full_buckets_are_dropped_because_clients_choose_their_ids(monkeypatch: 
     assert quotas.version != version, "a connection may hold a bucket that was dropped"
 
 
-def test_long_client_ids_have_buckets_of_their_own_and_are_not_remembered() -> None:
+def test_long_client_ids_have_distinct_buckets_and_are_not_cached() -> None:
     quotas = Quotas(Limits(), QuotaRules({(None, DEFAULT): 1.0, (None, LONG): 2.0}))
     one, other = quotas.requests_of("ann", f"{LONG}1"), quotas.requests_of("ann", f"{LONG}2")
     assert one is not other

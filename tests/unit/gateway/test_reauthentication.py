@@ -61,7 +61,7 @@ def test_a_client_that_authenticates_again_has_a_new_session(at_s: float) -> Non
     assert not hour.session.is_open
 
 
-def test_while_it_authenticates_again_no_other_request_is_served() -> None:
+def test_no_other_request_is_served_during_reauthentication() -> None:
     hour = Hour()
     assert hour.session.handshake("PLAIN") == ErrorCode.NONE
     assert not hour.session.is_open
@@ -81,7 +81,9 @@ def test_while_it_authenticates_again_no_other_request_is_served() -> None:
         ),
     ],
 )
-def test_another_user_password_or_mechanism_is_refused(message: bytes, mechanism: str, said: str) -> None:
+def test_reauthentication_with_another_user_password_or_mechanism_is_refused(
+    message: bytes, mechanism: str, said: str
+) -> None:
     hour = Hour()
     assert hour.session.handshake(mechanism) == ErrorCode.NONE
     reply = hour.session.authenticate(message)
@@ -91,7 +93,7 @@ def test_another_user_password_or_mechanism_is_refused(message: bytes, mechanism
     assert hour.session.failed is not None
 
 
-def test_a_session_is_renewed_once_a_second() -> None:
+def test_session_is_renewed_at_most_once_a_second() -> None:
     """As in Kafka, which answers ILLEGAL_SASL_STATE then and keeps the connection."""
     hour = Hour()
     assert hour.again() == ErrorCode.NONE
@@ -104,7 +106,9 @@ def test_a_session_is_renewed_once_a_second() -> None:
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 @played(security=ListenerSecurity(by_broker=True))
-async def test_a_session_of_the_broker_ends_in_every_version(world: GatewayFixture, version: int) -> None:
+async def test_broker_session_lifetime_ends_the_client_session_in_every_version(
+    world: GatewayFixture, version: int
+) -> None:
     """Version 0 has no lifetime in its response, so the gateway asks the broker by version 1."""
     world.broker.answers[ApiKey.SaslHandshake] = {"error_code": 0, "mechanisms": ["PLAIN"]}
     said = {"error_code": 0, "error_message": None, "auth_bytes": b"", "session_lifetime_ms": 300}
@@ -150,7 +154,7 @@ async def expired(world: GatewayFixture, issuer: TokenIssuer) -> RawClient:
 
 @pytest.mark.parametrize(("api_key", "version"), [(HEARTBEAT, 4), (ApiKey.ApiVersions, 0)])
 @played(security=lambda issuer: by_tokens(issuer))
-async def test_after_the_end_any_other_request_closes_the_connection(
+async def test_after_session_expiry_other_requests_close_the_connection(
     world: GatewayFixture, issuer: TokenIssuer, api_key: int, version: int
 ) -> None:
     client = await expired(world, issuer)
@@ -161,7 +165,7 @@ async def test_after_the_end_any_other_request_closes_the_connection(
     assert world.core.asked == []
 
 
-def test_the_shorter_of_token_and_setting_bounds_the_session(issuer: TokenIssuer) -> None:
+def test_session_ends_at_the_earlier_of_token_expiry_and_setting(issuer: TokenIssuer) -> None:
     tokens = TokenSettings(clock_skew_s=HOUR_S)
     settings = SecuritySettings(users=USERS, jwks=issuer.jwks, max_reauth_ms=100_000, tokens=tokens)
 
@@ -183,7 +187,7 @@ def test_the_shorter_of_token_and_setting_bounds_the_session(issuer: TokenIssuer
 
 
 @played(security=ListenerSecurity(SecuritySettings(users=USERS)), unauthenticated_frame_bytes=1_000)
-async def test_a_client_that_authenticates_again_has_the_bound_of_a_first_one(world: GatewayFixture) -> None:
+async def test_reauthentication_has_the_size_limit_of_the_first_authentication(world: GatewayFixture) -> None:
     client = await world.client()
     assert (await authenticate(client, by_password("PLAIN", "ann", "secret"))).error_code == 0
     with capture_logs() as logs:

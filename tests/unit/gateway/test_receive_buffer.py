@@ -51,7 +51,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 300)), max_size=80)
 
 @given(STEPS, st.integers(1, 1_000))
 @asynchronous
-async def test_bytes_are_bounded_and_a_client_below_the_mean_is_not_held_first(
+async def test_received_bytes_are_limited_and_clients_below_the_mean_are_paused_last(
     steps: list[tuple[int, int]], bound_kib: int
 ) -> None:
     """A step is a client that sends so many KiB, or whose requests are answered (0)."""
@@ -98,7 +98,7 @@ def held(world: GatewayFixture) -> float:
 
 
 @played(unanswered_bytes=1024 * KIB)
-async def test_client_that_sends_much_is_held_and_others_are_served(world: GatewayFixture) -> None:
+async def test_client_that_sends_much_is_paused_while_others_are_served(world: GatewayFixture) -> None:
     others = [await world.client() for _ in range(3)]
     for _ in range(3):
         await begun(world, 400 * KIB)
@@ -108,7 +108,7 @@ async def test_client_that_sends_much_is_held_and_others_are_served(world: Gatew
 
 
 @played(unanswered_bytes=256 * KIB, write_timeout_s=PATIENCE_S)
-async def test_a_held_client_whose_frame_has_no_end_is_disconnected(world: GatewayFixture) -> None:
+async def test_paused_client_with_an_incomplete_frame_is_disconnected(world: GatewayFixture) -> None:
     complete = await world.client()
     assert (await complete.ask(HEARTBEAT, 3, **beat())).error_code == UNKNOWN_MEMBER_ID
     stuck = [await begun(world, 200 * KIB) for _ in range(2)]
@@ -119,7 +119,7 @@ async def test_a_held_client_whose_frame_has_no_end_is_disconnected(world: Gatew
 
 
 @asynchronous
-async def test_a_client_that_sends_much_at_once_lets_the_others_have_their_turn() -> None:
+async def test_burst_of_one_client_does_not_keep_others_paused() -> None:
     received = ReceiveBufferLimit(10 * KIB, 60.0)
     resting, too_much = Client(received), Client(received)
     for client in (resting, too_much):

@@ -40,7 +40,7 @@ def large(number: int, size: int = MUCH) -> bytes:
 
 
 @played
-async def test_a_large_response_passes_before_all_of_it_is_there(world: GatewayFixture) -> None:
+async def test_large_response_is_streamed_before_it_is_complete(world: GatewayFixture) -> None:
     client, broker = await asked(world, 7)
     response = large(7, 10 * HELD_MAX_BYTES)
     half = len(response) // 2
@@ -53,7 +53,7 @@ async def test_a_large_response_passes_before_all_of_it_is_there(world: GatewayF
 
 @pytest.mark.parametrize("tls", [None, ssl.create_default_context(cafile=PEM)], ids=["plain", "TLS"])
 @played(security=lambda tls: ListenerSecurity.read(tls and PEM, None, None))
-async def test_what_a_client_does_not_read_stays_at_the_broker(
+async def test_backpressure_of_a_client_reaches_the_broker(
     world: GatewayFixture, tls: ssl.SSLContext | None
 ) -> None:
     client, broker = await asked(world, 7, tls)
@@ -72,7 +72,7 @@ async def test_what_a_client_does_not_read_stays_at_the_broker(
 
 
 @played(security=ListenerSecurity.read(PEM, None, None), write_timeout_s=0.5)
-async def test_with_tls_a_response_that_nobody_reads_is_unread_and_ends_its_connection(
+async def test_tls_response_left_unread_counts_as_unread_and_closes_the_connection(
     world: GatewayFixture,
 ) -> None:
     """It is one that is held whole, a Produce's. TLS has taken all of it at once, and the kernel has not."""
@@ -88,7 +88,7 @@ async def test_with_tls_a_response_that_nobody_reads_is_unread_and_ends_its_conn
 
 
 @played(unread_bytes=MIB // 2)
-async def test_the_client_with_the_most_unread_is_disconnected_where_all_have_too_much(
+async def test_client_with_most_unread_bytes_is_disconnected_over_the_total_limit(
     world: GatewayFixture,
 ) -> None:
     slow = []
@@ -112,7 +112,7 @@ MOVES = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 50), st.booleans())
 
 
 @given(MOVES, st.integers(1, 100))
-def test_no_client_is_disconnected_that_has_less_than_another(
+def test_clients_with_fewer_unread_bytes_are_not_disconnected_first(
     moves: list[tuple[int, int, bool]], bound: int
 ) -> None:
     unread = WriteBufferLimit(bound)

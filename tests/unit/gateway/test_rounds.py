@@ -51,7 +51,7 @@ def played(test: Callable[[Played], Awaitable[None]]) -> Callable[[], None]:
 
 
 @played
-async def test_callers_with_equal_keys_share_one_result_and_others_wait_their_turn(it: Played) -> None:
+async def test_callers_with_equal_keys_share_one_result_and_other_keys_run_later(it: Played) -> None:
     asked = [it.ask(key) for key in ("a", "b", "a", "a", "b")]
     a, b = "a of round 1", "b of round 1"
     assert await asyncio.gather(*asked) == [a, b, a, a, b]
@@ -59,7 +59,7 @@ async def test_callers_with_equal_keys_share_one_result_and_others_wait_their_tu
 
 
 @played
-async def test_a_caller_during_a_round_gets_the_next_one(it: Played) -> None:
+async def test_caller_during_a_round_gets_the_result_of_the_next_round(it: Played) -> None:
     it.go_on.clear()
     first = it.ask("a")
     await it.until_logged("a begins")
@@ -72,7 +72,7 @@ async def test_a_caller_during_a_round_gets_the_next_one(it: Played) -> None:
 
 
 @played
-async def test_work_that_nobody_waits_for_any_more_is_left_out(it: Played) -> None:
+async def test_work_whose_callers_are_cancelled_is_skipped(it: Played) -> None:
     it.go_on.clear()
     first, left, other = it.ask("a"), it.ask("b"), it.ask("b")
     alone = it.ask("c")
@@ -87,7 +87,7 @@ async def test_work_that_nobody_waits_for_any_more_is_left_out(it: Played) -> No
 
 
 @played
-async def test_an_error_ends_its_own_callers_only_and_the_rounds_go_on(it: Played) -> None:
+async def test_error_of_one_key_reaches_only_its_callers(it: Played) -> None:
     async def fail(_: int) -> str:
         raise ValueError("no such luck")
 
@@ -98,7 +98,7 @@ async def test_an_error_ends_its_own_callers_only_and_the_rounds_go_on(it: Playe
     assert await it.ask("a") == "a of round 2"
 
 
-def test_an_error_at_the_beginning_of_a_round_ends_all_its_callers() -> None:
+def test_error_at_the_start_of_a_round_reaches_all_its_callers() -> None:
     numbers = count(1)
 
     async def begin() -> int:

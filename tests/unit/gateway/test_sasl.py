@@ -70,7 +70,7 @@ async def test_one_listener_offers_all_mechanisms(
         salted(users, "pa:ss=wo,rd", "--mechanism", mechanism), mechanisms=("PLAIN", *SCRAM)
     )
 )
-async def test_a_salted_entry_serves_its_mechanism_alone(
+async def test_scram_entry_serves_only_its_own_mechanism(
     world: GatewayFixture, users: Path, mechanism: str
 ) -> None:
     answer = await authenticate(await world.client(), by_password(mechanism, "ann", "pa:ss=wo,rd"))
@@ -99,7 +99,7 @@ async def test_an_unknown_user_and_a_wrong_password_get_the_same_answer(
 
 
 @played(security=lambda users: secured(salted(users, "secret", "--iterations", "5000")))
-async def test_an_unknown_user_of_scram_gets_a_salt_as_any_other(world: GatewayFixture, users: Path) -> None:
+async def test_unknown_scram_user_gets_a_salt_like_a_known_one(world: GatewayFixture, users: Path) -> None:
     """The same one at each attempt, with the iterations of the others."""
     seen: dict[str, set[tuple[int, str]]] = {"ann": set(), "nobody": set()}
     for name, replies in seen.items():
@@ -148,7 +148,7 @@ def scram_first(text: bytes) -> tuple[str, bytes]:
     ],
 )
 @played(security=lambda users, issuer: secured(users, jwks=issuer.jwks, mechanisms=MECHANISMS))
-async def test_a_malformed_message_is_refused(
+async def test_malformed_sasl_message_is_refused(
     world: GatewayFixture, users: Path, issuer: TokenIssuer, mechanism: str, message: bytes
 ) -> None:
     client = await world.client()
@@ -170,7 +170,7 @@ async def test_a_malformed_message_is_refused(
     ],
 )
 @played(security=lambda users: secured(users, mechanisms=("SCRAM-SHA-256",)))
-async def test_a_last_message_of_scram_without_the_proof_is_refused(
+async def test_final_scram_message_without_proof_is_refused(
     world: GatewayFixture, users: Path, last: bytes
 ) -> None:
     client = await world.client()
@@ -183,7 +183,7 @@ async def test_a_last_message_of_scram_without_the_proof_is_refused(
 
 
 @played(security=lambda issuer: secured(None, jwks=issuer.jwks))
-async def test_a_token_that_is_not_valid_gets_its_status_and_then_the_error(
+async def test_invalid_token_gets_its_status_and_then_the_error(
     world: GatewayFixture, issuer: TokenIssuer
 ) -> None:
     client = await world.client()
@@ -200,9 +200,7 @@ async def test_a_token_that_is_not_valid_gets_its_status_and_then_the_error(
 
 
 @played(security=lambda issuer: secured(None, jwks=issuer.jwks, tokens=TokenSettings(sub_claim_name="user")))
-async def test_a_token_has_one_user_however_the_client_asks(
-    world: GatewayFixture, issuer: TokenIssuer
-) -> None:
+async def test_token_authenticates_only_its_own_user(world: GatewayFixture, issuer: TokenIssuer) -> None:
     token = issuer.token("nobody", user="ann").encode()
     for acts_as, code in ((b"", 0), (b"a=ann", 0), (b"a=bob", FAILED)):
         client = await world.client()

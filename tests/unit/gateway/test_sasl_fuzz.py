@@ -77,7 +77,7 @@ def exchange_of(mechanism: str, tokens: TokenValidator) -> ServerExchange:
 @pytest.mark.examples
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=3))
 @examples(300)
-def test_no_bytes_raise_or_let_anybody_in(
+def test_random_sasl_bytes_neither_raise_nor_authenticate(
     mechanism: str, tokens: TokenValidator, messages: list[bytes]
 ) -> None:
     session = ClientSession(lambda: {mechanism: lambda: exchange_of(mechanism, tokens)})
@@ -92,7 +92,7 @@ def test_no_bytes_raise_or_let_anybody_in(
 @pytest.mark.examples
 @given(claims=st.dictionaries(st.sampled_from(["sub", "exp", "iat", "nbf", "aud", "iss", "scope"]), JSON))
 @examples(200)
-def test_no_claims_of_a_signed_token_raise(
+def test_random_claims_of_a_signed_token_never_raise(
     issuer: TokenIssuer, tokens: TokenValidator, claims: dict[str, Any]
 ) -> None:
     token = issuer.token("ann", **claims)
@@ -103,7 +103,7 @@ def test_no_claims_of_a_signed_token_raise(
         assert outcome.expires_at_ms is not None
 
 
-def test_what_is_right_is_let_in(issuer: TokenIssuer, tokens: TokenValidator) -> None:
+def test_valid_credentials_are_accepted(issuer: TokenIssuer, tokens: TokenValidator) -> None:
     """So the properties above do not hold because nobody ever is."""
     plain = PlainExchange(USERS).evaluate(b"\0ann\0secret")
     by_token = OAuthBearerExchange(tokens).evaluate(
@@ -117,7 +117,7 @@ def test_what_is_right_is_let_in(issuer: TokenIssuer, tokens: TokenValidator) ->
 @pytest.mark.parametrize(
     ("mechanism", "first"), [("SCRAM-SHA-256", "n,,n={},r=abc"), ("OAUTHBEARER", "n,a={},")]
 )
-def test_a_long_name_takes_memory_of_its_own_length(
+def test_memory_of_a_long_sasl_name_is_linear_in_its_length(
     tokens: TokenValidator, mechanism: str, first: str
 ) -> None:
     """Not a frame of the regular expression for each character: that is more than 50 bytes."""

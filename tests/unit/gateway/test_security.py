@@ -38,7 +38,7 @@ async def log_in(client: RawClient, message: bytes) -> int:
     ],
 )
 @played(security=USERS)
-async def test_a_refused_name_is_logged_short_and_escaped(
+async def test_refused_name_is_logged_shortened_and_escaped(
     world: GatewayFixture, name: bytes, shown: str
 ) -> None:
     client = await world.client()
@@ -50,7 +50,7 @@ async def test_a_refused_name_is_logged_short_and_escaped(
 
 
 @played(security=USERS)
-async def test_before_authentication_a_frame_has_at_most_512_kib(world: GatewayFixture) -> None:
+async def test_frame_before_authentication_is_limited_to_512_kib(world: GatewayFixture) -> None:
     client = await world.client()
     await client.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")
     with capture_logs() as logs:
@@ -70,7 +70,7 @@ async def test_before_authentication_a_frame_has_at_most_512_kib(world: GatewayF
 
 
 @played(security=USERS, authentication_timeout_s=0.5)
-async def test_who_does_not_authenticate_in_time_is_cut_off(world: GatewayFixture) -> None:
+async def test_authentication_timeout_disconnects_the_client(world: GatewayFixture) -> None:
     client, silent, talking = await world.client(), await world.client(), await world.client()
     assert await log_in(client, b"\0ann\0secret") == 0
     with capture_logs() as logs:
@@ -83,12 +83,12 @@ async def test_who_does_not_authenticate_in_time_is_cut_off(world: GatewayFixtur
 
 
 @played(security=ListenerSecurity.read(PEM, None, None), authentication_timeout_s=0.3)
-async def test_who_does_not_end_the_tls_handshake_in_time_is_cut_off(world: GatewayFixture) -> None:
+async def test_tls_handshake_timeout_disconnects_the_client(world: GatewayFixture) -> None:
     assert await (await world.client()).is_closed()
 
 
 @played(security=USERS)
-async def test_before_authentication_requests_are_taken_one_by_one(world: GatewayFixture) -> None:
+async def test_requests_before_authentication_are_handled_one_by_one(world: GatewayFixture) -> None:
     client = await world.client()
     world.broker.silent = True
     connected = len(world.broker.writers)
@@ -100,7 +100,7 @@ async def test_before_authentication_requests_are_taken_one_by_one(world: Gatewa
 
 
 @played(security=USERS)
-async def test_strangers_that_ask_for_versions_cost_no_connection_to_a_broker(world: GatewayFixture) -> None:
+async def test_api_versions_before_authentication_opens_no_broker_connection(world: GatewayFixture) -> None:
     world.broker.answers[ApiKey.ApiVersions] = {
         "api_keys": [{"api_key": 0, "min_version": 0, "max_version": 9}],
         "supported_features": [{"name": "metadata.version", "min_version": 1, "max_version": 25}],
@@ -120,7 +120,7 @@ async def test_strangers_that_ask_for_versions_cost_no_connection_to_a_broker(wo
 
 
 @played(security=USERS)
-async def test_versions_are_answered_while_no_broker_is(world: GatewayFixture) -> None:
+async def test_api_versions_is_answered_without_a_broker(world: GatewayFixture) -> None:
     before = (await world.ask(ApiKey.ApiVersions, 0)).to_dict()
     with patch.object(api_versions, "AGE_MAX_S", 0.0):
         await world.stop_broker()
@@ -128,7 +128,7 @@ async def test_versions_are_answered_while_no_broker_is(world: GatewayFixture) -
 
 
 @played(security=USERS)
-async def test_nothing_else_is_served_before(world: GatewayFixture) -> None:
+async def test_other_requests_before_authentication_close_the_connection(world: GatewayFixture) -> None:
     for request in (
         framed(bytes.fromhex("000c 0004 00000001 ffff 00")),
         framed(bytes.fromhex("0002 0001 00000001 ffff")),
@@ -140,7 +140,7 @@ async def test_nothing_else_is_served_before(world: GatewayFixture) -> None:
 
 
 @played(security=USERS)
-async def test_another_mechanism_or_order_is_refused(world: GatewayFixture) -> None:
+async def test_unsupported_sasl_mechanism_or_order_is_refused(world: GatewayFixture) -> None:
     client = await world.client()
     refused = await client.ask(ApiKey.SaslHandshake, 1, mechanism="SCRAM-SHA-256")
     assert (refused.error_code, refused.mechanisms) == (33, ["PLAIN"])
@@ -158,7 +158,7 @@ async def test_another_mechanism_or_order_is_refused(world: GatewayFixture) -> N
 
 
 @played
-async def test_where_nobody_is_asked_sasl_is_out_of_turn_and_reaches_no_broker(world: GatewayFixture) -> None:
+async def test_sasl_on_a_listener_without_sasl_is_refused_and_not_forwarded(world: GatewayFixture) -> None:
     """A broker would take it for the gateway's own. It says the same at a listener without SASL."""
     assert (await world.ask(ApiKey.SaslHandshake, 1, mechanism="PLAIN")).error_code == 34
     assert (await world.ask(ApiKey.SaslAuthenticate, 2, auth_bytes=b"\0ann\0secret")).error_code == 34
@@ -167,7 +167,7 @@ async def test_where_nobody_is_asked_sasl_is_out_of_turn_and_reaches_no_broker(w
 
 
 @played(security=ListenerSecurity.read(PEM, None, None), write_timeout_s=1.0)
-async def test_clients_come_by_tls_alone(world: GatewayFixture) -> None:
+async def test_requests_are_served_over_tls(world: GatewayFixture) -> None:
     tls = ssl.create_default_context(cafile=PEM)
     client = await world.client(tls=tls)
     for at_once in range(1, 6):
@@ -182,7 +182,7 @@ async def test_clients_come_by_tls_alone(world: GatewayFixture) -> None:
     assert len(world.broker.passed) == 3
 
 
-def test_what_cannot_be_read_says_so() -> None:
+def test_unusable_security_file_is_named_in_the_error() -> None:
     with pytest.raises(SecurityError, match="cannot be used"):
         ListenerSecurity.read(DATA / "gateway_users", None, None)
     with pytest.raises(SecurityError, match="none cannot be read: No such file"):

@@ -16,7 +16,7 @@ DATA = Path(__file__).parents[2] / "data"
 PEM, USERS = DATA / "gateway.pem", DATA / "gateway_users"
 
 
-def test_all_settings_have_kafkas_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_security_settings_have_kafkas_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY_PASSWORD", "s3cret")
     config = tmp_path / "security.properties"
     config.write_text(
@@ -41,7 +41,7 @@ def test_all_settings_have_kafkas_names(tmp_path: Path, monkeypatch: pytest.Monk
     assert "s3cret" not in repr(settings)
 
 
-def test_file_of_windows_with_a_provider_of_kafka_is_read(tmp_path: Path) -> None:
+def test_windows_file_with_kafkas_config_provider_is_read(tmp_path: Path) -> None:
     (tmp_path / "password").write_text("s3cret\r\n")
     config = tmp_path / "security.properties"
     config.write_bytes(
@@ -53,7 +53,7 @@ def test_file_of_windows_with_a_provider_of_kafka_is_read(tmp_path: Path) -> Non
     assert (settings.keystore, settings.key_password) == (PEM, "s3cret")
 
 
-def test_tokens_have_settings_too() -> None:
+def test_token_settings_are_parsed() -> None:
     settings = parse(
         {
             "sasl.oauthbearer.jwks.endpoint.url": "file:///etc/keys%20of/jwks.json",
@@ -93,13 +93,13 @@ def test_tokens_have_settings_too() -> None:
         ({"sasl.oauthbearer.jwks.endpoint.url": "file://host/jwks"}, "file:///PATH is needed"),
     ],
 )
-def test_what_cannot_be_meant_is_named(properties: dict[str, str], why: str) -> None:
+def test_contradictory_security_settings_are_named(properties: dict[str, str], why: str) -> None:
     with pytest.raises(SecurityError) as refused:
         parse(properties)
     assert why in str(refused.value)
 
 
-def test_a_file_is_named_once(tmp_path: Path) -> None:
+def test_file_in_an_error_is_named_once(tmp_path: Path) -> None:
     config = tmp_path / "security.properties"
     config.write_text(f"ssl.keystore.location={PEM}\n")
     with pytest.raises(SecurityError, match=r"ssl\.keystore\.location and an option of the command"):
@@ -109,7 +109,7 @@ def test_a_file_is_named_once(tmp_path: Path) -> None:
         ListenerSecurity.read(None, None, None, config)
 
 
-def test_brokers_or_the_gateway_authenticate() -> None:
+def test_sasl_passthrough_and_users_of_the_gateway_exclude_each_other() -> None:
     assert ListenerSecurity(by_broker=True).is_asked
     assert not ListenerSecurity(by_broker=True).session(None).is_open
     with pytest.raises(SecurityError, match="the brokers authenticate the clients"):

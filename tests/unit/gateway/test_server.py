@@ -42,7 +42,7 @@ def passed_on(number: int, payload: bytes = b"") -> bytes:
 
 
 @played
-async def test_a_request_for_the_coordinator_waits_for_the_broker(world: GatewayFixture) -> None:
+async def test_coordinator_request_waits_for_earlier_broker_requests(world: GatewayFixture) -> None:
     client = await world.client()
     world.broker.open.clear()
     await client.send_bytes(passed_on(71) + passed_on(72))
@@ -93,7 +93,7 @@ async def test_a_malformed_frame_closes_its_connection_alone(
 
 
 @played(write_timeout_s=0.05)
-async def test_a_client_that_does_not_read_is_cut_off(world: GatewayFixture) -> None:
+async def test_client_that_does_not_read_is_disconnected(world: GatewayFixture) -> None:
     client = await world.client()
     client.writer.transport.pause_reading()  # type: ignore[attr-defined]
     with capture_logs() as logs:
@@ -103,7 +103,7 @@ async def test_a_client_that_does_not_read_is_cut_off(world: GatewayFixture) -> 
 
 
 @played(forwarded=2)
-async def test_so_many_requests_of_all_clients_are_under_way(world: GatewayFixture) -> None:
+async def test_broker_requests_in_flight_of_all_clients_are_limited(world: GatewayFixture) -> None:
     clients = [await world.client() for _ in range(5)]
     world.broker.open.clear()
     for number, client in enumerate(clients):
@@ -118,7 +118,7 @@ async def test_so_many_requests_of_all_clients_are_under_way(world: GatewayFixtu
 
 
 @played(idle_timeout_s=0.5)
-async def test_an_idle_connection_is_ended_and_a_waiting_one_is_not(world: GatewayFixture) -> None:
+async def test_idle_connection_is_closed_but_not_one_with_a_parked_request(world: GatewayFixture) -> None:
     idle, waiting = await world.client(), await world.client()
     join = await park(world, waiting)
     assert await idle.is_closed()
@@ -127,7 +127,7 @@ async def test_an_idle_connection_is_ended_and_a_waiting_one_is_not(world: Gatew
 
 
 @played
-async def test_a_broker_that_goes_away_takes_those_along_who_wait_for_it(world: GatewayFixture) -> None:
+async def test_lost_broker_connection_closes_clients_waiting_for_it(world: GatewayFixture) -> None:
     waiting, idle = await world.client(), await world.client()
     await idle.ask(ApiKey.ApiVersions, 0)
     world.broker.open.clear()
@@ -144,7 +144,7 @@ async def test_a_broker_that_goes_away_takes_those_along_who_wait_for_it(world: 
 
 
 @pytest.mark.parametrize("partition", [-1, 16])
-def test_a_reply_partition_that_is_not_there_is_refused(partition: int) -> None:
+def test_missing_reply_partition_is_refused(partition: int) -> None:
     options = GatewayOptions(
         ClientConfig("nowhere:1"), TopicLayout.named(), Address(HOST, 0), reply_partition=partition
     )
@@ -153,7 +153,7 @@ def test_a_reply_partition_that_is_not_there_is_refused(partition: int) -> None:
 
 
 @played
-async def test_connections_that_end_by_rubbish_are_one_log_line_a_second(world: GatewayFixture) -> None:
+async def test_connections_closed_for_garbage_are_logged_once_a_second(world: GatewayFixture) -> None:
     loop, closed = asyncio.get_running_loop(), 300
     with capture_logs() as logs:
         began_s = loop.time()

@@ -73,7 +73,7 @@ async def test_a_share_session_needs_read_on_the_group(world: GatewayFixture) ->
 @pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])
 @pytest.mark.parametrize("others", [["orders"], []])
 @played(rights=READER)
-async def test_the_partitions_of_a_topic_that_a_member_may_not_read_have_the_error(
+async def test_partitions_of_an_unreadable_topic_get_the_authorization_error(
     world: GatewayFixture, topic: str, error: int, key: int, others: list[str]
 ) -> None:
     """Row SF10. Also a request of which nothing is left passes: the broker counts it."""
@@ -118,7 +118,7 @@ async def test_a_share_session_without_a_topic_that_was_denied_ends_when_the_acl
 
 
 @played(rights=READER)
-async def test_a_share_session_does_not_continue_where_it_did_not_begin(world: GatewayFixture) -> None:
+async def test_share_session_cannot_continue_on_another_connection(world: GatewayFixture) -> None:
     world.broker.answers[FETCH] = {"error_code": 0}
     client = await finds_share_groups(world)
     assert (await client.ask(FETCH, 2, **fetched("orders"))).error_code == 0
@@ -141,7 +141,7 @@ def members_passed(world: GatewayFixture) -> list[str]:
 
 
 @played(rights=READER)
-async def test_a_broker_knows_a_member_by_an_id_of_the_connection(world: GatewayFixture) -> None:
+async def test_broker_sees_a_connection_specific_member_id(world: GatewayFixture) -> None:
     """So nothing that another connection sends is about this one's session, whatever the epoch."""
     world.broker.answers |= {FETCH: {"error_code": 0}, ACKNOWLEDGE: {"error_code": 0}}
     members = set()
@@ -158,7 +158,7 @@ async def test_a_broker_knows_a_member_by_an_id_of_the_connection(world: Gateway
 
 
 @played(rights=READER)
-async def test_a_share_session_continues_only_after_the_broker_has_accepted_its_beginning(
+async def test_share_session_continues_only_after_the_broker_accepted_its_start(
     world: GatewayFixture,
 ) -> None:
     """A broker that refuses a beginning keeps the session of before, with other topics."""
@@ -177,7 +177,7 @@ async def test_a_share_session_continues_only_after_the_broker_has_accepted_its_
     assert len(world.broker.messages) <= passed + 1
 
 
-def test_a_beginning_does_not_count_once_there_is_another() -> None:
+def test_earlier_share_session_start_is_void_after_a_newer_one() -> None:
     """The broker may be busy with the second when it has answered the first."""
     accepted = bytes(20)
     session, both = (
@@ -214,7 +214,7 @@ async def test_a_share_session_ends_when_the_acls_deny_a_topic_that_was_added_or
 @pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])
 @pytest.mark.parametrize("member_id", [None, "", "m" * 37])
 @played(rights=READER)
-async def test_an_invalid_member_has_no_share_session(
+async def test_invalid_member_id_gets_no_share_session(
     world: GatewayFixture, member_id: str | None, key: int
 ) -> None:
     """KafkaApis.isMemberIdValid."""
@@ -309,7 +309,7 @@ async def test_changed_offsets_need_a_right_on_the_group_and_read_on_the_topics(
 
 
 @played(rights=[(Operation.DESCRIBE, GROUP, "seen")])
-async def test_a_list_has_the_share_groups_that_the_client_may_describe(world: GatewayFixture) -> None:
+async def test_list_contains_only_share_groups_the_client_may_describe(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     world.broker.answers[LIST] = listed(("seen", "share"), ("hidden", "share"))
     assert [group.group_id for group in (await client.ask(LIST, 5)).groups] == ["seen"]

@@ -88,7 +88,7 @@ async def test_requests_of_share_groups_pass_to_the_broker_of_the_listener(
 
 @pytest.mark.parametrize("other", ["group_id", "member_id"])
 @played
-async def test_a_connection_has_the_share_session_of_one_member(world: GatewayFixture, other: str) -> None:
+async def test_connection_is_limited_to_one_members_share_session(world: GatewayFixture, other: str) -> None:
     """A broker would keep the sessions of the others until it ends."""
     world.broker.answers |= {FETCH: {"error_code": 0}, ACKNOWLEDGE: {"error_code": 0}}
     client = await finds_share_groups(world)
@@ -100,7 +100,7 @@ async def test_a_connection_has_the_share_session_of_one_member(world: GatewayFi
 
 
 @played
-async def test_the_connection_ends_with_the_brokers_connection_of_its_share_session(
+async def test_client_connection_closes_with_the_broker_connection_of_its_share_session(
     world: GatewayFixture,
 ) -> None:
     """The broker has released what the member acquired. Only a new connection tells the member."""
@@ -115,7 +115,7 @@ async def test_the_connection_ends_with_the_brokers_connection_of_its_share_sess
 
 
 @played
-async def test_after_a_brokers_failure_a_new_share_session_goes_on_without_topics_that_are_gone(
+async def test_new_share_session_after_a_broker_failure_omits_deleted_topics(
     world: GatewayFixture,
 ) -> None:
     """Brokers of Kafka 4.4 with an authorizer fail at a topic that is gone. The member lets it go, and learns
@@ -143,7 +143,7 @@ async def test_after_a_brokers_failure_a_new_share_session_goes_on_without_topic
 
 @pytest.mark.parametrize("key", [FETCH, ACKNOWLEDGE])
 @played
-async def test_leaders_that_moved_have_the_gateways_addresses(world: GatewayFixture, key: int) -> None:
+async def test_moved_leaders_in_responses_have_gateway_addresses(world: GatewayFixture, key: int) -> None:
     there = {"node_id": NODE_ID, "host": "broker.invalid", "port": 9092}
     world.broker.answers[key] = {"responses": [], "node_endpoints": [there]}
     client = await finds_share_groups(world)
@@ -153,7 +153,7 @@ async def test_leaders_that_moved_have_the_gateways_addresses(world: GatewayFixt
 
 
 @played
-async def test_a_list_has_the_brokers_share_groups_beside_the_coordinators_groups(
+async def test_list_merges_share_groups_of_brokers_with_groups_of_the_coordinator(
     world: GatewayFixture,
 ) -> None:
     client = await finds_share_groups(world)
@@ -189,7 +189,7 @@ async def test_share_groups_are_deleted_by_the_broker_and_its_other_groups_are_n
 
 
 @played
-async def test_a_group_is_found_at_its_brokers_coordinator(world: GatewayFixture) -> None:
+async def test_share_group_coordinator_is_found_from_offsets_topic_leaders(world: GatewayFixture) -> None:
     """The first look makes the topic. The leaders are found anew when a broker is not the coordinator."""
 
     def create(request: Any) -> dict[str, Any]:

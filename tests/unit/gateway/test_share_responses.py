@@ -85,7 +85,7 @@ def decoded(header: RequestHeader, message: bytes) -> Told:
 
 
 @given(SHARE_RESPONSE, st.lists(ACQUIRED, max_size=200), SHARE_VERSIONS, st.lists(st.integers(0, 4_000)))
-def test_sp31_a_fetch_in_any_parts_says_what_the_whole_says(
+def test_sp31_share_fetch_read_in_parts_equals_the_whole(
     fields: dict[str, Any], acquired: list[dict[str, int]], version: int, ends: list[int]
 ) -> None:
     for topic in fields["responses"]:
@@ -97,14 +97,14 @@ def test_sp31_a_fetch_in_any_parts_says_what_the_whole_says(
 
 
 @given(SHARE_TOPIC, SHARE_VERSIONS)
-def test_sp31_a_fetch_may_be_split_at_every_byte(topic: dict[str, Any], version: int) -> None:
+def test_sp31_share_fetch_may_be_split_at_every_byte(topic: dict[str, Any], version: int) -> None:
     header = RequestHeader(FETCH, version, 5, "me", 0)
     message = codec.encode_response(header, {"responses": [topic]})
     assert read(header, message, range(1, len(message))) == decoded(header, message)
 
 
 @given(ACKNOWLEDGED, SHARE_VERSIONS, st.lists(st.integers(0, 1_000)))
-def test_sp30_an_acknowledgement_in_any_parts_says_what_the_whole_says(
+def test_sp30_share_acknowledge_read_in_parts_equals_the_whole(
     fields: dict[str, Any], version: int, ends: list[int]
 ) -> None:
     header = RequestHeader(ACKNOWLEDGE, version, 5, "me", 0)
@@ -113,11 +113,11 @@ def test_sp30_an_acknowledgement_in_any_parts_says_what_the_whole_says(
 
 
 @given(st.binary(max_size=300), st.lists(st.integers(0, 300)))
-def test_bytes_that_are_no_response_raise_nothing(noise: bytes, ends: list[int]) -> None:
+def test_malformed_share_response_does_not_raise(noise: bytes, ends: list[int]) -> None:
     read(RequestHeader(FETCH, 2, 5, "me", 0), noise, ends)
 
 
-def test_records_are_not_kept() -> None:
+def test_share_response_reader_does_not_buffer_records() -> None:
     """Whatever comes of a long record, the reader has no more than the few bytes that it waits for."""
     header = RequestHeader(FETCH, 2, 5, "me", 0)
     leader = {"leader_id": 1, "leader_epoch": 1}
@@ -136,7 +136,7 @@ def test_records_are_not_kept() -> None:
     ("group_id", "member_id", "other_id"),
     [("g", "m", "other"), ("", "", ""), ("g" * 126, "m" * 127, "o" * 126), ("ü" * 300, "ü" * 300, "ü" * 63)],
 )
-def test_a_request_is_the_same_but_for_its_member(
+def test_forwarded_share_request_differs_only_in_its_member_id(
     key: int, version: int, group_id: str, member_id: str, other_id: str
 ) -> None:
     def request(member_id: str) -> bytes:

@@ -87,7 +87,7 @@ def asked(world: GatewayFixture) -> list[tuple[bool, dict[str, str | None]]]:
 
 
 @played()
-async def test_sn24_the_coordinator_checks_the_brokers_take_and_the_coordinator_keeps(
+async def test_sn24_settings_are_validated_then_stored_at_brokers_then_at_the_coordinator(
     world: GatewayFixture,
 ) -> None:
     asked_before: list[Any] = []
@@ -103,7 +103,7 @@ async def test_sn24_the_coordinator_checks_the_brokers_take_and_the_coordinator_
 
 
 @played()
-async def test_sn24_what_leaders_alone_read_is_the_brokers_alone(world: GatewayFixture) -> None:
+async def test_sn24_settings_read_only_by_leaders_are_stored_only_at_brokers(world: GatewayFixture) -> None:
     client = await ready(world)
     assert await altered(client, locks="20000") == (0, None)
     assert asked(world) == []
@@ -113,7 +113,7 @@ async def test_sn24_what_leaders_alone_read_is_the_brokers_alone(world: GatewayF
 
 
 @played()
-async def test_sn24_what_the_coordinator_refuses_reaches_no_broker(world: GatewayFixture) -> None:
+async def test_sn24_settings_refused_by_the_coordinator_reach_no_broker(world: GatewayFixture) -> None:
     client = await ready(world)
     error, message = await altered(client, locks="20000", session="1")
     assert (error, reached(world)) == (REFUSED, [])
@@ -121,7 +121,7 @@ async def test_sn24_what_the_coordinator_refuses_reaches_no_broker(world: Gatewa
 
 
 @played()
-async def test_sn24_what_the_brokers_refuse_is_not_kept(world: GatewayFixture) -> None:
+async def test_sn24_settings_refused_by_brokers_are_not_stored(world: GatewayFixture) -> None:
     refused = {**OF_GROUP, "error_code": REFUSED, "error_message": "of the broker"}
     client = await ready(world, {"responses": [refused]})
     assert await altered(client, locks="1", session="50000") == (REFUSED, "of the broker")
@@ -129,7 +129,7 @@ async def test_sn24_what_the_brokers_refuse_is_not_kept(world: GatewayFixture) -
 
 
 @played()
-async def test_sn24_who_asks_learns_that_only_the_brokers_have_the_settings(world: GatewayFixture) -> None:
+async def test_sn24_error_reports_that_only_the_brokers_stored_the_settings(world: GatewayFixture) -> None:
     client = await ready(world, before=lambda: setattr(world.core, "away", True))
     error, message = await altered(client, session="50000")
     assert error == NOT_AVAILABLE
@@ -142,7 +142,7 @@ async def test_sn24_who_asks_learns_that_only_the_brokers_have_the_settings(worl
 
 
 @played()
-async def test_sn24_what_is_only_validated_is_kept_nowhere(world: GatewayFixture) -> None:
+async def test_sn24_validate_only_request_stores_nothing(world: GatewayFixture) -> None:
     client = await ready(world)
     entries = [{**OF_GROUP, "configs": changes(locks="20000", session="50000")}]
     (answer,) = (await client.ask(INCREMENTAL, 1, resources=entries, validate_only=True)).responses
@@ -153,7 +153,7 @@ async def test_sn24_what_is_only_validated_is_kept_nowhere(world: GatewayFixture
 
 
 @played()
-async def test_sn24_alter_configs_takes_away_what_it_does_not_name_from_both(world: GatewayFixture) -> None:
+async def test_sn24_alter_configs_resets_unnamed_settings_at_both(world: GatewayFixture) -> None:
     client = await ready(world)
     assert await altered(client, ALTER, consumers="51000") == (0, None)
     assert reached(world) == [(ALTER, [])]
@@ -165,7 +165,7 @@ async def test_sn24_alter_configs_takes_away_what_it_does_not_name_from_both(wor
 
 @pytest.mark.parametrize("keys", [None, [LOCKS, SESSION, CONSUMERS]])
 @played()
-async def test_sn24_leaders_settings_are_shown_as_the_brokers_have_them(
+async def test_sn24_settings_of_leaders_are_shown_from_the_brokers(
     world: GatewayFixture, keys: list[str] | None
 ) -> None:
     client = await ready(world)
@@ -183,7 +183,7 @@ async def test_sn24_leaders_settings_are_shown_as_the_brokers_have_them(
 
 
 @played()
-async def test_sn24_groups_with_settings_at_the_brokers_are_listed_too(world: GatewayFixture) -> None:
+async def test_sn24_list_includes_groups_with_settings_at_the_brokers(world: GatewayFixture) -> None:
     client = await ready(world)
     listed = [{"resource_name": name, "resource_type": GROUP} for name in ("g", "of-brokers")]
     world.broker.answers[LIST] = {"error_code": 0, "config_resources": listed}
@@ -193,7 +193,7 @@ async def test_sn24_groups_with_settings_at_the_brokers_are_listed_too(world: Ga
 
 
 @played()
-async def test_sn1_sn5_a_broker_shows_what_the_coordinator_reads(world: GatewayFixture) -> None:
+async def test_sn1_sn5_broker_settings_show_the_coordinators_values(world: GatewayFixture) -> None:
     """What it does not read is the broker's, and can be changed by request."""
     names = "group.share.max.size", "group.share.record.lock.duration.ms"
     entry = {"resource_type": BROKER, "resource_name": "1"}

@@ -162,7 +162,7 @@ def test_a_request_of_which_many_partitions_are_refused_does_not_hold_the_event_
 
 
 @played
-async def test_a_large_commit_is_decided_partition_by_partition(world: GatewayFixture) -> None:
+async def test_large_commit_is_authorized_for_each_partition(world: GatewayFixture) -> None:
     world.broker.topics["orders"] = 3_000
     asked = commit(("orders", range(2_000)), ("nowhere", range(2)), ("orders", range(2_999, 3_001)))
     assert len(codec.encode_request(COMMIT, 8, 1, "me", asked)) > offload.AT_ONCE_BYTES
@@ -179,7 +179,7 @@ async def test_a_large_commit_is_decided_partition_by_partition(world: GatewayFi
 
 
 @played
-async def test_requests_behind_a_large_one_start_after_it(world: GatewayFixture) -> None:
+async def test_requests_pipelined_after_a_large_one_start_after_it(world: GatewayFixture) -> None:
     world.broker.topics["orders"] = 5_000
     client = await world.client()
     member_id = await stable(world, client)
@@ -207,7 +207,7 @@ def run(slices: Callable[[CapacityLimiter], Awaitable[Any]]) -> Any:
     return asyncio.run(play())
 
 
-def test_a_turn_has_a_slice_of_one_request_whatever_their_number() -> None:
+def test_each_loop_iteration_runs_one_slice_whatever_the_number_of_requests() -> None:
     def used(seconds: float) -> None:
         until_s = time.thread_time() + seconds
         while time.thread_time() < until_s:
@@ -238,7 +238,7 @@ decided = st.lists(
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b"]), st.integers(0, 9))), decided)
-def test_outcomes_in_slices_are_those_at_once(
+def test_sliced_authorization_equals_that_in_one_go(
     refused: list[tuple[str, int]], answered: list[tuple[str, list[PartitionError]]]
 ) -> None:
     def begun() -> Outcomes:
@@ -257,7 +257,7 @@ def test_outcomes_in_slices_are_those_at_once(
 
 
 @pytest.mark.parametrize("topics", [[("orders", range(3_000))], [(name, range(1)) for name in names(1_500)]])
-def test_a_request_is_read_alike_with_pauses(topics: list[tuple[str, range]]) -> None:
+def test_decoding_with_pauses_gives_the_same_request(topics: list[tuple[str, range]]) -> None:
     message = codec.encode_request(COMMIT, 8, 1, "me", commit(*topics))
     header, pauses = request_header(message), list[None]()
     decode = apis.SERVED[header.api_key].decode
@@ -269,13 +269,13 @@ def test_a_request_is_read_alike_with_pauses(topics: list[tuple[str, range]]) ->
 @pytest.mark.parametrize(
     "topics", [None, [], [{"name": "a", "topic_id": None}, {"name": None, "topic_id": topic_id("a")}]]
 )
-def test_the_gateways_metadata_request_is_that_of_the_general_codec(topics: Any) -> None:
+def test_gateways_metadata_request_equals_that_of_the_general_codec(topics: Any) -> None:
     for body in ({"topics": topics}, {"topics": topics, "allow_auto_topic_creation": False}):
         general = codec.encode_request(METADATA, 12, 7, "gateway", body)
         assert codec.encode_frequent(METADATA, 12, 7, "gateway", body) == general
 
 
-def test_a_metadata_response_is_read_as_by_the_general_codec() -> None:
+def test_metadata_response_is_decoded_as_by_the_general_codec() -> None:
     partitions = [{"partition_index": n, "leader_id": 5, "replica_nodes": [5, 6]} for n in range(3)]
     body = {
         "brokers": [{"node_id": 5, "host": "h", "port": 9092}],
@@ -292,7 +292,7 @@ def test_a_metadata_response_is_read_as_by_the_general_codec() -> None:
         assert topics == [(0, "a", topic_id("a"), 3, True), (3, "no", None, 0, False)]
 
 
-def test_all_entries_of_a_response_count_as_its_length() -> None:
+def test_entries_of_a_response_count_towards_its_length() -> None:
     half = offload.LONG // 2
     flat = {"topics": [{"partitions": [{"p": n} for n in range(offload.LONG - 1)]}]}
     deep = {"topics": [{"partitions": [{"p": n} for n in range(half)]} for _ in range(3)]}

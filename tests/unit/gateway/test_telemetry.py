@@ -39,7 +39,9 @@ async def push(client: RawClient, fields: dict[str, Any], **more: Any) -> int:
 
 @pytest.mark.parametrize("interval_ms", [None, LONG_MS])
 @played(telemetry_interval_ms=lambda interval_ms: interval_ms)
-async def test_without_the_option_brokers_answer(world: GatewayFixture, interval_ms: int | None) -> None:
+async def test_without_the_option_telemetry_requests_are_answered_by_brokers(
+    world: GatewayFixture, interval_ms: int | None
+) -> None:
     client = await world.client()
     has = {"api_key": GET, "min_version": 0, "max_version": 9}
     world.broker.answers |= {
@@ -56,7 +58,7 @@ async def test_without_the_option_brokers_answer(world: GatewayFixture, interval
 
 
 @played(telemetry_interval_ms=LONG_MS)
-async def test_a_client_gets_an_id_and_what_to_push(world: GatewayFixture) -> None:
+async def test_telemetry_client_gets_an_id_and_a_subscription(world: GatewayFixture) -> None:
     answer = await (await world.client()).ask(GET, 0)
     assert answer.client_instance_id.version == 4
     assert answer.requested_metrics == [f"org.apache.kafka.{name}" for name in METRICS]
@@ -69,7 +71,7 @@ async def test_a_client_gets_an_id_and_what_to_push(world: GatewayFixture) -> No
 
 
 @played(telemetry_interval_ms=LONG_MS)
-async def test_a_push_is_a_record_of_its_member(world: GatewayFixture) -> None:
+async def test_telemetry_push_is_written_as_a_record_of_its_member(world: GatewayFixture) -> None:
     client = await world.client()
     fields = await subscribed(client, UUID(int=7))
     assert await push(client, fields) == NONE
@@ -90,7 +92,7 @@ async def test_a_push_is_a_record_of_its_member(world: GatewayFixture) -> None:
 
 
 @played(telemetry_interval_ms=LONG_MS)
-async def test_who_comes_before_the_interval_is_throttled(world: GatewayFixture) -> None:
+async def test_telemetry_request_before_the_interval_is_throttled(world: GatewayFixture) -> None:
     client = await world.client()
     fields = await subscribed(client)
     again = await client.ask(GET, 0, client_instance_id=fields["client_instance_id"])
@@ -103,7 +105,7 @@ async def test_who_comes_before_the_interval_is_throttled(world: GatewayFixture)
 
 
 @played(telemetry_interval_ms=LONG_MS)
-async def test_a_client_that_terminates_may_push_at_once_and_then_nothing_more(
+async def test_terminating_push_is_accepted_at_once_and_later_pushes_refused(
     world: GatewayFixture,
 ) -> None:
     client = await world.client()
@@ -116,7 +118,7 @@ async def test_a_client_that_terminates_may_push_at_once_and_then_nothing_more(
 
 
 @played(telemetry_interval_ms=LONG_MS)
-async def test_after_an_unknown_subscription_or_compression_the_client_may_ask_at_once(
+async def test_client_may_resubscribe_at_once_after_an_unknown_subscription_or_compression(
     world: GatewayFixture,
 ) -> None:
     for wrong, error in (
@@ -131,7 +133,7 @@ async def test_after_an_unknown_subscription_or_compression_the_client_may_ask_a
 
 
 @played(telemetry_interval_ms=LONG_MS)
-async def test_a_push_that_is_no_push_is_refused(world: GatewayFixture) -> None:
+async def test_malformed_telemetry_push_is_refused(world: GatewayFixture) -> None:
     async def refusal(**wrong: Any) -> int:
         client = await world.client()
         return await push(client, await subscribed(client), **wrong)
@@ -146,7 +148,7 @@ async def test_a_push_that_is_no_push_is_refused(world: GatewayFixture) -> None:
 
 
 @played(telemetry_interval_ms=LONG_MS)
-async def test_a_push_about_no_member_is_taken_and_makes_no_record(world: GatewayFixture) -> None:
+async def test_telemetry_push_without_a_member_is_accepted_but_not_recorded(world: GatewayFixture) -> None:
     for payload in (
         b"",
         pushed({}, {LAST_POLL: 1.0}),  # a producer's
@@ -161,7 +163,7 @@ async def test_a_push_about_no_member_is_taken_and_makes_no_record(world: Gatewa
 
 
 @played(telemetry_interval_ms=LONG_MS, rights=[(Operation.READ, ResourceType.GROUP, "mine")])
-async def test_a_client_says_nothing_of_groups_that_it_may_not_read(world: GatewayFixture) -> None:
+async def test_push_about_a_group_without_read_permission_is_not_recorded(world: GatewayFixture) -> None:
     for group_id in ("mine", "yours"):
         client = await world.client()
         payload = pushed({**ME, "group_id": group_id}, {LAST_POLL: 1.0})

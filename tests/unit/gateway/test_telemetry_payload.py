@@ -45,7 +45,7 @@ def decompressor() -> Decompressor:
 
 
 @pytest.mark.parametrize("kind", CompressionType)
-def test_what_kafkas_clients_push_is_read(decompressor: Decompressor, kind: CompressionType) -> None:
+def test_payloads_of_kafkas_clients_are_read(decompressor: Decompressor, kind: CompressionType) -> None:
     payload = base64.b64decode(KAFKAS[kind.name.lower()])
     found = read_metrics(decompressor.decompress(payload, kind))
     assert [resource.attributes for resource in found] == [ME] * 3
@@ -60,7 +60,7 @@ def test_what_kafkas_clients_push_is_read(decompressor: Decompressor, kind: Comp
     assert record.metrics == {LAST_POLL: 302.0, POLL_IDLE_RATIO: 0.25}, "NaN is an average of nothing"
 
 
-def test_librdkafkas_snappy_has_no_stream(decompressor: Decompressor) -> None:
+def test_raw_snappy_of_librdkafka_is_read(decompressor: Decompressor) -> None:
     plain = pushed({"group_id": "g", "member_id": "m"}, {POLL_IDLE_RATIO: 0.5})
     block = pyarrow.Codec("snappy").compress(plain).to_pybytes()
     record = record_of(read_metrics(decompressor.decompress(block, CompressionType.SNAPPY)), PUSHER)
@@ -78,7 +78,9 @@ def compressed(kind: CompressionType, plain: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ACCEPTED)
-def test_a_bomb_costs_no_more_than_the_limit(decompressor: Decompressor, kind: CompressionType) -> None:
+def test_decompression_bomb_stays_within_the_size_limit(
+    decompressor: Decompressor, kind: CompressionType
+) -> None:
     bomb = compressed(kind, bytes(BOMB_BYTES))
     default = pyarrow.default_memory_pool()
     counting = pyarrow.proxy_memory_pool(default)
@@ -96,7 +98,7 @@ def test_a_bomb_costs_no_more_than_the_limit(decompressor: Decompressor, kind: C
 
 
 @pytest.mark.parametrize("kind", CompressionType)
-def test_a_payload_of_the_limit_is_read_and_one_byte_more_is_not(
+def test_payload_at_the_size_limit_is_read_and_one_byte_more_is_refused(
     decompressor: Decompressor, kind: CompressionType
 ) -> None:
     def make(plain: bytes) -> bytes:
@@ -112,7 +114,7 @@ def in_blocks(*blocks: bytes) -> bytes:
     return b"\x82SNAPPY\0" + bytes(8) + b"".join(len(block).to_bytes(4, "big") + block for block in blocks)
 
 
-def test_snappys_blocks_count_together(decompressor: Decompressor) -> None:
+def test_snappy_blocks_count_together_towards_the_limit(decompressor: Decompressor) -> None:
     block = compressed(CompressionType.SNAPPY, bytes(MAX_BYTES // 2))
     both = in_blocks(block, block)
     assert decompressor.decompress(both, CompressionType.SNAPPY) == bytes(MAX_BYTES)
@@ -167,18 +169,18 @@ def test_unknown_fields_are_skipped_and_a_sum_is_read() -> None:
         (part(1, (tag(9, 0) + b"\1") * FIELDS_MAX), "fields"),
     ],
 )
-def test_what_is_no_metrics_data_is_refused(payload: bytes, why: str) -> None:
+def test_malformed_metrics_data_is_refused(payload: bytes, why: str) -> None:
     with pytest.raises(PayloadError, match=why):
         read_metrics(payload)
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_break_the_reader(payload: bytes) -> None:
+def test_random_bytes_do_not_break_the_metrics_reader(payload: bytes) -> None:
     _read(lambda: read_metrics(payload))
 
 
 @given(st.data())
-def test_no_damage_breaks_the_reader(data: st.DataObject) -> None:
+def test_damaged_payload_does_not_break_the_metrics_reader(data: st.DataObject) -> None:
     payload = bytearray(pushed(ME, {LAST_POLL: 1.0, POLL_IDLE_RATIO: 0.5}))
     for at in data.draw(st.lists(st.integers(0, len(payload) - 1), min_size=1, max_size=4)):
         payload[at] = data.draw(st.integers(0, 255))
@@ -189,7 +191,7 @@ def test_no_damage_breaks_the_reader(data: st.DataObject) -> None:
 
 
 @given(st.sampled_from(ACCEPTED), st.binary(max_size=100), st.data())
-def test_no_stream_breaks_the_decompressor(
+def test_random_stream_does_not_break_the_decompressor(
     decompressor: Decompressor, kind: CompressionType, noise: bytes, data: st.DataObject
 ) -> None:
     stream = bytearray(base64.b64decode(KAFKAS[kind.name.lower()]))
@@ -207,7 +209,7 @@ def _read(read: Callable[[], Any]) -> Any:
         return None
 
 
-def test_a_record_of_a_later_version_is_not_read() -> None:
+def test_telemetry_record_of_a_later_version_is_refused() -> None:
     record = record_of(read_metrics(pushed(ME, {LAST_POLL: 1.0})), PUSHER)
     assert record is not None
     assert decode_telemetry(encode(record)) == record
@@ -218,7 +220,7 @@ def test_a_record_of_a_later_version_is_not_read() -> None:
 
 
 @given(st.floats(), st.floats())
-def test_only_numbers_are_figures(last_poll: float, idle: float) -> None:
+def test_only_numeric_metrics_are_read(last_poll: float, idle: float) -> None:
     record = record_of(read_metrics(pushed(ME, {LAST_POLL: last_poll, POLL_IDLE_RATIO: idle})), PUSHER)
     said = {LAST_POLL: last_poll, POLL_IDLE_RATIO: idle}
     kept = {name: value for name, value in said.items() if 0 <= value < float("inf")}

@@ -24,7 +24,7 @@ SAID = MemberTelemetry(
 )
 
 
-def test_what_the_brokers_do_not_take_is_dropped_beyond_a_bound() -> None:
+def test_unsent_telemetry_is_dropped_beyond_the_queue_limit() -> None:
     producer = kafka_clients.telemetry_producer(ClientConfig("127.0.0.1:1"))
     writer = TelemetryWriter(lambda: producer, TopicLayout.named())
 

@@ -25,7 +25,7 @@ def asked(world: GatewayFixture) -> int:
 
 @pytest.mark.parametrize("rules", [SLOW, QuotaRules({("ANONYMOUS", None): 0.1})], ids=["client", "user"])
 @played(rules=lambda rules: rules, **ONE_WINDOW)
-async def test_an_answer_over_the_quota_says_how_long_the_client_is_throttled(
+async def test_response_over_the_quota_carries_the_throttle_time(
     world: GatewayFixture, rules: QuotaRules
 ) -> None:
     began_s = time.monotonic()
@@ -37,7 +37,7 @@ async def test_an_answer_over_the_quota_says_how_long_the_client_is_throttled(
 
 
 @played(rules=SLOW, **ONE_WINDOW)
-async def test_a_throttled_connection_is_muted_and_no_other(world: GatewayFixture) -> None:
+async def test_only_the_throttled_connection_is_muted(world: GatewayFixture) -> None:
     client, other = await world.client(), await world.client(client_id="another")
     for _ in range(2):
         await client.ask(HEARTBEAT, 4, **beat())
@@ -50,7 +50,7 @@ async def test_a_throttled_connection_is_muted_and_no_other(world: GatewayFixtur
 
 
 @played(rules=QUICK, **SHORT_WINDOW)
-async def test_a_muted_connection_goes_on_after_the_throttle_time(world: GatewayFixture) -> None:
+async def test_muted_connection_is_served_again_after_the_throttle_time(world: GatewayFixture) -> None:
     began_s = time.monotonic()
     answers = [await world.ask(HEARTBEAT, 4, **beat()) for _ in range(5)]
     took_ms = (time.monotonic() - began_s) * 1000
@@ -70,7 +70,7 @@ async def test_a_muted_connection_goes_on_after_the_throttle_time(world: Gateway
     ],
 )
 @played(rules=SLOW, **ONE_WINDOW)
-async def test_other_requests_are_throttled_too(
+async def test_each_kind_of_request_is_throttled(
     world: GatewayFixture, api_key: int, body: dict[str, Any]
 ) -> None:
     await world.ask(HEARTBEAT, 4, **beat())
@@ -78,7 +78,7 @@ async def test_other_requests_are_throttled_too(
 
 
 @played(rules=QuotaRules({("ann", None): 0.1, (DEFAULT, None): 1000.0}), security=USERS, **ONE_WINDOW)
-async def test_a_users_connections_share_its_quota_whatever_their_client_ids(world: GatewayFixture) -> None:
+async def test_connections_of_a_user_share_its_quota_across_client_ids(world: GatewayFixture) -> None:
     throttled = []
     for user, client_id in (("ann\0secret", "a"), ("ann\0secret", "b"), ("bob\0zażółć", "a")):
         client = await world.client(client_id=client_id)
@@ -88,7 +88,7 @@ async def test_a_users_connections_share_its_quota_whatever_their_client_ids(wor
 
 
 @played(**ONE_WINDOW)
-async def test_new_rules_hold_for_open_connections(world: GatewayFixture) -> None:
+async def test_new_quota_rules_apply_to_open_connections(world: GatewayFixture) -> None:
     for _ in range(5):
         assert (await world.ask(HEARTBEAT, 4, **beat())).throttle_time_ms == 0
     world.quotas.use(SLOW)

@@ -60,7 +60,7 @@ def watch(timers: Timers, deadline: Deadline, client: Client) -> None:
 
 @pytest.mark.parametrize("deadline", ENDS)
 @in_still_time
-async def test_a_deadline_ends_its_client_when_it_is_reached_and_not_before(
+async def test_deadline_closes_its_client_when_reached_and_not_earlier(
     loop: StillLoop, deadline: Deadline
 ) -> None:
     timers, client = Timers(LIMITS, loop), Client()
@@ -73,7 +73,7 @@ async def test_a_deadline_ends_its_client_when_it_is_reached_and_not_before(
 
 
 @in_still_time
-async def test_a_client_that_reads_some_of_its_responses_has_as_much_time_again(loop: StillLoop) -> None:
+async def test_write_timeout_restarts_when_the_client_reads_something(loop: StillLoop) -> None:
     timers, client = Timers(LIMITS, loop), Client(held_bytes=100)
     timers.watch_writing(client)
     for _ in range(5):
@@ -85,7 +85,7 @@ async def test_a_client_that_reads_some_of_its_responses_has_as_much_time_again(
 
 
 @in_still_time
-async def test_a_throttled_client_goes_on_after_the_latest_throttle_time(loop: StillLoop) -> None:
+async def test_throttled_client_is_unmuted_after_the_latest_throttle_time(loop: StillLoop) -> None:
     timers, client = Timers(LIMITS, loop), Client()
     timers.unmute_after(2, client.unmute)
     timers.unmute_after(4, client.unmute)
@@ -107,7 +107,7 @@ STEPS = st.lists(
 
 @given(STEPS)
 @in_still_time
-async def test_running_timers_are_those_set_and_neither_reached_nor_cancelled(
+async def test_running_timers_exclude_expired_and_cancelled_ones(
     loop: StillLoop, steps: list[tuple[str, Deadline | float | None]]
 ) -> None:
     timers, client, is_stopped = Timers(LIMITS, loop), Client(), False

@@ -16,7 +16,7 @@ def bucket(rate: float, burst_s: float = 11.0, longest_s: float = 1.0) -> TokenB
 
 
 @given(rates, windows, windows, pauses)
-def test_a_client_that_waits_as_it_is_told_stays_within_its_rate_and_burst(
+def test_client_that_waits_the_throttle_time_stays_within_rate_and_burst(
     rate: float, burst_s: float, longest_s: float, waits: list[float]
 ) -> None:
     quota, now_s = bucket(rate, burst_s, longest_s), 0.0
@@ -31,7 +31,7 @@ def test_a_client_that_waits_as_it_is_told_stays_within_its_rate_and_burst(
 
 
 @given(rates, windows, windows, pauses)
-def test_no_wait_is_longer_than_a_window(
+def test_throttle_time_is_at_most_one_window(
     rate: float, burst_s: float, longest_s: float, waits: list[float]
 ) -> None:
     quota, now_s = bucket(rate, burst_s, longest_s), 0.0
@@ -44,7 +44,7 @@ def test_no_wait_is_longer_than_a_window(
 
 
 @given(rates, windows, pauses)
-def test_it_counts_as_kafkas_bucket_while_the_debt_is_within_its_bound(
+def test_bucket_counts_as_kafkas_while_its_debt_is_within_the_bound(
     rate: float, burst_s: float, waits: list[float]
 ) -> None:
     """Kafka's TokenBucket has no bound on the debt: tokens = min(burst, tokens + rate * seconds) - 1."""
@@ -57,7 +57,7 @@ def test_it_counts_as_kafkas_bucket_while_the_debt_is_within_its_bound(
         assert quota.throttle_s(now_s) == pytest.approx(max(-tokens / rate, 0), rel=1e-6, abs=1e-6)
 
 
-def test_a_clock_that_steps_back_gives_no_tokens() -> None:
+def test_clock_that_steps_back_adds_no_tokens() -> None:
     quota = bucket(1.0, burst_s=1.0)
     assert not quota.charge_exceeds(100.0)
     assert quota.charge_exceeds(50.0)

@@ -49,7 +49,7 @@ def signed(algorithm: str = "ES256", key_id: str | None = None, **claims: Any) -
 
 
 @pytest.mark.parametrize("algorithm", KEYS)
-def test_each_algorithm_is_checked_by_its_key(algorithm: str) -> None:
+def test_each_signature_algorithm_is_verified_with_its_key(algorithm: str) -> None:
     token = validator(public(algorithm)).check(signed(algorithm))
     assert (token.name, token.expires_at_ms) == ("ann", (NOW_S + A_DAY_S) * 1_000)
     other = {"ES256": ec.generate_private_key(ec.SECP256R1())}.get(algorithm)
@@ -60,7 +60,7 @@ def test_each_algorithm_is_checked_by_its_key(algorithm: str) -> None:
         validator(public(algorithm)).check(f"{signed(algorithm)[:-6]}AAAAAA")
 
 
-def test_a_key_with_an_algorithm_serves_that_alone() -> None:
+def test_key_with_an_algorithm_serves_only_that_algorithm() -> None:
     tokens = validator(public("RS256", alg="RS256"))
     assert tokens.check(signed("RS256")).name == "ann"
     with pytest.raises(InvalidToken, match="no key of the JWKS file fits it"):
@@ -90,7 +90,7 @@ def test_a_token_signed_with_the_public_key_as_a_secret_is_refused() -> None:
                 tokens.check(unsigned(algorithm, secret))
 
 
-def test_the_token_names_its_key() -> None:
+def test_token_is_verified_with_the_key_it_names() -> None:
     tokens = validator(public("ES256", kid="new"), public("RS256", kid="old"))
     assert tokens.check(signed("ES256", "new")).name == "ann"
     assert tokens.check(signed("RS256", "old")).name == "ann"
@@ -130,19 +130,19 @@ def other_key() -> dict[str, Any]:
         ({"scope": ["a", 7]}, "its scope is neither"),
     ],
 )
-def test_claims_are_checked(claims: dict[str, Any], why: str) -> None:
+def test_invalid_token_claims_are_rejected(claims: dict[str, Any], why: str) -> None:
     with pytest.raises(InvalidToken, match=why):
         validator(public("ES256")).check(signed(**claims))
 
 
 @pytest.mark.parametrize("subject", ["ann", " ann", "ann ", "\t\x01ann\r\n"])
-def test_the_subject_is_trimmed_as_by_kafka(subject: str) -> None:
+def test_token_subject_is_trimmed_as_by_kafka(subject: str) -> None:
     """Otherwise two principals would look the same, and the ACLs of one would not hold for the other."""
     assert validator(public("ES256")).check(signed(sub=subject)).name == "ann"
     assert validator(public("ES256")).check(signed(sub="\xa0ann")).name == "\xa0ann"
 
 
-def test_the_clocks_may_differ() -> None:
+def test_token_lifetime_tolerates_clock_skew() -> None:
     late = signed(exp=NOW_S - A_DAY_S)
     assert validator(public("ES256"), clock_skew_s=2 * A_DAY_S).check(late).name == "ann"
     assert TokenSettings().clock_skew_s == 30
@@ -150,7 +150,7 @@ def test_the_clocks_may_differ() -> None:
         validator(public("ES256"), clock_skew_s=0).check(late)
 
 
-def test_issuer_and_audience_are_demanded_where_they_are_set() -> None:
+def test_issuer_and_audience_are_required_if_configured() -> None:
     tokens = validator(public("ES256"), issuer="https://idp", audience=("kafka", "gateway"))
     assert tokens.check(signed(iss="https://idp", aud=["other", "gateway"])).name == "ann"
     for claims in ({"iss": "https://idp"}, {"aud": "kafka"}, {"iss": "https://other", "aud": "kafka"}):

@@ -16,7 +16,7 @@ X = 40
 
 @pytest.mark.parametrize(("length", "finds"), [(250, 1), (251, 2)])
 @played
-async def test_tg8_the_coordinator_of_a_long_id_is_not_remembered(
+async def test_tg8_coordinator_of_a_long_transactional_id_is_not_cached(
     world: GatewayFixture, length: int, finds: int
 ) -> None:
     """Thousands of ids of 32 KiB would otherwise stay in memory."""
@@ -39,7 +39,7 @@ async def test_tg8_the_coordinator_of_a_long_id_is_not_remembered(
 
 
 @played
-async def test_tg7_an_end_is_of_the_topic_whose_id_is_beside_it(
+async def test_tg7_end_offset_belongs_to_the_topic_id_returned_with_it(
     world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the end is on its way, the topic is made again, and another request looks it up."""

@@ -134,14 +134,14 @@ async def test_tg1_the_partition_of_markers_is_added_to_the_transaction(world: G
     ("code", "told"), [*((c, c) for c in (14, 16, 42, 47, 49, 51, 53, FENCED)), (3, 15), (29, 30)]
 )
 @played
-async def test_tg2_errors_of_add_offsets(world: GatewayFixture, code: int, told: int) -> None:
+async def test_tg2_add_offsets_passes_on_broker_errors(world: GatewayFixture, code: int, told: int) -> None:
     Brokers(adds=[code]).on(world)
     assert await add_offsets(await world.client(), 3) == told
 
 
 @pytest.mark.usefixtures("short_waits")
 @played
-async def test_tg2_a_lost_broker_is_looked_up_again(world: GatewayFixture) -> None:
+async def test_tg2_lost_transaction_coordinator_is_looked_up_again(world: GatewayFixture) -> None:
     Brokers().on(world)
     client = await world.client(await world.broker_port())
     world.broker.silent = True
@@ -150,7 +150,7 @@ async def test_tg2_a_lost_broker_is_looked_up_again(world: GatewayFixture) -> No
 
 @pytest.mark.parametrize("version", VERSIONS)
 @played
-async def test_tg5_to_tg8_the_order_of_the_questions(world: GatewayFixture, version: int) -> None:
+async def test_tg5_to_tg8_brokers_are_queried_in_order(world: GatewayFixture, version: int) -> None:
     """The position is read after the partition was added, and before the transaction is seen to be open."""
     brokers = Brokers().on(world)
     assert await commit(world, version) == [("orders", 0, 0)]
@@ -173,7 +173,7 @@ async def test_tg5_to_tg8_the_order_of_the_questions(world: GatewayFixture, vers
 
 
 @played
-async def test_tg5_an_ending_transaction_is_waited_for_a_short_time(world: GatewayFixture) -> None:
+async def test_tg5_ending_transaction_is_retried_for_a_short_time(world: GatewayFixture) -> None:
     brokers = Brokers(adds=[51, 51, 0]).on(world)
     assert await commit(world, 5) == [("orders", 0, 0)]
     assert brokers.asked.count(ApiKey.AddPartitionsToTxn) == 3
@@ -186,7 +186,9 @@ async def test_tg5_an_ending_transaction_is_waited_for_a_short_time(world: Gatew
     ("code", "told"), [(FENCED, 47), (47, 47), (49, 49), (53, 53), (3, 15), (29, 30), (48, 48)]
 )
 @played
-async def test_tg5_errors_of_adding_the_partition(world: GatewayFixture, code: int, told: int) -> None:
+async def test_tg5_errors_of_adding_the_marker_partition_are_returned(
+    world: GatewayFixture, code: int, told: int
+) -> None:
     Brokers(adds=[code]).on(world)
     assert await commit(world, 5) == [("orders", 0, told)]
     assert world.core.asked == []
@@ -195,7 +197,7 @@ async def test_tg5_errors_of_adding_the_partition(world: GatewayFixture, code: i
 @pytest.mark.parametrize("code", [14, 15, 16])
 @pytest.mark.parametrize("where", ["adds", "describes", "finds"])
 @played
-async def test_tg5_tg8_a_coordinator_that_moves_is_found_again(
+async def test_tg5_tg8_moved_transaction_coordinator_is_found_again(
     world: GatewayFixture, where: str, code: int
 ) -> None:
     brokers = Brokers().on(world)
@@ -208,7 +210,7 @@ async def test_tg5_tg8_a_coordinator_that_moves_is_found_again(
 
 @pytest.mark.parametrize("code", [3, 5, 6, 74, 78])
 @played
-async def test_tg7_the_end_is_asked_for_until_the_leader_knows_it(world: GatewayFixture, code: int) -> None:
+async def test_tg7_end_offset_is_queried_until_the_leader_knows_it(world: GatewayFixture, code: int) -> None:
     """OFFSET_NOT_AVAILABLE: a new leader does not know yet whether it has all markers."""
     brokers = Brokers(ends=[code, code, 0]).on(world)
     assert await commit(world, 3) == [("orders", 0, 0)]
@@ -253,7 +255,9 @@ async def test_tg8_a_transaction_that_is_not_open_is_refused(world: GatewayFixtu
 @pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("version", VERSIONS)
 @played
-async def test_tg9_brokers_that_do_not_answer(world: GatewayFixture, version: int) -> None:
+async def test_tg9_unresponsive_brokers_fail_the_commit_with_a_retriable_error(
+    world: GatewayFixture, version: int
+) -> None:
     """COORDINATOR_LOAD_IN_PROGRESS, which versions 0 and 1 do not know."""
     Brokers(finds=[15]).on(world)
     told = await commit(world, version)
@@ -263,7 +267,7 @@ async def test_tg9_brokers_that_do_not_answer(world: GatewayFixture, version: in
 
 @pytest.mark.usefixtures("short_waits")
 @played
-async def test_tg9_a_gateway_that_stood_still_writes_no_late_request(
+async def test_tg9_gateway_resumed_after_a_pause_writes_no_late_request(
     world: GatewayFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """5.11: the answer of the brokers and the end of the time come together."""
@@ -280,7 +284,7 @@ async def test_tg9_a_gateway_that_stood_still_writes_no_late_request(
 
 
 @played
-async def test_tg10_a_request_of_a_client_that_has_gone_is_forgotten(world: GatewayFixture) -> None:
+async def test_tg10_request_of_a_disconnected_client_is_dropped(world: GatewayFixture) -> None:
     """The less a given-up request is written late, the better. Another client's request, which the brokers
     answer after the same pauses, is the only one that is written.
     """
@@ -296,7 +300,7 @@ async def test_tg10_a_request_of_a_client_that_has_gone_is_forgotten(world: Gate
 
 
 @played
-async def test_topics_are_named_by_their_ids_from_version_6_on(world: GatewayFixture) -> None:
+async def test_topics_are_identified_by_id_from_version_6_on(world: GatewayFixture) -> None:
     Brokers().on(world)
     partitions = [
         {"partition_index": 0, "committed_offset": 7},

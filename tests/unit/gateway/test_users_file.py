@@ -15,7 +15,7 @@ STORED = "WG5d8oPm3OtcPnkdi4Uo7BkeZkBFzpcXkuLmtbsT4qY="
 SERVER = "wfPLwcE6nTWhTAmQ7tl2KeoiWGPlZqQxSrmfPwDl2dU="
 
 
-def test_passwords_are_whole_lines_behind_the_first_colon() -> None:
+def test_password_is_the_rest_of_the_line_after_the_first_colon() -> None:
     users = Users(["# people", "", "ann:sec:ret", "bob: zażółć ", "eve:a SCRAM-SHA-256"])
     assert users.has_password("ann", b"sec:ret")
     assert users.has_password("bob", " zażółć ".encode())
@@ -25,7 +25,7 @@ def test_passwords_are_whole_lines_behind_the_first_colon() -> None:
         assert not users.has_password(name, password)
 
 
-def test_an_entry_is_what_kafka_stores() -> None:
+def test_scram_entry_equals_what_kafka_stores() -> None:
     text = f"salt={SALT},stored_key={STORED},server_key={SERVER},iterations=4096"
     users = Users([f"user:SCRAM-SHA-256=[{text}]", "user:pencil"])
     credential, is_known = users.credential("SCRAM-SHA-256", "user")
@@ -37,7 +37,7 @@ def test_an_entry_is_what_kafka_stores() -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["--mechanism", "SCRAM-SHA-256", "--iterations", "16384"]])
-def test_the_command_makes_an_entry(options: list[str]) -> None:
+def test_command_writes_a_scram_entry(options: list[str]) -> None:
     made = [CliRunner().invoke(gateway_user, ["ann", *options], input="pencil\r\nx\n") for _ in range(2)]
     assert {one.exit_code for one in made} == {0}
     assert made[0].output != made[1].output, "each entry has a salt of its own"
@@ -47,7 +47,7 @@ def test_the_command_makes_an_entry(options: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a:b", "#ann", "a\nb"])
-def test_the_command_refuses_a_name_that_no_line_can_have(name: str) -> None:
+def test_command_refuses_a_name_that_does_not_fit_a_line(name: str) -> None:
     done = CliRunner().invoke(gateway_user, [name], input="secret\n")
     assert done.exit_code == 1
     assert done.output.startswith("Error: a name ")
@@ -75,14 +75,14 @@ def test_the_command_needs_a_password() -> None:
         (f"salt={SALT},stored_key={KEY},server_key={KEY},iterations=٤٠٩٦", "4096 to 16384"),
     ],
 )
-def test_an_entry_that_cannot_be_used_is_named_by_its_line(fields: str, why: str) -> None:
+def test_unusable_entry_is_reported_with_its_line_number(fields: str, why: str) -> None:
     with pytest.raises(InvalidEntry, match=f"line 2: .*{why}") as refused:
         Users(["ann:secret", f"bob:SCRAM-SHA-256=[{fields}]"])
     assert SALT not in str(refused.value)
 
 
 @pytest.mark.parametrize("damaged", ["{} ", " {}", "{}\r", "{}x"])
-def test_a_damaged_entry_is_no_password(damaged: str) -> None:
+def test_damaged_scram_entry_is_not_taken_for_a_password(damaged: str) -> None:
     """Whoever can read the file could use it as one."""
     entry = ScramCredential.of("SCRAM-SHA-256", "x").entry("SCRAM-SHA-256")
     for one in (damaged.format(entry), entry.lower(), entry[:-1], "SCRAM-SHA-256"):
@@ -101,7 +101,7 @@ def test_a_damaged_entry_is_no_password(damaged: str) -> None:
         [f"ann:{ScramCredential.of('SCRAM-SHA-512', 'x').entry('SCRAM-SHA-512')}"] * 2,
     ],
 )
-def test_lines_without_a_meaning_are_refused(lines: list[str]) -> None:
+def test_meaningless_lines_of_a_users_file_are_refused(lines: list[str]) -> None:
     with pytest.raises(InvalidEntry, match=f"line {len(lines)}: ") as refused:
         Users(lines)
     assert "secret" not in str(refused.value) and "other" not in str(refused.value)

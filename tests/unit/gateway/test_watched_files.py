@@ -24,7 +24,7 @@ def watched(path: Path) -> WatchedFiles[int]:
     return WatchedFiles([path], lambda: int(path.read_text()))
 
 
-def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(path: Path, tmp_path: Path) -> None:
+def test_changed_file_is_reloaded_and_a_broken_one_keeps_the_old_value(path: Path, tmp_path: Path) -> None:
     files = watched(path)
     assert (files.refresh(), files.value) == (False, 1)
     path.write_text("22")
@@ -48,7 +48,7 @@ def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(path: Pat
     assert (files.refresh(), files.value) == (True, 3)
 
 
-def test_a_file_that_could_not_be_read_is_tried_again_although_it_has_not_changed(path: Path) -> None:
+def test_unreadable_file_is_retried_although_it_has_not_changed(path: Path) -> None:
     """As on a file system that is away for a while."""
     is_away = False
 
@@ -67,7 +67,7 @@ def test_a_file_that_could_not_be_read_is_tried_again_although_it_has_not_change
     assert (files.refresh(), files.value) == (True, "22")
 
 
-def test_following_goes_on_until_it_is_cancelled(path: Path) -> None:
+def test_following_a_file_continues_until_cancelled(path: Path) -> None:
     used = list[int]()
 
     async def follow() -> None:

@@ -24,7 +24,7 @@ def written(path: Path, content: Any) -> Path:
 
 
 @pytest.mark.parametrize("text", ["orders", "orders:", ":3", "orders:x", "orders:-1", "orders:2,"])
-def test_what_is_no_topic(text: str) -> None:
+def test_invalid_topic_argument_is_rejected(text: str) -> None:
     with pytest.raises(InputError, match="is not TOPIC:PARTITIONS"):
         parse_topics(text)
 
@@ -32,12 +32,12 @@ def test_what_is_no_topic(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"), [("a,,b", "a member without an id"), ("=orders", "without an id"), ("a,a", "twice")]
 )
-def test_what_are_no_members(text: str, message: str) -> None:
+def test_invalid_members_argument_is_rejected(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_members(text, TOPICS)
 
 
-def test_a_file_of_a_whole_group(tmp_path: Path) -> None:
+def test_group_file_is_read_in_full(tmp_path: Path) -> None:
     content = {
         "topics": TOPICS,
         "members": {
@@ -64,7 +64,7 @@ def test_a_file_of_a_whole_group(tmp_path: Path) -> None:
         ({"topics": TOPICS, "members": {"a": {"assignment": [0]}}}, "Expected `object"),
     ],
 )
-def test_a_file_that_is_something_else(tmp_path: Path, content: Any, message: str) -> None:
+def test_invalid_group_file_is_rejected_by_name(tmp_path: Path, content: Any, message: str) -> None:
     path = written(tmp_path / "group.json", content)
     with pytest.raises(InputError, match=message) as caught:
         read_group(path)
@@ -94,7 +94,7 @@ def test_a_file_that_is_something_else(tmp_path: Path, content: Any, message: st
         ),
     ],
 )
-def test_what_does_not_fit_together(changes: dict[str, Any], message: str) -> None:
+def test_inconsistent_group_spec_is_rejected(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         GroupSpec(**{"topics": TOPICS, "members": {"a": Member(BOTH)}, **changes})
 
@@ -131,14 +131,14 @@ def orders(*numbers: int) -> frozenset[TopicPartition]:
     return frozenset(TopicPartition("orders", number) for number in numbers)
 
 
-def test_members_have_what_they_subscribe_to_and_what_they_held_before() -> None:
+def test_members_have_their_subscriptions_and_previous_partitions() -> None:
     """Partitions that are there are those of either assignment."""
     found = recorded(*TWO_WORKERS)
     members = {"a": Member(("orders",)), "b": Member(("orders", "payments"))}
     assert found == Recorded(GroupSpec({"orders": 3, "payments": 1}, members, {"a": orders(0, 1, 2)}), [])
 
 
-def test_who_left_in_it_is_there_and_named() -> None:
+def test_member_that_left_in_the_rebalance_is_included_and_reported() -> None:
     """So that its partitions have a last owner: their moves are necessary."""
     found = recorded(*TWO_WORKERS, *A_DIES, *B_ALONE)
     assert found.gone == ["a"]
@@ -147,22 +147,22 @@ def test_who_left_in_it_is_there_and_named() -> None:
     assert found.group.current["a"] == orders(0, 1)
 
 
-def test_without_an_assignment_there_is_no_question() -> None:
+def test_group_without_an_assignment_is_an_input_error() -> None:
     with pytest.raises(InputError, match="no generation with an assignment"):
         recorded(*TWO_WORKERS, *A_DIES)
 
 
-def test_without_subscriptions_there_is_no_question() -> None:
+def test_group_without_subscriptions_is_an_input_error() -> None:
     with pytest.raises(InputError, match="what the members subscribe to"):
         recorded("at 0s", "join a api=3 session=30s", "at 5s", "sync a assign=@a:orders-0")
 
 
-def test_a_group_of_the_consumer_protocol_is_asked_otherwise() -> None:
+def test_consumer_protocol_group_is_refused_with_the_option_to_use() -> None:
     with pytest.raises(InputError, match="--from-group"):
         recorded("topics orders=3", "A e0 names[orders]", "at 1s", "B e0 names[orders]")
 
 
-def test_a_group_is_the_same_after_it_was_a_file(tmp_path: Path) -> None:
+def test_group_spec_survives_a_round_trip_through_a_file(tmp_path: Path) -> None:
     group = GroupSpec(
         {"orders": 2, "payments": 1},
         {"a": Member(("orders",), "i-1", "east"), "b": Member(("orders", "payments"))},

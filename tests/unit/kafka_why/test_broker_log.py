@@ -58,7 +58,9 @@ REJOINED, BUMPED = EntryType.MEMBER_REJOINED, EntryType.GROUP_EPOCH_BUMPED
         (f"[GroupId {G}] Member m-1 updated its subscribed topics to: [a, b].", REJOINED, {}),
     ],
 )  # fmt: skip
-def test_message_about_a_member_is_read(message: str, type_: EntryType, expected: dict[str, object]) -> None:
+def test_member_message_of_the_broker_log_is_parsed(
+    message: str, type_: EntryType, expected: dict[str, object]
+) -> None:
     (event,) = events_in(message)
     assert (event.type, event.group_id, event.member_id) == (type_, G, "m-1")
     assert {name: getattr(event, name) for name in expected} == expected
@@ -275,7 +277,7 @@ def test_log_explains_what_the_records_leave_open(tmp_path: Path) -> None:
     assert both.notes == ["the broker log explains 4 of 4 changes in the records"]
 
 
-def test_last_commit_of_a_member_that_went_stays_beside_the_brokers_words(tmp_path: Path) -> None:
+def test_last_commit_of_a_removed_member_is_kept_beside_the_brokers_reason(tmp_path: Path) -> None:
     """It is said for the time at which the broker removed the member, also in the report."""
     logs = read_broker_logs([in_file(tmp_path, of_scala(), SCALA)], "g", UTC)
     committed_ms = AT_MS + 7_500
@@ -297,7 +299,9 @@ def test_last_commit_of_a_member_that_went_stays_beside_the_brokers_words(tmp_pa
         (("g generation 3", "g generation 9"), "the log has generation 9, of which no record is left"),
     ],
 )
-def test_contradiction_is_noted(tmp_path: Path, changed: tuple[str, str], note: str) -> None:
+def test_contradiction_between_log_and_records_is_noted(
+    tmp_path: Path, changed: tuple[str, str], note: str
+) -> None:
     both = merged(tmp_path, [message.replace(*changed) for message in of_scala()])
     assert any(text.startswith("CONTRADICTION") and note in text for text in both.notes), both.notes
 

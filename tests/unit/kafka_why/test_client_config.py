@@ -21,7 +21,7 @@ def servers_of(text: str) -> str | None:
     return "kafka:1" if "${" in text else None
 
 
-def test_text_of_it_has_no_setting() -> None:
+def test_repr_of_client_config_shows_no_settings() -> None:
     config = ClientConfig("kafka:9092", {"ssl.key.password": SECRET})
     assert repr(config) == "ClientConfig(bootstrap_servers='kafka:9092')"
     assert pickle.loads(pickle.dumps(config)) == config

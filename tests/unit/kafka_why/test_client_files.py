@@ -178,7 +178,7 @@ def test_extensions_of_librdkafka_are_sent_with_tokens(write: Write) -> None:
     assert provider.extensions() == {"logicalCluster": "lkc-1", "identityPoolId": "pool-2"}
 
 
-def test_log_says_which_of_two_logins_is_used(write: Write) -> None:
+def test_log_names_which_of_two_logins_is_used(write: Write) -> None:
     with capture_logs() as logged:
         ClientConfig.read(write(ACCEPTED["a user of librdkafka beside JAAS"].text, "utf-8"))
     assert [(line["names"], line["login_by"]) for line in logged] == [
@@ -197,7 +197,7 @@ def test_protection_without_effect_is_a_warning(write: Write) -> None:
 
 
 @pytest.mark.parametrize(("text", "why"), REFUSED.values(), ids=REFUSED)
-def test_refused_file_is_answered_with_a_way_out(text: str, why: str, folder: Path, write: Write) -> None:
+def test_error_of_a_refused_file_tells_how_to_fix_it(text: str, why: str, folder: Path, write: Write) -> None:
     with pytest.raises(ClientConfigError) as raised:
         ClientConfig.read(write(text, "iso-8859-1"))
     assert why.replace("@/", f"{folder}/") in str(raised.value)

@@ -36,7 +36,7 @@ def login(module: str, **options: str) -> dict[str, str]:
     return {"sasl.jaas.config": format_jaas(LoginModule(module, options))}
 
 
-def test_a_user_of_scram_is_escaped_where_the_client_leaves_it_out() -> None:
+def test_scram_user_is_escaped_for_clients_that_do_not_escape_it() -> None:
     config = ClientConfig(
         SERVERS,
         {**SASL, "sasl.mechanism": "SCRAM-SHA-256", **login(SCRAM, username="a=b,c", password=SECRET)},
@@ -45,7 +45,7 @@ def test_a_user_of_scram_is_escaped_where_the_client_leaves_it_out() -> None:
     assert config.librdkafka_settings()["sasl.username"] == "a=b,c"
 
 
-def test_what_was_read_means_the_same_again_on_another_machine(cluster: ClusterSecurity) -> None:
+def test_security_settings_do_not_depend_on_local_files_once_read(cluster: ClusterSecurity) -> None:
     """Executors are given the settings without the files that they name."""
     properties = cluster.certificate_properties("alice")
     read = java_settings(security_of(properties))
@@ -140,14 +140,14 @@ def test_what_was_read_means_the_same_again_on_another_machine(cluster: ClusterS
         ),
     ],
 )
-def test_what_is_refused_is_named_without_its_value(properties: dict[str, str], why: str) -> None:
+def test_refused_setting_is_named_without_its_value(properties: dict[str, str], why: str) -> None:
     with pytest.raises(ClientConfigError) as raised:
         security_of(properties)
     assert why in str(raised.value)
     assert SECRET not in str(raised.value)
 
 
-def test_settings_of_another_protocol_or_mechanism_have_no_effect() -> None:
+def test_settings_of_an_unused_protocol_or_mechanism_are_ignored() -> None:
     """As for Kafka's own clients. `ClientConfig.read` logs them."""
     plain = {**SASL, "sasl.mechanism": "PLAIN", **login(PLAIN, username="a", password=SECRET)}
     others = {

@@ -23,11 +23,11 @@ def slots(total: int, idle: str = "", *, ends_busy: bool = True) -> ClientSlots[
         ("", ""),
     ],
 )
-def test_addresses_that_one_client_can_choose_from_are_one_network(host: str, network: str) -> None:
+def test_addresses_within_one_clients_prefix_count_as_one_network(host: str, network: str) -> None:
     assert client_network(host) == network
 
 
-def test_a_new_client_gets_the_oldest_slot_of_the_one_with_most() -> None:
+def test_new_client_evicts_the_oldest_connection_of_the_network_with_most() -> None:
     full = slots(4)
     for host, holder in (("192.0.2.1", "a"), ("192.0.2.2", "b"), ("192.0.2.2", "c"), ("192.0.2.2", "d")):
         full.add(host, holder)
@@ -36,7 +36,7 @@ def test_a_new_client_gets_the_oldest_slot_of_the_one_with_most() -> None:
     assert full.add("192.0.2.1", "g") == "a", "no other has as many as it has itself"
 
 
-def test_an_idle_holder_loses_its_slot_before_a_busy_one() -> None:
+def test_idle_connection_is_evicted_before_a_busy_one() -> None:
     full = slots(3, idle="b")
     for holder in "abc":
         full.add("192.0.2.1", holder)
@@ -44,7 +44,7 @@ def test_an_idle_holder_loses_its_slot_before_a_busy_one() -> None:
     assert full.add("192.0.2.1", "e") == "a", "all are busy"
 
 
-def test_where_busy_holders_stay_the_new_one_gets_no_slot() -> None:
+def test_new_connection_is_refused_where_busy_ones_are_not_evicted() -> None:
     full = slots(2, ends_busy=False)
     for holder in "ab":
         full.add("192.0.2.1", holder)

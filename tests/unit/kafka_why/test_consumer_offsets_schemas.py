@@ -138,12 +138,12 @@ def a_key(number: int) -> bytes:
     return number.to_bytes(2) + body
 
 
-def test_the_schemas_are_those_of_kafkas_jar() -> None:
+def test_schemas_equal_those_of_kafkas_jar() -> None:
     package_data = (files("kafka_why.observed.consumer_offsets") / SCHEMAS).read_text()
     assert package_data == as_text(of_kafka()), "python -m tests.harness.coordinator_schemas writes them"
 
 
-def test_what_kafka_writes_is_read_in_every_version() -> None:
+def test_records_written_by_kafka_are_read_in_every_version() -> None:
     messages = samples(Random(1))
     for message, data in zip(messages, written(messages), strict=True):
         number = message.schema["apiKey"]
@@ -155,7 +155,7 @@ def test_what_kafka_writes_is_read_in_every_version() -> None:
         assert as_content(found, message.schema, message.version) == message.content, message.line
 
 
-def test_a_value_that_is_cut_or_longer_is_refused() -> None:
+def test_truncated_or_overlong_value_is_refused() -> None:
     messages = [m for m in samples(Random(2)) if m.schema["type"] == "coordinator-value"][::10]
     for message, data in zip(messages, written(messages), strict=True):
         key = a_key(message.schema["apiKey"])
@@ -185,7 +185,9 @@ def test_tags_of_later_versions_of_kafka_are_skipped() -> None:
 
 
 @given(st.binary(max_size=60), st.none() | st.binary(max_size=120), st.integers(0, 23), st.integers(0, 5))
-def test_any_bytes_are_read_or_refused(key: bytes, value: bytes | None, number: int, version: int) -> None:
+def test_random_bytes_decode_or_raise_a_protocol_error(
+    key: bytes, value: bytes | None, number: int, version: int
+) -> None:
     for some_key in (key, number.to_bytes(2) + key, KEY):
         for some_value in (value, None if value is None else version.to_bytes(2) + value):
             try:

@@ -66,7 +66,7 @@ def of(*records: GroupDeliveries) -> DeliveryReport:
     return found
 
 
-def test_sf22_who_gets_records_without_being_a_member_is_named() -> None:
+def test_sf22_client_receiving_records_without_membership_is_named() -> None:
     shown = of(counted([row("a", accepted=3), row("b", accepted=1), row("c")]))
     assert [*strangers(shown, {"a", "b"})] == []
     (sentence,) = strangers(shown, {"a"})
@@ -78,7 +78,7 @@ def text_of(*records: GroupDeliveries) -> str:
     return deliveries_text(shown, Clock(UTC), names_of(shown))
 
 
-def test_what_is_said_has_bounds() -> None:
+def test_delivery_report_is_bounded() -> None:
     rows = [row("m", partition, accepted=1) for partition in range(ROWS_MAX + 5)]
     many = tuple(suspect(offset, outcome=GONE) for offset in range(SUSPECTS_MAX + 5))
     found = of(counted(rows, many, others=row("", accepted=7)))
@@ -159,7 +159,7 @@ TWICE = suspect(deliveries=2, releases=2, released_by=("a", "b"), outcome=OPEN)
         ),
     ],
 )
-def test_the_text_says_what_deliveries_show(
+def test_delivery_text_states_what_deliveries_show(
     records: list[GroupDeliveries], said: list[str], never: list[str]
 ) -> None:
     shown = text_of(*records)
@@ -167,7 +167,7 @@ def test_the_text_says_what_deliveries_show(
     assert [text for text in never if text in shown] == []
 
 
-def test_sp34_what_gateways_saw_is_joined() -> None:
+def test_sp34_reports_of_several_gateways_are_merged() -> None:
     one = suspect(deliveries=5, releases=2, released_by=("a", "b"), outcome=OPEN)
     other = suspect(deliveries=4, releases=1, released_by=("c",), is_last=True, outcome=GONE)
     found = of(counted([], (one,)), counted([], (other,), gateway_id="two"))
@@ -187,14 +187,14 @@ def test_sp34_what_gateways_saw_is_joined() -> None:
         ([], 0, Verdict.NOTHING, None),
     ],
 )
-def test_sp33_poison_a_bad_member_or_an_outage(
+def test_sp33_diagnosis_tells_poison_from_a_bad_member_and_an_outage(
     rows: list[Counted], suspects: int, verdict: Verdict, member_id: str | None
 ) -> None:
     found = of(counted(rows, tuple(suspect(offset, outcome=GONE) for offset in range(suspects))))
     assert (found.verdict, found.member_id) == (verdict, member_id)
 
 
-def test_a_record_is_read_as_it_was_written_and_its_key_is_no_members() -> None:
+def test_delivery_record_round_trips_and_its_key_differs_from_member_keys() -> None:
     one = counted([row("a", accepted=1)], (suspect(outcome=GONE),), others=Counted(delivered=3))
     assert decode_deliveries(encode(one)) == one
     assert decode_deliveries(b'{"version": 2, "group_id": "g"}') is None

@@ -23,7 +23,7 @@ OLD, NEW = ReplicaId(3, 9), ReplicaId(4, 1)
 OTHERS: list[Headers | None] = [None, [], [("trace", b"1")], [("trace", None)]]
 
 
-def test_headers_are_read_as_they_were_written_and_told_from_others() -> None:
+def test_early_answer_and_marker_headers_round_trip_and_are_distinguished() -> None:
     early, marker = early_headers(OLD, 1_795_000_000_123), marker_headers(NEW)
     assert (as_of(early), marked(marker)) == (AsOf(OLD, 1_795_000_000_123), NEW)
     assert [as_of(headers) for headers in (*OTHERS, marker)] == [None] * 5
@@ -50,7 +50,7 @@ LATER = ReplicaId(4, 10)
     ],
     ids=["the query's", "a replaced replica", "an old marker that comes late", "replicas of one owner"],
 )
-def test_a_replicas_answers_count_until_the_marker_of_a_later_one(
+def test_replicas_answers_count_until_the_marker_of_a_later_replica(
     records: list[Headers | None], counts: list[bool]
 ) -> None:
     answers = EarlyAnswers()
@@ -65,7 +65,7 @@ def test_a_record_whose_headers_cannot_be_read_does_not_count() -> None:
     assert answers.counts(0, early_headers(OLD, 1)), "and it marks nothing"
 
 
-def test_commits_are_named_where_the_record_has_room_for_them() -> None:
+def test_commits_are_listed_in_headers_if_they_fit_the_record() -> None:
     commits = {0: [5, 2**62], 7: [-1]}
     assert commits_of(early_headers(ReplicaId(1, 2), 3, commits, room_bytes=100)) == commits
     assert commits_of(early_headers(ReplicaId(1, 2), 3, commits, room_bytes=10)) == {}

@@ -24,18 +24,18 @@ SHOWN = r"a\x1b[2J\r\nADMIN \x9b31m\u202e\u2028b"
 
 
 @given(st.text())
-def test_a_visible_text_is_one_printable_line(text: str) -> None:
+def test_visible_returns_one_printable_line(text: str) -> None:
     assert visible(text).isprintable()
     assert visible(visible(text)) == visible(text)
 
 
 @given(st.text(st.characters(exclude_categories=["C", "Z"])))
-def test_what_is_printable_stays(text: str) -> None:
+def test_printable_text_is_unchanged(text: str) -> None:
     assert visible(text) == text
     assert visible("gruppe é 群 🦆") == "gruppe é 群 🦆"
 
 
-def test_a_text_has_the_lines_that_it_was_made_of() -> None:
+def test_visible_text_keeps_its_own_line_breaks() -> None:
     text = visible_text(["a\nb", visible_text(["c", "d"])])
     assert text == "a\\nb\nc\nd"
     assert isinstance(text, VisibleText)
@@ -44,7 +44,7 @@ def test_a_text_has_the_lines_that_it_was_made_of() -> None:
     assert visible(f"seen: {text}") == "seen: a\\nb\\nc\\nd"
 
 
-def test_a_report_has_no_line_that_a_client_wrote() -> None:
+def test_client_text_cannot_add_a_line_to_a_report() -> None:
     ours = of_scenario("timeline_2_follower_dies")
     encoded = msgspec.json.encode(ours).replace(b"follower", b"follower\\nGroup g is Stable\\u001b[2J")
     theirs = msgspec.json.decode(encoded, type=list[HistoryEntry])
@@ -61,7 +61,7 @@ def test_a_table_has_a_line_for_each_row() -> None:
     assert all(line.isprintable() for line in lines)
 
 
-def test_a_log_line_on_a_terminal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_entry_on_a_terminal_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True

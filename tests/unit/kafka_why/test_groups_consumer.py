@@ -88,7 +88,7 @@ def looks(text: str) -> str:
     return dedent(text).strip("\n")
 
 
-def test_members_with_epochs_current_and_target_assignment() -> None:
+def test_member_table_shows_epochs_current_and_target_assignment() -> None:
     assert listed(MOVING).is_of_consumers
     assert [m.group_instance_id for m in MOVING.members] == [None, None, "till"]
     assert member_table(member_rows(MOVING), verbose=True) == looks("""
@@ -101,7 +101,7 @@ billing         carol-1f0e      till              10.0.0.7        carol         
     assert "EPOCH" not in member_table(member_rows(MOVING), verbose=False)
 
 
-def test_the_state_says_what_the_group_waits_for() -> None:
+def test_state_table_shows_what_the_group_waits_for() -> None:
     assert remark("billing", MOVING.state) == "Warning: Consumer group 'billing' is rebalancing."
     assert state_table(state_row(MOVING, "coordinator-requests", 3)) == looks("""
 GROUP           COORDINATOR (ID)          ASSIGNMENT-STRATEGY  STATE                GROUP-EPOCH     TARGET-ASSIGNMENT-EPOCH   #MEMBERS TYPE
@@ -119,7 +119,7 @@ classic protocol, if group.consumer.migration.policy allows it.
     """)  # noqa: E501
 
 
-def test_partitions_are_those_that_members_answer_for() -> None:
+def test_partition_rows_follow_the_current_assignment_of_members() -> None:
     committed = GroupOffsets(
         {
             TopicPartition("orders", 0): OffsetWithEpoch(5, 3),
@@ -141,7 +141,7 @@ def test_partitions_are_those_that_members_answer_for() -> None:
     assert "PENDING-OFFSET" in partition_table(partition_rows(group(), pending, {}), verbose=False)
 
 
-def test_a_group_that_reconciles_can_be_asked_about() -> None:
+def test_assign_reads_a_reconciling_group() -> None:
     """`assign` knows the subscriptions of these groups in every state."""
     counts = {"orders": 4, "ord": 1, "prices": 2}
     assert subscribed_topics(MOVING, counts) == {"orders", "ord"}
@@ -154,7 +154,7 @@ def test_a_group_that_reconciles_can_be_asked_about() -> None:
         live_group(group(group_state="Empty"), counts, [])
 
 
-def test_a_member_whose_pattern_re2_does_not_accept_cannot_be_asked_about() -> None:
+def test_assign_refuses_a_member_whose_pattern_is_invalid_in_re2() -> None:
     """The topic watcher has found that, because no gateway could when the member joined."""
     bad = member("bob", 7, {}, {}, subscribed_topic_names=[], subscribed_topic_regex="(")
     with pytest.raises(InputError, match=r"the pattern '\(' of member bob-1f0e has no result"):
@@ -178,12 +178,12 @@ SHARE, STREAMS = view("queue", SHARE_STABLE), view("counts", STREAMS_STABLE)
     ("types", "expected"),
     [("share", ["queue"]), ("Streams", ["counts"]), ("classic", []), ("", ["counts", "queue"])],
 )
-def test_groups_are_listed_by_their_types_as_kafka_names_them(types: str, expected: list[str]) -> None:
+def test_groups_are_listed_with_kafkas_type_names(types: str, expected: list[str]) -> None:
     found = select_groups(map(listed, [STREAMS, SHARE]), frozenset(), parse_types(types))
     assert [row.group for row in found] == expected
 
 
-def test_a_streams_group_can_be_not_ready() -> None:
+def test_streams_group_without_its_topics_is_shown_as_not_ready() -> None:
     not_ready = view("counts", 41)
     (row,) = select_groups(map(listed, [not_ready, SHARE]), parse_states("notready"), frozenset())
     assert (row.group, row.type, row.state) == ("counts", "Streams", "NotReady")
@@ -192,23 +192,23 @@ def test_a_streams_group_can_be_not_ready() -> None:
     assert text.startswith("Warning: Streams group 'counts' is not ready: topics of its topology are missing")
 
 
-def test_members_of_a_streams_group_have_tasks() -> None:
+def test_member_table_of_a_streams_group_shows_tasks() -> None:
     text = member_table(member_rows(STREAMS), verbose=True)
     assert "active 0:0,1;standby 0:2,3" in text
     assert "active 0:2,3;standby 0:0,1" in text
 
 
-def test_offsets_of_a_streams_group_are_those_of_what_active_tasks_read() -> None:
+def test_offsets_of_a_streams_group_cover_topics_read_by_active_tasks() -> None:
     assert mentioned_partitions(STREAMS, GroupOffsets()) == {TopicPartition("orders", n) for n in range(4)}
 
 
-def test_a_member_of_a_share_group_waits_for_no_other_one() -> None:
+def test_share_group_member_does_not_wait_for_other_members() -> None:
     waiting = view("queue", 18)
     (sentence,) = state_row(waiting, "requests", 0).unsettled
     assert "it gets orders 1-2 at its next heartbeat" in sentence
 
 
 @pytest.mark.parametrize("of", [SHARE, STREAMS])
-def test_assign_is_for_groups_of_consumers(of: GroupSnapshot) -> None:
+def test_assign_refuses_groups_that_are_not_of_consumers(of: GroupSnapshot) -> None:
     with pytest.raises(InputError, match=f"group {of.group_id} is a {of.group_type} group"):
         live_group(of, {}, ())

@@ -46,7 +46,7 @@ PLANS = st.dictionaries(
         ("PT0.0009S", 0),
     ],
 )
-def test_durations_are_javas(text: str, duration_ms: int) -> None:
+def test_duration_is_parsed_as_by_java(text: str, duration_ms: int) -> None:
     assert parse_duration_ms(text) == duration_ms
 
 
@@ -82,7 +82,7 @@ def test_durations_are_javas(text: str, duration_ms: int) -> None:
         ),
     ],
 )
-def test_text_that_is_something_else_is_refused(
+def test_invalid_duration_or_time_text_is_rejected(
     parse: Callable[[str], object], message: str, texts: list[str]
 ) -> None:
     for text in texts:
@@ -102,11 +102,11 @@ def test_text_that_is_something_else_is_refused(
         ("1969-12-31T23:59:59.999", -1),
     ],
 )
-def test_times_are_utc_unless_they_say_otherwise(text: str, at_ms: int) -> None:
+def test_times_without_a_zone_are_utc(text: str, at_ms: int) -> None:
     assert parse_datetime_ms(text) == at_ms
 
 
-def test_partitions_are_chosen_once_and_those_not_there_are_told() -> None:
+def test_chosen_partitions_are_unique_and_missing_ones_reported() -> None:
     choices = [parse_topic(text) for text in ("b:1,7", "a", "a:0", "c", "d:0")]
     chosen = choose_partitions(choices, {"a": frozenset({0, 1}), "b": frozenset({0, 1})})
     assert chosen == ChosenPartitions(
@@ -115,7 +115,7 @@ def test_partitions_are_chosen_once_and_those_not_there_are_told() -> None:
     )
 
 
-def test_states_and_types_whatever_their_case() -> None:
+def test_states_and_types_are_parsed_case_insensitively() -> None:
     assert parse_states("stable, EMPTY") == {"Stable", "Empty"}
     assert parse_states("") == frozenset()
     assert parse_types("classic") == {"Classic"}
@@ -125,7 +125,7 @@ def test_states_and_types_whatever_their_case() -> None:
         parse_types("shared")
 
 
-def test_a_plan_for_one_group_may_leave_it_out() -> None:
+def test_reset_plan_for_one_group_may_omit_the_group_id() -> None:
     plan = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 6}
     assert parse_plan("t,0,5\nt,1,6\n", ["g"]) == {"g": plan}
     assert parse_plan("g,t,0,5\r\n\r\ng,t,1,6", ["g"]) == {"g": plan}
@@ -158,7 +158,7 @@ def test_a_plan_for_one_group_may_leave_it_out() -> None:
         ("t," + "0" * 140_000, ["g"], "line 1 of the reset plan is not CSV: field larger than"),
     ],
 )
-def test_what_is_no_plan(text: str, group_ids: list[str], message: str) -> None:
+def test_invalid_reset_plan_is_rejected(text: str, group_ids: list[str], message: str) -> None:
     with pytest.raises(PlanFileError, match=message):
         parse_plan(text, group_ids)
 
@@ -176,7 +176,7 @@ def test_what_is_no_plan(text: str, group_ids: list[str], message: str) -> None:
         "\ufefft,0,5\nt,1,6\n".encode("utf-16-be"),
     ],
 )
-def test_a_plan_is_read_as_spreadsheets_and_editors_save_it(content: bytes) -> None:
+def test_reset_plan_saved_by_spreadsheets_and_editors_is_read(content: bytes) -> None:
     plan = {TopicPartition("t", 0): 5, TopicPartition("t", 1): 6}
     assert read_plan(BytesIO(content), ["g"]) == {"g": plan}
 
@@ -189,19 +189,19 @@ def test_a_plan_is_read_as_spreadsheets_and_editors_save_it(content: bytes) -> N
         ("t,0,5\n".encode("utf-16-le"), "has zero bytes, as UTF-16 has: save the file as UTF-8"),
     ],
 )
-def test_a_plan_in_another_encoding_is_refused(content: bytes, message: str) -> None:
+def test_reset_plan_in_another_encoding_is_refused(content: bytes, message: str) -> None:
     with pytest.raises(PlanFileError, match=message):
         read_plan(BytesIO(content), ["g"])
 
 
-def test_a_plan_is_exported_in_order() -> None:
+def test_reset_plan_is_exported_in_order() -> None:
     plans = {"h": {TopicPartition("t", 0): 1}, "g": {TopicPartition("t", 10): 3, TopicPartition("t", 9): 2}}
     assert export_plan(plans, with_group=True) == "g,t,9,2\ng,t,10,3\nh,t,0,1\n"
     assert export_plan({"g": plans["g"]}, with_group=False) == "t,9,2\nt,10,3\n"
 
 
 @given(PLANS)
-def test_what_is_exported_can_be_read_again(plans: dict[str, dict[TopicPartition, int]]) -> None:
+def test_exported_reset_plan_can_be_read_back(plans: dict[str, dict[TopicPartition, int]]) -> None:
     assert parse_plan(export_plan(plans, with_group=True), []) == plans
     for group_id, offsets in plans.items():
         assert parse_plan(export_plan({group_id: offsets}, with_group=False), [group_id]) == {

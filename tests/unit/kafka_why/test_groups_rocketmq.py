@@ -60,7 +60,7 @@ def producers_only() -> GroupSnapshot:
     return view(broker)
 
 
-def test_the_list_has_both_protocols() -> None:
+def test_list_includes_kafka_and_rocketmq_groups() -> None:
     rows = select_groups([listed(kafka_view("a")), listed(shop())], frozenset(), frozenset())
     assert group_list(rows, with_type=True, with_state=True) == looks("""
 GROUP                     TYPE                 STATE                #CLIENTS CLIENT-VERSION
@@ -81,7 +81,7 @@ G                         RocketMQ             Online               2        JAV
     ]
 
 
-def test_a_group_is_described_with_those_marked_that_have_one_client_id() -> None:
+def test_described_group_marks_consumers_that_share_a_client_id() -> None:
     row = rocketmq_row(shop())
     assert rocketmq_state_table(row) == looks("""
 GROUP           TYPE       STATE      MESSAGE-MODEL   CONSUME-TYPE       CONSUME-FROM-WHERE        #CLIENTS #CONNECTIONS
@@ -105,7 +105,7 @@ G               app             c2              producer JAVA     0
     ]
 
 
-def test_a_group_without_consumers_and_one_that_is_out_of_order() -> None:
+def test_group_without_consumers_and_quarantined_group_have_remarks() -> None:
     row = rocketmq_row(producers_only())
     assert list(rocketmq_remarks(row)) == ["Consumer group 'G' has no active members."]
     assert rocketmq_state_table(row).splitlines()[1].split() == ["G", "RocketMQ", "Offline", *"---", "0", "0"]

@@ -82,7 +82,7 @@ def looks(text: str) -> str:
     return dedent(text).strip("\n")
 
 
-def test_partitions_by_member_and_then_those_of_nobody() -> None:
+def test_partition_table_lists_assigned_partitions_before_unassigned_ones() -> None:
     assert mentioned_partitions(TWO, COMMITTED) == BOUNDS.keys() | COMMITTED.committed.keys()
     rows = partition_rows(TWO, COMMITTED, BOUNDS)
     assert partition_table(rows, verbose=False) == looks("""
@@ -99,7 +99,7 @@ billing         orders          2          -               9               9    
     """)  # noqa: E501
 
 
-def test_a_pending_offset_has_a_column_also_where_nothing_is_committed() -> None:
+def test_pending_offset_has_a_column_even_without_a_commit() -> None:
     zero, one = TopicPartition("orders", 0), TopicPartition("orders", 1)
     offsets = GroupOffsets({zero: OffsetWithEpoch(5, 3)}, {zero: 7, one: 8})
     assert mentioned_partitions(group(), offsets) == {zero, one}
@@ -120,7 +120,7 @@ GROUPS = [
 ]
 
 
-def test_lags_in_time_have_columns_if_they_are_asked_for() -> None:
+def test_lag_seconds_column_is_shown_on_request() -> None:
     rows = partition_rows(TWO, COMMITTED, BOUNDS, LAGS_MS)
     assert partition_table(rows[1:], verbose=False) == looks("""
 GROUP           TOPIC           PARTITION  CURRENT-OFFSET  LOG-END-OFFSET  LAG             LAG-SECONDS     CONSUMER-ID     HOST            CLIENT-ID
@@ -141,7 +141,7 @@ billing         requests (3)              range                Stable           
     """)  # noqa: E501
 
 
-def test_members_with_instance_ids_where_one_has_one() -> None:
+def test_instance_id_column_is_shown_if_a_member_has_one() -> None:
     assert member_table(member_rows(TWO), verbose=True) == looks("""
 GROUP           CONSUMER-ID     GROUP-INSTANCE-ID HOST            CLIENT-ID       #PARTITIONS     ASSIGNMENT
 billing         alice-1f0e                        10.0.0.7        alice           1               orders:2
@@ -155,14 +155,14 @@ billing         alice-1f0e      10.0.0.7        alice           2
     """)
 
 
-def test_an_assignment_that_is_none_of_ours_is_not_guessed_at() -> None:
+def test_undecodable_assignment_is_not_guessed_at() -> None:
     strange = group(member("alice", b"everything"))
     assert [row.partitions for row in member_rows(strange)] == [None]
     assert partition_rows(strange, GroupOffsets(), {}) == []
     assert member_table(member_rows(strange), verbose=True).splitlines()[1].split()[-2:] == ["-", "-"]
 
 
-def test_the_state_of_a_group() -> None:
+def test_state_table_of_a_classic_group_is_printed() -> None:
     assert state_table(state_row(TWO, "group-coordinator-requests", 3)) == looks("""
 GROUP           COORDINATOR (ID)               ASSIGNMENT-STRATEGY  STATE                #MEMBERS TYPE
 billing         group-coordinator-requests (3) range                Stable               3        Classic
@@ -189,7 +189,7 @@ billing         group-coordinator-requests (3) range                Stable      
         ("CompletingRebalance", "Warning: Consumer group 'g' is rebalancing."),
     ],
 )
-def test_what_is_said_of_a_state(state: str, said: str | None) -> None:
+def test_remark_explains_the_group_state(state: str, said: str | None) -> None:
     assert remark("g", state) == said
 
 
@@ -204,7 +204,7 @@ def test_what_is_said_of_a_state(state: str, said: str | None) -> None:
         ("empty", "", "connect", ""),
     ],
 )
-def test_list_has_groups_of_every_protocol_type(
+def test_list_shows_groups_of_every_protocol_type(
     states: str, types: str, protocols: str, expected: str
 ) -> None:
     rows = select_groups(
@@ -214,7 +214,7 @@ def test_list_has_groups_of_every_protocol_type(
     assert "".join(group.group_id for group in consumer_groups(GROUPS)) == "abc"
 
 
-def test_what_was_changed() -> None:
+def test_tables_of_resets_and_deletions_list_each_change() -> None:
     assert reset_table([ResetRow(group="g", topic="orders", partition=0, new_offset=7)]) == looks("""
 GROUP           TOPIC           PARTITION  NEW-OFFSET
 g               orders          0          7

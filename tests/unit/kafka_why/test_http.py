@@ -44,12 +44,12 @@ def get(url: str) -> tuple[int, str]:
         return refused.code, refused.read().decode()
 
 
-def test_metrics_are_at_their_path(url: str) -> None:
+def test_metrics_are_served_at_their_path(url: str) -> None:
     status, text = get(f"{url}/metrics")
     assert (status, "things_total 1.0" in text) == (200, True)
 
 
-def test_a_failing_check_is_named_with_its_reason_and_can_be_left_out(url: str) -> None:
+def test_failing_readiness_check_is_named_with_its_reason_and_can_be_excluded(url: str) -> None:
     REASONS.update(brokers=None, coordinator="the coordinator does not answer")
     status, text = get(f"{url}/readyz")
     assert (status, json.loads(text)["checks"]) == (
@@ -60,7 +60,7 @@ def test_a_failing_check_is_named_with_its_reason_and_can_be_left_out(url: str) 
     assert (status, json.loads(text)["checks"]) == (200, {"brokers": "ok"})
 
 
-def test_a_note_is_told_and_does_not_fail(url: str) -> None:
+def test_readiness_note_is_shown_without_failing_the_check(url: str) -> None:
     REASONS.update(coordinator=None, replica=CheckNote("following: it is more than 5000 ms behind"))
     status, text = get(f"{url}/readyz")
     assert (status, json.loads(text)) == (
@@ -85,7 +85,7 @@ def connected(port: HttpPort) -> socket.socket:
     return socket.create_connection((address.hostname, address.port), timeout=30)
 
 
-def test_silent_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connections_do_not_block_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "MAX_CONNECTIONS", 3)
     with HttpPort("127.0.0.1", 0, CollectorRegistry()) as port, ExitStack() as stack:
         silent = [stack.enter_context(closing(connected(port))) for _ in range(3)]
@@ -109,7 +109,7 @@ class Together(Collector):
         yield GaugeMetricFamily("things", "Things.", 1)
 
 
-def test_scrapes_are_made_one_after_the_other() -> None:
+def test_metric_scrapes_never_run_concurrently() -> None:
     registry, together = CollectorRegistry(), Together()
     registry.register(together)
     with HttpPort("127.0.0.1", 0, registry) as port, ThreadPoolExecutor(2) as threads:

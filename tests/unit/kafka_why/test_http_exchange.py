@@ -103,7 +103,7 @@ def is_cut(url: str, **how: object) -> bool:
         (b"HTTP/1.1 500 Broken\r\nContent-Length: 1000000\r\n\r\n", b"x"),
     ],
 )
-def test_an_answer_that_drips_is_cut(at_once: bytes, drips: bytes) -> None:
+def test_slow_trickling_response_hits_the_deadline(at_once: bytes, drips: bytes) -> None:
     with Dripping(at_once, drips) as server:
         if at_once.startswith(b"HTTP/1.1 500"):
             with pytest.raises(TimeoutError), exchange(DEADLINE_S, handlers=(DIRECT,)) as opener:
@@ -116,19 +116,19 @@ def test_an_answer_that_drips_is_cut(at_once: bytes, drips: bytes) -> None:
             assert is_cut(f"http://127.0.0.1:{server.port}/")
 
 
-def test_the_connection_is_ended_at_the_server_too() -> None:
+def test_deadline_closes_the_connection_at_the_server() -> None:
     with Dripping(OK, b"A: b\r\n") as server:
         assert is_cut(f"http://127.0.0.1:{server.port}/")
         assert server.cut.wait(LATE_S)
 
 
-def test_a_handshake_that_drips_is_cut() -> None:
+def test_slow_trickling_tls_handshake_hits_the_deadline() -> None:
     """A record of TLS of 16 kB, byte by byte."""
     with Dripping(b"\x16\x03\x03\x40\x00", b"\x02") as server:
         assert is_cut(f"https://127.0.0.1:{server.port}/")
 
 
-def test_a_server_that_reads_nothing_is_cut() -> None:
+def test_server_that_reads_nothing_hits_the_deadline() -> None:
     with Dripping(b"", b"") as server:
         assert is_cut(f"http://127.0.0.1:{server.port}/", body=bytes(32 * 1024 * 1024))
 
@@ -148,7 +148,7 @@ def test_the_addresses_of_a_name_share_the_deadline(monkeypatch: pytest.MonkeyPa
             one.close()
 
 
-def test_what_is_in_time_is_as_urllib_has_it() -> None:
+def test_exchange_within_the_deadline_behaves_as_urllib() -> None:
     with Webhook(Reply(200, body=b"told"), Reply(503, body=b"later")) as webhook:
         assert asked(webhook.url()) == b"told"
         with pytest.raises(urllib.error.HTTPError) as refused:

@@ -24,7 +24,7 @@ SECRET = "k3y-0f-the-house"
         ('a.B$C required user_alice="x";', LoginModule("a.B$C", {"user_alice": "x"})),
     ],
 )
-def test_what_is_read(text: str, module: LoginModule) -> None:
+def test_jaas_text_is_parsed(text: str, module: LoginModule) -> None:
     assert parse_jaas(text) == module
 
 
@@ -41,17 +41,17 @@ def test_what_is_read(text: str, module: LoginModule) -> None:
         (f'a.B required n="{SECRET}"; c.D required;', "more than one login module"),
     ],
 )
-def test_what_is_refused(text: str, why: str) -> None:
+def test_invalid_jaas_text_is_rejected_without_its_secret(text: str, why: str) -> None:
     with pytest.raises(JaasError, match=why) as raised:
         parse_jaas(text)
     assert SECRET not in str(raised.value)
 
 
 @given(st.dictionaries(st.sampled_from(["username", "password", "extension_a"]), st.text()))
-def test_what_is_written_is_read_again(options: dict[str, str]) -> None:
+def test_formatted_jaas_text_parses_back(options: dict[str, str]) -> None:
     module = LoginModule("a.B", options)
     assert parse_jaas(format_jaas(module)) == module
 
 
-def test_text_of_a_module_has_no_option() -> None:
+def test_repr_of_a_login_module_shows_no_options() -> None:
     assert SECRET not in repr(LoginModule("a.B", {"password": SECRET}))

@@ -19,7 +19,7 @@ def why_none_answers(address: str) -> str:
     return str(raised.value)
 
 
-def test_an_operator_reads_why_no_broker_answers() -> None:
+def test_error_tells_why_no_broker_answers() -> None:
     with socket.socket() as bound, socket.create_server((HOST, 0)) as hanging:
         bound.bind((HOST, 0))  # and nobody listens
         closed, silent = (f"{HOST}:{one.getsockname()[1]}" for one in (bound, hanging))
@@ -30,7 +30,7 @@ def test_an_operator_reads_why_no_broker_answers() -> None:
             assert why_none_answers(address) == f"no Kafka broker answers ({address}: {reason})"
 
 
-def test_a_server_that_hangs_is_not_tried_again_before_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hanging_server_is_retried_only_after_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel takes connections for servers that answer nothing."""
     monkeypatch.setattr(kafka_clients, "FIRST_ATTEMPT_MS", 1_000)
     with ExitStack() as stack:

@@ -43,14 +43,14 @@ def book_at(offset: int, at_ms: int = 0) -> LagBook:
     return book
 
 
-def test_the_lag_in_time_is_between_the_first_sights_of_the_record_and_of_the_newest() -> None:
+def test_lag_in_time_spans_first_sightings_of_the_record_and_of_the_newest() -> None:
     book = looked(book_at(12), 10, 15, 15, 20)
     assert (lag(book).records, lag(book).ms) == (8, 2 * STEP_MS)
     commit(book, 20)
     assert (lag(book).records, lag(book).ms) == (0, 0)
 
 
-def test_an_offset_stands_since_its_first_commit_in_a_row() -> None:
+def test_offset_is_unchanged_since_its_first_repeated_commit() -> None:
     book = LagBook()
     for offset, at_ms in ((5, 1), (7, 2), (7, 3), (7, 4)):
         commit(book, offset, at_ms)
@@ -59,14 +59,14 @@ def test_an_offset_stands_since_its_first_commit_in_a_row() -> None:
     assert lag(book).stands_since_ms == 5, "an offset that was set back"
 
 
-def test_an_end_grows_after_the_offset_stood_and_after_the_group_settled() -> None:
+def test_log_end_growth_counts_after_the_offset_stood_and_the_group_settled() -> None:
     book = looked(book_at(5, at_ms=STEP_MS), 8, 8, 9, 9, 12)
     assert lag(book).grew_ms == 2 * STEP_MS
     assert lag(book, settled_ms=3 * STEP_MS).grew_ms == 4 * STEP_MS
     assert lag(book, settled_ms=4 * STEP_MS).grew_ms is None
 
 
-def test_a_record_that_cannot_be_read_is_refused_and_changes_nothing() -> None:
+def test_unreadable_record_is_refused_and_leaves_the_lag_book_unchanged() -> None:
     book = book_at(5)
     for key, value in ((b"{", None), (offset_key("g", *P), b"{}")):
         with pytest.raises(UNREADABLE):
@@ -140,7 +140,7 @@ ASKED = [call.ask(), call.learn(600_000)]
         ),
     ],
 )
-def test_the_time_of_a_record_from_before_the_first_look_is_asked_for(
+def test_time_of_a_record_older_than_the_first_poll_is_looked_up(
     ends: tuple[int, ...], steps: list[Any], lag_ms: int | None, wanted: dict[Partition, int]
 ) -> None:
     asking = Asking(*ends)
@@ -149,7 +149,7 @@ def test_the_time_of_a_record_from_before_the_first_look_is_asked_for(
     assert (lag(asking.book).ms, asking.book.wanted_times()) == (lag_ms, wanted)
 
 
-def test_the_look_ups_are_bounded_and_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_record_time_lookups_are_bounded_and_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lag_book, "MAX_LOOK_UPS", 2)
     book, places = LagBook(), [("orders", number) for number in range(5)]
     for where in places:
@@ -169,7 +169,7 @@ def test_the_look_ups_are_bounded_and_take_turns(monkeypatch: pytest.MonkeyPatch
     st.integers(1, STEP_MS - 1),
     st.data(),
 )
-def test_the_lag_in_time_is_wrong_by_less_than_an_interval(
+def test_error_of_lag_in_time_is_below_one_poll_interval(
     pauses_ms: list[int], first_look_ms: int, data: st.DataObject
 ) -> None:
     """Records that come at any times, and looks an interval apart, the first before the first record."""
@@ -195,7 +195,7 @@ def test_the_lag_in_time_is_wrong_by_less_than_an_interval(
 
 
 @given(st.lists(st.integers(1, 600_000), min_size=2, max_size=40), st.data())
-def test_without_an_answer_the_lag_in_time_is_wrong_by_a_third_of_the_age_at_most(
+def test_without_a_lookup_lag_in_time_errs_by_at_most_a_third_of_its_age(
     pauses_ms: list[int], data: st.DataObject
 ) -> None:
     """Of records that come at any times, also many at once. The consumer has just committed the offset."""

@@ -100,7 +100,7 @@ def test_a_lag_in_time_is_not_negative_and_falls_with_the_time_of_the_record(
         ),
     ],
 )
-def test_trouble_of_a_partition_goes_by_its_lag_and_its_owner(
+def test_trouble_of_a_partition_depends_on_its_lag_and_owner(
     lag: PartitionLag, ownership: Ownership, trouble: str | None
 ) -> None:
     expected = Troubles() if trouble is None else Troubles(**{trouble: {P: lag}})
@@ -117,18 +117,18 @@ def trend(lags: list[int], begin_ms: int = 0, step_ms: int = 5_000) -> Trend:
 WINDOW = WINDOW_MS // 5_000
 
 
-def test_a_consumer_at_half_the_producers_speed_rises_over_the_ups_and_downs_of_its_commits() -> None:
+def test_lag_of_a_consumer_at_half_speed_rises_despite_commit_fluctuations() -> None:
     """50 records come and 25 are consumed each five seconds, and each half minute it commits."""
     assert trend([50 * n - 150 * (n // 6) for n in range(WINDOW)]).rises
 
 
-def test_a_consumer_that_keeps_up_does_not_rise() -> None:
+def test_lag_of_a_consumer_that_keeps_up_does_not_rise() -> None:
     assert not trend([50 * (n % 6) for n in range(WINDOW)]).rises
     assert not trend([9_000 - n for n in range(WINDOW)]).rises
     assert not trend([0] * 60 + [100_000 - n for n in range(WINDOW)]).rises, "a burst that it works off"
 
 
-def test_a_rise_needs_the_whole_window_without_a_gap() -> None:
+def test_rising_lag_needs_a_whole_window_without_a_gap() -> None:
     rising = [*range(WINDOW)]
     assert not trend(rising[: -WINDOW // STEPS]).rises
     whole = trend(rising)
@@ -138,7 +138,7 @@ def test_a_rise_needs_the_whole_window_without_a_gap() -> None:
 
 
 @given(st.lists(st.integers(0, 10**6), min_size=STEPS, max_size=3 * STEPS), st.integers(0, 10**6))
-def test_a_trend_is_that_of_its_last_steps_and_not_of_the_level(lags: list[int], level: int) -> None:
+def test_lag_trend_follows_its_last_steps_and_not_its_level(lags: list[int], level: int) -> None:
     ours = trend(lags, step_ms=STEP_MS)
     assert ours.rises == trend([lag + level for lag in lags[-STEPS:]], step_ms=STEP_MS).rises
     assert ours.rises == rises(lags[-STEPS:], lags[-STEPS:])

@@ -24,19 +24,19 @@ def looked(*ends: tuple[int, int]) -> LogHistory:
     return logs
 
 
-def test_an_end_that_grew_certainly_after_a_time_is_told_from_one_that_may_have_grown_before() -> None:
+def test_log_end_growth_is_dated_to_the_first_poll_certainly_after_the_time() -> None:
     logs = looked((0, 10), (1_000, 10), (2_000, 12), (3_000, 12), (4_000, 13))
     since_ms = (-1, 1_000, 1_001, 3_000, 3_001)
     assert [logs.grew_ms(P, ms) for ms in since_ms] == [2_000, 2_000, 4_000, 4_000, None]
     assert logs.grew_ms(("other", 0), 0) is None
 
 
-def test_a_topic_made_anew_begins_anew() -> None:
+def test_recreated_topic_starts_a_new_lag_history() -> None:
     logs = looked((0, 10), (1_000, 20), (2_000, 5))
     assert (logs.bounds(P), logs.came(P, 4)) == (LogBounds(0, 5), (None, (4, 2_000)))
 
 
-def test_a_partition_without_a_leader_for_a_moment_is_remembered_and_one_that_is_gone_is_not() -> None:
+def test_history_of_a_missing_partition_is_kept_for_a_while_and_then_dropped() -> None:
     logs = looked((0, 10))
     logs.add({}, FORGET_MS - 1)
     assert logs.bounds(P) is not None
@@ -46,7 +46,7 @@ def test_a_partition_without_a_leader_for_a_moment_is_remembered_and_one_that_is
 
 @examples(200)
 @given(growth, st.data())
-def test_a_record_came_between_the_two_times_which_are_apart_by_a_third_of_its_age(
+def test_record_arrival_lies_between_bounds_at_most_a_third_of_its_age_apart(
     grown: list[int], data: st.DataObject
 ) -> None:
     ends = [*accumulate(grown, initial=1)]
@@ -65,7 +65,7 @@ def test_a_record_came_between_the_two_times_which_are_apart_by_a_third_of_its_a
             assert last.ms - before.ms - STEP_MS <= age_ms / COARSENESS
 
 
-def test_the_samples_of_a_week_are_bounded() -> None:
+def test_samples_of_a_week_are_bounded() -> None:
     samples = log_history._Samples()
     for number in range(7 * 24 * 3600 // 5):
         samples.add(number, number * STEP_MS)

@@ -41,11 +41,11 @@ HELD = {P: "m", Q: "n"}
         ),
     ],
 )
-def test_ownership_of_a_classic_group_goes_by_its_view(group: GroupSnapshot, expected: Ownership) -> None:
+def test_ownership_in_a_classic_group_follows_its_view(group: GroupSnapshot, expected: Ownership) -> None:
     assert ownership(group) == expected
 
 
-def test_the_members_of_a_consumer_group_hold_what_they_may_use() -> None:
+def test_consumer_group_members_own_the_partitions_they_may_use() -> None:
     recorder = Recorder()
     recorder.play("topics orders=4 prices=1", "at 4s", "A e0", "A e1 owned[orders 0-3]", "at 8s", "A e1")
     group = recorder.any_group()

@@ -59,7 +59,7 @@ def book() -> LagBook:
     return book
 
 
-def test_a_look_finds_the_bounds_of_what_has_a_leader_and_the_times_of_old_records(
+def test_poll_finds_log_bounds_of_led_partitions_and_times_of_old_records(
     book: LagBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(looks_module, "INTERVAL_S", 0)
@@ -73,7 +73,7 @@ def test_a_look_finds_the_bounds_of_what_has_a_leader_and_the_times_of_old_recor
     assert (late.records, late.ms) == (8, 7 * 60_000), "from the beginning of the log"
 
 
-def test_between_two_looks_a_search_goes_on_by_one_request_and_then_nothing_is_asked(book: LagBook) -> None:
+def test_each_poll_sends_at_most_one_lookup_request_until_the_search_ends(book: LagBook) -> None:
     admin, poller = Admin(), LagPoller(book)
     numbers = []
     for _ in range(60):
@@ -83,7 +83,7 @@ def test_between_two_looks_a_search_goes_on_by_one_request_and_then_nothing_is_a
     assert numbers[0] == 3 and numbers[-1] == numbers[-2]
 
 
-def test_brokers_that_cannot_say_times_leave_the_lag_in_records(
+def test_brokers_without_time_lookup_leave_only_the_lag_in_records(
     book: LagBook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(looks_module, "INTERVAL_S", 0)

@@ -35,7 +35,7 @@ def log_of(*timestamps: int) -> list[tuple[int, int]]:
     return [*enumerate(timestamps)]
 
 
-def test_all_partitions_are_asked_in_one_request_a_round() -> None:
+def test_each_search_round_is_one_request_for_all_partitions() -> None:
     logs = {("t", n): log_of(*(at * (n + 1) for at in range(1_000))) for n in range(50)}
     brokers = Brokers(logs)
     timestamp_lags(brokers, dict.fromkeys(logs, 500))
@@ -55,7 +55,7 @@ def true_lag(log: list[tuple[int, int]], offset: int) -> int:
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, WEEK_MS)), min_size=1, max_size=60), st.data())
-def test_the_lag_is_exact_to_the_precision_whatever_the_order_of_timestamps(
+def test_timestamp_lag_is_exact_to_the_precision_despite_unordered_timestamps(
     records: list[tuple[int, int]], data: st.DataObject
 ) -> None:
     log, offset = [], -1

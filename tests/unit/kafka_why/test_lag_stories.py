@@ -22,7 +22,7 @@ FOUND_S = {
 
 
 @pytest.mark.parametrize("name", STORIES)
-def test_a_story_is_found_by_its_gauge_alone_and_stays_found(name: str) -> None:
+def test_each_lag_story_raises_only_its_gauge_and_keeps_it_raised(name: str) -> None:
     series = recorded(STORIES[name])
     gauge, after_s = FOUND_S.get(name, ("", None))
     assert {each: found_after_s(series[each]) for each in GAUGES} == {

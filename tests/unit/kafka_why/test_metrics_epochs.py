@@ -104,7 +104,7 @@ def test_metrics_of_a_group_follow_its_history_and_its_view(
 
 
 @pytest.mark.parametrize(("max_bytes", "members"), [(10_000, 2), (1, None)])
-def test_members_that_a_large_record_leaves_out_are_not_counted_as_none(
+def test_members_omitted_from_a_large_record_are_not_counted_as_zero(
     max_bytes: int, members: int | None
 ) -> None:
     recorder = Recorder()
@@ -118,7 +118,7 @@ def test_members_that_a_large_record_leaves_out_are_not_counted_as_none(
     assert metrics.value(f"{CONSUMER}_epoch", **G) == 3
 
 
-def test_sentences_of_the_log() -> None:
+def test_epoch_changes_are_logged_in_kafkas_sentences() -> None:
     history = Recorder().play(*SETTLED)
     said = [(event.type, text) for event in history if (text := sentence(event)) is not None]
     assert said[2:] == [

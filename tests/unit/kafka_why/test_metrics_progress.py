@@ -65,7 +65,7 @@ def ids(batches: list[BatchProgress]) -> list[int]:
     return [batch.batch_id for batch in batches]
 
 
-def test_each_batch_is_told_once_and_in_order() -> None:
+def test_each_batch_is_reported_once_and_in_order() -> None:
     query, reader = reading()
     assert reader.new() == []
     query.run(reported(0))
@@ -78,7 +78,7 @@ def test_each_batch_is_told_once_and_in_order() -> None:
     assert query.looks_back == 1, "only where some went by unseen"
 
 
-def test_a_word_of_idleness_is_no_batch() -> None:
+def test_idle_trigger_report_is_not_a_batch() -> None:
     query, reader = reading()
     query.run(reported(7), reported(8, executed=False))
     assert ids(reader.new()) == []
@@ -86,7 +86,7 @@ def test_a_word_of_idleness_is_no_batch() -> None:
     assert ids(reader.new()) == [7, 8, 9]
 
 
-def test_the_backlog_is_what_is_not_read_yet() -> None:
+def test_backlog_counts_unread_records() -> None:
     """A batch that reads all leaves none, and a partition that was cut off counts as none, too."""
     latest = {"requests": {"0": 20, "1": 3, "2": 5}}
     source = {"endOffset": {"requests": {"0": 17, "1": 4}}, "latestOffset": latest}

@@ -22,7 +22,7 @@ def busy() -> Scraped:
     return harness.busy()
 
 
-def test_every_type_and_value_is_as_expected(busy: Scraped, pytestconfig: pytest.Config) -> None:
+def test_every_metric_has_the_expected_type_and_value(busy: Scraped, pytestconfig: pytest.Config) -> None:
     """All but the prose, and the bounds of histograms."""
     text = busy.text().splitlines()
     lines = [line for line in text if not line.startswith("# HELP") and "_bucket{" not in line]
@@ -31,7 +31,7 @@ def test_every_type_and_value_is_as_expected(busy: Scraped, pytestconfig: pytest
     assert lines == GOLDEN.read_text().splitlines()
 
 
-def test_a_rocketmq_group_ends_changes_its_protocol_and_is_quarantined() -> None:
+def test_rocketmq_group_metrics_follow_its_end_protocol_change_and_quarantine() -> None:
     scraped, broker = Scraped(), Broker()
     broker.heartbeat("A", "ch1")
     assert broker.group is not None
@@ -54,7 +54,7 @@ def test_a_rocketmq_group_ends_changes_its_protocol_and_is_quarantined() -> None
     assert values() == (1, 1, None)
 
 
-def test_a_group_has_a_count_of_rebalances_before_its_first() -> None:
+def test_rebalance_counter_of_a_group_starts_before_its_first_rebalance() -> None:
     """Else the first one would be no increase."""
     scraped = Scraped()
     scraped.group("orders", "PreparingRebalance", "m-1")
@@ -63,7 +63,7 @@ def test_a_group_has_a_count_of_rebalances_before_its_first() -> None:
     assert scraped.value("group_coordinator_rebalances_total", consumergroup="orders") == 1
 
 
-def test_what_ends_is_no_longer_shown() -> None:
+def test_ended_groups_and_offsets_are_removed_from_metrics() -> None:
     scraped = Scraped()
     scraped.group("orders", "Stable", "m-1")
     scraped.offset("orders", "purchases", 0, 9)
@@ -76,7 +76,7 @@ def test_what_ends_is_no_longer_shown() -> None:
     assert scraped.value("kafka_coordinator_group_groupmetadatamanager_numoffsets") == 0
 
 
-def test_half_of_a_topic_is_not_shown() -> None:
+def test_group_metrics_appear_only_after_the_topic_is_read_to_its_end() -> None:
     scraped = Scraped(complete=False)
     scraped.group("orders", "Stable", "m-1")
     assert "numgroups" not in scraped.text()
@@ -85,7 +85,7 @@ def test_half_of_a_topic_is_not_shown() -> None:
     assert scraped.value("kafka_coordinator_group_groupmetadatamanager_numgroups") == 1
 
 
-def test_the_replica_has_one_phase_and_counts_from_0() -> None:
+def test_replica_metrics_have_one_phase_and_counters_start_at_zero() -> None:
     scraped = Scraped()
     own = "group_coordinator_replica"
     for state in (NO_REPLICA_STATE, NOT_STARTED):
@@ -96,7 +96,7 @@ def test_the_replica_has_one_phase_and_counts_from_0() -> None:
             assert scraped.value(f"{own}_{name}_total") == 0
 
 
-def test_an_answer_counts_when_the_query_writes_it() -> None:
+def test_answers_are_counted_when_written_by_the_query() -> None:
     scraped, replica = Scraped(), ReplicaId(3, 1)
     answers = pack([encode({"error_code": 0, "type": "Heartbeat"})] * 2)
     for value, headers in (
@@ -120,7 +120,7 @@ def test_an_answer_counts_when_the_query_writes_it() -> None:
         (LAYOUT.dead_letters_topic, b"", b"[]"),
     ],
 )
-def test_what_cannot_be_read_is_said_and_changes_nothing(
+def test_unreadable_record_raises_and_leaves_metrics_unchanged(
     topic: str, key: bytes | None, value: bytes | None
 ) -> None:
     scraped = Scraped()

@@ -38,7 +38,7 @@ def logged(entry: HistoryEntry) -> list[dict[str, Any]]:
         (None, "Stabilized group orders generation 5"),
     ],
 )
-def test_stabilized(members: list[str] | None, said: str) -> None:
+def test_stabilized_generation_is_logged_in_kafkas_sentence(members: list[str] | None, said: str) -> None:
     entry = event(EntryType.COMPLETING_REBALANCE, generation=5, members=members, leader_id="m-1")
     (line,) = logged(entry)
     assert line["event"] == said
@@ -49,7 +49,9 @@ def test_stabilized(members: list[str] | None, said: str) -> None:
     ("assignments", "ending"),
     [({"m-1": b"a", "m-3": b"b"}, " The group has 2 members."), (None, "")],
 )
-def test_assignment_received(assignments: dict[str, bytes] | None, ending: str) -> None:
+def test_received_assignment_is_logged_in_kafkas_sentence(
+    assignments: dict[str, bytes] | None, ending: str
+) -> None:
     entry = event(EntryType.STABLE, generation=5, leader_id="m-1", assignments=assignments)
     (line,) = logged(entry)
     assert line["event"] == f"Assignment received from leader m-1 for group orders for generation 5.{ending}"

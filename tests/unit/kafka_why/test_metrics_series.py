@@ -75,13 +75,13 @@ def test_more_groups_make_no_more_series() -> None:
     ],
 )
 @pytest.mark.parametrize("groups", [0, 7])
-def test_a_sum_counts_groups_without_series(name: str, groups: int) -> None:
+def test_sums_include_groups_without_series(name: str, groups: int) -> None:
     whole = total(crowd(3, SeriesBounds()), name)
     assert whole > 0
     assert total(crowd(3, SeriesBounds(groups=groups)), name) == whole
 
 
-def test_what_hurts_in_groups_without_series_has_a_series() -> None:
+def test_problems_of_groups_without_series_are_counted_in_a_shared_series() -> None:
     scraped = Scraped(bounds=SeriesBounds(groups=0))
     scraped.group("silent", "Empty", since_ms=1)
     scraped.offset("silent", "t", 0, 3)
@@ -104,7 +104,7 @@ def test_the_first_groups_seen_have_series_until_they_end() -> None:
     assert with_series(scraped) == {"second", "third"}
 
 
-def test_groups_that_the_pattern_matches_come_first() -> None:
+def test_groups_matching_the_pattern_get_series_first() -> None:
     scraped = Scraped(bounds=SeriesBounds(groups=2, pattern=compiled("orders|billing.*")))
     for group_ids, chosen in (
         (["junk-1", "junk-2", "reorders"], {"junk-1", "junk-2"}),
@@ -120,7 +120,7 @@ def test_groups_that_the_pattern_matches_come_first() -> None:
 
 
 @pytest.mark.parametrize("group_id", ["", "g" * (LABEL_MAX_CHARS + 1)], ids=["empty", "long"])
-def test_an_id_that_is_no_label_has_no_series(group_id: str) -> None:
+def test_group_id_unfit_for_a_label_gets_no_series(group_id: str) -> None:
     scraped = Scraped()
     scraped.group("g" * LABEL_MAX_CHARS, "Stable", "m-1")
     scraped.group(group_id, "Stable", "m-1", "m-2")
@@ -131,7 +131,7 @@ def test_an_id_that_is_no_label_has_no_series(group_id: str) -> None:
     assert scraped.value("group_coordinator_groups_without_series") == 0
 
 
-def test_a_group_with_many_partitions_takes_none_from_the_others() -> None:
+def test_group_with_many_partitions_does_not_take_series_of_others() -> None:
     scraped = Scraped(bounds=SeriesBounds(groups=2))
     for partition in reversed(range(100)):
         scraped.offset("hostile", f"t-{partition % 50}", partition, 1)
@@ -149,7 +149,7 @@ def test_a_group_with_many_partitions_takes_none_from_the_others() -> None:
     assert scraped.value("group_coordinator_stuck_partitions", consumergroup="hostile", topic="t-0") is None
 
 
-def test_members_have_as_many_series_as_partitions() -> None:
+def test_member_series_are_bounded_like_partition_series() -> None:
     scraped = Scraped(with_members=True, bounds=SeriesBounds(groups=1))
     members = [f"m-{number:02d}" for number in range(30)]
     scraped.group("orders", "Stable", "m" * (LABEL_MAX_CHARS + 1), *members)
@@ -159,7 +159,7 @@ def test_members_have_as_many_series_as_partitions() -> None:
     assert scraped.value("group_coordinator_members_without_series") == 11
 
 
-def test_clients_of_rocketmq_name_a_bounded_number_of_languages() -> None:
+def test_rocketmq_client_languages_are_bounded_as_labels() -> None:
     scraped, broker = Scraped(), Broker()
     for number in range(50):
         broker.send(RegisterProducer(**of("shop", f"ch{number}"), language=f"LANGUAGE-{number:02d}"))
@@ -182,6 +182,8 @@ def test_clients_of_rocketmq_name_a_bounded_number_of_languages() -> None:
         ({"a": 5}, 0, {"a": 0}),
     ],
 )
-def test_rows_are_shared_fairly(sizes: Mapping[str, int], rows_max: int, left: Mapping[str, int]) -> None:
+def test_series_are_shared_fairly_between_groups(
+    sizes: Mapping[str, int], rows_max: int, left: Mapping[str, int]
+) -> None:
     rows = {group_id: list(range(size)) for group_id, size in sizes.items()}
     assert first_rows(rows, rows_max) == {group_id: list(range(size)) for group_id, size in left.items()}

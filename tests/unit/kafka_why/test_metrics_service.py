@@ -38,7 +38,7 @@ def metrics(client_config: ClientConfig, port: int) -> Metrics:
     )
 
 
-def test_an_observer_serves_no_figures_of_what_only_a_coordinator_has() -> None:
+def test_observer_serves_no_coordinator_only_metrics() -> None:
     observed = TopicLayout.observed("group-observer", 1)
     readings = ServiceReadings(
         lambda: ServiceStatus(ServicePhase.READY, "", 0), lambda: float("nan"), lambda: 0
@@ -54,7 +54,7 @@ def test_an_observer_serves_no_figures_of_what_only_a_coordinator_has() -> None:
 
 
 @pytest.mark.parametrize("follows", [False, True], ids=["before the coordinator has started", "then"])
-def test_it_serves_without_a_broker_and_stops_serving(follows: bool) -> None:
+def test_metrics_are_served_without_a_broker_until_stopped(follows: bool) -> None:
     with metrics(ClientConfig(f"{LOOPBACK}:{free_port()}"), 0) as served:
         if follows:
             served.follow()

@@ -85,7 +85,7 @@ def test_token_is_the_url_that_aws_signs(session: str | None, signed: str) -> No
         (f"aws_secret_access_key={SECRET}\n", "cannot be read as a file of AWS credentials"),
     ],
 )
-def test_missing_credentials_are_told_without_secrets(
+def test_missing_iam_credentials_are_reported_without_secrets(
     no_credentials: Path, content: str | None, why: str
 ) -> None:
     if content is not None:

@@ -26,7 +26,7 @@ P1, P2 = {0: Position(10, 1_000)}, {0: Position(20, 2_000)}
 ONE, TWO, THREE, FOUR = map(rebalance, range(1, 5))
 
 
-def test_positions_without_messages_take_no_room() -> None:
+def test_positions_without_messages_are_merged_in_the_outbox() -> None:
     outbox = Outbox()
     for offset in range(10_000):
         outbox.put([], {0: Position(offset, 0)})
@@ -34,7 +34,7 @@ def test_positions_without_messages_take_no_room() -> None:
     assert outbox.take(0).positions == {0: Position(9_999, 0)}
 
 
-def test_a_message_that_waits_is_not_put_again() -> None:
+def test_queued_message_is_not_enqueued_again() -> None:
     outbox = Outbox()
     outbox.put([stuck(), stuck(Status.ENDED), stuck()])
     outbox.put([stuck()])
@@ -45,7 +45,7 @@ def test_a_message_that_waits_is_not_put_again() -> None:
 
 
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_a_full_outbox_holds_up_who_puts_until_there_is_room_or_it_is_closed(is_closed: bool) -> None:
+def test_full_outbox_blocks_put_until_capacity_is_free_or_it_is_closed(is_closed: bool) -> None:
     outbox = Outbox(max_waiting=2)
     outbox.put([ONE, TWO])
     is_put: list[bool] = []
@@ -61,7 +61,7 @@ def test_a_full_outbox_holds_up_who_puts_until_there_is_room_or_it_is_closed(is_
     assert (is_put, outbox.head(9)) == (([False], [ONE, TWO]) if is_closed else ([True], [TWO, THREE]))
 
 
-def test_a_file_of_another_topic_or_version_and_a_damaged_one_are_refused(tmp_path: Path) -> None:
+def test_notify_state_file_of_another_topic_or_version_or_damaged_is_refused(tmp_path: Path) -> None:
     Kept(tmp_path, "other-events").save()
     with pytest.raises(FolderError, match="is of the topic other-events, not of group-coordinator-events"):
         Kept(tmp_path, TOPIC)
@@ -159,7 +159,7 @@ def test_after_a_failure_the_same_messages_are_sent_after_a_pause(
     assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
 
 
-def test_one_message_that_is_refused_is_dropped_and_the_others_are_not(tmp_path: Path) -> None:
+def test_only_the_refused_message_of_a_batch_is_dropped(tmp_path: Path) -> None:
     """The receiver refuses whatever has the third one."""
     world = World(tmp_path)
     refusing = world._post
@@ -183,7 +183,7 @@ def test_one_message_that_is_refused_is_dropped_and_the_others_are_not(tmp_path:
     assert Kept(tmp_path, TOPIC).positions == {0: Position(9, 0)}
 
 
-def test_a_file_that_cannot_be_written_stops_no_message(
+def test_unwritable_state_file_does_not_stop_messages(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(tmp_path)
@@ -207,7 +207,7 @@ def test_a_file_that_cannot_be_written_stops_no_message(
     turns=st.lists(st.integers(0, 6), max_size=12),
     answers=st.lists(st.sampled_from([OK, FAILED, Killed]), max_size=20),
 )
-def test_none_is_lost_and_only_what_was_under_way_at_a_kill_is_sent_twice(
+def test_no_message_is_lost_and_only_those_in_flight_at_a_kill_are_repeated(
     turns: list[int], answers: list[Answer | type[Killed]]
 ) -> None:
     topic = [

@@ -28,7 +28,7 @@ def told(messages: list[Message]) -> list[tuple[str, Status]]:
     return [(message.kind, message.status) for message in messages]
 
 
-def test_it_is_told_once_and_again_when_it_is_over() -> None:
+def test_problem_is_notified_once_when_it_begins_and_once_when_it_ends() -> None:
     known = episodes()
     (began,) = look(known, STUCK)
     assert (began.status, began.group, began.sentence) == (Status.BEGAN, "orders", STUCK.sentence)
@@ -41,7 +41,7 @@ def test_it_is_told_once_and_again_when_it_is_over() -> None:
     assert look(known, now_ms=NOW_MS + 15_000) == []
 
 
-def test_what_is_too_short_is_told_neither_at_its_beginning_nor_at_its_end() -> None:
+def test_problem_shorter_than_the_minimum_is_not_notified() -> None:
     known = episodes(least_ms=10_000)
     assert look(known, OFTEN) == []
     assert look(known, now_ms=NOW_MS + 5_000) == []
@@ -50,7 +50,7 @@ def test_what_is_too_short_is_told_neither_at_its_beginning_nor_at_its_end() -> 
     assert told(look(known, now_ms=NOW_MS + 30_000)) == [("often", Status.ENDED)]
 
 
-def test_after_a_restart_nothing_is_told_twice() -> None:
+def test_restart_does_not_repeat_a_notification() -> None:
     (began,) = look(episodes(), STUCK)
     known = episodes(began)
     assert look(known, STUCK) == []
@@ -58,7 +58,7 @@ def test_after_a_restart_nothing_is_told_twice() -> None:
     assert (ended.id, ended.status) == (began.id, Status.ENDED)
 
 
-def test_a_new_process_ends_nothing_before_it_can_see_it() -> None:
+def test_restarted_process_ends_no_problem_before_it_has_settled() -> None:
     """A partition is stuck for a new process only when it has seen it stand still for long enough."""
     (began,) = look(episodes(), STUCK)
     known = episodes(began)
@@ -67,7 +67,7 @@ def test_a_new_process_ends_nothing_before_it_can_see_it() -> None:
     assert (ended.id, ended.status) == (began.id, Status.ENDED)
 
 
-def test_what_lasts_is_told_again_where_the_receiver_needs_that() -> None:
+def test_lasting_problem_is_repeated_for_receivers_that_need_it() -> None:
     known = episodes(again_ms=60_000)
     (began,) = look(known, STUCK)
     assert look(known, STUCK, now_ms=NOW_MS + 59_999) == []
@@ -75,7 +75,7 @@ def test_what_lasts_is_told_again_where_the_receiver_needs_that() -> None:
     assert again == began
 
 
-def test_an_alarm_is_the_same_while_only_its_figures_change() -> None:
+def test_alarm_keeps_its_identity_while_only_its_figures_change() -> None:
     once = "The replica answered 1 time in another way than the query; the log has both answers"
     twice = "The replica answered 2 times in another way than the query; the log has both answers"
     assert alarm_of(once) == alarm_of(twice) == "The replica answered"

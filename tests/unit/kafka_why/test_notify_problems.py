@@ -37,7 +37,7 @@ def sources(
     return Sources(made or fleet(), topics or ServiceTopics(), None, lambda: read_age_s)
 
 
-def test_the_findings_are_those_of_the_page() -> None:
+def test_notified_problems_are_the_findings_of_the_page() -> None:
     made = fleet()
     troubles = list(sources(made=made).troubles(NOW_MS))
     assert {(one.kind, one.group) for one in troubles} == {("stuck", "stuck"), ("quarantined", "broken")}
@@ -46,7 +46,7 @@ def test_the_findings_are_those_of_the_page() -> None:
     assert all(one.kind in KINDS and one.subject == one.group for one in troubles)
 
 
-def test_an_alarm_is_what_the_page_of_the_coordinator_finds() -> None:
+def test_alarms_are_the_findings_of_the_coordinator_page() -> None:
     topics = ServiceTopics()
     topics.apply_clock(None)
     (alarm,) = [one for one in sources(topics).troubles(NOW_MS) if one.kind == "alarm"]
@@ -71,7 +71,7 @@ TOPIC_PARTITION = TopicPartition("events", 0)
         ),
     ],
 )
-def test_a_position_in_the_events_topic_is_kept_or_replaced_with_a_warning(
+def test_position_outside_the_events_topic_is_replaced_with_a_warning(
     kept: int, found: int, warning: str | None
 ) -> None:
     with capture_logs() as logs:

@@ -68,7 +68,7 @@ def histories() -> list[tuple[str, list[HistoryEntry]]]:
 
 @pytest.mark.examples
 @pytest.mark.parametrize("kept_entries", [0, module.KEPT_ENTRIES])
-def test_each_rebalance_is_found_once_however_its_entries_come(
+def test_each_rebalance_is_found_once_for_any_split_of_its_entries(
     kept_entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "KEPT_ENTRIES", kept_entries)
@@ -82,7 +82,7 @@ def test_each_rebalance_is_found_once_however_its_entries_come(
 
 
 @pytest.mark.examples
-def test_after_a_restart_at_any_entry_the_others_are_found() -> None:
+def test_restart_at_any_entry_finds_the_remaining_rebalances() -> None:
     """The entries before the position say what was before, and what they ended is not found again."""
     for seed, (of, history) in enumerate(histories()):
         at = Random(seed).randint(0, len(history))
@@ -93,7 +93,7 @@ def test_after_a_restart_at_any_entry_the_others_are_found() -> None:
         assert before + after == all_ended(history), (of, at)
 
 
-def test_a_rebalance_is_found_as_why_has_it() -> None:
+def test_notified_rebalance_equals_that_of_why() -> None:
     """With its cause, its members' names and what moved: the entries of earlier rebalances are kept."""
     history = Recorder().play(*STORY)
     ended = found_one_by_one(history)
@@ -107,7 +107,7 @@ def test_a_rebalance_is_found_as_why_has_it() -> None:
 
 @pytest.mark.examples
 @pytest.mark.parametrize("entries", [1, 2, 7])
-def test_a_rebalance_whose_beginning_was_forgotten_is_found_once(
+def test_rebalance_whose_beginning_was_evicted_is_found_once(
     entries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_GROUP_ENTRIES", entries)
@@ -118,7 +118,7 @@ def test_a_rebalance_whose_beginning_was_forgotten_is_found_once(
     assert [name(one.rebalance) for one in found_one_by_one(story)] == all_ended(story)
 
 
-def test_the_groups_that_rebalanced_longest_ago_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_with_the_oldest_rebalance_are_evicted_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_ENTRIES", 40)
     rebalances = Rebalances()
     for number in range(20):
@@ -130,7 +130,7 @@ def test_the_groups_that_rebalanced_longest_ago_are_forgotten_first(monkeypatch:
 
 
 @pytest.mark.parametrize("told", range(1, 5))
-def test_rebalance_after_the_position_is_told_whatever_other_records_have_its_time(told: int) -> None:
+def test_rebalance_after_the_position_is_notified_despite_equal_timestamps(told: int) -> None:
     """Two batches of a group can have one time, and notify can end between them."""
     generations = [row for row in real_rows() if row.key[:2] == b"\0\2" and b"classic" in row.key]
     rows = [row._replace(partition=0, offset=n, at_ms=5_000) for n, row in enumerate(generations)]

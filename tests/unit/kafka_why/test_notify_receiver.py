@@ -45,7 +45,7 @@ def post(*replies: Reply, timeout_s: float = LONG_S) -> Answer:
         return receiver(webhook.url(), timeout_s=timeout_s).post(b"{}")
 
 
-def test_a_request_is_json_with_the_token() -> None:
+def test_notify_request_is_json_with_a_bearer_token() -> None:
     with Webhook() as webhook:
         answer = receiver(webhook.url("/a?b=c"), lambda: "t0ken").post(b'{"a": 1}')
     assert answer == Answer(Verdict.ACCEPTED)
@@ -63,7 +63,7 @@ def test_a_request_is_json_with_the_token() -> None:
         (Verdict.FAILED, (401, 403, 404, 408, 410, 429, 500, 502, 503)),
     ],
 )
-def test_messages_are_accepted_refused_for_ever_or_sent_again(
+def test_http_status_decides_between_accepted_refused_and_retry(
     verdict: Verdict, statuses: tuple[int, ...]
 ) -> None:
     replies = [Reply(status, body=b"invalid_payload") for status in statuses]
@@ -74,7 +74,7 @@ def test_messages_are_accepted_refused_for_ever_or_sent_again(
         assert [sending.post(b"{}") for _ in statuses] == expected
 
 
-def test_a_receiver_that_hangs_and_one_that_is_not_there_fail() -> None:
+def test_hanging_and_absent_receivers_are_failures() -> None:
     assert post(Reply(HANG), timeout_s=SHORT_S) == Answer(
         Verdict.FAILED, f"no whole answer within {SHORT_S} s"
     )
@@ -82,7 +82,7 @@ def test_a_receiver_that_hangs_and_one_that_is_not_there_fail() -> None:
     assert (gone.verdict, "refused" in gone.reason) == (Verdict.FAILED, True)
 
 
-def test_a_redirection_is_not_followed() -> None:
+def test_receiver_redirect_is_not_followed() -> None:
     with Webhook() as other, Webhook(Reply(302, {"Location": other.url()})) as webhook:
         answer = receiver(webhook.url(), lambda: "t0ken").post(b"{}")
     assert answer == Answer(Verdict.FAILED, "it answers 302")
@@ -92,11 +92,11 @@ def test_a_redirection_is_not_followed() -> None:
 @pytest.mark.parametrize(
     ("header", "seconds"), [("7", 7.0), ("0", 0.0), ("soon", None), ("-3", None), ("9" * 99, None)]
 )
-def test_retry_after_has_seconds(header: str, seconds: float | None) -> None:
+def test_retry_after_header_is_parsed_as_seconds(header: str, seconds: float | None) -> None:
     assert post(Reply(429, {"Retry-After": header})).retry_after_s == seconds
 
 
-def test_no_reason_has_the_address_or_the_token() -> None:
+def test_failure_reason_contains_neither_url_nor_token() -> None:
     """A receiver may answer with what it got."""
     with Webhook(default=Reply(403, body=f"no t0ken at {SECRET} k3y\n\x1b[2J".encode())) as webhook:
         answer = receiver(webhook.url(f"{SECRET}?k3y"), lambda: "t0ken").post(b"{}")
@@ -105,13 +105,13 @@ def test_no_reason_has_the_address_or_the_token() -> None:
     assert "s3cret" not in broken.reason
 
 
-def test_a_long_answer_is_read_in_part() -> None:
+def test_long_receiver_response_is_read_only_in_part() -> None:
     answer = post(Reply(500, body=b"x" * 2_000_000))
     assert answer.verdict is Verdict.FAILED and len(answer.reason) == 200
 
 
 @pytest.mark.parametrize("content", [b"", b"\nsecond line", b"\xff\xfe"])
-def test_a_file_without_a_secret_is_named_and_not_quoted(content: bytes, tmp_path: Path) -> None:
+def test_file_without_a_secret_is_named_and_not_quoted(content: bytes, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_bytes(content)
     with pytest.raises(SecretUnreadable, match=str(file)):
@@ -133,7 +133,7 @@ def test_a_file_without_a_secret_is_named_and_not_quoted(content: bytes, tmp_pat
         "https://hooks.example.org:99999/s3cret",
     ],
 )
-def test_an_address_that_cannot_be_used_is_refused_and_not_quoted(url: str, tmp_path: Path) -> None:
+def test_unusable_receiver_url_is_refused_and_not_quoted(url: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError) as refused:
         checked_url(url)
     assert "s3cret" not in str(refused.value)
@@ -144,7 +144,7 @@ def test_an_address_that_cannot_be_used_is_refused_and_not_quoted(url: str, tmp_
     assert "s3cret" not in str(unreadable.value)
 
 
-def test_a_token_is_sent_only_where_nobody_on_the_way_can_read_it() -> None:
+def test_token_is_sent_only_over_tls_or_loopback() -> None:
     told = receiver("http://hooks.example.org/", lambda: "t0ken").post(b"{}")
     assert told == Answer(Verdict.FAILED, NOT_PRIVATE)
     assert is_private("https://hooks.example.org/")
@@ -156,7 +156,7 @@ def test_a_token_is_sent_only_where_nobody_on_the_way_can_read_it() -> None:
     assert not is_private("http://localhost.example.org/")
 
 
-def test_the_certificate_of_the_receiver_is_verified(tmp_path: Path) -> None:
+def test_receiver_certificate_is_verified(tmp_path: Path) -> None:
     ours, other = Authority(tmp_path / "ours"), Authority(tmp_path / "other")
     issued = ours.issue("receiver")
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -170,7 +170,7 @@ def test_the_certificate_of_the_receiver_is_verified(tmp_path: Path) -> None:
     assert len(webhook.received) == 1
 
 
-def test_the_certificate_is_of_the_host(tmp_path: Path) -> None:
+def test_receiver_certificate_must_match_the_host(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     issued = authority.issue("receiver", hosts=["hooks.example.org"])
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -37,7 +37,7 @@ def first_rebalance() -> Ended:
     return ended
 
 
-def test_what_clients_sent_is_escaped_and_cut() -> None:
+def test_client_text_in_a_message_is_escaped_and_truncated() -> None:
     group_id, ended, names = first_rebalance()
     cause = replace(ended.cause, client_reason="\u202e" + 9 * MAX_TEXT_CHARS * "x")
     removed = [Removed("w", 0, "it left") for _ in range(9 * MAX_LINES)]
@@ -52,7 +52,7 @@ def test_what_clients_sent_is_escaped_and_cut() -> None:
     assert (said[-3:], len(said)) == ("...", MAX_TEXT_CHARS)
 
 
-def test_our_own_json_has_everything() -> None:
+def test_json_body_has_every_field() -> None:
     told = body("json", rebalance(lines=LINES, page="https://page/group?id=orders"), alarm())
     assert (told["version"], told["sent_ms"]) == (1, NOW_MS)
     assert told["messages"][0] == {
@@ -70,7 +70,7 @@ def test_our_own_json_has_everything() -> None:
     assert (told["messages"][1]["group"], told["messages"][1]["ended_ms"]) == (None, None)
 
 
-def test_slack_gets_a_text_with_the_link() -> None:
+def test_slack_body_has_a_text_with_the_link() -> None:
     told = body(
         "slack", rebalance(lines=LINES, page="https://page/group?id=orders"), stuck(Status.ENDED), alarm()
     )
@@ -84,7 +84,7 @@ def test_slack_gets_a_text_with_the_link() -> None:
     }
 
 
-def test_no_name_of_a_group_mentions_a_channel_in_slack() -> None:
+def test_group_name_cannot_mention_a_slack_channel() -> None:
     name = "<!channel> & <https://evil|here>\n*x*"
     text = body("slack", stuck(group=name, sentence="<!here>"))["text"]
     assert text == ("*&lt;!channel&gt; &amp; &lt;https[:]//evil|here&gt;\\n*x**: &lt;!here&gt;")
@@ -92,7 +92,7 @@ def test_no_name_of_a_group_mentions_a_channel_in_slack() -> None:
 
 @pytest.mark.parametrize("text", ["http://evil", "slack://x", "www.evil.example", "evil.example/login"])
 @pytest.mark.parametrize("shape", ["slack", "alertmanager", "alertmanager-webhook"])
-def test_what_a_client_chose_is_no_link(shape: str, text: str) -> None:
+def test_client_text_never_becomes_a_link(shape: str, text: str) -> None:
     _, ended, names = first_rebalance()
     cause = replace(ended.cause, client_reason=f"see {text}")
     sent = rebalance_message(f"a {text}", replace(ended, cause=cause), names, lambda _: "https://page/")
@@ -105,7 +105,7 @@ def test_what_a_client_chose_is_no_link(shape: str, text: str) -> None:
     "name", [30_000 * "g", 10_000 * "g ", 10_000 * "\n"], ids=["word", "words", "escaped"]
 )
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_long_group_id_is_cut_and_told_from_others(shape: str, name: str) -> None:
+def test_long_group_ids_are_truncated_and_stay_distinct(shape: str, name: str) -> None:
     _, ended, names = first_rebalance()
     link: Link = lambda group_id: f"https://page/{group_id}"  # noqa: E731
     told = [json.dumps(body(shape, rebalance_message(g, ended, names, link))) for g in (name, f"{name}2")]
@@ -139,7 +139,7 @@ GONE_ON = "2023-11-14T22:18:20.000Z"
         ),
     ],
 )
-def test_alertmanager_gets_an_alert_with_labels_of_its_own(
+def test_alertmanager_body_is_an_alert_with_its_labels(
     message: Message, labels: dict[str, str], ends_at: str
 ) -> None:
     (alert,) = body("alertmanager", message)

@@ -43,14 +43,14 @@ EU = rebalance(group="orders-eu")
         (Filter(least_ms=9_001), stuck(), False),
     ],
 )
-def test_a_filter_wants_messages_by_group_kind_and_duration(
+def test_filter_selects_messages_by_group_kind_and_duration(
     chosen: Filter, message: Message, wanted: bool
 ) -> None:
     assert chosen.wants(message, NOW_MS) is wanted
 
 
 @given(st.integers(1, 5), st.lists(st.floats(0, 30), max_size=60))
-def test_no_minute_has_more_requests_than_the_limit(per_minute: int, pauses_s: list[float]) -> None:
+def test_requests_per_minute_stay_within_the_limit(per_minute: int, pauses_s: list[float]) -> None:
     limit, now_s, sent_s = RateLimit(per_minute), 0.0, []
     for pause_s in pauses_s:
         now_s += pause_s
@@ -61,7 +61,7 @@ def test_no_minute_has_more_requests_than_the_limit(per_minute: int, pauses_s: l
         assert beyond_s - first_s >= MINUTE_S - 1e-6
 
 
-def test_each_pause_is_twice_the_one_before_up_to_a_minute_until_a_request_works() -> None:
+def test_retry_pause_doubles_up_to_a_minute_and_resets_on_success() -> None:
     back_off = BackOff(lambda: 0.0)
     assert [back_off.failed() for _ in range(8)] == [1, 2, 4, 8, 16, 32, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
     back_off.worked()
@@ -69,5 +69,5 @@ def test_each_pause_is_twice_the_one_before_up_to_a_minute_until_a_request_works
 
 
 @pytest.mark.parametrize(("asked_s", "pause_s"), [(0.5, 1), (120, 120), (1e9, LONGEST_RETRY_AFTER_S)])
-def test_the_receiver_may_ask_for_a_longer_pause_within_bounds(asked_s: float, pause_s: float) -> None:
+def test_receiver_may_extend_the_pause_within_bounds(asked_s: float, pause_s: float) -> None:
     assert BackOff(lambda: 0.0).failed(asked_s) == pause_s

@@ -28,19 +28,19 @@ NOT_WHOLE = (
 
 
 @given(st.integers(INT64_MIN, INT64_MAX), st.sampled_from(["", "000"]))
-def test_every_number_of_64_bits_is_read(number: int, zeros: str) -> None:
+def test_every_64_bit_number_is_parsed(number: int, zeros: str) -> None:
     sign = "-" if number < 0 else ""
     assert parse_whole_number(f"{sign}{zeros}{abs(number)}") == number
 
 
-def test_sign_and_zeros_may_be_first() -> None:
+def test_whole_number_may_have_a_sign_and_leading_zeros() -> None:
     assert parse_whole_number("+5") == 5
     assert parse_whole_number("-0") == 0
     assert parse_whole_number(f"-{'0' * 10_000}7") == -7
 
 
 @pytest.mark.parametrize("text", [*NOT_WHOLE, "1.0", "1e3", "0x1", "\N{SUPERSCRIPT TWO}"])
-def test_other_text_is_no_whole_number(text: str) -> None:
+def test_text_that_is_not_a_whole_number_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a whole number") as refused:
         parse_whole_number(text)
     assert not isinstance(refused.value, OutOfRange)
@@ -62,16 +62,16 @@ def test_long_text_is_refused_in_a_short_message() -> None:
 @pytest.mark.parametrize(
     ("text", "number"), [("0", 0.0), ("2.50", 2.5), ("-0.5", -0.5), ("+3", 3.0), (".5", 0.5), ("5.", 5.0)]
 )
-def test_decimals(text: str, number: float) -> None:
+def test_decimal_text_is_parsed(text: str, number: float) -> None:
     assert parse_decimal(text) == number
 
 
 @pytest.mark.parametrize("text", [*NOT_WHOLE, "nan", "inf", "-inf", "1e400", ".", "1,5", "9" * 10])
-def test_other_text_is_no_decimal(text: str) -> None:
+def test_text_that_is_not_a_decimal_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="is not a number such as 2 or 0"):
         parse_decimal(text)
 
 
-def test_only_ascii_digits_are_a_number_without_a_sign() -> None:
+def test_unsigned_number_accepts_only_ascii_digits() -> None:
     assert is_whole_number("09")
     assert not any(map(is_whole_number, (*NOT_WHOLE, "-1", "+1")))

@@ -36,7 +36,7 @@ def claims_of(token: str) -> dict[str, object]:
     return found
 
 
-def test_clients_of_a_process_share_a_token(endpoint: TokenEndpoint) -> None:
+def test_clients_of_a_process_share_one_oauth_token(endpoint: TokenEndpoint) -> None:
     login = TokenLogin(endpoint.url, "me", SECRET)
     token = LoginTokens(login).token()
     assert claims_of(token)["sub"] == "me"
@@ -45,7 +45,9 @@ def test_clients_of_a_process_share_a_token(endpoint: TokenEndpoint) -> None:
     assert endpoint.served == 1
 
 
-def test_a_token_is_replaced_before_it_ends(issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oauth_token_is_replaced_before_it_expires(
+    issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start_s = time.time()
     with TokenEndpoint(issuer, {"me": SECRET}, lifetime_s=1_000) as endpoint:
         source = TokenSource(TokenLogin(endpoint.url, "me", SECRET))
@@ -55,7 +57,7 @@ def test_a_token_is_replaced_before_it_ends(issuer: TokenIssuer, monkeypatch: py
             assert endpoint.served == served
 
 
-def test_a_token_stays_while_its_endpoint_is_down_until_it_expires(
+def test_oauth_token_is_kept_until_expiry_while_its_endpoint_is_down(
     issuer: TokenIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start_s = time.time()
@@ -86,7 +88,7 @@ def test_a_refused_client_is_named_without_its_secret(endpoint: TokenEndpoint) -
     )
 
 
-def test_a_token_in_a_file_is_read_when_it_is_due(tmp_path: Path, issuer: TokenIssuer) -> None:
+def test_token_file_is_reread_when_the_token_is_due(tmp_path: Path, issuer: TokenIssuer) -> None:
     path = tmp_path / "a token"
     source = TokenSource(TokenLogin(path.as_uri()))
     with pytest.raises(TokenError, match="cannot be read: No such file"):
@@ -98,7 +100,7 @@ def test_a_token_in_a_file_is_read_when_it_is_due(tmp_path: Path, issuer: TokenI
         TokenSource(source.login).token()
 
 
-def test_no_text_has_a_secret() -> None:
+def test_repr_of_token_logins_shows_no_secret() -> None:
     token = TokenSource(TokenLogin(None, subject="alice")).token()
     assert token.text not in repr(token)
     assert SECRET not in repr(TokenLogin("https://id.example", "me", SECRET))

@@ -135,18 +135,18 @@ JOINED = [("MemberAdded", "a", "OB4"), ("PreparingRebalance", "a", "OB4"), *FORM
         ),
     ],
 )
-def test_a_classic_groups_records_tell(
+def test_records_of_a_classic_group_become_history_entries(
     said: tuple[Said, ...], tail: list[tuple[str, str | None, str]], fields: dict[int, dict[str, Any]]
 ) -> None:
     check_told(Watched().take(said).history, tail, fields)
 
 
-def test_another_group_that_is_empty_is_empty() -> None:
+def test_non_consumer_group_without_members_is_empty() -> None:
     watched = Watched().take(generations(generation(5, A), generation(2)))
     assert (watched.groups[G].state, watched.history[-1].type) == ("Empty", EntryType.EMPTY)
 
 
-def test_the_offsets_of_a_removed_group_stay_until_they_are_removed() -> None:
+def test_offsets_of_a_removed_group_stay_until_their_tombstones() -> None:
     """They are a group without members, and without a history if no generation was seen."""
     commit, removed = Said(3_000, G, committed(0, 1, 3_000)), Said(9_000, G, ClassicGroupRemoved())
     watched = Watched().take((*generations(generation(1)), commit, removed))

@@ -30,7 +30,7 @@ from tests.harness.observed_log import (
 )
 
 
-def test_a_removed_group_with_members_changed_its_protocol() -> None:
+def test_group_removed_with_members_has_changed_its_protocol() -> None:
     entries = watch(
         *generations(generation(3, classic_member("a", 0, 1))),
         Said(9_000, G, ClassicGroupRemoved()),
@@ -203,7 +203,7 @@ STATIC = subscription("a", instance="i")
         ),
     ],
 )
-def test_a_consumer_groups_records_tell(
+def test_records_of_a_consumer_group_become_history_entries(
     said: tuple[Said, ...],
     tail: list[tuple[str, str | None, str]],
     fields: Mapping[int, Mapping[str, Any]],
@@ -211,13 +211,13 @@ def test_a_consumer_groups_records_tell(
     check_told(watch(*said), tail, fields)
 
 
-def test_of_topics_without_a_name_nothing_is_said_of_commits() -> None:
+def test_commits_of_topics_without_a_known_name_are_not_mentioned() -> None:
     watched = Watched(names={}).take((*ALONE, COMMITTED, *leaves("a", 3, 9_000)))
     removed = [entry.reason for entry in watched.history if entry.type is EntryType.MEMBER_REMOVED]
     assert removed == ["member a left or expired"]
 
 
-def test_what_compaction_left_of_a_group_is_no_history() -> None:
+def test_compacted_records_of_a_group_make_no_history() -> None:
     """Of a group at rest compaction leaves one record of each kind: nobody joined when they are read."""
     watched = Watched().take(
         (
@@ -235,7 +235,7 @@ def test_what_compaction_left_of_a_group_is_no_history() -> None:
     assert watched.history[0].seq == 2
 
 
-def test_what_compaction_left_of_a_converted_group_is_no_history() -> None:
+def test_compacted_records_of_a_converted_group_make_no_history() -> None:
     members = [Said(1_000, G, MemberSubscribed(name, subscription(name))) for name in ("a", "b")]
     first_epoch = (Said(1_000, G, GroupEpoch(2, 7)), *settles(2, 1_000, a=(0,), b=(1,)))
     assert watch(Said(1_000, G, ClassicGroupRemoved()), *members, *first_epoch) == []

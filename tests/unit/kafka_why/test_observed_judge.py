@@ -47,7 +47,7 @@ def observed() -> Report:
     return report(GROUP, history, now_ms=history[-1].at_ms)
 
 
-def test_a_report_that_says_what_happened_has_nothing_wrong() -> None:
+def test_correct_report_passes_the_judge() -> None:
     happened = truth()
     assert wrong(happened) == []
     verdicts = list(Judge(happened, observed(), Source.OBSERVE).verdicts())
@@ -58,9 +58,7 @@ def test_a_report_that_says_what_happened_has_nothing_wrong() -> None:
 
 
 @pytest.mark.parametrize(("late_ms", "class_"), [(40, Class.INFERRED), (90, Class.WRONG)])
-def test_a_beginning_that_was_seen_is_right_within_the_interval_of_the_looks(
-    late_ms: int, class_: Class
-) -> None:
+def test_observed_beginning_is_accepted_within_the_poll_interval(late_ms: int, class_: Class) -> None:
     """A member has ended some time before the rebalance for that is seen."""
     happened, told = truth(), observed()
     step, place = happened.steps[2], 2
@@ -81,7 +79,9 @@ def test_a_beginning_that_was_seen_is_right_within_the_interval_of_the_looks(
 @pytest.mark.parametrize(
     ("source", "is_compacted"), [(Source.COMPACTED, True), (Source.TOPIC, False), (Source.POLLING, False)]
 )
-def test_only_what_compaction_took_may_be_missing(source: Source, is_compacted: bool) -> None:
+def test_missing_rebalance_is_accepted_only_if_compaction_removed_it(
+    source: Source, is_compacted: bool
+) -> None:
     """Polls miss a rebalance whose members are those of before, and no other."""
     happened, told = truth(), observed()
     told = structs.replace(told, rebalances=[told.rebalances[0], *told.rebalances[2:]])
@@ -143,7 +143,7 @@ def a_later_generation(happened: Truth) -> None:
         (a_later_generation, "c2 starts", Line.FORMED),
     ],
 )
-def test_what_is_wrong_is_found(plant: Callable[[Truth], None], action: str, line: Line) -> None:
+def test_planted_error_in_a_report_is_found(plant: Callable[[Truth], None], action: str, line: Line) -> None:
     happened = truth()
     plant(happened)
     assert (action, line) in wrong(happened)

@@ -17,7 +17,7 @@ from tests.harness.observed_epochs import NAMES, Said
 from tests.harness.observed_log import Watched, compact, random_life, real_records
 
 
-def test_a_real_broker_s_topic_tells_what_happened() -> None:
+def test_history_from_a_real_brokers_topic_matches_what_happened() -> None:
     watched = Watched().take(real_records())
     came_and_went = [
         (entry.group_id, entry.type.value, entry.client_id)
@@ -41,7 +41,7 @@ def test_a_real_broker_s_topic_tells_what_happened() -> None:
 
 
 @given(st.integers(0, 10_000), st.lists(st.integers(0, 200), max_size=6))
-def test_how_the_records_are_cut_into_batches_does_not_matter(seed: int, cuts: list[int]) -> None:
+def test_batch_boundaries_do_not_change_the_history(seed: int, cuts: list[int]) -> None:
     """Between two batches a group is encoded and decoded, as in the state."""
     said = _lives(seed)
     whole, cut = Watched().take(said), Watched()
@@ -55,7 +55,7 @@ def test_how_the_records_are_cut_into_batches_does_not_matter(seed: int, cuts: l
 
 
 @given(st.integers(0, 10_000))
-def test_the_numbers_of_a_history_have_no_gap_and_times_do_not_go_back(seed: int) -> None:
+def test_history_numbers_have_no_gap_and_times_never_decrease(seed: int) -> None:
     watched = Watched().take(_lives(seed))
     reader = HistoryReader(from_start=True)
     assert all(reader.is_new(entry) for entry in watched.history)
@@ -70,7 +70,7 @@ def test_the_numbers_of_a_history_have_no_gap_and_times_do_not_go_back(seed: int
 
 
 @given(st.integers(0, 10_000))
-def test_members_of_the_history_are_those_of_the_view(seed: int) -> None:
+def test_members_of_history_and_view_agree(seed: int) -> None:
     watched = Watched().take(_lives(seed))
     for group_id, group in watched.groups.items():
         members: set[str] = set()

@@ -197,7 +197,7 @@ def subscribes(*topics: str) -> tuple[Said, ...]:
         ),
     ],
 )
-def test_a_share_groups_records_tell(
+def test_records_of_a_share_group_become_history_entries(
     said: tuple[Said, ...],
     tail: list[tuple[str, str | None, str]],
     fields: Mapping[int, Mapping[str, Any]],
@@ -205,7 +205,7 @@ def test_a_share_groups_records_tell(
     check_told(watch(*said), tail, fields)
 
 
-def test_an_older_group_is_known_from_its_first_change_on() -> None:
+def test_history_of_an_older_share_group_starts_with_its_first_change() -> None:
     found = at(1_000, MemberSubscribed("a", subscription("a"), SHARE), GroupEpoch(40, 7, SHARE))
     found += at(1_500, share_partitions(0), *settles(40, a=(0,)))
     assert watch(*found) == []
@@ -215,7 +215,7 @@ def test_an_older_group_is_known_from_its_first_change_on() -> None:
     assert (first.seq, first.type) == (2, EntryType.MEMBER_ADDED)
 
 
-def test_the_view_has_the_state_of_the_partitions() -> None:
+def test_view_shows_the_state_of_share_partitions() -> None:
     (group,) = Watched().take((*BEGUN, *at(9_000, share_partitions(0, 1, initializing=(2,))))).groups.values()
     view = view_of(group, {})
     assert (view.protocol_type, view.group_type, view.state) == ("share", "share", "Stable")
@@ -228,7 +228,7 @@ def test_the_view_has_the_state_of_the_partitions() -> None:
     assert (member.consumer.member_type, member.consumer.assigned) == ("share", {"orders": [0, 1]})
 
 
-def test_a_real_broker_s_share_group_tells_what_happened() -> None:
+def test_history_of_a_real_brokers_share_group_matches_what_happened() -> None:
     history = Watched().take(real_records(REAL_OF_OTHERS)).of("queue")
     clients = {entry.member_id: entry.client_id for entry in history if entry.client_id}
     seen = [

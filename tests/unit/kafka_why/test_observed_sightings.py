@@ -204,7 +204,7 @@ def began(at_ms: int, within_ms: int | None, **others: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_rebalance_that_was_seen_has_the_beginning_that_the_looks_bound(
+def test_polled_rebalance_has_its_beginning_bounded_by_polls(
     said: tuple[Said, ...],
     tail: list[tuple[str, str | None, str]],
     fields: Mapping[int, Mapping[str, Any]],
@@ -212,12 +212,12 @@ def test_a_rebalance_that_was_seen_has_the_beginning_that_the_looks_bound(
     check_told(watch(*said), tail, fields)
 
 
-def test_many_looks_at_different_rebalances_take_bounded_memory() -> None:
+def test_polls_of_many_rebalances_take_bounded_memory() -> None:
     watched = Watched().take((*BEFORE, *(seen(20_000 + n, "a", run=f"r{n}") for n in range(100))))
     assert len(watched.groups[G].sightings) == 8
 
 
-def test_what_was_seen_of_a_group_ends_with_it() -> None:
+def test_polled_sightings_end_with_their_group() -> None:
     gone = (Said(6_000, G, generation(2)), seen(7_000, "a"), Said(8_000, G, ClassicGroupRemoved()))
     entries = watch(*BEFORE, *gone, Said(9_000, G, generation(0)), Said(9_500, G, generation(1, A)))
     assert {entry.within_ms for entry in entries} == {None}

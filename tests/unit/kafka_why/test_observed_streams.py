@@ -196,7 +196,7 @@ def changes(what: str, **others: str) -> Any:
         ),
     ],
 )
-def test_a_streams_groups_records_tell(
+def test_records_of_a_streams_group_become_history_entries(
     said: tuple[Said, ...],
     tail: list[tuple[str, str | None, str]],
     fields: Mapping[int, Mapping[str, Any]],
@@ -204,7 +204,7 @@ def test_a_streams_groups_records_tell(
     check_told(watch(*said), tail, fields)
 
 
-def test_a_classic_group_that_takes_its_place_is_another_one() -> None:
+def test_classic_group_replacing_an_empty_streams_group_is_a_new_group() -> None:
     """JoinGroup to an empty streams group. The offsets stay."""
     said = (COMMITTED, *EMPTY, *at(7_000, *group_removed(STREAMS)))
     watched = Watched().take((*BEGUN, *said, created(G, 7_000)))
@@ -213,7 +213,7 @@ def test_a_classic_group_that_takes_its_place_is_another_one() -> None:
     assert watched.groups[G].epochs is None
 
 
-def test_the_view_has_the_topology_and_what_members_sent() -> None:
+def test_view_shows_the_topology_and_member_metadata() -> None:
     joined = at(5_000, *joins("b", streams_epoch(4), endpoint="10.0.0.2:7000"))
     (group,) = Watched().take((*BEGUN, *joined)).groups.values()
     view = view_of(group, {})
@@ -231,7 +231,7 @@ def test_the_view_has_the_topology_and_what_members_sent() -> None:
     assert (b.streams.process_id, b.streams.user_endpoint) == ("process-b", "10.0.0.2:7000")
 
 
-def test_a_real_broker_s_streams_group_tells_what_happened() -> None:
+def test_history_of_a_real_brokers_streams_group_matches_what_happened() -> None:
     history = Watched().take(real_records(REAL_OF_OTHERS)).of("counts")
     clients = {e.member_id: e.client_id.split("-")[0] for e in history if e.member_id and e.client_id}
     seen = [

@@ -5,7 +5,7 @@ from structlog.testing import capture_logs
 from kafka_why.connections.outage_warning import OutageWarning
 
 
-def test_an_outage_of_two_minutes_is_three_lines() -> None:
+def test_two_minute_outage_logs_three_lines() -> None:
     now_s = 0.0
     warning = OutageWarning("reading", now_s=lambda: now_s)
     with capture_logs() as lines:

@@ -10,14 +10,14 @@ from streaming.query.admission import MAX_SHARDS, check_shards, shard_of, takes_
 
 
 @given(st.lists(st.dictionaries(st.text(), st.text()), min_size=1))
-def test_what_is_packed_is_unpacked(messages: list[dict[str, str]]) -> None:
+def test_packed_messages_unpack_unchanged(messages: list[dict[str, str]]) -> None:
     encoded = [encode(message) for message in messages]
     assert is_pack(pack(encoded))
     assert list(unpack(pack(encoded))) == encoded
 
 
 @given(st.dictionaries(st.text(), st.text()))
-def test_one_message_is_no_pack(message: dict[str, str]) -> None:
+def test_single_message_is_not_a_pack(message: dict[str, str]) -> None:
     assert not is_pack(encode(message))
     assert list(unpack(encode(message))) == [encode(message)]
 
@@ -29,6 +29,6 @@ def test_the_slot_of_a_pack_decides_the_shard(group_id: str, partition: int, sha
 
 
 @pytest.mark.parametrize("shards", [0, -1, 3, 65, 2 * MAX_SHARDS])
-def test_shards_are_a_power_of_two(shards: int) -> None:
+def test_number_of_shards_must_be_a_power_of_two(shards: int) -> None:
     with pytest.raises(ValueError, match="power of two"):
         check_shards(shards)

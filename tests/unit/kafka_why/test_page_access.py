@@ -100,14 +100,14 @@ def status(listening: socket.socket, path: str = "/", method: str = "GET", **hea
 
 
 @pytest.mark.parametrize("path", ["/", "/api/groups", "/static/page.css", "/nowhere", "/group?id=g&since=x"])
-def test_every_response_has_the_headers(on_loopback: socket.socket, path: str) -> None:
+def test_every_response_has_the_security_headers(on_loopback: socket.socket, path: str) -> None:
     """Also those that say no. Nothing but the page's own files runs or is loaded."""
     _, headers, _ = answer(on_loopback, path)
     assert {name: headers[name.lower()] for name in HEADERS} == HEADERS
     assert "unsafe" not in headers["content-security-policy"]
 
 
-def test_names_of_this_machine_are_answered_and_no_others(on_loopback: socket.socket) -> None:
+def test_only_host_names_of_this_machine_are_answered(on_loopback: socket.socket) -> None:
     """A name that a stranger's DNS has turned to this address is not one of them."""
     port = on_loopback.getsockname()[1]
     assert [status(on_loopback, Host=f"{name}:{port}") for name in ("127.0.0.1", "LOCALHOST", "[::1]")] == [
@@ -125,7 +125,7 @@ def test_names_of_this_machine_are_answered_and_no_others(on_loopback: socket.so
 
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 @pytest.mark.parametrize("path", ["/api/groups", "/live", "/", "/static/page.js"])
-def test_another_site_reads_nothing(on_loopback: socket.socket, path: str, site: str) -> None:
+def test_cross_site_requests_are_refused(on_loopback: socket.socket, path: str, site: str) -> None:
     """It may link to the page, which the reader then follows."""
     assert status(on_loopback, path, Sec_Fetch_Site=site, Sec_Fetch_Mode="cors") == 403
     assert status(on_loopback, path, Sec_Fetch_Site=site, Sec_Fetch_Mode="no-cors") == 403
@@ -134,7 +134,7 @@ def test_another_site_reads_nothing(on_loopback: socket.socket, path: str, site:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "PATCH"])
-def test_the_page_is_read_only(on_loopback: socket.socket, method: str) -> None:
+def test_page_accepts_only_reading_methods(on_loopback: socket.socket, method: str) -> None:
     assert status(on_loopback, "/", method) == 405
 
 
@@ -143,7 +143,7 @@ def basic(text: str) -> str:
 
 
 @pytest.mark.parametrize("path", ["/", "/api/groups", "/live", "/static/page.js", "/group?id=g"])
-def test_nothing_is_shown_to_strangers(asking: socket.socket, path: str) -> None:
+def test_unauthenticated_requests_get_no_data(asking: socket.socket, path: str) -> None:
     """Neither data nor files; the answer says how to authenticate."""
     code, headers, body = answer(asking, path)
     assert (code, headers["www-authenticate"][:5]) == (401, "Basic")
@@ -170,19 +170,19 @@ def test_wrong_credentials_are_refused(asking: socket.socket, authorization: str
     assert status(asking, Authorization=authorization) == 401
 
 
-def test_a_user_or_a_token_is_let_in_under_any_name(asking: socket.socket) -> None:
+def test_user_or_token_is_accepted_under_any_host_name(asking: socket.socket) -> None:
     """Another site's name gives it nothing: a browser sends the credentials to this name only."""
     for authorization in (basic(f"olga:{PASSWORD}"), "Bearer t0ken", "bearer  t0ken"):
         assert status(asking, Authorization=authorization, Host="coordinator.example") == 200
 
 
 @pytest.mark.parametrize("path", ["/", "/members"])
-def test_a_page_of_all_groups_has_the_version_of_its_lines(on_loopback: socket.socket, path: str) -> None:
+def test_groups_page_carries_the_version_of_its_lines(on_loopback: socket.socket, path: str) -> None:
     """Not that of the topics, which are ahead of the lines: else it would not ask for the newest ones."""
     assert f'data-version="{LINES_VERSION}"'.encode() in answer(on_loopback, path)[2]
 
 
-def test_without_a_group_the_page_says_what_to_do(on_loopback: socket.socket) -> None:
+def test_empty_groups_page_explains_what_to_do(on_loopback: socket.socket) -> None:
     html = answer(on_loopback)[2].decode()
     assert "No group yet." in html and "127.0.0.1:9092" in html and "own coordinator" not in html
     nothing = {"groups": [], "unwell": [], "total": 0, "broker_groups": [], "remarks": []}
@@ -209,9 +209,7 @@ def test_without_a_group_the_page_says_what_to_do(on_loopback: socket.socket) ->
         ("/?page=%EF%BC%91&sort=%00&state=%22", 200),
     ],
 )
-def test_addresses_that_make_no_sense_get_a_sentence(
-    on_loopback: socket.socket, path: str, code: int
-) -> None:
+def test_invalid_urls_get_an_html_error_page(on_loopback: socket.socket, path: str, code: int) -> None:
     found, headers, body = answer(on_loopback, path)
     assert found == code
     assert headers["content-type"].startswith("text/html")
@@ -229,11 +227,11 @@ def test_addresses_that_make_no_sense_get_a_sentence(
         ("::", False),
     ],
 )
-def test_only_loopback_needs_no_credentials(host: str, expected: Any) -> None:
+def test_only_loopback_addresses_need_no_credentials(host: str, expected: Any) -> None:
     assert is_loopback(host) is expected
 
 
-def test_groups_of_the_brokers_own_coordinator_are_shown_with_what_to_do() -> None:
+def test_groups_of_the_brokers_coordinator_are_shown_with_instructions() -> None:
     lost = BrokerGroup("<lost>", "classic", "Stable", [f"c{n} at /10.0.0.1" for n in range(12)])
     with serving(broker_groups=lambda: [lost]) as listening:
         html = answer(listening)[2].decode()
@@ -256,7 +254,7 @@ def silent(listening: socket.socket, sent: bytes = b"") -> socket.socket:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: half"], ids=["nothing", "half a request"])
-def test_connections_that_ask_nothing_keep_nobody_out(sent: bytes) -> None:
+def test_idle_page_connections_do_not_block_new_ones(sent: bytes) -> None:
     with serving(max_connections=4) as listening, ExitStack() as stack:
         idle = [stack.enter_context(closing(silent(listening, sent))) for _ in range(4)]
         assert [status(listening) for _ in range(3)] == [200] * 3
@@ -266,7 +264,7 @@ def test_connections_that_ask_nothing_keep_nobody_out(sent: bytes) -> None:
             idle[-1].recv(1)
 
 
-def test_live_pages_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_live_page_connections_do_not_block_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_app, "MAX_LIVE", 1)
     with serving() as listening, ExitStack() as stack:
         request = f"GET /live HTTP/1.1\r\nHost: {names_of(listening)[0]}\r\n\r\n".encode()
@@ -304,7 +302,7 @@ def said(listening: socket.socket, path: str, **headers: str) -> str | None:
     return None if shown is None else unescape(shown[1])
 
 
-def test_a_button_of_the_page_runs_a_command_and_a_link_of_another_site_does_not() -> None:
+def test_button_runs_a_command_but_a_link_from_another_site_does_not() -> None:
     with serving(log=NO_CHECKPOINT) as listening:
         assert said(listening, replay()) is None
         for site in ("cross-site", "same-site"):
@@ -315,7 +313,9 @@ def test_a_button_of_the_page_runs_a_command_and_a_link_of_another_site_does_not
             assert shown is not None and "/nowhere/coordinator" in shown
 
 
-def test_without_a_checkpoint_the_page_says_where_to_ask(on_loopback: socket.socket) -> None:
+def test_without_a_checkpoint_replay_and_whatif_pages_point_to_the_coordinator(
+    on_loopback: socket.socket,
+) -> None:
     for kind in ("replay", "whatif"):
         found, _, page = answer(on_loopback, f"/{kind}?group=g&at=1&run=1")
         assert found == 404 and b"beside the coordinator" in page
@@ -329,12 +329,12 @@ def test_without_a_checkpoint_the_page_says_where_to_ask(on_loopback: socket.soc
         *(f"/replay?group=g&at={at}" for at in ("x", "-1", "9" * 16, "")),
     ],
 )
-def test_a_command_with_too_much_or_without_a_time_is_refused(path: str) -> None:
+def test_oversized_command_or_one_without_a_time_is_refused(path: str) -> None:
     with serving(log=NO_CHECKPOINT) as listening:
         assert status(listening, path) == 400
 
 
-def test_the_name_of_a_group_is_text_beside_its_command() -> None:
+def test_group_name_is_escaped_on_the_command_page() -> None:
     name = "\"><script>alert(1)</script>'; rm -rf /"
     with serving(log=NO_CHECKPOINT) as listening:
         _, _, page = answer(listening, replay(name))

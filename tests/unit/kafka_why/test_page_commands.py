@@ -75,13 +75,13 @@ async def ended(
     ids=["output", "input by a path", "too much", "too long"],
 )
 @run_async
-async def test_what_a_command_says_is_its_answer_within_bounds(program: str, answer: CommandResult) -> None:
+async def test_command_output_is_returned_within_bounds(program: str, answer: CommandResult) -> None:
     limit_s = 0.5 if program == WAITS else 60
     assert await ended(CommandRunner(PYTHON, limit_s=limit_s), Command([program], b"abc")) == answer
 
 
 @run_async
-async def test_it_ends_when_its_reader_leaves_and_deletes_what_it_made(tmp_path: Path) -> None:
+async def test_command_ends_and_cleans_up_when_its_reader_disconnects(tmp_path: Path) -> None:
     """It is asked before it is killed. Until then the reader sees that it runs."""
     program = (
         "import sys, tempfile, time\n"
@@ -97,7 +97,7 @@ async def test_it_ends_when_its_reader_leaves_and_deletes_what_it_made(tmp_path:
 
 
 @run_async
-async def test_a_reader_that_is_cancelled_leaves_no_process(tmp_path: Path) -> None:
+async def test_cancelled_reader_leaves_no_process(tmp_path: Path) -> None:
     at = tmp_path / "pid"
     program = f"import os, time; open({str(at)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     runner = CommandRunner(PYTHON)
@@ -110,7 +110,7 @@ async def test_a_reader_that_is_cancelled_leaves_no_process(tmp_path: Path) -> N
 
 
 @run_async
-async def test_so_many_run_at_the_same_time() -> None:
+async def test_concurrent_commands_are_limited() -> None:
     runner = CommandRunner(PYTHON, limit_s=1.5)
     assert not runner.is_full
     running = [asyncio.create_task(ended(runner, Command([WAITS]))) for _ in range(commands.MAX_RUNNING)]
@@ -120,7 +120,7 @@ async def test_so_many_run_at_the_same_time() -> None:
     assert not runner.is_full
 
 
-def test_a_secret_is_in_no_word_and_in_no_text_of_a_command() -> None:
+def test_command_line_and_repr_contain_no_secret() -> None:
     """Other users of the machine see the words of a process."""
     for command in (whatif_command(SOURCE, "g", ["a=1"]), replay_command(SOURCE, "g", 0)):
         assert "secret" not in f"{shlex.join(command.arguments)} {SOURCE!r} {command!r} {command}"
@@ -128,7 +128,7 @@ def test_a_secret_is_in_no_word_and_in_no_text_of_a_command() -> None:
         assert "--client-config FILE" in str(command)
 
 
-def test_names_of_strangers_are_no_options() -> None:
+def test_group_names_cannot_become_command_options() -> None:
     names = ["--help", "-c", "--from=/etc/passwd"]
     for name in names:
         replay = replay_command(SOURCE, name, 0).arguments
@@ -142,7 +142,7 @@ def test_names_of_strangers_are_no_options() -> None:
     ]
 
 
-def test_buttons_of_commands_are_shown_only_where_these_are_installed(
+def test_command_buttons_are_shown_only_if_the_commands_are_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet = fleet_of(view("g"))

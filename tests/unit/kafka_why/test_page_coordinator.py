@@ -66,7 +66,7 @@ def letter(at_ms: int, topics: ServiceTopics, **fields: object) -> None:
     topics.apply_dead_letter(at_ms, encode(DeadLetter(**given | fields)))  # type: ignore[arg-type]
 
 
-def test_the_sentence_says_whether_it_answers_how_far_it_is_and_what_was_refused(busy: Scraped) -> None:
+def test_summary_states_availability_progress_and_refused_requests(busy: Scraped) -> None:
     topics = ServiceTopics()
     topics.complete()
     for _ in range(3):
@@ -79,7 +79,7 @@ def test_the_sentence_says_whether_it_answers_how_far_it_is_and_what_was_refused
     assert found.reasons == {"KEY_MISMATCH": 3}
 
 
-def test_a_coordinator_without_a_batch_says_so_and_shows_no_zero() -> None:
+def test_coordinator_without_a_batch_is_shown_as_such_without_zeros() -> None:
     found = page(service=Scraped(complete=False).state())
     assert "no batch since its start" in found.sentence
     (batches, _, _) = found.sections
@@ -104,7 +104,7 @@ def test_a_coordinator_without_a_batch_says_so_and_shows_no_zero() -> None:
         (ServicePhase.STANDBY, "standby", "This coordinator is a standby"),
     ],
 )
-def test_it_answers_by_its_query_or_by_its_replica(phase: ServicePhase, replica: str, head: str) -> None:
+def test_summary_tells_whether_query_or_replica_answers(phase: ServicePhase, replica: str, head: str) -> None:
     of = Scraped()
     of.status = ServiceStatus(phase, "the JVM has ended", 0)
     reason = "why" if replica == "seeding" else ""
@@ -112,7 +112,7 @@ def test_it_answers_by_its_query_or_by_its_replica(phase: ServicePhase, replica:
     assert page(service=of.state()).sentence.startswith(head)
 
 
-def test_what_a_person_has_to_look_at_is_told_apart() -> None:
+def test_findings_list_what_needs_attention() -> None:
     of = Scraped()
     of.status = ServiceStatus(ServicePhase.RESTARTING, "x", 0, alarm="the disk is full")
     assert page(service=of.state()).findings == [
@@ -147,7 +147,7 @@ def test_what_a_person_has_to_look_at_is_told_apart() -> None:
         ),
     ],
 )
-def test_without_metrics_the_topics_say_whether_one_runs(
+def test_without_metrics_topics_show_whether_a_coordinator_runs(
     fields: dict[str, object], read_age_s: float, head: str
 ) -> None:
     found = page(facts(**fields), read_age_s=read_age_s)
@@ -155,7 +155,7 @@ def test_without_metrics_the_topics_say_whether_one_runs(
     assert found.sections == []
 
 
-def test_dead_letters_are_those_of_the_last_hour_the_newest_first() -> None:
+def test_dead_letters_of_the_last_hour_are_listed_newest_first() -> None:
     topics = ServiceTopics()
     topics.complete()
     for age_ms in (WINDOW_MS + 1, 2_000, 1_000):
@@ -164,7 +164,7 @@ def test_dead_letters_are_those_of_the_last_hour_the_newest_first() -> None:
     assert topics.facts(NOW_MS + WINDOW_MS).dead_letters == []
 
 
-def test_dead_letters_are_bounded_in_number_and_size_and_the_page_says_so() -> None:
+def test_dead_letters_are_bounded_in_number_and_size_as_the_page_states() -> None:
     topics = ServiceTopics()
     topics.complete()
     for _ in range(MAX_DEAD_LETTERS + 1):
@@ -176,7 +176,7 @@ def test_dead_letters_are_bounded_in_number_and_size_and_the_page_says_so() -> N
     assert not topics.facts(NOW_MS + WINDOW_MS + 1).has_more
 
 
-def test_a_dead_letter_that_cannot_be_read_is_refused_and_changes_nothing() -> None:
+def test_unreadable_dead_letter_is_refused_and_changes_nothing() -> None:
     topics = ServiceTopics()
     for value in (None, b"", b"{}", b"[" * 100_000):
         with pytest.raises(UNREADABLE):
@@ -184,7 +184,7 @@ def test_a_dead_letter_that_cannot_be_read_is_refused_and_changes_nothing() -> N
     assert topics.facts(NOW_MS).dead_letters == []
 
 
-def test_pending_transactions_are_the_oldest_and_go_with_their_tombstones() -> None:
+def test_oldest_pending_transactions_are_shown_until_their_tombstones() -> None:
     topics = ServiceTopics()
     for number in range(MAX_PENDING + 5):
         topics.apply_pending(f"{number}".encode(), encode(pending(NOW_MS - number)))
@@ -212,7 +212,7 @@ def pending(at_ms: int) -> PendingTransaction:
     )
 
 
-def test_starts_are_those_of_the_last_hour_each_once_the_newest_first() -> None:
+def test_starts_of_the_last_hour_are_listed_once_newest_first() -> None:
     fleet = Fleet(LAYOUT)
 
     def start(number: int) -> None:
@@ -243,12 +243,12 @@ def test_latencies_are_those_of_the_gateway_in_the_same_process(busy: Scraped) -
 
 
 @pytest.mark.parametrize("document", [b"", b"<html>", b"\xff", b"{}", b"[" * 100_000, b" " * (MAX_BYTES + 1)])
-def test_another_document_than_a_coordinators_state_is_refused(document: bytes) -> None:
+def test_document_that_is_not_a_coordinator_state_is_refused(document: bytes) -> None:
     with pytest.raises(Unreadable):
         decoded(document)
 
 
-def test_a_real_port_is_read_and_not_again_within_two_seconds(
+def test_state_port_is_polled_at_most_every_two_seconds(
     busy: Scraped, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     document = msgspec.json.encode(busy.state())
@@ -266,7 +266,7 @@ def observed(asked: ServiceState | Unreadable | None) -> CoordinatorPage:
     return coordinator_page(facts(is_observed=True, is_silent=None), (), asked, 0.0, NOW_MS)
 
 
-def test_the_page_of_an_observer_speaks_of_the_observer_and_of_no_clock_replica_or_owner(
+def test_observers_page_mentions_no_clock_replica_or_owner(
     busy: Scraped,
 ) -> None:
     running = observed(busy.state())
@@ -293,7 +293,7 @@ def test_the_page_of_an_observer_speaks_of_the_observer_and_of_no_clock_replica_
         (ServicePhase.READY, []),
     ],
 )
-def test_an_observer_that_does_not_answer_or_commits_no_batch_is_found(
+def test_unresponsive_or_stalled_observer_is_a_finding(
     busy: Scraped, phase: ServicePhase | None, findings: list[str]
 ) -> None:
     gone = Unreadable("Connection refused")

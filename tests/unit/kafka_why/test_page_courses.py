@@ -100,14 +100,14 @@ def numbers(made: KeptCourse) -> int:
     return len(made.course.rebalances)
 
 
-def test_a_drag_reads_nothing_and_makes_no_report_again(room: Room, followed: list[int]) -> None:
+def test_drag_reads_nothing_and_rebuilds_no_report(room: Room, followed: list[int]) -> None:
     first = room.made()
     for from_ms in range(SINCE_MS, END_MS, WINDOW_MS // 5):
         assert room.made((from_ms, END_MS - 1)) is first
     assert (len(followed), room.topic.reads) == (1, [SINCE_MS])
 
 
-def test_the_page_that_is_live_has_the_newest_entry_and_the_topic_is_read_once(room: Room) -> None:
+def test_live_page_has_the_newest_entry_and_reads_the_topic_once(room: Room) -> None:
     room.topic.entries = room.entries[:-1]
     take_entries(room.fleet, room.entries[:-1], END_MS)
     before = room.made()
@@ -121,7 +121,7 @@ def test_the_page_that_is_live_has_the_newest_entry_and_the_topic_is_read_once(r
     assert room.topic.reads == [SINCE_MS]
 
 
-def test_a_reader_hears_of_an_entry_when_a_page_would_show_it(room: Room) -> None:
+def test_live_reader_is_notified_when_a_page_would_show_the_entry(room: Room) -> None:
     """Nobody has to ask for a page before the entry is followed."""
     take_entries(room.fleet, room.entries, END_MS)
     first = room.made()
@@ -156,14 +156,14 @@ def test_a_large_group_opens_with_what_the_fleet_has_and_the_rest_follows(
     assert room.topic.reads == [SINCE_MS]
 
 
-def test_an_unknown_group_is_refused_to_every_reader(room: Room) -> None:
+def test_unknown_group_is_refused_to_every_reader(room: Room) -> None:
     room.topic.error = HistoryUnavailable("no such group")
     for is_patient in (True, False):
         with pytest.raises(HistoryUnavailable):
             room.made(is_patient=is_patient)
 
 
-def test_a_history_of_which_the_fleet_forgot_entries_is_read_again(
+def test_history_with_entries_evicted_from_the_fleet_is_read_again(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fleet_module, "MAX_ENTRIES", 3)
@@ -181,7 +181,7 @@ def test_a_history_of_which_the_fleet_forgot_entries_is_read_again(
     assert len(room.topic.reads) == 2
 
 
-def test_the_entries_of_all_histories_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_entries_of_all_histories_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     entries, read = played(*STORY), list[str]()
     monkeypatch.setattr(histories_module, "MAX_KEPT_ENTRIES", 2 * len(entries))
 

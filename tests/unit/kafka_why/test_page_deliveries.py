@@ -22,7 +22,7 @@ def without(group_id: str, since_ms: int) -> History:
     raise HistoryUnavailable(f"group {group_id} is unknown")
 
 
-def test_a_group_of_the_brokers_has_a_page_of_its_deliveries() -> None:
+def test_share_group_of_the_brokers_has_a_page_of_its_deliveries() -> None:
     with serving(read=without, deliveries=KeptDeliveries(read)) as listening:
         status, _, body = answer(listening, "/group?id=queue")
         assert status == 200
@@ -34,7 +34,7 @@ def test_a_group_of_the_brokers_has_a_page_of_its_deliveries() -> None:
         assert answer(listening, "/group?id=another")[0] == 404
 
 
-def test_the_page_of_a_share_group_has_its_deliveries_and_that_of_another_group_has_not() -> None:
+def test_only_the_page_of_a_share_group_shows_deliveries() -> None:
     fleet = fleet_of(observed_view("queue", 19), view("other"))
     with serving(fleet=fleet, read=without, deliveries=KeptDeliveries(read)) as listening:
         shared, other = (answer(listening, f"/group?id={name}")[2].decode() for name in ("queue", "other"))
@@ -43,7 +43,7 @@ def test_the_page_of_a_share_group_has_its_deliveries_and_that_of_another_group_
     assert "Deliveries" not in other
 
 
-def test_what_was_read_is_kept_for_some_seconds() -> None:
+def test_delivery_report_is_cached_for_some_seconds() -> None:
     asked: list[str] = []
 
     def count(group_id: str, from_ms: int, to_ms: int) -> DeliveryReport | None:

@@ -125,7 +125,7 @@ def body(listening: socket.socket, path: str) -> str:
     return found.decode()
 
 
-def test_each_field_is_shown_as_text_and_none_is_markup(served: socket.socket) -> None:
+def test_every_field_is_escaped_in_html(served: socket.socket) -> None:
     text = "".join(body(served, path) for path in ("/members", "/members?by=host", "/coordinator"))
     for field in FIELDS:
         assert f"<script>{field}" not in text
@@ -134,13 +134,13 @@ def test_each_field_is_shown_as_text_and_none_is_markup(served: socket.socket) -
     assert str(7919 * 7907) not in text
 
 
-def test_what_the_address_says_is_shown_as_text(served: socket.socket) -> None:
+def test_url_parameters_are_escaped_in_html(served: socket.socket) -> None:
     path = "%22%3E%3Cscript%3Eq()%3C/script%3E"
     for name in ("q", "sort", "by", "page"):
         assert "<script>q" not in body(served, f"/members?{name}={path}")
 
 
-def test_json_has_what_the_pages_have(served: socket.socket) -> None:
+def test_json_contains_what_the_pages_show(served: socket.socket) -> None:
     for path, field in (
         ("/api/members", "client"),
         ("/api/members?by=host", "host"),
@@ -149,7 +149,7 @@ def test_json_has_what_the_pages_have(served: socket.socket) -> None:
         assert json.dumps(hostile(field), ensure_ascii=False) in body(served, path)
 
 
-def test_a_field_that_is_sent_back_has_the_text_as_it_is(served: socket.socket) -> None:
+def test_search_field_echoes_the_text_unchanged(served: socket.socket) -> None:
     asked = "a\u202e\u05d0b"
     assert f'name="q" id="search" value="{asked}"' in body(served, f"/?q={quote(asked)}")
 
@@ -165,7 +165,7 @@ def test_a_field_that_is_sent_back_has_the_text_as_it_is(served: socket.socket) 
         ("\u0627 \u0628, \u05d0", "\u2068\u0627 \u0628\u2069, \u2068\u05d0\u2069"),
     ],
 )
-def test_no_text_reorders_what_is_beside_it(text: str, shown: str) -> None:
+def test_bidirectional_text_cannot_reorder_its_surroundings(text: str, shown: str) -> None:
     assert isolated(text) == shown
 
 

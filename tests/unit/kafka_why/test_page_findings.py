@@ -166,7 +166,7 @@ EMPTY = view(state="Empty", state_timestamp_ms=OLD_MS)
         ),
     ],
 )
-def test_a_finding_says_what_is_wrong(given: GroupFacts, expected: Finding | None) -> None:
+def test_finding_describes_the_problem_of_the_group(given: GroupFacts, expected: Finding | None) -> None:
     assert found(given) == ([] if expected is None else [expected])
 
 
@@ -174,7 +174,7 @@ def waiting(entries: list[HistoryEntry], state: str, now_ms: int) -> list[Findin
     return found(facts(view(state=state, state_timestamp_ms=0), {}), of_hour(entries, now_ms), now_ms)
 
 
-def test_a_rebalance_is_long_after_its_threshold_and_names_who_is_awaited() -> None:
+def test_long_rebalance_is_a_finding_that_names_awaited_members() -> None:
     assert waiting(played(*TWO), "PreparingRebalance", LONG_MS - 1) == []
     expected = [Finding(FindingKind.REBALANCING, "It has been rebalancing for 30.0 s and waits for a", 0)]
     assert waiting(played(*TWO), "PreparingRebalance", LONG_MS) == expected
@@ -213,14 +213,14 @@ LEFT, JOINED, EXPIRED = CauseKind.MEMBER_LEFT, CauseKind.MEMBER_JOINED, CauseKin
         ),
     ],
 )
-def test_rebalances_that_are_often_have_their_main_cause(
+def test_finding_of_frequent_rebalances_names_their_main_cause(
     told: list[tuple[CauseKind, str | None]], sentence: str
 ) -> None:
     assert often(*told) == sentence
     assert found(facts(view()), repeated(*told[: OFTEN - 1])) == []
 
 
-def test_each_kind_of_cause_has_a_sentence_and_names_with_braces_are_only_names() -> None:
+def test_every_cause_has_a_sentence_and_braces_in_names_are_literal() -> None:
     for kind in CauseKind:
         sentence = often(*[(kind, "{0}{x}")] * OFTEN)
         assert sentence.startswith("5 rebalances in the last hour: before each ")

@@ -28,7 +28,7 @@ def entries_of(fleet: Fleet) -> int:
     return len(facts_of(fleet).entries)
 
 
-def test_a_group_ends_with_its_tombstone_and_is_forgotten_when_nothing_of_it_is_left() -> None:
+def test_group_ends_with_its_tombstone_and_is_dropped_when_nothing_is_left() -> None:
     fleet = fleet_of(view())
     take_commit(fleet, "g", P, 5)
     assert facts_of(fleet).view == view()
@@ -40,7 +40,7 @@ def test_a_group_ends_with_its_tombstone_and_is_forgotten_when_nothing_of_it_is_
     assert (fleet.group_ids(), fleet.facts("g"), fleet.group_version("g")) == ([], None, None)
 
 
-def test_entries_are_kept_for_an_hour() -> None:
+def test_fleet_keeps_history_entries_for_an_hour() -> None:
     fleet, story = Fleet(LAYOUT), played(*STORY)
     take_entries(fleet, story, END_MS)
     assert fleet.last_entry_ms == story[-1].at_ms
@@ -54,7 +54,7 @@ def test_entries_are_kept_for_an_hour() -> None:
     assert fleet.group_ids() == [], "they are too old"
 
 
-def test_entries_of_one_group_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fleet_bounds_the_history_entries_of_one_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet_module, "MAX_ENTRIES", 10)
     fleet, first = Fleet(LAYOUT), played(*STORY)[0]
     take_entries(fleet, [replace(first, seq=seq) for seq in range(1, 26)], END_MS)
@@ -78,7 +78,7 @@ def test_the_version_grows_with_each_change_of_a_group_and_of_the_fleet() -> Non
         assert grown == [True, True, has_entries]
 
 
-def test_a_record_that_cannot_be_read_is_refused_and_changes_nothing() -> None:
+def test_unreadable_record_is_refused_and_leaves_the_fleet_unchanged() -> None:
     fleet = Fleet(LAYOUT)
     for topic in (LAYOUT.groups_topic, LAYOUT.offsets_topic, LAYOUT.events_topic):
         with pytest.raises(msgspec.DecodeError):

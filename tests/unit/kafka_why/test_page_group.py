@@ -27,7 +27,7 @@ def rebalance(entries: list[HistoryEntry], number: int, now_ms: int = END_MS) ->
     return found
 
 
-def test_a_group_has_its_rebalances_the_newest_first() -> None:
+def test_group_page_lists_rebalances_newest_first() -> None:
     found = page(played(*STORY))
     assert [(r.number, r.sentence, r.waited) for r in found.rebalances] == [
         (4, "member left: worker-4", ""),
@@ -42,7 +42,7 @@ def test_a_group_has_its_rebalances_the_newest_first() -> None:
     assert found.awaited == "worker-2"
 
 
-def test_rebalances_are_those_between_the_limits() -> None:
+def test_group_page_lists_rebalances_within_the_time_range() -> None:
     second = page(played(*STORY)).rebalances[2]
     assert second.took_ms is not None
     end_ms = second.at_ms + second.took_ms
@@ -53,7 +53,7 @@ def test_rebalances_are_those_between_the_limits() -> None:
     assert found.summary == "It did not rebalance in this time."
 
 
-def test_what_is_often_goes_by_the_last_hour_whatever_is_shown() -> None:
+def test_frequent_rebalances_are_judged_by_the_last_hour_in_any_time_range() -> None:
     recorder = Recorder()
     recorder.play("config group.initial.rebalance.delay.ms=0", "at 0s")
     for number in range(5):
@@ -66,7 +66,7 @@ def test_what_is_often_goes_by_the_last_hour_whatever_is_shown() -> None:
     assert page(entries, (0, later_ms), later_ms).findings == []
 
 
-def test_the_state_is_that_of_the_view_and_of_the_history_for_a_group_that_has_ended() -> None:
+def test_state_comes_from_the_view_or_for_ended_groups_from_history() -> None:
     entries = played(*STORY)
     now = group_page(
         facts(view(state="Stable", state_timestamp_ms=7, generation=9)), course_of(entries), LIMITS_MS, END_MS
@@ -77,7 +77,7 @@ def test_the_state_is_that_of_the_view_and_of_the_history_for_a_group_that_has_e
     assert (ended.state, ended.generation, ended.members) == (last.to_state, last.generation, [])
 
 
-def test_another_time_of_a_page_is_without_what_does_not_depend_on_it() -> None:
+def test_page_of_another_time_range_omits_what_does_not_depend_on_it() -> None:
     course, has = course_of(played(*STORY)), facts(view(members=[member("a")]), {("t", 0): lag(5, 1, 2)})
     whole, part = (
         group_page(has, course, LIMITS_MS, END_MS, only_time=only_time) for only_time in (False, True)
@@ -86,7 +86,7 @@ def test_another_time_of_a_page_is_without_what_does_not_depend_on_it() -> None:
     assert part == replace(whole, members=[], partitions=[])
 
 
-def test_a_rebalance_has_its_phases_in_per_cent_its_moves_and_the_lines_of_why() -> None:
+def test_rebalance_page_shows_phases_moves_and_the_lines_of_why() -> None:
     it = rebalance(played(*STORY), 3)
     told = [(phase.name, phase.kind, phase.x, phase.took) for phase in it.phases]
     assert told[:2] == [("members join", "waits", 0, "6.0 s"), ("worker-1", "member", 0, "6.0 s")]
@@ -103,7 +103,7 @@ def test_a_rebalance_has_its_phases_in_per_cent_its_moves_and_the_lines_of_why()
     assert not any(text.startswith("worker-4  ") for _, text in it.lines), "the moves are a table"
 
 
-def test_a_rebalance_has_its_neighbours() -> None:
+def test_rebalance_page_links_its_neighbours() -> None:
     entries = played(*STORY)
     pages = [rebalance(entries, number) for number in (1, 2, 3, 4)]
     times = [it.line.at_ms for it in pages]

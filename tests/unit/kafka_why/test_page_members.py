@@ -41,7 +41,7 @@ def storied(*group_ids: str) -> Fleet:
     return fleet
 
 
-def test_a_client_has_the_rebalances_that_it_caused_in_all_groups_with_their_kinds() -> None:
+def test_client_line_counts_its_rebalances_in_all_groups_by_cause() -> None:
     members = members_of(storied("a", "b"))
     worker = line_of(members, "worker-4")
     assert (worker.rebalances, worker.causes) == (4, {"member joined": 2, "member left": 2})
@@ -54,7 +54,7 @@ def test_a_client_has_the_rebalances_that_it_caused_in_all_groups_with_their_kin
     )
 
 
-def test_clients_that_caused_as_many_are_not_told_as_one_and_those_that_timed_out_come_first() -> None:
+def test_clients_with_equal_counts_are_ranked_by_timeouts() -> None:
     fleet = fleet_of(view(members=[replace(member("m"), client_id="worker-1")]))
     story = [entry for entry in played(*STORY) if entry.at_ms < END_MS - 40_000]
     take_entries(fleet, story, END_MS)
@@ -65,7 +65,7 @@ def test_clients_that_caused_as_many_are_not_told_as_one_and_those_that_timed_ou
     )
 
 
-def test_rebalances_without_a_known_client_are_counted_apart() -> None:
+def test_rebalances_without_a_known_client_are_counted_separately() -> None:
     fleet = fleet_of(view())
     nameless = [replace(entry, client_id=None, client_host=None) for entry in played(*STORY)]
     take_entries(fleet, nameless, END_MS)
@@ -77,7 +77,7 @@ def test_rebalances_without_a_known_client_are_counted_apart() -> None:
     )
 
 
-def test_members_and_their_partitions_are_added_over_groups() -> None:
+def test_members_and_partitions_are_summed_over_groups() -> None:
     two = member("m", ("t", 0), ("t", 1))
     other = replace(two, member_id="o", client_id="other")
     members = members_of(fleet_of(view("a", members=[two, member("n")]), view("b", members=[other])))
@@ -108,13 +108,13 @@ HELD = ConsumerMemberSnapshot(3, 2, "Stable", None, ["t"], "", None, {"t": [0, 1
         ),
     ],
 )
-def test_partitions_of_a_member_are_known_or_not_and_never_zero_instead(
+def test_unknown_partitions_of_a_member_are_not_shown_as_zero(
     group: GroupSnapshot, partitions: int | None
 ) -> None:
     assert line_of(members_of(fleet_of(group)), "worker").partitions == partitions
 
 
-def test_clients_of_rocketmq_have_no_known_host_and_no_known_partitions() -> None:
+def test_rocketmq_clients_have_unknown_host_and_partitions() -> None:
     fleet = Fleet(LAYOUT)
     there = [ConnectionSnapshot(f"c{n}", "A", "JAVA", 401) for n in (1, 2)]
     fleet.apply(LAYOUT.groups_topic, b"rocket", encode(replace(rocketmq(), consumers=there)), 0)
@@ -123,7 +123,7 @@ def test_clients_of_rocketmq_have_no_known_host_and_no_known_partitions() -> Non
     assert members.lines[MemberGrouping.HOST] == []
 
 
-def test_of_many_groups_those_with_most_rebalances_are_named_and_the_others_counted() -> None:
+def test_client_line_names_its_groups_with_most_rebalances_and_counts_the_rest() -> None:
     names = [f"g{number}" for number in range(GROUPS_KEPT + 3)]
     fleet = storied(names[-1])
     for name in names:
@@ -162,6 +162,6 @@ ALL = [line("Web-1", session_timeout=2), line("batch", member_left=1), line("web
         (MembersSelection(sort="there is no such"), ["Web-1", "batch", "web-22"]),
     ],
 )
-def test_a_reader_selects_lines_and_their_order(selection: MembersSelection, expected: list[str]) -> None:
+def test_members_page_filters_and_sorts_lines(selection: MembersSelection, expected: list[str]) -> None:
     members = Members(lines={MemberGrouping.CLIENT: ALL, MemberGrouping.HOST: []})
     assert [one.name for one in selection.of(members)] == expected

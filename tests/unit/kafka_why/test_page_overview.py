@@ -58,7 +58,7 @@ def line(group_id: str, **fields: object) -> GroupLine:
     return GroupLine(group_id=group_id, **given | fields)  # type: ignore[arg-type]
 
 
-def test_unwell_groups_are_first_the_gravest_before_and_then_those_that_rebalanced_most() -> None:
+def test_groups_are_ordered_by_severity_then_by_rebalances() -> None:
     fleet = fleet_of(
         view("a-calm"),
         view("b-restless"),
@@ -74,7 +74,7 @@ def test_unwell_groups_are_first_the_gravest_before_and_then_those_that_rebalanc
     assert [one.is_unwell for one in found] == [True, True, False, False]
 
 
-def test_a_line_says_what_is_known_of_the_group() -> None:
+def test_overview_line_shows_what_is_known_of_the_group() -> None:
     fleet = fleet_of(view(state_timestamp_ms=7, last_rebalance_at_ms=5, last_rebalance_reason="why"))
     for number in (0, 1, 2):
         take_commit(fleet, "g", ("t", number), 10, at_ms=NOW_MS)
@@ -86,7 +86,7 @@ def test_a_line_says_what_is_known_of_the_group() -> None:
     assert (found.since_ms, found.changed_ms, found.change, found.rebalances) == (7, 5, "why", 4)
 
 
-def test_the_last_change_has_names_for_members_and_follows_the_view() -> None:
+def test_last_change_names_members_and_follows_the_view() -> None:
     """The reason of a view has ids, which on the page say less than the client's name."""
     fleet, entries = Fleet(LAYOUT), played(*STORY)
     added = next(entry for entry in entries if entry.member_id is not None)
@@ -101,7 +101,7 @@ def test_the_last_change_has_names_for_members_and_follows_the_view() -> None:
         assert found.change == change
 
 
-def test_the_protocols_are_told_apart_and_a_group_of_rocketmq_has_its_own_line() -> None:
+def test_protocols_are_distinguished_and_rocketmq_groups_have_their_own_line() -> None:
     fleet = fleet_of(
         view("classic"), view("epochs", consumer=ConsumerGroupSnapshot(1, "uniform", {}, {}, [], []))
     )
@@ -137,7 +137,7 @@ def rocketmq() -> RocketMqSnapshot:
 
 @examples(200)
 @given(st.lists(st.integers(-WINDOW_MS, 2 * WINDOW_MS), min_size=2, max_size=24, unique=True), st.booleans())
-def test_shares_are_the_time_within_the_window(times: list[int], is_open: bool) -> None:
+def test_shares_are_fractions_of_time_within_the_window(times: list[int], is_open: bool) -> None:
     now_ms = BEGIN_MS + WINDOW_MS
     ends = sorted(times)[: len(times) // 2 * 2]
     spans = [Span("x", BEGIN_MS + a, BEGIN_MS + b) for a, b in zip(ends[::2], ends[1::2], strict=True)]
@@ -183,7 +183,7 @@ ALL = (
         (GroupSelection(sort="there is no such"), ["Orders", "billing", "audit"]),
     ],
 )
-def test_a_reader_selects_lines_and_their_order(selection: GroupSelection, expected: list[str]) -> None:
+def test_overview_filters_and_sorts_lines(selection: GroupSelection, expected: list[str]) -> None:
     assert [one.group_id for one in selection.of(ALL)] == expected
 
 

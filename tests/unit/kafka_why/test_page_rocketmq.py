@@ -36,7 +36,7 @@ def at_ms(it: RocketMqPage, x: float) -> float:
     return it.picture.from_ms + (it.picture.to_ms - it.picture.from_ms) * x / 100
 
 
-def test_each_client_has_a_lane_from_when_it_came_until_it_went(story: list[HistoryEntry]) -> None:
+def test_each_client_has_a_lane_from_joining_to_leaving(story: list[HistoryEntry]) -> None:
     it = page(story)
     assert [row.name for row in it.picture.lanes] == ["worker-1", "worker-2", "worker-3"]
     (second,) = lane(it, "worker-2").marks
@@ -50,7 +50,7 @@ def test_each_client_has_a_lane_from_when_it_came_until_it_went(story: list[Hist
     assert at_ms(it, third.x) == pytest.approx(BEGIN_MS + 20_000, abs=1_000)
 
 
-def test_a_client_id_on_two_connections_is_marked_and_named_first(story: list[HistoryEntry]) -> None:
+def test_client_id_on_two_connections_is_marked_and_listed_first(story: list[HistoryEntry]) -> None:
     it = page(story)
     marks = lane(it, "worker-1").marks
     assert [mark.kind for mark in marks] == [HOLDS, GIVES, HOLDS, GIVES]
@@ -60,7 +60,7 @@ def test_a_client_id_on_two_connections_is_marked_and_named_first(story: list[Hi
     assert finding.startswith("The client id worker-1 is on c1, c5, so queues may have no consumer")
 
 
-def test_clients_that_were_told_of_a_change_have_a_mark_there(story: list[HistoryEntry]) -> None:
+def test_notified_clients_have_a_mark_at_the_change(story: list[HistoryEntry]) -> None:
     """Those that were there when the coordinator notified all connections."""
     it = page(story)
     told = [change for change in it.changes if change.told]
@@ -71,7 +71,7 @@ def test_clients_that_were_told_of_a_change_have_a_mark_there(story: list[Histor
     assert not any(abs(at_ms(it, x) - expired.at_ms) < 100 for x, _ in lane(it, "worker-1").told)
 
 
-def test_the_sentence_counts_the_changes_of_the_time_shown(story: list[HistoryEntry]) -> None:
+def test_summary_counts_the_changes_in_the_time_range(story: list[HistoryEntry]) -> None:
     assert page(story).sentence == (
         "It has 2 clients. It changed 7 times in this time: 3 x client connected, 2 x duplicate client id, "
         "1 x client expired, 1 x client left; all connections were told 6 times."
@@ -92,7 +92,7 @@ def test_lanes_beyond_forty_are_folded_and_open_on_demand() -> None:
     assert (len(opened.picture.lanes), opened.picture.folded) == (MAX_LANES + 7, 0)
 
 
-def test_what_is_listed_and_marked_is_bounded() -> None:
+def test_lists_and_marks_of_a_rocketmq_page_are_bounded() -> None:
     broker = Clocked()
     broker.join("stays", "s", "t")
     for number in range(MAX_TOLD):
@@ -105,7 +105,7 @@ def test_what_is_listed_and_marked_is_bounded() -> None:
 
 @examples(100)
 @given(st.integers(0, 2**32 - 1), st.integers(20, 150), st.integers(0, 100), st.integers(1, 100))
-def test_all_is_within_the_picture_and_marks_do_not_overlap(
+def test_rocketmq_picture_has_all_marks_inside_and_none_overlap(
     seed: int, length: int, from_part: int, width_part: int
 ) -> None:
     for group_id, entries, _, _ in played(seed, length):

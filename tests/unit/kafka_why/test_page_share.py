@@ -47,7 +47,7 @@ def observed_view(group_id: str, records: int) -> GroupSnapshot:
     return observed_view_of(watched(records).groups[group_id], {})
 
 
-def test_groups_are_listed_with_their_types_and_their_members() -> None:
+def test_share_groups_are_listed_with_types_and_members() -> None:
     _, own = world(*JOINED)
     fleet = fleet_of(own, observed_view("queue", 19), observed_view("counts", 56))
     lines = {line.group_id: line for line in Overview(fleet).lines(END_MS)}
@@ -60,7 +60,7 @@ def test_groups_are_listed_with_their_types_and_their_members() -> None:
 
 
 @pytest.mark.parametrize("with_history", [True, False])
-def test_it_says_how_far_the_partitions_are(with_history: bool) -> None:
+def test_share_page_shows_the_progress_of_partitions(with_history: bool) -> None:
     assert page(12_000, with_history=with_history).shares == [
         "3 partitions: 1 initialized, 2 initializing",
         "orders 1-2: initializing for 2.0 s (task requests-0-0)",
@@ -79,7 +79,7 @@ def test_it_says_how_far_the_partitions_are(with_history: bool) -> None:
     ]
 
 
-def test_a_task_that_is_open_for_long_is_a_finding() -> None:
+def test_long_open_task_is_a_finding() -> None:
     assert page(69_999).findings == []
     (found,) = page(70_000).findings
     assert (found.kind, found.since_ms) == (FindingKind.NOT_INITIALIZED, 10_000)
@@ -88,7 +88,7 @@ def test_a_task_that_is_open_for_long_is_a_finding() -> None:
     assert ", with error 16 NOT_COORDINATOR: " in found.sentence
 
 
-def test_members_and_rebalances() -> None:
+def test_share_page_lists_members_and_rebalances() -> None:
     now_ms = 16_000
     it = page(now_ms, *JOINED)
     assert [(member.name, member.holds, member.partitions) for member in it.members] == [
@@ -115,7 +115,7 @@ def test_members_and_rebalances() -> None:
         ("counts", 56, "streams", ["active 0 0-1, standby 0 2-3", "active 0 2-3, standby 0 0-1"]),
     ],
 )
-def test_an_observed_group_has_its_members_its_rebalances_and_its_picture(
+def test_observed_share_group_has_members_rebalances_and_a_picture(
     group_id: str, records: int, protocol: str, holds: list[str]
 ) -> None:
     course = course_of(watched(records).of(group_id))

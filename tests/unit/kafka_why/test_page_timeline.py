@@ -52,7 +52,7 @@ def lane(member_id: str, from_ms: int, to_ms: int | None) -> StateTimeline:
 
 @examples(100)
 @given(logs, st.integers(0, 100), st.integers(1, 100))
-def test_all_is_within_the_picture_and_lanes_do_not_overlap(
+def test_timeline_has_all_marks_inside_and_no_lanes_overlap(
     log: tuple[int, int, int], from_part: int, width_part: int
 ) -> None:
     config = CoordinatorConfig(group_initial_rebalance_delay_ms=log[2])
@@ -79,7 +79,7 @@ def row_of(it: TimelinePicture, name: str) -> LaneRow:
     return found
 
 
-def test_a_story_has_a_lane_for_each_member_and_a_band_for_each_rebalance() -> None:
+def test_timeline_has_a_lane_for_each_member_and_a_band_for_each_rebalance() -> None:
     it = drawn(played(*STORY), (BEGIN_MS, END_MS), END_MS)
     assert [row.name for row in it.lanes] == ["worker-1", "worker-2", "worker-3", "worker-4"]
     assert [band.number for band in it.bands] == [1, 2, 3, 4]
@@ -87,7 +87,7 @@ def test_a_story_has_a_lane_for_each_member_and_a_band_for_each_rebalance() -> N
     assert it.folded == 0
 
 
-def test_a_member_is_silent_for_its_session_timeout_before_it_is_removed() -> None:
+def test_removed_member_is_drawn_silent_for_its_session_timeout() -> None:
     entries = played(*STORY)
     removal = next(e for e in entries if "session timeout" in e.reason and e.member_id)
     it = drawn(entries, (BEGIN_MS, END_MS), END_MS)
@@ -101,7 +101,7 @@ def test_a_member_is_silent_for_its_session_timeout_before_it_is_removed() -> No
     assert row.gone[0][1] == "worker-3 was removed: no heartbeat within its session timeout of 10000 ms"
 
 
-def test_a_member_that_is_awaited_when_its_session_times_out_was_silent_before_that_too() -> None:
+def test_awaited_member_is_drawn_silent_before_its_session_timeout() -> None:
     entries = played(
         "config group.initial.rebalance.delay.ms=0",
         "at 0s",
@@ -116,7 +116,7 @@ def test_a_member_that_is_awaited_when_its_session_times_out_was_silent_before_t
     assert [(mark.kind, mark.x, mark.width) for mark in marks] == [(SILENT, 0, 50)]
 
 
-def test_a_client_that_restarts_has_one_lane_and_a_name_without_its_uuid() -> None:
+def test_restarted_client_has_one_lane_named_without_its_uuid() -> None:
     members = [f"worker-{uuid}" for uuid in UUIDS[:2]]
     it = of_lanes(lane(members[0], 0, 400), lane(members[1], 400, None))
     (row,) = it.lanes
@@ -124,7 +124,7 @@ def test_a_client_that_restarts_has_one_lane_and_a_name_without_its_uuid() -> No
     assert [(mark.x, mark.width) for mark in row.marks] == [(0, 40), (40, 60)]
 
 
-def test_two_members_of_one_name_at_the_same_time_have_two_lanes() -> None:
+def test_concurrent_members_of_one_name_have_separate_lanes() -> None:
     members = [f"worker-{uuid}" for uuid in UUIDS[:3]]
     it = of_lanes(lane(members[0], 0, 400), lane(members[1], 399, None), lane(members[2], 400, None))
     assert [row.member_ids for row in it.lanes] == [[members[0], members[2]], [members[1]]]
@@ -145,7 +145,7 @@ def test_folding_keeps_the_members_that_caused_or_delayed_a_rebalance() -> None:
 
 @examples(200)
 @given(st.integers(0, 2_000_000_000_000), st.integers(1, 2_000_000_000_000))
-def test_ticks_are_few_and_on_round_times(from_ms: int, width_ms: int) -> None:
+def test_timeline_ticks_are_few_and_at_round_times(from_ms: int, width_ms: int) -> None:
     it = timeline([], [], [], Names([]), {}, (from_ms, from_ms + width_ms), from_ms)
     assert len(it.ticks) <= MAX_TICKS + 1
     assert all(tick.iso.endswith(".000Z") for tick in it.ticks)
@@ -165,7 +165,7 @@ def busy(changes: int, step_ms: int) -> StateTimeline:
     return found
 
 
-def test_marks_narrower_than_a_pixel_are_one_mark_that_says_what_it_is_of() -> None:
+def test_marks_narrower_than_a_pixel_are_merged_with_a_combined_text() -> None:
     it = of_lanes(busy(2_000, 10), to_ms=20_000)
     (row,) = it.lanes
     assert len(row.marks) <= 100 / PIXEL_PERCENT
@@ -174,7 +174,7 @@ def test_marks_narrower_than_a_pixel_are_one_mark_that_says_what_it_is_of() -> N
     assert (row.marks[0].x, row.marks[-1].x + row.marks[-1].width) == (0, 100)
 
 
-def test_however_many_lanes_and_changes_a_picture_has_few_marks() -> None:
+def test_number_of_marks_of_a_picture_is_bounded() -> None:
     lanes = [busy(500, 40) for _ in range(MAX_LANES)]
     for number, one in enumerate(lanes):
         one.member_id = f"m{number}"

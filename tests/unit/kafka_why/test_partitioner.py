@@ -19,12 +19,12 @@ from kafka_why.partitioner import partition_of
         (b"abc", 479470107),
     ],
 )
-def test_the_hash_is_that_of_javas_client(key: bytes, hashed: int) -> None:
+def test_partition_hash_is_that_of_the_java_client(key: bytes, hashed: int) -> None:
     assert murmur2(key) == hashed % 2**32
     assert partition_of(key.decode(), 7) == (hashed & 0x7FFFFFFF) % 7
 
 
-def test_long_group_ids_are_not_remembered() -> None:
+def test_partitions_of_long_group_ids_are_not_cached() -> None:
     """Clients choose them: 10,000 ids of 32 kB would be much memory."""
     before = partitioner._remembered.cache_info().currsize
     assert partition_of("g" * 32_767, 7) == partition_of("g" * 32_767, 7)

@@ -80,7 +80,7 @@ ALONE = classic("Stable", member("a", 0, 1, joined_in=4))
 BOTH = classic("Stable", member("a", 0, joined_in=5), member("b", 1))
 
 
-def test_generation_is_the_one_after_that_of_the_members_subscriptions() -> None:
+def test_polled_generation_is_one_above_that_in_the_members_subscriptions() -> None:
     of = explained(ALONE, BOTH)
     (joined,) = of.rebalances
     assert (of.generation, joined.generation_from, joined.generation_to) == (6, 5, 6)
@@ -91,7 +91,7 @@ def test_generation_is_the_one_after_that_of_the_members_subscriptions() -> None
     assert "generations 6 to 7" in unseen.rebalances[0].cause.reason
 
 
-def test_generations_that_no_member_names_are_counted_until_one_does() -> None:
+def test_unknown_generations_are_counted_until_a_member_names_one() -> None:
     unknown = classic("Stable", member("a", 0, 1))
     assert explained(unknown, classic("Stable", member("a", 0), member("b", 1))).generation == 1
     of = explained(unknown, ALONE, BOTH)
@@ -113,9 +113,7 @@ def test_rebalance_that_was_seen_has_a_beginning_although_nothing_differs_afterw
         ({0: 7}, ""),  # perhaps by the consumer before it
     ],
 )
-def test_commits_tell_how_long_a_member_that_is_gone_was_silent(
-    committed: Mapping[int, int], said: str
-) -> None:
+def test_commits_show_how_long_a_removed_member_was_silent(committed: Mapping[int, int], said: str) -> None:
     gone = classic("Stable", member("a", 0, 1, joined_in=6))
     both = classic("Stable", member("b", 0), member("a", 1, joined_in=5))
     of = explained(both, both, both, gone, committed=committed)
@@ -126,7 +124,7 @@ NEW = classic("Stable", member("a", 0, 1))
 
 
 @pytest.mark.parametrize("polls", [(None, NEW), (ALONE, None, NEW)])
-def test_group_that_comes_while_it_is_polled_was_created(polls: Sequence[Poll]) -> None:
+def test_group_first_seen_while_polling_was_created(polls: Sequence[Poll]) -> None:
     assert "GroupCreated" in [entry.type for entry in polled(*polls)]
 
 
@@ -137,7 +135,7 @@ def test_first_poll_shows_no_rebalance() -> None:
         assert not any("created" in note for note in of.notes)
 
 
-def test_member_of_a_group_with_epochs_is_stable_when_it_is_at_its_target() -> None:
+def test_member_is_stable_when_it_has_reached_its_target_epoch() -> None:
     of = explained(
         epochs(CONSUMER, 5, 5, a=(5, 0, 1)),
         epochs(CONSUMER, 6, 5, a=(5, 0, 1), b=(0,)),
@@ -151,12 +149,12 @@ def test_member_of_a_group_with_epochs_is_stable_when_it_is_at_its_target() -> N
     assert any("entries are missing" in note for note in missed.notes)
 
 
-def test_group_of_another_kind_begins_anew() -> None:
+def test_group_of_another_type_starts_a_new_history() -> None:
     of = explained(ALONE, epochs(CONSUMER, 9, 9, a=(9, 0, 1)), None)
     assert (of.group_type, of.state) == ("consumer", "Dead")
 
 
-def test_follower_numbers_rebalances_on_when_it_forgets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follower_keeps_numbering_rebalances_after_dropping_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(follow, "_ENTRIES_MAX", 20)
     shown: list[VisibleText] = []
     polls = [classic("Stable", member("a", 0, joined_in=n), member(f"b{n}", 1)) for n in range(1, 30)]
@@ -177,7 +175,7 @@ def test_follower_numbers_rebalances_on_when_it_forgets(monkeypatch: pytest.Monk
     assert numbers == [f"#{n}" for n in range(1, 29)]
 
 
-def test_clock_of_the_brokers_is_taken_for_ours_unless_records_forbid() -> None:
+def test_broker_clock_is_assumed_equal_to_ours_unless_records_contradict() -> None:
     clock = BrokersClock()
     clock.read(None, 1_000, 1_010)
     clock.read(1_400, 1_500, 1_510)

@@ -79,7 +79,7 @@ def test_a_topic_id_is_a_uuid_as_text_and_may_be_left_out() -> None:
     assert isinstance(decoded(TOPIC_METADATA | {"topics": {"t": {"id": "t", "partitions": 4}}}), Refusal)
 
 
-def test_fields_that_are_not_known_are_ignored() -> None:
+def test_unknown_request_fields_are_ignored() -> None:
     assert decoded(HEARTBEAT | {"since": "a later release"}) == decoded(HEARTBEAT)
 
 
@@ -97,7 +97,7 @@ def test_fields_that_are_not_known_are_ignored() -> None:
         ({"client_id": ["a"]}, "$.client_id"),
     ],
 )
-def test_a_field_at_fault_is_named_to_the_sender(fields: dict[str, Any], named: str) -> None:
+def test_invalid_field_is_named_to_the_sender(fields: dict[str, Any], named: str) -> None:
     refusal = decoded(HEARTBEAT | fields)
     assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.address) == (Reason.INVALID_REQUEST, ADDRESS)
@@ -127,7 +127,7 @@ def test_a_field_at_fault_is_named_to_the_sender(fields: dict[str, Any], named: 
     ],
     ids=lambda value: repr(value[:20]),
 )
-def test_what_has_no_address_is_refused_without_an_answer(value: bytes) -> None:
+def test_request_without_a_reply_address_is_refused_silently(value: bytes) -> None:
     refusal = decode_request(value)
     assert isinstance(refusal, Refusal)
     assert (refusal.reason, refusal.address) == (Reason.INVALID_REQUEST, None)
@@ -136,7 +136,7 @@ def test_what_has_no_address_is_refused_without_an_answer(value: bytes) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2, -1, 10**4_200])
-def test_another_record_version_has_an_error_of_its_own(version: int) -> None:
+def test_unsupported_record_version_gets_unsupported_version(version: int) -> None:
     refusal = decoded(HEARTBEAT | {"version": version})
     assert isinstance(refusal, Refusal)
     assert refusal.reason is Reason.UNSUPPORTED_VERSION
@@ -145,7 +145,7 @@ def test_another_record_version_has_an_error_of_its_own(version: int) -> None:
     assert response.error_code is ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_a_number_that_python_would_not_print_is_refused() -> None:
+def test_number_with_too_many_digits_is_refused() -> None:
     value = json.dumps(HEARTBEAT).replace(
         '"generation_id": 1', '"generation_id": 1, "version": ' + "9" * 5_000
     )
@@ -174,7 +174,7 @@ def test_refusals_are_answered_with_kafkas_errors(reason: Reason) -> None:
     }
 
 
-def test_a_request_is_refused_to_its_sender_if_it_has_one() -> None:
+def test_refusal_is_addressed_to_the_sender_if_known() -> None:
     request = decoded(HEARTBEAT)
     assert isinstance(request, Heartbeat)
     assert refuse(request, Reason.KEY_MISMATCH, "why") == Refusal(Reason.KEY_MISMATCH, "why", ADDRESS)
@@ -183,13 +183,13 @@ def test_a_request_is_refused_to_its_sender_if_it_has_one() -> None:
     assert refuse_unread(b"?", Reason.REQUEST_TOO_LARGE, "why").address is None
 
 
-def test_the_senders_message_is_cut() -> None:
+def test_long_message_of_a_sender_is_truncated() -> None:
     response = Refusal(Reason.KEY_MISMATCH, "x" * 1_000_000, ADDRESS).response("requests-0-1")
     assert response is not None
     assert len(response.error_message) == MESSAGE_MAX_CHARS
 
 
-def test_a_clock_record_is_exactly_this() -> None:
+def test_clock_record_has_exactly_these_bytes() -> None:
     assert clock_record(1_700_000_000_000) == b'{"type":"Clock","time_ms":1700000000000}'
     of_owner = b'{"type":"Clock","time_ms":1700000000000,"owner_epoch":3}'
     assert clock_record(1_700_000_000_000, owner_epoch=3) == of_owner
@@ -207,5 +207,5 @@ def test_a_clock_record_is_exactly_this() -> None:
         (None, b'{"type":"Clock","time_ms":0,"owner_epoch":1234567890123456}'),
     ],
 )
-def test_what_is_no_clock_record(key: bytes | None, value: bytes | None) -> None:
+def test_other_records_are_not_taken_for_clock_records(key: bytes | None, value: bytes | None) -> None:
     assert not is_clock_record(key, value)

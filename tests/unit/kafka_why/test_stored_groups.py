@@ -68,7 +68,7 @@ def read(path: Path, cuts: Sequence[int], window_ms: int) -> Known:
 
 @pytest.mark.parametrize("path", [REAL, REAL_OF_OTHERS], ids=["consumers", "share and streams"])
 @given(cuts=st.lists(st.integers(0, 10_000), max_size=5))
-def test_history_read_backwards_is_that_read_forwards(path: Path, cuts: list[int]) -> None:
+def test_history_read_backwards_equals_that_read_forwards(path: Path, cuts: list[int]) -> None:
     forwards, backwards = read(path, [], ALL_MS), read(path, cuts, ALL_MS)
     assert {g: e for g, e in backwards.entries.items() if e} == forwards.entries
     assert backwards.views == forwards.views
@@ -80,13 +80,13 @@ def test_last_records_before_the_window_are_enough_for_the_state_now(path: Path,
     assert read(path, cuts, NOTHING_MS).state() == read(path, [], ALL_MS).state()
 
 
-def test_groups_beyond_the_bound_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_over_the_limit_are_omitted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stored_groups, "MAX_GROUPS", 1)
     known = read(REAL, [], ALL_MS)
     assert (len(known.views), known.groups.left_out) == (1, True)
 
 
-def test_converted_group_is_not_new_to_the_page_nor_to_why() -> None:
+def test_converted_group_is_not_shown_as_new_by_page_or_why() -> None:
     rows, known = converted_rows(), Known()
     data = [batch(some) for some in requests(rows)]
     for news in known.groups.append(0, part(data, 0, len(rows))):

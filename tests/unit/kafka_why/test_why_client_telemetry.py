@@ -112,13 +112,13 @@ WITHIN, AGAIN = push(LEFT_MS - 4_000, poll=6), push(LEFT_MS + 5_000, poll=1)
         ("worker-2", [push(EXPIRED_MS - 5_000, poll=30)], None, None),
     ],
 )
-def test_a_line_says_what_the_pushes_of_a_client_show(
+def test_report_line_states_what_the_clients_pushes_show(
     name: str, pushes: list[Push], interval_ms: int | None, expected: str | None
 ) -> None:
     assert lines(told(name, *pushes, interval_ms=interval_ms)) == ([] if expected is None else [expected])
 
 
-def test_a_member_that_was_removed_in_a_rebalance() -> None:
+def test_pushes_of_a_member_removed_in_a_rebalance_are_reported() -> None:
     history = of_scenario("timeline_3_follower_never_rejoins")
     follower = member(history, "follower")
     removed = next(e for e in history if e.type is EntryType.MEMBER_REMOVED and e.member_id == follower)
@@ -128,9 +128,7 @@ def test_a_member_that_was_removed_in_a_rebalance() -> None:
 
 
 @pytest.mark.parametrize(("poll_s", "is_told"), [(0, False), (8, False), (9, True), (300, True)])
-def test_a_member_that_leaves_for_another_reason_is_told_of_if_it_polled_too_late(
-    poll_s: int, is_told: bool
-) -> None:
+def test_late_poll_of_a_member_that_leaves_is_reported(poll_s: int, is_told: bool) -> None:
     history = Recorder().play(
         "config group.initial.rebalance.delay.ms=0",
         "join a api=3",
@@ -148,7 +146,7 @@ def test_a_member_that_leaves_for_another_reason_is_told_of_if_it_polled_too_lat
 
 
 @given(st.data())
-def test_a_poll_that_is_certain_is_the_true_last_one_to_a_second(data: st.DataObject) -> None:
+def test_certain_last_poll_is_exact_to_a_second(data: st.DataObject) -> None:
     """A member polls at random times, and its client pushes at random times the whole seconds since."""
     polls = sorted(data.draw(st.lists(st.integers(BEGIN_MS, END_MS), min_size=1, max_size=8)))
     pushes_ms = sorted(data.draw(st.lists(st.integers(polls[0], END_MS), max_size=8)))

@@ -101,7 +101,7 @@ def looks(text: str) -> str:
     return dedent(text).strip("\n")
 
 
-def test_one_member_more() -> None:
+def test_report_of_a_joining_consumer_group_member() -> None:
     assert block(reported(played(*MORNING)), 2) == looks("""
 #2  1970-01-01 00:00:04.000  member joined: B
     trigger  requests-0-1
@@ -117,7 +117,7 @@ def test_one_member_more() -> None:
     """)
 
 
-def test_several_epochs_in_one_rebalance_and_members_that_do_not_give_up() -> None:
+def test_report_of_a_rebalance_over_several_epochs_with_unrevoked_partitions() -> None:
     assert block(reported(played(*MORNING)), 3) == looks("""
 #3  1970-01-01 00:00:12.000  member joined: C
     trigger  requests-0-5
@@ -142,7 +142,7 @@ def test_several_epochs_in_one_rebalance_and_members_that_do_not_give_up() -> No
     """)  # noqa: E501
 
 
-def test_conversions_both_ways() -> None:
+def test_report_covers_conversions_both_ways() -> None:
     shown = reported(played(*CONVERSIONS))
     assert shown.group_type == "classic"
     assert [r.cause.kind for r in shown.rebalances] == [
@@ -167,7 +167,7 @@ def test_conversions_both_ways() -> None:
     assert "why      in the cluster: orders has 6 partitions" in block(shown, 3)
 
 
-def test_a_history_without_its_beginning_says_what_it_knows() -> None:
+def test_history_without_its_beginning_still_reports_the_outcome() -> None:
     history = played(*MORNING)
     middle = next(n for n, event in enumerate(history) if event.at_ms == 5_000)
     first = rebalance(history[middle:], 1)
@@ -178,7 +178,7 @@ def test_a_history_without_its_beginning_says_what_it_knows() -> None:
     assert [r.cause.kind for r in reported(history[middle:]).rebalances][1:] == [CauseKind.MEMBER_JOINED]
 
 
-def test_missing_entries_end_what_is_known() -> None:
+def test_missing_entries_make_the_outcome_unknown() -> None:
     history = played(*MORNING)
     lost = [event for event in history if not 5_000 <= event.at_ms < 8_000]
     shown = reported(lost)
@@ -186,7 +186,7 @@ def test_missing_entries_end_what_is_known() -> None:
     assert any(note.startswith("entries are missing") for note in shown.notes)
 
 
-def test_a_rebalance_under_way_names_who_is_waited_for() -> None:
+def test_ongoing_rebalance_names_awaited_members_and_partitions() -> None:
     history = played(*MORNING[: MORNING.index("at 8s")])
     last = rebalance(history, 2)
     assert last.outcome is RebalanceOutcome.UNDER_WAY
@@ -196,14 +196,14 @@ def test_a_rebalance_under_way_names_who_is_waited_for() -> None:
     assert waiting.waiting_ms is None
 
 
-def test_an_epoch_without_a_target_says_so() -> None:
+def test_epoch_without_a_target_is_reported() -> None:
     history = played("topics orders=6", "at 0s", "A e0", "at 6s", "B e0", "at 7s", "A e2", "at 8s", "B -1")
     text = block(reported(history), 2)
     assert "4 after 2.0 s: member left: B; target not computed\n" in text
     assert "B  waited in vain for orders 3-5 of A\n" in text
 
 
-def test_patterns_that_change_and_patterns_that_match_other_topics() -> None:
+def test_changed_patterns_and_changed_matches_are_told_apart() -> None:
     history = played(
         "topics orders=2",
         "at 0s",
@@ -224,7 +224,7 @@ def test_patterns_that_change_and_patterns_that_match_other_topics() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(p.stem for p in SCENARIOS.glob("consumer_t*.txt")))
-def test_every_epoch_has_its_cause_and_no_damage_is_too_much(name: str) -> None:
+def test_every_epoch_has_its_cause_and_damaged_history_is_reported(name: str) -> None:
     history = of_scenario(name)
     whole = reported(history)
     changes = [change for r in whole.rebalances for change in r.epochs]

@@ -41,7 +41,7 @@ def test_all_entries_of_a_group_are_read_in_order(folder: Path) -> None:
     assert found.entries == [entry for entry in HISTORY if entry.group_id == "queue"]
 
 
-def test_a_report_comes_from_the_folder(folder: Path) -> None:
+def test_report_is_read_from_the_folder(folder: Path) -> None:
     result = CliRunner().invoke(main, ["why", "counts", "--from-dir", str(folder)])
     assert result.exit_code == 0, result.output
     assert "gave up active 0 2-3 in 190 ms" in result.output
@@ -55,7 +55,7 @@ def test_an_unknown_group_and_an_empty_folder_are_named(folder: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("arguments", [[], ["--bootstrap-servers", "127.0.0.1:1", "--from-dir", "."]])
-def test_one_source_is_to_be_given(arguments: list[str]) -> None:
+def test_exactly_one_source_option_is_required(arguments: list[str]) -> None:
     result = CliRunner().invoke(main, ["why", "g", *arguments])
     assert result.exit_code == 2
     assert "takes one of these options: --bootstrap-servers, --from-dir" in result.output

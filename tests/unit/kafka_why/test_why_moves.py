@@ -61,7 +61,7 @@ holdings = st.dictionaries(
 
 
 @given(holdings, holdings)
-def test_partitions_are_conserved(
+def test_compared_moves_conserve_partitions(
     before: dict[str, frozenset[TopicPartition]], after: dict[str, frozenset[TopicPartition]]
 ) -> None:
     moves = compare(before, after)
@@ -109,7 +109,7 @@ def test_members_that_keep_their_partitions_change_nothing(
         pytest.param({"a": t(0, 1)}, {}, 0, 0, id="everyone leaves"),
     ],
 )
-def test_examples(
+def test_moved_and_needless_partitions_are_counted(
     before: dict[str, frozenset[TopicPartition]],
     after: dict[str, frozenset[TopicPartition]],
     moved: int,

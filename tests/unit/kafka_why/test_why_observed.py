@@ -74,7 +74,7 @@ ONE = generation(1, classic_member("a", 0, 1))
         ([ONE, generation(2, classic_member("a", 0, 1))], CauseKind.JOINED_AGAIN, set(), []),
     ],
 )
-def test_a_cause_is_what_the_log_shows_and_no_more(
+def test_cause_states_only_what_the_log_shows(
     changes: list[ClassicGeneration], kind: CauseKind, members: set[str], said: list[str]
 ) -> None:
     found = report_on(*changes)
@@ -103,14 +103,14 @@ def test_report_names_what_the_records_show_but_do_not_say(
     assert (remark in text_of(found)) is is_there
 
 
-def test_static_member_whose_place_was_taken_is_noted() -> None:
+def test_replaced_static_member_is_noted() -> None:
     first = classic_member("a", 0, instance="one")
     found = report_on(generation(1, first), generation(1, replace(first, member_id="a-2")))
     when = "1970-01-01 00:00:20.000 UTC"
     assert f"took the place of a static member: one 1 time, last at {when}." in text_of(found)
 
 
-def test_a_rebalance_that_was_seen_has_a_beginning_and_says_how_exact_it_is() -> None:
+def test_polled_rebalance_reports_its_beginning_and_precision() -> None:
     both = generation(1, classic_member("a", 0), classic_member("b", 1), since_ms=1_900)
     looks = [
         seen(20_000, "a", "b", "c", within_ms=1_010),
@@ -145,7 +145,7 @@ def test_a_rebalance_that_was_seen_has_a_beginning_and_says_how_exact_it_is() ->
     assert line.waited == "9.9 s of it waiting for b-1 (inferred)"
 
 
-def test_who_is_awaited_is_not_known_while_all_are_there() -> None:
+def test_awaited_members_are_unknown_while_all_are_present() -> None:
     one = generation(1, classic_member("a", 0), since_ms=1_900)
     two = generation(2, classic_member("a", 0), classic_member("b", 1), since_ms=29_900)
     said = [created(G, 1_000), Said(2_000, G, one), seen(29_000, "a", "b"), Said(30_000, G, two)]
@@ -155,7 +155,7 @@ def test_who_is_awaited_is_not_known_while_all_are_there() -> None:
     assert "rejoined" not in text_of(found)
 
 
-def test_a_group_that_was_there_has_no_known_beginning() -> None:
+def test_group_older_than_the_observation_has_no_known_beginning() -> None:
     one = generation(7, classic_member("a", 0, 1), since_ms=9_900)
     both = generation(8, classic_member("a", 0), classic_member("b", 1), since_ms=19_900)
     found = report_on(one, both, begins=False)

@@ -90,7 +90,7 @@ def observed(group_id: str, rows: Iterable[LogRow]) -> list[HistoryEntry]:
 
 @pytest.mark.parametrize(("path", "group_id"), GROUPS, ids=[group_id for _, group_id in GROUPS])
 @given(ends=st.sets(st.integers(1, 20)), compression=st.sampled_from([0, GZIP]))
-def test_history_is_that_of_all_records_one_by_one(
+def test_history_equals_that_of_all_records_read_one_by_one(
     path: Path, group_id: str, ends: set[int], compression: int
 ) -> None:
     rows = real_rows(path)
@@ -103,7 +103,7 @@ def test_history_is_that_of_all_records_one_by_one(
     assert (walk.is_over, walk.is_whole, walk.whole_from_ms) == (True, True, rows[0].at_ms)
 
 
-def test_evidence_is_whole_from_the_batch_after_the_last_gap() -> None:
+def test_evidence_is_complete_from_the_batch_after_the_last_gap() -> None:
     rows = real_rows()
     whole = [batch(some) for some in requests(rows)]
     missing_batch = read("classic", [b"".join([*whole[:3], *whole[4:]])], len(rows))[1]
@@ -133,7 +133,7 @@ def test_records_that_compaction_removed_are_not_counted(compression: int) -> No
 @pytest.mark.parametrize(
     ("key", "said"), [(_COMMIT, "the last commit of its partitions was"), (_ABORT, "had a commit since")]
 )
-def test_commits_of_a_transaction_count_when_it_has_committed(key: bytes, said: str) -> None:
+def test_commits_of_a_transaction_count_once_it_has_committed(key: bytes, said: str) -> None:
     rows = [row for row in real_rows() if decode(row.key, row.value or None).group_id == "classic"]
     generations = [row for row in rows if row.key[1] == 2]
     commits = [row for row in rows if row.key[1] < 2]

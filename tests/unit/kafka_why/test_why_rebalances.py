@@ -35,7 +35,7 @@ def begin(history: list[HistoryEntry]) -> list[HistoryEntry]:
 
 @examples(60)
 @given(logs)
-def test_every_rebalance_is_there_once_with_its_cause(log: tuple[int, int, int]) -> None:
+def test_every_rebalance_is_reported_once_with_its_cause(log: tuple[int, int, int]) -> None:
     for history in histories(log):
         found = rebalances(history)
         assert [(r.began_ms, r.cause.reason, r.generation_from) for r in found] == [
@@ -47,7 +47,7 @@ def test_every_rebalance_is_there_once_with_its_cause(log: tuple[int, int, int])
 
 @examples(60)
 @given(logs)
-def test_phases_add_up(log: tuple[int, int, int]) -> None:
+def test_rebalance_phases_add_up_to_its_duration(log: tuple[int, int, int]) -> None:
     for history in histories(log):
         for r in rebalances(history):
             if r.ended_ms is None:
@@ -62,7 +62,7 @@ def test_phases_add_up(log: tuple[int, int, int]) -> None:
 
 @examples(60)
 @given(logs)
-def test_moves_conserve_partitions(log: tuple[int, int, int]) -> None:
+def test_reported_moves_conserve_partitions(log: tuple[int, int, int]) -> None:
     for history in histories(log):
         for r in rebalances(history):
             if r.moves is None:
@@ -81,7 +81,7 @@ def test_moves_conserve_partitions(log: tuple[int, int, int]) -> None:
 
 @examples(60)
 @given(logs)
-def test_lanes_are_one_span_after_the_other(log: tuple[int, int, int]) -> None:
+def test_spans_of_a_lane_do_not_overlap(log: tuple[int, int, int]) -> None:
     for history in histories(log):
         course = course_of(history)
         states, members = course.states, course.lanes
@@ -92,7 +92,7 @@ def test_lanes_are_one_span_after_the_other(log: tuple[int, int, int]) -> None:
 
 @examples(100)
 @given(logs, st.integers(0, 2**32 - 1))
-def test_no_damage_is_too_much(log: tuple[int, int, int], damage: int) -> None:
+def test_damaged_history_is_reported_without_an_error(log: tuple[int, int, int], damage: int) -> None:
     """Any entries may be missing, duplicated, or late."""
     random = Random(damage)
     for history in histories(log):
@@ -110,7 +110,7 @@ def test_no_damage_is_too_much(log: tuple[int, int, int], damage: int) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.txt")), ids=lambda path: path.stem)
-def test_every_scenario_is_told(path: Path) -> None:
+def test_every_scenario_has_a_report_with_known_causes(path: Path) -> None:
     history = of_scenario(path.stem)
     if history:
         found = report("g", history, history[-1].at_ms)
@@ -139,7 +139,7 @@ def test_a_scenario_has_a_rebalance_of_its_kind(scenario: str, kind: CauseKind) 
     assert kind in causes(scenario)
 
 
-def test_a_cooperative_group_stands_still_only_where_it_must() -> None:
+def test_cooperative_rebalance_stops_only_moved_partitions() -> None:
     history = Recorder().play(
         "config group.initial.rebalance.delay.ms=0",
         "join a api=3 protocols=cooperative-sticky",
@@ -185,7 +185,7 @@ def test_a_static_member_keeps_its_partitions_under_its_new_id() -> None:
     assert len(members) == 2
 
 
-def test_a_gap_hides_what_moved() -> None:
+def test_gap_in_the_history_hides_moves() -> None:
     history = Recorder().play(*STORY)
     stable = [event.seq for event in history if event.type is EntryType.STABLE]
     found = rebalances([event for event in history if event.seq != stable[1]])

@@ -91,7 +91,7 @@ def comparable(part: History | list[HistoryEntry], now_ms: int, since_ms: int) -
 
 @examples(60)
 @given(st.integers(0, 2**32 - 1), st.integers(20, 200), st.randoms(use_true_random=False))
-def test_it_tells_the_same_as_the_whole_history(seed: int, length: int, random: Random) -> None:
+def test_recent_history_gives_the_report_of_the_whole_history(seed: int, length: int, random: Random) -> None:
     histories = of_random_log(seed, length, CoordinatorConfig())
     everything = sorted((e for h in histories.values() for e in h), key=lambda e: e.at_ms)
     stamps_ms = [e.at_ms + random.randrange(STAMP_MARGIN_MS) for e in everything]
@@ -112,7 +112,7 @@ def among_others(history: Sequence[HistoryEntry], *, before_days: int) -> Partit
     return Partition("g", records, [record.at_ms for record in records])
 
 
-def test_a_group_that_did_nothing_since_is_told_by_its_view() -> None:
+def test_quiet_group_is_reported_from_its_view() -> None:
     history = quiet_for(2)
     partition = among_others(history, before_days=20)
     now_ms = history[-1].at_ms + 10 * MINUTE_MS
@@ -124,7 +124,7 @@ def test_a_group_that_did_nothing_since_is_told_by_its_view() -> None:
     assert partition.read < 50
 
 
-def test_of_a_rocketmq_group_everything_is_read() -> None:
+def test_rocketmq_group_history_is_read_in_full() -> None:
     history = night()
     records: list[AnyHistoryEntry] = [*quiet_for(1), *(replace(entry, group_id="rmq") for entry in history)]
     partition = Partition("rmq", records, [record.at_ms for record in records])

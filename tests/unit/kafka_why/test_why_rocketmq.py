@@ -60,7 +60,7 @@ class Clocked(Broker):
         self.set_mode(request)
 
 
-def test_a_client_id_that_two_have_is_named_first_with_connections_time_and_remedy() -> None:
+def test_duplicate_client_id_is_reported_first_with_connections_time_and_remedy() -> None:
     headline, remedy, *_ = report_text(report("g", night(), END_MS), Clock(UTC)).splitlines()
     trap = "worker-1 on c1 and c5 since 2026-11-21 03:04:00.000 UTC"
     assert headline == f"Group g of RocketMQ has a DUPLICATE CLIENT ID: {trap}"
@@ -68,7 +68,7 @@ def test_a_client_id_that_two_have_is_named_first_with_connections_time_and_reme
     assert "give it a client id of its own" in remedy
 
 
-def test_a_trap_is_told_from_its_beginning_to_its_end_with_everybody_in_it() -> None:
+def test_duplicate_client_id_is_reported_from_beginning_to_end_with_all_connections() -> None:
     broker = Clocked()
     for client_id, connection in (("A", "c1"), ("A", "c2"), ("A", "c3")):
         broker.join(client_id, connection)
@@ -181,7 +181,7 @@ def test_a_trap_is_told_from_its_beginning_to_its_end_with_everybody_in_it() -> 
         ),
     ],
 )
-def test_a_change_says_what_happened_and_who_was_told(
+def test_reported_change_names_what_happened_and_who_was_notified(
     steps: list[tuple[str, tuple[Any, ...], dict[str, Any]]], expected: dict[int, list[str]]
 ) -> None:
     broker = Clocked()
@@ -193,7 +193,7 @@ def test_a_change_says_what_happened_and_who_was_told(
         assert [said for said in words if said not in f"{shown}\n"] == []
 
 
-def test_a_history_that_begins_in_the_middle_says_so() -> None:
+def test_rocketmq_history_with_a_lost_beginning_is_noted() -> None:
     history = night()
     begin = next(n for n, event in enumerate(history) if event.client_id == "worker-3")
     text = text_of(history[begin:], END_MS)
@@ -202,7 +202,7 @@ def test_a_history_that_begins_in_the_middle_says_so() -> None:
     assert not report("g", history[begin:], END_MS).complete
 
 
-def test_entries_that_are_missing_are_named_and_those_that_came_twice_are_not() -> None:
+def test_missing_entries_are_reported_and_duplicate_ones_ignored() -> None:
     history = night()
     assert text_of([*history, *history[3:9]], END_MS) == text_of(history, END_MS)
     lost = [event for event in history if event.seq != 6]
@@ -210,13 +210,13 @@ def test_entries_that_are_missing_are_named_and_those_that_came_twice_are_not() 
     assert not report("g", lost, END_MS).complete
 
 
-def test_an_entry_too_large_for_its_connections_still_names_the_trap() -> None:
+def test_oversized_entry_without_connections_still_reports_the_duplicate_id() -> None:
     small = [decode_any_entry(encode_event(event, max_bytes=1)) for event in night()]
     history = [event for event in small if isinstance(event, HistoryEntry)]
     assert "DUPLICATE CLIENT ID: worker-1 on several connections" in text_of(history, END_MS)
 
 
-def test_since_leaves_out_what_was_before() -> None:
+def test_since_omits_earlier_changes() -> None:
     found = report("g", night(), END_MS, since_ms=BEGIN_MS + 205_000)
     assert [change.number for change in found.changes] == [6, 7]
     assert [(trap.began, trap.ended) for trap in found.traps] == [(5, 6), (7, None)]
@@ -240,7 +240,7 @@ def played(seed: int, length: int) -> list[tuple[str, list[HistoryEntry], object
 
 @given(st.integers(0, 2**32 - 1), st.integers(5, 150))
 @examples(60)
-def test_whatever_happened_it_ends_with_what_the_core_has(seed: int, length: int) -> None:
+def test_report_of_a_random_log_ends_with_the_cores_state(seed: int, length: int) -> None:
     for group_id, history, group, end_ms in played(seed, length):
         if isinstance(group, RocketMqGroup):
             found = report(group_id, history, end_ms)

@@ -122,12 +122,14 @@ def rebalances_of(*commands: str) -> list[Rebalance]:
         ),
     ],
 )
-def test_the_causes(commands: tuple[str, ...], kind: CauseKind, reason: str, client: str | None) -> None:
+def test_epoch_cause_of_each_share_group_change_is_reported(
+    commands: tuple[str, ...], kind: CauseKind, reason: str, client: str | None
+) -> None:
     change = rebalances_of(*commands)[-1].epochs[-1].cause
     assert (change.kind, change.reason, change.member_ids) == (kind, reason, [client] if client else [])
 
 
-def test_nobody_is_blamed_and_no_move_is_needless() -> None:
+def test_share_group_report_blames_no_member_and_counts_no_needless_moves() -> None:
     """Rows SP26, SP28."""
     text = text_of(SLOW, *TWO_AT_ONCE, "at 19s", "share C e0", "at 20s", "share A e3", "at 21s", "share B e3")
     assert "moved    2 of 2 partitions\n" in text
@@ -135,7 +137,7 @@ def test_nobody_is_blamed_and_no_move_is_needless() -> None:
         assert word not in text
 
 
-def test_it_says_what_is_waited_for_and_what_nobody_has() -> None:
+def test_report_shows_awaited_initializations_and_unassigned_partitions() -> None:
     begun = ("topics orders=2", "at 0s", "share A e0", "at 1s", "init watcher partitions[orders 0]")
     waiting = text_of(*begun, "at 3s", "init watcher error=15")
     assert (
@@ -176,7 +178,7 @@ def played(log: tuple[int, int]) -> list[tuple[list[HistoryEntry], object]]:
 
 @examples(60)
 @given(logs)
-def test_each_epoch_is_told_once_and_each_rebalance_has_one_target(log: tuple[int, int]) -> None:
+def test_each_epoch_is_reported_once_and_each_rebalance_has_one_target(log: tuple[int, int]) -> None:
     for history, _ in played(log):
         found = report("g", history, history[-1].at_ms).rebalances
         bumped = [(e.at_ms, e.generation) for e in history if e.type is EntryType.GROUP_EPOCH_BUMPED]
@@ -193,7 +195,7 @@ def test_each_epoch_is_told_once_and_each_rebalance_has_one_target(log: tuple[in
 
 @examples(60)
 @given(logs)
-def test_moves_follow_what_members_have(log: tuple[int, int]) -> None:
+def test_moves_of_a_share_group_follow_the_members_partitions(log: tuple[int, int]) -> None:
     """What a rebalance ends with is what the next one begins with, but for what the last one said."""
     for history, group in played(log):
         found = report("g", history, history[-1].at_ms).rebalances
@@ -213,7 +215,7 @@ def test_moves_follow_what_members_have(log: tuple[int, int]) -> None:
 
 @examples(60)
 @given(logs)
-def test_what_is_asked_for_is_as_in_the_group(log: tuple[int, int]) -> None:
+def test_reported_partition_states_equal_those_of_the_share_group(log: tuple[int, int]) -> None:
     for history, group in played(log):
         shares = report("g", history, history[-1].at_ms).shares
         assert (shares is not None) == isinstance(group, ShareGroup)

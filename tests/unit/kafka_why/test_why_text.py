@@ -42,18 +42,18 @@ def test_a_dead_member_and_its_session_timeout_are_the_cause() -> None:
 @pytest.mark.parametrize(
     ("principal", "shown"), [("User:ann", "requests-0-0 of User:ann"), ("User:ANONYMOUS", "requests-0-0")]
 )
-def test_the_request_that_caused_a_rebalance_has_a_principal(principal: str, shown: str) -> None:
+def test_request_that_caused_a_rebalance_is_shown_with_its_principal(principal: str, shown: str) -> None:
     history = Recorder().play(f"join a api=3 principal={principal}")
     assert text_line(text_of(history, NOW_MS), "trigger") == shown
     assert report("g", history, NOW_MS).rebalances[0].cause.principal == principal
 
 
-def test_who_did_not_rejoin_is_said_to_be_removed() -> None:
+def test_member_that_did_not_rejoin_is_reported_as_removed() -> None:
     text = text_of(of_scenario("timeline_3_follower_never_rejoins"), 30_000)
     assert text_line(text, "removed") == "follower after 20.0 s: did not rejoin within the rebalance timeout"
 
 
-def test_bytes_of_another_protocol_are_told_as_bytes() -> None:
+def test_assignment_of_another_protocol_is_reported_as_bytes() -> None:
     history = Recorder(readable=False).play(
         "config group.initial.rebalance.delay.ms=0",
         "join c type=connect api=3 protocols=sessioned",
@@ -64,7 +64,7 @@ def test_bytes_of_another_protocol_are_told_as_bytes() -> None:
     assert "moved" not in text.lower()
 
 
-def test_a_history_that_begins_in_the_middle_says_so() -> None:
+def test_history_with_a_lost_beginning_is_noted() -> None:
     history = Recorder().play(*STORY)
     begin = next(n for n, event in enumerate(history) if event.generation == 2)
     text = text_of(history[begin:], END_MS)
@@ -74,13 +74,13 @@ def test_a_history_that_begins_in_the_middle_says_so() -> None:
     assert "and began earlier than the history" in text
 
 
-def test_missing_entries_are_named() -> None:
+def test_missing_entries_are_reported() -> None:
     history = Recorder().play(*STORY)
     text = text_of([event for event in history if event.seq not in (4, 9, 10)], END_MS)
     assert f"entries are missing: 4 9-10 of life {history[0].incarnation}" in text
 
 
-def test_a_group_that_ended_and_came_again() -> None:
+def test_group_that_ended_and_was_created_again_is_reported() -> None:
     first = Recorder()
     history = first.play(*STORY, "leave worker-1", "leave worker-2", "delete admin")
     ended = text_of(history, END_MS)
@@ -128,7 +128,7 @@ def test_a_static_member_that_does_not_rejoin_is_silent() -> None:
     assert "silent    i: did not rejoin and stays a member" in text_of(history, 71_000)
 
 
-def test_of_many_rebalances_the_last_are_shown() -> None:
+def test_only_the_last_of_many_rebalances_are_shown() -> None:
     commands = ["config group.initial.rebalance.delay.ms=0", "join m api=3", "sync m assign=@m:p0"]
     history = Recorder().play(*commands, *("join m id=@m", "sync m assign=@m:p0") * 30)
     text = text_of(history, 1_000)
@@ -136,7 +136,7 @@ def test_of_many_rebalances_the_last_are_shown() -> None:
     assert text.count("\n#") == MAX_REBALANCES
 
 
-def test_names_are_short_where_they_can_be() -> None:
+def test_member_names_are_shortened_while_unique() -> None:
     uuids = ("a1b2c3d4-74bb-59f8-841a-52678c3df179", "b1b2c3d4-74bb-59f8-841a-52678c3df179")
     ids = [f"worker-{uuids[0]}", f"worker-{uuids[1]}", f"other-{uuids[0]}", "odd"]
     names = Names(ids)
@@ -160,7 +160,7 @@ UUID = "4f0c9c1e-31a4-4d59-9c1e-0a5f3f2b7c6d"
         ("", False),
     ],
 )
-def test_an_id_that_is_only_a_uuid_says_nothing_of_the_client(member_id: str, expected: bool) -> None:
+def test_bare_uuid_is_recognized_as_a_member_id_without_client_name(member_id: str, expected: bool) -> None:
     assert is_bare(member_id) is expected
 
 
@@ -174,7 +174,7 @@ def test_an_id_that_is_only_a_uuid_says_nothing_of_the_client(member_id: str, ex
         (18_180_000, "5 h 3 min"),
     ],
 )
-def test_durations(ms: int, text: str) -> None:
+def test_duration_text_is_readable(ms: int, text: str) -> None:
     assert duration_text(ms) == text
 
 
@@ -198,12 +198,12 @@ def test_since_is_a_time_or_a_duration(text: str, at_ms: int) -> None:
     "text",
     ["", "2", "h", "yesterday", "2h ago", "-2h", "\N{ARABIC-INDIC DIGIT THREE}h", "1_0h", "9" * 400 + "d"],
 )
-def test_since_is_nothing_else(text: str) -> None:
+def test_invalid_since_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="neither a duration"):
         parse_since(text, NOW_MS)
 
 
-def test_an_unknown_group_and_whom_one_may_have_meant() -> None:
+def test_unknown_group_error_suggests_similar_names() -> None:
     known = ["orders", "orders-eu", "payments", "Reorders-Nightly"]
     assert why_nothing("order", known).endswith("did you mean orders, orders-eu, Reorders-Nightly?")
     unknown = "group zzz is unknown: it does not exist and is not in the retained history"
@@ -230,7 +230,7 @@ def revoked(history: list[HistoryEntry]) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("again", [(), ("topics foo=2",)], ids=["deleted", "created again"])
-def test_a_deleted_topic_has_the_name_that_earlier_entries_show(again: tuple[str, ...]) -> None:
+def test_deleted_topic_is_named_from_earlier_entries(again: tuple[str, ...]) -> None:
     first, *others = DELETED
     history = Recorder().play(*BEFORE, first, *again, *others, *REVOKED)
     assert revoked(history) == {"foo (deleted)": [0, 1, 2, 3]}

@@ -68,7 +68,7 @@ def user_data(info: bytes) -> bytes:
     return encode_assignment(Assignment((TopicPartition("orders", 0),), info))
 
 
-def test_connectors_and_tasks_are_told_by_name() -> None:
+def test_connectors_and_tasks_are_reported_by_name() -> None:
     r = last("sessioned", {"a": NEW, "b": REVOKED})
     (of_a, of_b) = r.connect.values()
     assert of_a == ConnectWork(
@@ -124,14 +124,14 @@ ONLY_A = ("assigned", "a  + connector source, tasks source 0-1")
         ("stream", user_data(LATEST[1]), user_data(b"x"), []),
     ],
 )
-def test_the_work_of_a_generation_is_told_by_its_lines(
+def test_work_of_a_connect_generation_is_reported_line_by_line(
     protocol_name: str, of_a: bytes, of_b: bytes, expected: list[tuple[str, str]]
 ) -> None:
     r = last(protocol_name, {"a": of_a, "b": of_b})
     assert lines(r, "assigned", "next", "delayed", "error", "tasks") == expected
 
 
-def test_tasks_and_standbys_of_streams_are_told_by_name() -> None:
+def test_streams_tasks_and_standbys_are_reported_by_name() -> None:
     r = last("stream", {"a": user_data(LATEST[1]), "b": user_data(LATEST[0])})
     assert list(r.streams.values()) == [
         StreamsTasks(
@@ -148,7 +148,7 @@ def test_tasks_and_standbys_of_streams_are_told_by_name() -> None:
     ]
 
 
-def test_a_probing_rebalance_and_a_follow_up_are_told() -> None:
+def test_probing_rebalance_and_follow_up_are_reported() -> None:
     at_ms = 1_700_000_600_000
     r = last("stream", {"a": user_data(LATEST[2]), "b": user_data(LATEST[3])}, ended_ms=at_ms - 600_000)
     assert [tasks.next_rebalance_ms for tasks in r.streams.values()] == [at_ms, 0]

@@ -50,7 +50,7 @@ def test_defaults_are_those_of_kafka_and_rocketmq() -> None:
     }
 
 
-def test_settings_are_taken_as_text_or_number_and_the_rest_stays() -> None:
+def test_settings_are_accepted_as_text_or_number_and_others_keep_defaults() -> None:
     config = CoordinatorConfig().with_settings({"group.max.size": "7", "group.initial.rebalance.delay.ms": 0})
     assert config.group_max_size == 7
     assert config.group_initial_rebalance_delay_ms == 0
@@ -60,7 +60,7 @@ def test_settings_are_taken_as_text_or_number_and_the_rest_stays() -> None:
     assert (quick.rocketmq.scan_interval_ms, quick.rocketmq.lock_max_live_ms) == (500, 60_000)
 
 
-def test_settings_that_are_no_numbers() -> None:
+def test_text_settings_are_parsed() -> None:
     """Rows CF1, CF9, CF10, RX3."""
     config = CoordinatorConfig().with_settings(
         {
@@ -87,14 +87,16 @@ def test_settings_that_are_no_numbers() -> None:
         ("disabled", False, False),
     ],
 )
-def test_migration_policies(policy: str, upgrade: bool, downgrade: bool) -> None:
+def test_po1_po4_migration_policy_allows_upgrade_and_downgrade_as_named(
+    policy: str, upgrade: bool, downgrade: bool
+) -> None:
     """Rows PO1 to PO4."""
     config = CoordinatorConfig().with_settings({"group.consumer.migration.policy": policy})
     allowed = config.group_consumer_migration_policy
     assert (allowed.allows_upgrade, allowed.allows_downgrade) == (upgrade, downgrade)
 
 
-def test_the_namespace_is_no_setting_and_not_shown() -> None:
+def test_namespace_is_not_a_setting_and_not_shown() -> None:
     config = CoordinatorConfig(member_id_namespace="11111111-1111-1111-1111-111111111111")
     assert config.with_settings({"group.max.size": 1}).member_id_namespace == config.member_id_namespace
     assert "1111" not in repr(config)
@@ -163,6 +165,6 @@ def test_the_namespace_is_no_setting_and_not_shown() -> None:
         ),
     ],
 )
-def test_a_wrong_setting_is_named(settings: dict[str, str | int], error: str) -> None:
+def test_invalid_setting_is_named_in_the_error(settings: dict[str, str | int], error: str) -> None:
     with pytest.raises(ConfigError, match=error):
         CoordinatorConfig().with_settings(settings)

@@ -156,11 +156,13 @@ BEFORE_FAULT = [(BEAT, 0, "slow"), OVERDUE, (BEAT, 60_000, "fast")]
         *("a late row", "an outage", "a change at an outage's end", "a fault", "a new group"),
     ],
 )
-def test_each_step_is_under_the_configuration_of_its_time(steps: list[Taken], expected: list[Taken]) -> None:
+def test_each_step_runs_under_the_configuration_of_its_time(
+    steps: list[Taken], expected: list[Taken]
+) -> None:
     assert steps == expected
 
 
-def test_each_configuration_is_changed_at_its_time_and_the_last_one_of_a_time_counts() -> None:
+def test_last_configuration_change_of_a_time_counts() -> None:
     configs = Configs(SLOW, TO_FAST).each(lambda config: replace(config, group_max_size=3))
     assert configs == Configs(
         replace(SLOW, group_max_size=3), [ConfigChange(CHANGE_MS, replace(FAST, group_max_size=3))]
@@ -169,7 +171,7 @@ def test_each_configuration_is_changed_at_its_time_and_the_last_one_of_a_time_co
     assert [configs.at(at_ms) for at_ms in (5, 6)] == [SLOW, FAST]
 
 
-def test_periods_are_cut_at_outages_and_changes() -> None:
+def test_periods_are_split_at_outages_and_configuration_changes() -> None:
     periods = Periods(Configs(SLOW, [*TO_FAST, ConfigChange(95_000, SLOW)]), [OUTAGE])
     before = Period(SLOW, 0, CHANGE_MS, OUTAGE)
     between = Period(FAST, CHANGE_MS + 1, 95_000, None)

@@ -88,7 +88,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("before", "command", "error", "row"), REFUSALS)
-def test_an_error_changes_nothing_and_says_what_is_wrong(
+def test_heartbeat_error_leaves_the_group_unchanged_and_names_the_fault(
     before: tuple[str, ...], command: str, error: str, row: str
 ) -> None:
     world = Recorded()
@@ -126,7 +126,7 @@ DESCRIBE = ConsumerGroupDescribe(group_id="g", correlation_id="c", reply_partiti
         (DESCRIBE, ErrorCode.GROUP_ID_NOT_FOUND, "AD2"),
     ],
 )
-def test_a_group_of_rocketmq_is_no_consumer_group(
+def test_consumer_heartbeat_to_a_rocketmq_group_is_refused(
     request_: ConsumerGroupHeartbeat | ConsumerGroupDescribe, error: ErrorCode, row: str
 ) -> None:
     group = RocketMqGroup(group_id="g", incarnation="i")

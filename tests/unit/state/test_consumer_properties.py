@@ -85,7 +85,7 @@ def test_no_partition_is_used_twice_and_epochs_never_fall(log: Log) -> None:
 
 @given(logs)
 @examples(60)
-def test_a_group_comes_to_rest_with_every_partition_assigned(log: Log) -> None:
+def test_consumer_group_stabilizes_with_every_partition_assigned(log: Log) -> None:
     """After the last change, well-behaved clients come to a Stable group whose every partition has a member:
     that of the target.
     """
@@ -114,7 +114,7 @@ def test_a_group_comes_to_rest_with_every_partition_assigned(log: Log) -> None:
                 assert client.uses == {(id_, n) for id_, numbers in member.assigned.items() for n in numbers}
 
 
-def test_random_logs_reach_deep() -> None:
+def test_random_consumer_logs_cover_the_rules() -> None:
     """The logs above must reach the rows that need a long sequence of moves."""
     deep = {f"RC{n}" for n in range(19)} - {"RC7", "RC8"} | {"TA1", "TA2", "TA3", "TA31", "TA32", "TM3"}
     deep |= {"HB20", "HB27", "HB28", "HB30", "HB31", "HB42", "MI10", "MI11", "RG4e"}

@@ -40,7 +40,7 @@ def update(
     return change, effects.rules, [entry.reason for entry in effects.history]
 
 
-def test_kafkas_order_holds_for_a_checked_pattern_too() -> None:
+def test_checked_pattern_follows_kafkas_order() -> None:
     """Without `regex_resolve_at_once` its first topics come by a look, as Kafka's by a refresh."""
     group = group_of()
     filtered = structs.replace(FOUND, seen="ab")
@@ -56,7 +56,7 @@ def test_kafkas_order_holds_for_a_checked_pattern_too() -> None:
     assert group.checked_regexes["[ab]"] == CheckedRegex("ab", 2_000, 2_000, is_wanted=False)
 
 
-def test_a_look_that_fails_keeps_the_topics_until_the_next_one() -> None:
+def test_failed_pattern_check_keeps_the_topics_until_the_next_one() -> None:
     group = group_of(mine="x", resolved=True)
     group.checked_regexes = {"x": CheckedRegex("s", 500, 1_000, is_wanted=True)}
     slow = RegexResolution(error="it takes too long", seen="t")

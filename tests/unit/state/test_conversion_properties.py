@@ -52,7 +52,7 @@ def test_batching_does_not_matter(log: Log, seed: int) -> None:
 
 @given(logs)
 @examples(60)
-def test_a_group_comes_to_rest_with_every_partition_used_once(log: Log) -> None:
+def test_converted_group_stabilizes_with_every_partition_used_once(log: Log) -> None:
     """After the last change the group comes to rest, and each client of it uses what it was assigned."""
     world = played(log)
     world.settle(ROUNDS)
@@ -76,7 +76,7 @@ def test_a_group_comes_to_rest_with_every_partition_used_once(log: Log) -> None:
     assert set(used) == wanted
 
 
-def test_a_generation_of_a_former_life_of_the_group_is_not_that_of_today() -> None:
+def test_generation_of_a_deleted_group_is_not_valid_in_its_successor() -> None:
     """A member of generation 4 was removed, and is at generation 4 of the group's next life when it comes
     back with what it had.
     """

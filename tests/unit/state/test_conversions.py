@@ -38,7 +38,7 @@ def classic_group(world: ScenarioPlayer) -> ClassicGroup:
     return group
 
 
-def test_a_refused_upgrade_names_the_topics_it_lacks_once() -> None:
+def test_mi14_repeated_refused_upgrade_is_recorded_once() -> None:
     """MI14: a client that tries again and again does not fill the history."""
     world = play(
         NO_DELAY,
@@ -56,7 +56,7 @@ def test_a_refused_upgrade_names_the_topics_it_lacks_once() -> None:
     world.run("C e0 names[foo] => e3 [0,1]")
 
 
-def test_mi14_a_refused_upgrade_asks_for_so_many_topics_that_its_view_fits_into_a_record() -> None:
+def test_mi14_topics_wanted_by_a_refused_upgrade_are_limited_to_fit_a_record() -> None:
     names = [f"t{n:04}" for n in range(WANTED_TOPICS_MAX + 1)]
     world = play(
         NO_DELAY,
@@ -81,7 +81,7 @@ def test_mi14_a_join_that_owns_partitions_of_an_unknown_topic_changes_nothing() 
 
 
 @pytest.mark.parametrize("facts", ["none", "yes"])
-def test_mi12_a_topic_that_a_classic_member_subscribes_to_reaches_the_group_when_it_is_created(
+def test_mi12_created_topic_reaches_a_converted_group_with_a_classic_subscriber(
     facts: str,
 ) -> None:
     """From the group's view to the record that the watcher sends. The gateway knew nothing of the topic, or

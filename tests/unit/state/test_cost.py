@@ -98,7 +98,7 @@ def work_of_each_leave(members: int) -> float:
     return work / members
 
 
-def test_the_work_of_a_leave_group_does_not_grow_faster_than_the_members_that_it_names() -> None:
+def test_work_of_a_leave_group_is_linear_in_its_named_members() -> None:
     assert work_of_each_leave(LARGE) <= work_of_each_leave(SMALL)
 
 
@@ -115,7 +115,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return searched
 
 
-def test_sessions_that_end_at_once_are_found_by_one_search(searches: list[int]) -> None:
+def test_sessions_expiring_together_are_found_by_one_search(searches: list[int]) -> None:
     group = Formed(SMALL)
     timeline = group.timeline()
     searches.clear()
@@ -125,7 +125,7 @@ def test_sessions_that_end_at_once_are_found_by_one_search(searches: list[int]) 
     assert len(searches) == 1
 
 
-def test_a_timeline_with_the_next_deadline_searches_when_it_is_reached(searches: list[int]) -> None:
+def test_timeline_searches_deadlines_only_when_the_next_is_reached(searches: list[int]) -> None:
     group = Formed(1)
     due_ms = group.timeline().next_deadline_ms()
     searches.clear()

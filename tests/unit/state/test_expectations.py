@@ -31,7 +31,7 @@ def world() -> ScenarioPlayer:
         ("expect group gE3 group=other", "found gone"),
     ],
 )
-def test_what_is_not_as_expected_fails(world: ScenarioPlayer, command: str, found: str) -> None:
+def test_unmet_expectation_of_a_scenario_fails(world: ScenarioPlayer, command: str, found: str) -> None:
     with pytest.raises(AssertionError) as raised:
         world.run(command)
     assert found in str(raised.value)

@@ -63,14 +63,16 @@ def test_counted_protocols_are_those_of_the_members(changes: list[tuple[int, lis
     ("subscribed", "expected"),
     [([], set()), (["a", "c", "e"], {"c", "e"}), (["a"], set()), (None, {"b", "c", "e", "f"})],
 )
-def test_subscribed_topics_are_found(subscribed: list[str] | None, expected: set[str]) -> None:
+def test_subscribed_topics_are_read_from_member_metadata(
+    subscribed: list[str] | None, expected: set[str]
+) -> None:
     group = group_of("range")
     group.subscribed_topics = subscribed
     assert group.subscribed_of(["b", "c", "e", "f"]) == expected
     assert group.is_subscribed("c") is ("c" in (subscribed or []))
 
 
-def test_every_transition_but_kafkas_legal_ones_is_refused() -> None:
+def test_group_state_transitions_are_exactly_kafkas_legal_ones() -> None:
     legal = {
         ("PreparingRebalance", "Empty"),
         ("Empty", "PreparingRebalance"),

@@ -61,7 +61,7 @@ class Log:
         }
 
 
-def test_settings_of_protocols_that_are_not_there_are_kept_and_change_nothing() -> None:
+def test_cf26_settings_of_unused_protocols_are_stored_without_effect() -> None:
     """Row CF26."""
     log = Log()
     given: dict[str, str | None] = {
@@ -97,7 +97,7 @@ def test_settings_of_protocols_that_are_not_there_are_kept_and_change_nothing() 
         ("errors.deadletterqueue.topic.name", "__mine"),
     ],
 )
-def test_a_value_that_kafka_refuses_is_not_kept(name: str, value: str) -> None:
+def test_cf26_invalid_setting_is_refused_and_not_stored(name: str, value: str) -> None:
     log = Log()
     refused = log.send(AlterGroupConfigs(configs={name: value}, **TO))
     assert (refused.rule, refused.error_code) == ("CF26", ErrorCode.INVALID_CONFIG)
@@ -105,7 +105,7 @@ def test_a_value_that_kafka_refuses_is_not_kept(name: str, value: str) -> None:
     assert log.timeline.group is None
 
 
-def test_settings_alone_are_no_group() -> None:
+def test_settings_alone_do_not_make_a_group() -> None:
     log = Log()
     log.send(AlterGroupConfigs(configs={ASSIGNMENT: "0"}, **TO))
     described = log.send(DescribeGroup(**TO))

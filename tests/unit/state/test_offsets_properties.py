@@ -149,12 +149,12 @@ def plain(rows: Sequence[Row]) -> list[Row]:
 
 @given(logs, configs, st.integers(0, 2**32 - 1))
 @examples(150)
-def test_a_fetch_tells_the_last_accepted_commit_of_the_same_topic(
+def test_offset_fetch_returns_the_last_accepted_commit_of_the_same_topic(
     log: tuple[int, int], config: CoordinatorConfig, seed: int
 ) -> None:
     run(plain(realise(script(*log), config)), config, seed)
 
 
-def test_random_logs_fetch_offsets_that_are_there() -> None:
+def test_random_logs_fetch_committed_offsets_often_enough() -> None:
     config = CoordinatorConfig()
     assert sum(run(plain(realise(script(seed, 300), config)), config, seed) for seed in range(40)) > 20

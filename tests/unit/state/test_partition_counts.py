@@ -89,14 +89,14 @@ def test_a_join_that_finds_the_group_full_does_not_change_the_counts() -> None:
     assert group.reported_partition_counts == {"t": 2}
 
 
-def test_a_member_that_subscribes_to_known_topics_without_a_count_is_counted_too() -> None:
+def test_subscription_to_known_topics_counts_towards_the_group_limit() -> None:
     _, group = send(None, join("t", 6, partitions_per_topic={"t": 6}))
     group.partitions_per_topic = {"u": 10}  # of the last generation
     effects, group = send(group, join("u"))
     assert error_of(effects) is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_counts_of_topics_that_nobody_subscribes_to_do_not_gather() -> None:
+def test_counts_of_unsubscribed_topics_are_dropped() -> None:
     _, group = send(None, join("t", 6))
     (member,) = group.members
     for n in range(100):
@@ -105,7 +105,7 @@ def test_counts_of_topics_that_nobody_subscribes_to_do_not_gather() -> None:
     assert sum(group.reported_partition_counts.values()) <= CONFIG.group_max_partitions
 
 
-def test_what_a_group_older_than_the_setting_knows_is_left_out_and_named() -> None:
+def test_counts_over_a_newer_limit_are_ignored_and_reported() -> None:
     """A state from before counts were bounded may hold any count. Nothing is computed from it."""
     large = replace(CONFIG, group_max_partitions=INT32_MAX)
     subscription = encode_subscription(Subscription(("t", "u")))

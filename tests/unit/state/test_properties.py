@@ -128,7 +128,7 @@ def test_batching_does_not_matter(log: Log, seed: int, one_in: int) -> None:
 
 @given(logs, seeds)
 @examples(150)
-def test_nobody_is_forgotten(log: Log, seed: int) -> None:
+def test_invariants_hold_and_every_request_is_answered(log: Log, seed: int) -> None:
     """Invariants hold after each step, generations never decrease, history has no gap, and no request is
     lost.
 
@@ -160,7 +160,7 @@ def test_nobody_is_forgotten(log: Log, seed: int) -> None:
 
 @given(logs, seeds, st.sampled_from((1, 3, timeline.JOURNAL_MAX_STEPS)))
 @examples(60)
-def test_a_failed_request_harms_itself_only(log: Log, seed: int, journal: int) -> None:
+def test_failed_request_does_not_affect_others(log: Log, seed: int, journal: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timeline, "JOURNAL_MAX_STEPS", journal)
         check_failed_requests(log, seed)
@@ -168,7 +168,7 @@ def test_a_failed_request_harms_itself_only(log: Log, seed: int, journal: int) -
 
 @given(logs, st.integers(1, 12))
 @examples(40)
-def test_a_failed_deadline_stops_its_group(log: Log, nth: int) -> None:
+def test_failed_deadline_quarantines_its_group(log: Log, nth: int) -> None:
     """A deadline whose step raises stops its group: parked requests are answered, and no other
     deadline fires.
     """
@@ -206,7 +206,7 @@ def test_a_failed_deadline_stops_its_group(log: Log, nth: int) -> None:
         assert timeline.next_deadline_ms() is None
 
 
-def test_random_logs_reach_deep() -> None:
+def test_random_classic_logs_cover_the_rules() -> None:
     """The logs above must reach rows of docs/rules.md that need a long sequence of moves."""
     deep = {"C1", "C2", "C3", "C4", "E7", "E8", "E9", "E10", "W2", "W3", "W4", "W5", "T3", "T4", "Y2"}
     deep |= {"TO5", "TO6", "TO8", "TO10", "TO11", "TO12", "TO13", "TO14", "TO17", "Q4"}

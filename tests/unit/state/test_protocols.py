@@ -43,7 +43,7 @@ def test_each_type_that_is_stored_has_deadlines_and_a_view(kind: type[Any]) -> N
 
 
 @pytest.mark.parametrize("kind", [NoneType, *get_args(KafkaGroup)])
-def test_each_request_has_a_handler_whatever_the_group_is(kind: type[Any]) -> None:
+def test_every_request_has_a_handler_for_every_group_type(kind: type[Any]) -> None:
     assert HANDLERS.keys() == {NoneType, *get_args(KafkaGroup)}
     assert HANDLERS[kind].keys() == set(get_args(AnyAnswered))
 

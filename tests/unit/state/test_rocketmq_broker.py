@@ -87,7 +87,7 @@ def test_s14_pull_consumers_can_be_rejected_and_a_group_without_configuration_is
     assert broker.register(consumer("A", consume_type=ConsumeType.CONSUME_POP)).changed
 
 
-def test_producers_come_refresh_and_go() -> None:
+def test_producers_register_refresh_and_unregister() -> None:
     broker = Broker()
     broker.send(producer("A"))
     broker.now_ms = 50_000
@@ -171,7 +171,7 @@ def test_the_broker_assigns_sorted_queues_to_sorted_ids(
     assert broker_of(*members, config=config).query(**query) == expected
 
 
-def test_a_mode_is_kept_for_its_topic_beyond_the_groups_end() -> None:
+def test_message_request_mode_outlives_its_group() -> None:
     broker = Broker()
     pop = SetMessageRequestMode(**of("admin"), topic="T", mode=POP, pop_share_queue_num=1)
     assert broker.set_mode(pop) == (ResponseCode.SUCCESS, None)
@@ -199,13 +199,15 @@ def test_a_mode_is_kept_for_its_topic_beyond_the_groups_end() -> None:
         ),
     ],
 )
-def test_a_mode_is_refused(fields: dict[str, Any], refusal: tuple[ResponseCode, str]) -> None:
+def test_invalid_message_request_mode_is_refused(
+    fields: dict[str, Any], refusal: tuple[ResponseCode, str]
+) -> None:
     broker = Broker()
     assert broker.set_mode(SetMessageRequestMode(**of("admin"), **fields, group_config=None)) == refusal
     assert broker.group is None
 
 
-def test_history_is_counted_and_says_why() -> None:
+def test_rocketmq_history_is_numbered_and_has_reasons() -> None:
     broker = Broker()
     events = broker.send(consumer("A")).history + broker.send(consumer("B")).history
     assert [event.seq for event in events] == [1, 2, 3, 4, 5, 6]

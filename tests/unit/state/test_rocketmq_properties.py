@@ -117,7 +117,7 @@ def _due_scans(group: RocketMqGroup | None, until_ms: int) -> Iterator[ScanDue]:
 
 
 @given(life=LIVES)
-def test_scans_that_are_left_out_would_have_done_nothing(life: Life) -> None:
+def test_skipped_scans_would_have_had_no_effect(life: Life) -> None:
     def told(*, every_scan: bool) -> list[object]:
         spoken: list[object] = []
         for event, effects in live(life, every_scan=every_scan):
@@ -137,7 +137,7 @@ def test_every_request_but_a_close_is_answered_once_and_no_scan_is(life: Life) -
 
 
 @given(life=LIVES)
-def test_a_change_tells_every_connection_and_nothing_else_tells_any(life: Life) -> None:
+def test_only_a_change_notifies_and_notifies_every_connection(life: Life) -> None:
     for event, effects in live(life):
         changes = [call for call in effects.calls if call.event is ConsumerGroupEvent.CHANGE]
         assert len(changes) <= 1
@@ -167,7 +167,7 @@ def test_calls_account_for_every_connection(life: Life) -> None:
 
 
 @given(life=LIVES)
-def test_a_queue_is_given_to_one_client_while_its_lock_lives(life: Life) -> None:
+def test_queue_lock_is_held_by_one_client_at_a_time(life: Life) -> None:
     holders: dict[MessageQueue, tuple[str, int]] = {}
     for event, effects in live(life):
         if not isinstance(event, Received):
@@ -187,7 +187,7 @@ def test_a_queue_is_given_to_one_client_while_its_lock_lives(life: Life) -> None
 
 
 @given(life=LIVES)
-def test_what_is_kept_is_needed_and_can_be_stored(life: Life) -> None:
+def test_rocketmq_state_is_minimal_and_encodable(life: Life) -> None:
     for _, effects in live(life):
         group = effects.group
         if group is None:
@@ -203,7 +203,7 @@ def test_what_is_kept_is_needed_and_can_be_stored(life: Life) -> None:
 
 
 @given(life=LIVES)
-def test_a_steps_earliest_scan_is_never_later_than_what_it_touched(life: Life) -> None:
+def test_earliest_scan_of_a_step_is_no_later_than_its_own_timers(life: Life) -> None:
     earliest_ms: int | None = None
     for event, effects in live(life):
         due = None if effects.group is None else next_scan(effects.group, CONFIG)

@@ -71,7 +71,7 @@ def run(
 
 @given(logs, seeds, st.sampled_from((1, 3, timeline.JOURNAL_MAX_STEPS)))
 @examples(60)
-def test_a_failed_request_harms_itself_only(rows: Log, seed: int, journal: int) -> None:
+def test_failed_rocketmq_request_does_not_affect_others(rows: Log, seed: int, journal: int) -> None:
     chosen = batches.chosen(seed, 5)
 
     def request_fails(event: AnyEvent) -> bool:
@@ -136,7 +136,7 @@ class FirstScanFails:
         return effects
 
 
-def test_a_failed_scan_quarantines_its_group_until_it_is_released() -> None:
+def test_failed_scan_quarantines_its_group_until_release() -> None:
     timeline = Timeline("a", None, CONFIG, step=FirstScanFails())
     timeline.apply(Row(T0, "requests-0-0", heartbeat()))
     timeline.fire_until(T0 + 60_000)
@@ -203,7 +203,7 @@ def test_connections_are_not_closed_for_the_time_in_which_no_coordinator_ran() -
     assert timeline.group is None
 
 
-def test_a_request_behind_a_scan_is_applied_at_the_groups_clock_and_noted() -> None:
+def test_request_older_than_a_scan_is_applied_at_the_groups_clock_and_noted() -> None:
     timeline = Timeline("a", None, CONFIG)
     timeline.apply(Row(T0, "requests-0-0", heartbeat()))
     timeline.apply(Row(T0 + 20_000, "requests-0-1", heartbeat("c2", "B")))
@@ -232,7 +232,7 @@ def commit() -> OffsetCommit:
         (commit(), heartbeat(), "group 'a' is a Kafka group; this is a RocketMQ request"),
     ],
 )
-def test_a_group_of_one_protocol_refuses_the_other_and_does_not_notice(
+def test_request_of_the_other_protocol_is_refused_without_changing_the_group(
     first: AnyRequest, second: AnyRequest, message: str
 ) -> None:
     timeline = Timeline("a", None, CONFIG)
@@ -255,7 +255,7 @@ def test_a_group_of_one_protocol_refuses_the_other_and_does_not_notice(
         (heartbeat(), TopicMetadata(group_id="a", topics={"t": None})),
     ],
 )
-def test_what_nobody_waits_for_is_lost_on_a_group_of_the_other_protocol(
+def test_one_way_request_to_a_group_of_the_other_protocol_is_dropped(
     first: AnyRequest, lost: AnyRequest
 ) -> None:
     timeline = Timeline("a", None, CONFIG)
@@ -265,7 +265,7 @@ def test_what_nobody_waits_for_is_lost_on_a_group_of_the_other_protocol(
     assert (effects.replies, effects.history) == ([], [])
 
 
-def test_random_logs_reach_deep() -> None:
+def test_random_rocketmq_logs_cover_the_rules() -> None:
     """The logs above must reach states that need a long sequence of requests."""
     needs_more_than_requests = {
         EntryType.APPLIED_LATE,

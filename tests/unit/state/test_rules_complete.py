@@ -45,7 +45,7 @@ def reached_by(name: str) -> set[str]:
     return world.rules
 
 
-def test_the_code_names_exactly_the_reachable_rows() -> None:
+def test_code_names_exactly_the_reachable_rule_rows() -> None:
     assert in_code() == REACHABLE
 
 
@@ -54,7 +54,7 @@ def test_the_scenario_or_test_of_a_row_reaches_it() -> None:
     assert not wrong
 
 
-def test_rows_that_cannot_occur_say_why() -> None:
+def test_unreachable_rule_rows_have_a_reason() -> None:
     reasons = {where.removeprefix(CANNOT_OCCUR) for where in DOCUMENTED.values() if CANNOT_OCCUR in where}
     assert reasons
     assert all(len(reason.split()) > 2 for reason in reasons)

@@ -11,5 +11,5 @@ SCENARIOS = sorted((Path(__file__).parents[2] / "scenarios").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_scenario(path: Path, request: pytest.FixtureRequest) -> None:
+def test_every_scenario_gives_its_expected_results(path: Path, request: pytest.FixtureRequest) -> None:
     scenario.check(path, ScenarioPlayer().run, rewrite=request.config.getoption("rewrite", default=False))

@@ -61,7 +61,7 @@ def joined(partitions: int = 2) -> ShareGroup:
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_a_group_of_rocketmq_is_no_share_group(request_: AnyRequest, row: str) -> None:
+def test_share_heartbeat_to_a_rocketmq_group_is_refused(request_: AnyRequest, row: str) -> None:
     (reply,) = applied(RocketMqGroup("g", "requests-0-0"), request_).replies
     error = ErrorCode.INVALID_REQUEST if row == "SH6" else ErrorCode.GROUP_ID_NOT_FOUND
     assert (reply.response.rule, reply.response.error_code) == (row, error)
@@ -81,7 +81,7 @@ def altering(*topics: str, images: TopicImages | None = None, partition: int = 0
     return AlterShareGroupOffsets(**TO, topics=named, images=images)
 
 
-def test_what_nobody_knows_of_topics_is_no_answer_about_them() -> None:
+def test_so9b_unknown_topic_metadata_is_a_retriable_error() -> None:
     """Row "SO9b": the gateway could not reach the brokers."""
     for stored, request in (
         (None, altering("foo")),
@@ -96,7 +96,7 @@ def test_what_nobody_knows_of_topics_is_no_answer_about_them() -> None:
     assert not applied(left(), altering("foo"), n=3).replies  # the group knows it
 
 
-def test_only_some_requests_about_offsets_wait() -> None:
+def test_only_offset_changes_that_need_a_task_wait() -> None:
     """Row "SO9d": each may be as large as a record."""
     group = left()
     for n in range(10):
@@ -122,7 +122,7 @@ def test_a_request_names_no_more_partitions_than_a_group_may_have() -> None:
         assert reply.response.rule == "TA31"
 
 
-def test_tasks_are_looked_at_again_when_the_next_can_be_overdue() -> None:
+def test_sp15_task_check_is_due_when_the_next_task_can_be_overdue() -> None:
     """Row SP15: each task has one entry, when it is 60 s old."""
     group = left()
     applied(group, altering("foo", partition=0), at_ms=1_000, n=3)
@@ -157,7 +157,7 @@ def test_the_view_has_the_tasks_of_like_partitions_together() -> None:
     assert view.group_type == "share" and view.protocol_type == "share"
 
 
-def test_a_quarantine_answers_what_waits() -> None:
+def test_quarantine_answers_waiting_requests() -> None:
     """Row F2: a DeleteGroups that waits for the share coordinator. Its deadline stops."""
     group = joined()
     applied(group, ShareGroupHeartbeat(**TO, member_id="m", member_epoch=-1), n=1)
@@ -172,7 +172,7 @@ def test_a_quarantine_answers_what_waits() -> None:
     assert applied(group, ReleaseGroup(**TO), 62_000).group.quarantined is None
 
 
-def test_a_request_waits_longer_by_an_outage() -> None:
+def test_parked_request_timeout_is_extended_by_an_outage() -> None:
     """Row F5: time stands still without a coordinator, and sessions begin anew."""
     group = joined()
     group.parked = [Parked(ParkedKind.DELETE_GROUP, ReplyTo(0, "c", "requests-0-9"), 50_000)]

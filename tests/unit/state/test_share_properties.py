@@ -130,7 +130,7 @@ def copy_of(group: ShareGroup) -> ShareGroup:
 
 @given(logs, seeds)
 @examples(12)
-def test_outcomes_may_come_in_any_parts(log: Log, seed: int) -> None:
+def test_task_outcomes_split_in_any_way_give_the_same_result(log: Log, seed: int) -> None:
     """Row SP12: the group and the answers are the same, in whichever records the outcomes of a task are."""
     world = ResultLog(log[0], log[2])
     world.play(log[1])
@@ -174,7 +174,7 @@ def epochs_of(group: ShareGroup) -> dict[str, int]:
 
 @given(logs)
 @examples(12)
-def test_a_group_comes_to_rest_with_every_partition_assigned(log: Log) -> None:
+def test_share_group_stabilizes_with_every_partition_assigned(log: Log) -> None:
     """SV2, SV3: after the last change each partition of a subscribed topic has a member, shares are even, and
     the clients fetch from what the target says.
     """
@@ -210,7 +210,7 @@ def check_shares(group: ShareGroup, config: CoordinatorConfig) -> None:
         assert max(sizes) - min(sizes) <= 1
 
 
-def test_random_logs_reach_deep() -> None:
+def test_random_share_logs_cover_the_rules() -> None:
     """The logs above must reach the rows that need a long sequence of moves."""
     deep = {f"SH{n}" for n in (12, 14, 15, 16, 18, 19, 20, 21, 22, 23, 28, 29, 30, 31, 32, 33)}
     deep |= {"ST1", "ST2", "ST3", "ST9", "ST10", "ST11", "SI5", "SI6", "SI7", "SI10", "SI11", "SI13", "SI14"}

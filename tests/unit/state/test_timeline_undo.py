@@ -46,7 +46,9 @@ def group() -> AnyGroup:
 
 @pytest.mark.parametrize("earlier", [[], [6]], ids=["first step", "second step"])
 @pytest.mark.parametrize("restored", [False, True], ids=["without restore", "with restore"])
-def test_a_step_that_raises_leaves_no_trace(group: AnyGroup, earlier: list[int], restored: bool) -> None:
+def test_step_that_raises_leaves_the_group_unchanged(
+    group: AnyGroup, earlier: list[int], restored: bool
+) -> None:
     stored = deepcopy(group)
     restore: Callable[[], AnyGroup] | None = (lambda: deepcopy(stored)) if restored else None
     timeline = Timeline("g", group, CONFIG, restore=restore, step=batches.failing_step(fails))
@@ -57,7 +59,7 @@ def test_a_step_that_raises_leaves_no_trace(group: AnyGroup, earlier: list[int],
     assert committed(timeline) == [5, *earlier][-1]
 
 
-def test_a_restore_that_gives_the_changed_group_is_refused(group: AnyGroup) -> None:
+def test_restore_that_returns_the_changed_group_is_refused(group: AnyGroup) -> None:
     timeline = Timeline("g", group, CONFIG, restore=lambda: group, step=batches.failing_step(fails))
     with pytest.raises(AssertionError, match="restore gives the group that steps have changed"):
         timeline.apply(Row(2, "fails", commit(99)))

@@ -15,7 +15,7 @@ from state.kafka.offsets import DELETED_IDS_MAX
 from state.timeline import Row, Timeline
 
 
-def test_a_group_remembers_so_many_deleted_ids_and_no_more() -> None:
+def test_remembered_ids_of_deleted_topics_are_bounded() -> None:
     timeline = Timeline("g", None, CoordinatorConfig())
     ids = [UUID(int=number) for number in range(1, DELETED_IDS_MAX + 12)]
     for number, topic_id in enumerate(ids):
@@ -33,7 +33,7 @@ def test_a_group_remembers_so_many_deleted_ids_and_no_more() -> None:
     assert timeline.group.deleted_topic_ids == [i.bytes for i in ids[-DELETED_IDS_MAX:]]
 
 
-def test_a_deleted_topic_does_not_come_back_by_a_request_or_a_broker_that_lags() -> None:
+def test_deleted_topic_is_not_restored_by_stale_metadata() -> None:
     """Rows MI8, MI11."""
     deleted, later = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
     group = ConsumerGroup(

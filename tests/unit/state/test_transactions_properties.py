@@ -205,11 +205,11 @@ def check(seed: int, length: int, *, in_batches: bool = True) -> Checker:
 
 @given(logs)
 @examples(100)
-def test_what_is_committed_is_what_transactions_committed(log: tuple[int, int]) -> None:
+def test_committed_offsets_are_those_of_committed_transactions(log: tuple[int, int]) -> None:
     check(*log)
 
 
-def test_random_logs_reach_what_they_are_for() -> None:
+def test_random_transaction_logs_reach_every_outcome() -> None:
     checkers = [check(seed, 150) for seed in range(40)]
     assert sum(checker.refused for checker in checkers) > 20
     assert sum(checker.unstable for checker in checkers) > 20
@@ -248,7 +248,7 @@ def by_the_marker_alone(_: int, __: int, ___: int, committed: bool) -> MarkerOut
         "TO12's order off",
     ],
 )
-def test_a_rule_that_is_switched_off_is_found(
+def test_disabled_transaction_rule_is_detected(
     monkeypatch: pytest.MonkeyPatch, rule: str, without_it: Callable[..., object]
 ) -> None:
     monkeypatch.setattr(commits, rule, without_it)

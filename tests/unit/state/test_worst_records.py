@@ -66,7 +66,7 @@ def cost(worst: Worst) -> tuple[float, int]:
 
 
 @pytest.mark.parametrize("name", SMALL)
-def test_the_worst_record_is_bounded(name: str) -> None:
+def test_worst_record_of_each_request_is_bounded(name: str) -> None:
     seconds, peak_bytes = cost(SMALL[name])
     assert peak_bytes < FIXED_BYTES + MOST_BYTES / PART
     assert seconds < MOST_S / 2

@@ -88,7 +88,7 @@ BAD_RECORDS = {
 }
 
 
-def test_a_bad_record_is_dead_lettered_and_its_sender_told() -> None:
+def test_bad_record_is_dead_lettered_and_its_sender_gets_an_error() -> None:
     log = Log()
     good, member_id = log.stable_member(T0, "g")
     bad = {name: log.append(T0 + 1, c.key, c.value, c.partition) for name, c in BAD_RECORDS.items()}

@@ -42,7 +42,7 @@ def test_a_batch_is_pinned_at_most_once_a_second_after_the_first_ones(checkpoint
         assert pinned(checkpoint) == 8
 
 
-def test_a_full_disk_does_not_end_the_service(checkpoint: Checkpoint) -> None:
+def test_full_disk_while_pinning_does_not_end_the_service(checkpoint: Checkpoint) -> None:
     full = path_of(checkpoint) / "owners" / "1.json.new"
     full.symlink_to("/dev/full")
     pin = CommittedPin(checkpoint, "requests")

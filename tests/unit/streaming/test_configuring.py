@@ -43,14 +43,14 @@ def checkpoint(tmp_path: Path) -> Checkpoint:
         ("eu-requests-0-7", True),
     ],
 )
-def test_what_a_committed_batch_has_handled_is_not_skipped(
+def test_record_handled_by_a_committed_batch_is_not_skipped(
     checkpoint: Checkpoint, record: str, is_skipped: bool
 ) -> None:
     """A replay knows no batches. It skips what any configuration skips."""
     assert unhandled(checkpoint, "eu-requests", [record]) == [record] * is_skipped
 
 
-def test_the_operator_has_all_of_a_configuration() -> None:
+def test_operator_receives_every_field_of_a_configuration() -> None:
     (epoch,) = config_epochs([Epoch(3, {"group.max.size": 5}, ["eu-requests-0-7"], "1", 900)], IDENTITY)
     expected = CoordinatorConfig(member_id_namespace=IDENTITY.member_id_namespace, group_max_size=5)
     assert (epoch.from_batch, epoch.after_ms, epoch.config) == (3, 900, expected)

@@ -29,7 +29,7 @@ def test_code_with_other_rules_is_refused() -> None:
     check_versions([epoch(0), epoch(12, "0.0.1")], LAST, LAST)
 
 
-def test_configurations_are_known_by_the_batch_that_stands_for_theirs() -> None:
+def test_configurations_are_renumbered_to_the_replacing_batch() -> None:
     """All of them, because each is in force at its own time."""
     epochs = [epoch(0), epoch(7), epoch(12, x=3), epoch(14, x=4), epoch(LAST + 1, x=5)]
     renumbered = renumbered_epochs(epochs, BATCH, LAST)
@@ -43,7 +43,7 @@ def test_configurations_are_known_by_the_batch_that_stands_for_theirs() -> None:
     assert renumbered_epochs(epochs, LAST, LAST) == epochs
 
 
-def test_outages_that_a_planned_batch_knew_are_known_by_the_one_that_stands_for_it() -> None:
+def test_outages_are_renumbered_to_the_replacing_batch() -> None:
     outages = [KnownOutage(at, Outage(at, at + 1)) for at in (3, 12, LAST, LAST + 1)]
     assert [(o.from_batch, o.outage.after_ms) for o in renumbered_outages(outages, BATCH, LAST)] == [
         (3, 3),
@@ -52,7 +52,7 @@ def test_outages_that_a_planned_batch_knew_are_known_by_the_one_that_stands_for_
     ]
 
 
-def test_requests_that_outputs_name() -> None:
+def test_requests_named_by_outputs_are_found() -> None:
     outputs = [
         encode({"request": "eu-requests-0-41", "error_code": 0}),
         encode({"request": "eu-requests-2-7#3"}),

@@ -12,7 +12,7 @@ from tests.harness.operator_call import OPERATOR, call, spark_state
 from tests.spark.log import LAYOUT, T0, Log, heartbeat
 
 
-def test_what_a_worker_handled_is_left_behind_when_it_dies(tmp_path: Path) -> None:
+def test_killed_worker_leaves_the_request_it_was_handling(tmp_path: Path) -> None:
     """As by SIGKILL: nothing of the call runs any more."""
     prefix = str(tmp_path / "under-way")
 

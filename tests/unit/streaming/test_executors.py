@@ -63,7 +63,7 @@ def test_every_distribution_that_a_worker_imports_is_checked(in_the_zip: list[st
     assert set(in_the_zip[1].split()) - BROUGHT_ALONG == set(REQUIRED)
 
 
-def test_a_worker_with_the_drivers_code_and_versions_lacks_nothing(in_the_zip: list[str]) -> None:
+def test_worker_with_the_drivers_code_and_versions_passes_the_check(in_the_zip: list[str]) -> None:
     assert in_the_zip[2] == ""
 
 
@@ -76,7 +76,7 @@ def test_a_worker_with_other_code_or_another_version_is_named() -> None:
     assert "streaming/query/executors.py, not the driver's" in code
 
 
-def test_a_checkpoint_on_a_disk_of_the_drivers_own_is_found_out(tmp_path: Path) -> None:
+def test_checkpoint_on_the_drivers_own_disk_is_detected(tmp_path: Path) -> None:
     """An executor would keep the state in a folder of its own machine, and another one would not find it."""
     checkpoint = tmp_path / "spark"
     demand = with_mark(demand_of_driver(), str(checkpoint), "app-1")
@@ -92,7 +92,7 @@ def test_a_checkpoint_of_a_store_needs_no_mark() -> None:
     assert with_mark(demand, "hdfs://namenode/checkpoint", "app-1") is demand
 
 
-def test_the_function_does_not_arrive_in_a_worker_that_lacks_something(
+def test_function_is_not_unpickled_in_an_incomplete_worker(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Not when it is called: the state of a task without rows is committed, too."""

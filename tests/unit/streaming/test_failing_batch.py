@@ -22,7 +22,7 @@ def plan(checkpoint: Checkpoint, batch: int, offsets: str) -> None:
     (spark_of(checkpoint) / "offsets" / str(batch)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{offsets}')
 
 
-def test_the_record_and_the_batchs_records_are_named(checkpoint: Checkpoint) -> None:
+def test_failing_record_and_the_offsets_of_its_batch_are_named(checkpoint: Checkpoint) -> None:
     plan(checkpoint, 6, '{"eu-requests":{"0":10,"1":40,"10":7}}')
     plan(checkpoint, 7, '{"eu-requests":{"0":10,"10":8,"1":45}}')
     text = describe_failing_batch(checkpoint, 7, 3, ERROR)
@@ -61,7 +61,7 @@ def test_the_record_and_the_batchs_records_are_named(checkpoint: Checkpoint) -> 
         ),
     ],
 )
-def test_what_is_known_of_a_failing_batch_is_told(
+def test_failing_batch_is_described_with_what_is_known(
     checkpoint: Checkpoint, offsets: str | None, error: str, handled: list[str], told: str
 ) -> None:
     if offsets is not None:
@@ -72,7 +72,7 @@ def test_what_is_known_of_a_failing_batch_is_told(
     assert len(describe_failing_batch(checkpoint, 0, 3, "x" * 10_000)) < 3_000
 
 
-def test_the_files_of_a_damaged_checkpoint_are_named_but_not_all_of_hundreds() -> None:
+def test_only_the_first_of_hundreds_of_damaged_checkpoint_files_are_named() -> None:
     text = describe_damaged_checkpoint(7, [f"/c/{number} is missing" for number in range(12)], "stop it")
     assert text.startswith(
         "batch 7 cannot be run because the checkpoint is damaged: /c/0 is missing; /c/1 is missing;"

@@ -171,7 +171,7 @@ Images = dict[str, TopicImage | None]
         ),
     ],
 )
-def test_a_group_is_sent_what_its_view_lacks(
+def test_group_is_sent_the_metadata_that_its_view_lacks(
     view: dict[str, Any], looks: list[Images], sent: list[list[GroupUpdate]]
 ) -> None:
     watch = Watch()
@@ -207,7 +207,7 @@ def test_a_classic_group_gets_the_topics_that_its_conversion_waits_for() -> None
     assert watch.see(t=GROWN) == []
 
 
-def test_results_of_a_group_are_some_time_apart() -> None:
+def test_pattern_results_of_a_group_are_spaced_in_time() -> None:
     watch = Watch()
     watch.publish("g", resolved={"t.*": []})
     images: dict[str, TopicImage | None] = {}
@@ -232,7 +232,7 @@ def test_a_group_that_does_not_follow_gets_its_records_again_after_a_pause_that_
     assert pauses[-1] == LONGEST_PAUSE_S
 
 
-def test_what_could_not_be_sent_is_sent_after_the_next_look() -> None:
+def test_unsent_metadata_is_sent_after_the_next_poll() -> None:
     watch = Watch()
     watch.publish("g", {"t": OLD}, unresolved=("t",))
     messages = watch.see(t=GROWN)
@@ -241,7 +241,7 @@ def test_what_could_not_be_sent_is_sent_after_the_next_look() -> None:
     assert again == [told("g", t=GROWN), watch.resolved("g", "t", t=GROWN)]
 
 
-def test_a_look_touches_no_more_groups_than_the_query_can_bear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_poll_sends_metadata_to_a_limited_number_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_topics, "GROUPS_AT_ONCE", 2)
     watch = Watch()
     for group_id in "abcde":
@@ -250,7 +250,7 @@ def test_a_look_touches_no_more_groups_than_the_query_can_bear(monkeypatch: pyte
     assert looks == [["a", "b"], ["c", "d"], ["e"], []]
 
 
-def test_a_look_without_time_takes_a_step_and_the_next_looks_go_on() -> None:
+def test_poll_over_its_time_limit_takes_one_step_and_the_next_ones_continue() -> None:
     watch = Watch(poll_max_s=0.0)
     for number in range(5):
         watch.publish(f"g{number}", unresolved=(f"t{number}",))

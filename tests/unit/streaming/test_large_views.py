@@ -21,7 +21,7 @@ def large_group() -> ConsumerGroup:
     return ConsumerGroup("g", "t-requests-0-0", members={"m": member}, topics=topics)
 
 
-def test_a_group_gets_what_it_waits_for_although_its_record_has_no_room_for_what_it_knows() -> None:
+def test_group_with_a_truncated_view_still_gets_the_topics_it_waits_for() -> None:
     watcher = GroupTopics()
     watcher.apply(b"g", encode_view(view_of(large_group()), 50_000))
     assert watcher.is_waiting

@@ -22,7 +22,7 @@ def shuffled_rows(count: int) -> list[LogRow]:
     [log_order.RUN_MAX_BYTES, 100 * ROW_BYTES, 7 * ROW_BYTES, ROW_BYTES - 1],
     ids=["in memory", "a few runs", "many runs", "a run a row"],
 )
-def test_rows_come_back_by_partition_and_offset(run_max_bytes: int) -> None:
+def test_rows_are_returned_by_partition_and_offset(run_max_bytes: int) -> None:
     rows = shuffled_rows(250)
     order = LogOrder(run_max_bytes)
     for row in rows:
@@ -32,7 +32,7 @@ def test_rows_come_back_by_partition_and_offset(run_max_bytes: int) -> None:
     assert {type(row) for row in found} == {LogRow}
 
 
-def test_offsets_are_numbers_and_not_text() -> None:
+def test_offsets_are_ordered_as_numbers() -> None:
     order = LogOrder()
     assert list(order) == [], "nothing comes back where nothing was added"
     for offset in (10, 9, 100):
@@ -40,7 +40,9 @@ def test_offsets_are_numbers_and_not_text() -> None:
     assert [row.offset for row in order] == [9, 10, 100]
 
 
-def test_rows_without_values_count_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_rows_without_values_count_towards_the_memory_limit(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The rows of a backlog of empty records need memory too."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     order = LogOrder(4 * log_order.ROW_OVERHEAD_BYTES)
@@ -50,7 +52,7 @@ def test_rows_without_values_count_too(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert [row.offset for row in order] == list(range(20))
 
 
-def test_spilled_runs_are_gone_when_the_reader_stops_early() -> None:
+def test_spilled_runs_are_deleted_when_the_reader_stops_early() -> None:
     order = LogOrder(ROW_BYTES)
     for row in shuffled_rows(20):
         order.add(row)

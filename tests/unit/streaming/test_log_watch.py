@@ -41,7 +41,7 @@ def watch(broker: Broker, clock: Clock) -> LogWatch:
 UNKNOWN = "the start of the requests topic is not known"
 
 
-def test_a_look_permits_answers_for_a_moment_only(watch: LogWatch, clock: Clock) -> None:
+def test_poll_of_the_log_permits_answers_for_a_limited_time(watch: LogWatch, clock: Clock) -> None:
     assert watch.why_silent() == UNKNOWN
     watch.poll()
     clock.now_s += CONFIRMED_FOR_S - 0.001
@@ -50,9 +50,7 @@ def test_a_look_permits_answers_for_a_moment_only(watch: LogWatch, clock: Clock)
     assert watch.why_silent() == UNKNOWN
 
 
-def test_deleted_records_silence_until_a_batch_turns_out_to_have_read_them(
-    watch: LogWatch, broker: Broker
-) -> None:
+def test_deleted_records_stop_answers_until_a_batch_has_read_them(watch: LogWatch, broker: Broker) -> None:
     broker.starts["t", 0], broker.starts["t", 1] = 5, 8
     watch.poll()
     assert watch.loss() == Loss(reason="records were deleted before they were handled: t[1] 7 to 7")
@@ -61,7 +59,7 @@ def test_deleted_records_silence_until_a_batch_turns_out_to_have_read_them(
     assert (watch.why_silent(), watch.loss()) == ("", None)
 
 
-def test_a_topic_that_was_created_again_is_no_longer_the_log(broker: Broker) -> None:
+def test_recreated_topic_is_not_the_log(broker: Broker) -> None:
     watch = LogWatch(CLIENT_CONFIG, "t", OTHER_ID, {0: 5})
     watch.poll()
     assert watch.loss() == Loss(reason="t was deleted and created again", is_other_topic=True)
@@ -82,7 +80,7 @@ def test_a_topic_that_no_broker_knows_is_a_loss(watch: LogWatch, monkeypatch: py
 
 
 @pytest.mark.parametrize("call", ["list_offsets", "describe_topics"])
-def test_brokers_that_do_not_answer_permit_nothing_new(
+def test_unresponsive_brokers_permit_no_further_answers(
     watch: LogWatch, clock: Clock, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     watch.poll()

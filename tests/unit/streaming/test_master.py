@@ -19,17 +19,17 @@ def given_up() -> threading.Event:
 
 
 @pytest.mark.parametrize("master", [None, "local[2]", "k8s://https://kubernetes.invalid"])
-def test_only_a_standalone_master_is_asked(master: str | None, given_up: threading.Event) -> None:
+def test_only_a_standalone_master_is_contacted(master: str | None, given_up: threading.Event) -> None:
     check_master(master)
     wait_for_master(master, given_up, timeout_s=0)
 
 
-def test_one_of_several_masters_suffices() -> None:
+def test_one_reachable_master_of_several_suffices() -> None:
     with closing(socket.create_server((HOST, 0))) as one:
         check_master(f"spark://{HOST}:{free_port()},{HOST}:{one.getsockname()[1]}")
 
 
-def test_a_master_that_comes_later_is_waited_for(given_up: threading.Event) -> None:
+def test_start_waits_for_a_master_that_starts_later(given_up: threading.Event) -> None:
     port = free_port()
     waiting = threading.Thread(target=wait_for_master, args=(f"spark://{HOST}:{port}", given_up))
     waiting.start()
@@ -38,7 +38,7 @@ def test_a_master_that_comes_later_is_waited_for(given_up: threading.Event) -> N
     assert not waiting.is_alive()
 
 
-def test_a_master_that_does_not_come_is_named(given_up: threading.Event) -> None:
+def test_unreachable_master_is_named_in_the_error(given_up: threading.Event) -> None:
     port = free_port()
     with pytest.raises(SparkFailed, match=rf"no Spark master answers \({HOST}:{port}: Connection refused\)"):
         wait_for_master(f"spark://{HOST}:{port}", given_up, timeout_s=0)

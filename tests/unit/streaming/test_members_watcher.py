@@ -11,7 +11,7 @@ EMPTY_ROCKETMQ = {"protocol": "RocketMQ", "consumers": [], "producers": []}
 
 
 @pytest.mark.parametrize("view", [EMPTY, EMPTY_ROCKETMQ])
-def test_groups_without_members_are_none(view: dict[str, object]) -> None:
+def test_views_without_members_are_not_counted(view: dict[str, object]) -> None:
     groups = GroupsWithMembers()
     groups.apply(b"group", json.dumps(view).encode())
     assert not groups

@@ -105,7 +105,7 @@ def never_started(stopped: Stopped) -> None:
         (never_started, MoveRefused, "not started yet"),
     ],
 )
-def test_a_state_that_is_not_whole_is_not_exported(
+def test_incomplete_state_is_not_exported(
     stopped: Stopped, tmp_path: Path, change: Callable[[Stopped], None], error: type[Exception], why: str
 ) -> None:
     assert header_of(stopped.checkpoint, None).planned is None
@@ -121,7 +121,7 @@ def header(stopped: Stopped) -> ExportHeader:
     return replace(header_of(stopped.checkpoint, None), unread={0: 0, 1: 0})
 
 
-def test_the_new_folder_keeps_topic_and_namespace_and_is_an_owner_of_its_own(header: ExportHeader) -> None:
+def test_new_folder_keeps_topic_and_namespace_with_a_new_owner_identity(header: ExportHeader) -> None:
     assert identity_for(header).shards == IDENTITY.shards
     new = identity_for(header, shards=4)
     assert new == replace(IDENTITY, shards=4, moved=new.moved)
@@ -149,7 +149,7 @@ def test_new_topics_are_pinned_by_the_first_start(header: ExportHeader, tmp_path
         checkpoint.pin(replace(found, requests_topic_id="other"))
 
 
-def test_packs_that_are_not_handled_never_meet_shards_that_read_none(header: ExportHeader) -> None:
+def test_unread_packs_prevent_a_move_to_one_shard_per_group(header: ExportHeader) -> None:
     header = replace(header, unread={0: 0, 1: 3})
     with pytest.raises(MoveRefused, match="packs of them would be refused"):
         identity_for(header, shards=MAX_SHARDS)
@@ -166,7 +166,7 @@ def spark_started() -> Iterator[SparkSession]:
     yield
 
 
-def test_imported_folder_has_its_name_after_a_power_loss(
+def test_import_syncs_the_name_of_its_folder(
     header: ExportHeader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The operator may delete the export then."""
@@ -180,7 +180,7 @@ def test_imported_folder_has_its_name_after_a_power_loss(
 
 @pytest.mark.parametrize("group_type", [ClassicGroup, ConsumerGroup])
 @pytest.mark.parametrize(("prefix", "refused"), [("us", MoveRefused), (None, SparkStarted)])
-def test_what_is_pending_in_a_transaction_does_not_move_to_other_topics(
+def test_state_with_pending_transaction_offsets_cannot_move_to_other_topics(
     header: ExportHeader,
     tmp_path: Path,
     prefix: str | None,

@@ -81,7 +81,7 @@ def test_batches_give_the_same_history_as_one(cut: int) -> None:
     assert records(first, topic) + records(then, topic) == records(whole, topic)
 
 
-def test_a_process_that_goes_on_looks_up_the_topics_of_the_groups() -> None:
+def test_restarted_observer_looks_up_the_topics_of_its_groups() -> None:
     """Otherwise it would not find the commits of a member that went."""
     rows, names, topic = real_rows(), {ORDERS: "orders"}, LAYOUT.events_topic
     whole = records(called(rows, None, names)[0], topic)
@@ -100,7 +100,7 @@ def test_converted_group_is_no_new_group() -> None:
     assert (events[0]["seq"] > 1, added) == (True, ["k2"]), "k1 was a member before"
 
 
-def test_share_and_streams_groups_are_written_as_the_others() -> None:
+def test_share_and_streams_groups_are_written_like_consumer_groups() -> None:
     frames, state = called(BOTH)
     views = dict(records(frames, LAYOUT.groups_topic))
     assert views[b"queue"] is None, "it was deleted"
@@ -123,7 +123,9 @@ def test_share_and_streams_groups_are_written_as_the_others() -> None:
         (row(b""), Reason.INVALID_RECORD),
     ],
 )
-def test_a_record_that_cannot_be_read_is_a_dead_letter_and_stops_nothing(bad: LogRow, reason: Reason) -> None:
+def test_unreadable_observed_record_is_dead_lettered_and_the_rest_processed(
+    bad: LogRow, reason: Reason
+) -> None:
     frames, _ = called([bad, *real_rows()])
     (letter,) = [content for _, content in records(frames, LAYOUT.dead_letters_topic)]
     assert letter is not None

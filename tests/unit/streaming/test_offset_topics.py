@@ -34,7 +34,7 @@ OLD, NEW = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
         ({}, {"a": None}, False),  # a third look shows what only the second did
     ],
 )
-def test_another_look_follows_at_once_where_a_topic_looks_gone(
+def test_missing_or_changed_topic_is_polled_again_at_once(
     before: Images, now: Images, expected: bool
 ) -> None:
     assert is_in_doubt(before, now) is expected
@@ -100,7 +100,7 @@ def told(group_id: str, **images: TopicImage | None) -> TopicMetadata:
     ],
     ids=["offsets that fit", "deletion", "no broker shows it", "made again", "an unknown id", "what is new"],
 )
-def test_a_group_is_told_of_a_topic_that_two_looks_in_a_row_show_otherwise(
+def test_group_is_notified_of_a_topic_change_seen_by_two_polls_in_a_row(
     commits: list[Any], looks: list[dict[str, TopicImage | None]], sent: list[list[TopicMetadata]]
 ) -> None:
     watch = Watch()
@@ -109,7 +109,7 @@ def test_a_group_is_told_of_a_topic_that_two_looks_in_a_row_show_otherwise(
     assert [watch.see(**images) for images in looks] == sent
 
 
-def test_who_does_not_follow_is_told_again_after_a_pause_that_grows() -> None:
+def test_unacknowledged_topic_change_is_resent_with_growing_pauses() -> None:
     watch = Watch()
     watch.commit("g", "t", OLD)
     watch.see(t=None)
@@ -119,7 +119,7 @@ def test_who_does_not_follow_is_told_again_after_a_pause_that_grows() -> None:
     assert pauses[-1] == LONGEST_PAUSE_S
 
 
-def test_what_could_not_be_sent_is_told_at_the_next_look() -> None:
+def test_unsent_topic_change_is_sent_at_the_next_poll() -> None:
     watch = Watch()
     watch.commit("g", "t", OLD)
     watch.see(t=None)
@@ -128,7 +128,7 @@ def test_what_could_not_be_sent_is_told_at_the_next_look() -> None:
     assert watch.see(t=None) == messages
 
 
-def test_a_look_touches_no_more_groups_than_the_query_can_bear(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_poll_notifies_a_limited_number_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offset_topics, "GROUPS_AT_ONCE", 2)
     watch = Watch()
     for group_id in "abcde":
@@ -138,7 +138,7 @@ def test_a_look_touches_no_more_groups_than_the_query_can_bear(monkeypatch: pyte
     assert looks == [["a", "b"], ["c", "d"], ["e"], []]
 
 
-def test_a_record_names_no_more_topics_than_it_has_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_change_record_names_a_limited_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offset_topics, "TOPICS_AT_ONCE", 2)
     watch = Watch()
     for topic in "tuv":
@@ -150,7 +150,7 @@ def test_a_record_names_no_more_topics_than_it_has_room_for(monkeypatch: pytest.
     assert watch.see(t=None, u=None, v=None) == [told("g", v=None)]
 
 
-def test_a_group_without_offsets_is_forgotten() -> None:
+def test_group_without_offsets_is_removed_from_the_watch() -> None:
     watch = Watch()
     watch.commit("g", "t", OLD)
     assert watch.offsets.names() == {"t"}

@@ -16,13 +16,13 @@ def written(observer: str | None, partition: int = 0) -> Record:
     return SimpleNamespace(partition=partition, value=value)
 
 
-def test_the_newest_view_of_each_partition_says_who_writes_the_topics() -> None:
+def test_newest_view_of_each_partition_identifies_the_writing_observer() -> None:
     assert writers([]) == set()
     assert writers([written(None)]) == set()
     assert writers([written(OTHER), written(OURS), written(None)]) == {OURS}
     assert writers([written(OURS), written(OTHER, partition=1), written(OURS)]) == {OURS, OTHER}
 
 
-def test_ids_of_observers_are_short_and_tell_them_apart() -> None:
+def test_observer_ids_are_short_and_distinct() -> None:
     assert OURS != OTHER
     assert incarnation("source-7-42", OURS) == f"source-7-42@{OURS}"

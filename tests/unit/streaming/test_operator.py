@@ -63,7 +63,7 @@ def stable(log: Log) -> tuple[SparkGroupState, str]:
     return again(state), member_id
 
 
-def test_rows_are_applied_in_the_logs_order_however_they_come() -> None:
+def test_rows_in_any_order_are_applied_in_log_order() -> None:
     """A value with line feeds is one row, too."""
     log = Log()
     records, member_id = log.stable_member(T0, "g")
@@ -80,7 +80,7 @@ def test_rows_are_applied_in_the_logs_order_however_they_come() -> None:
         assert state.get == in_order.get
 
 
-def test_a_timeout_is_never_set_behind_the_watermark() -> None:
+def test_state_timeout_is_never_set_before_the_watermark() -> None:
     """Spark refuses such a timeout. Deadlines of a group whose clock is far behind fire, so none remains
     there.
     """
@@ -94,7 +94,7 @@ def test_a_timeout_is_never_set_behind_the_watermark() -> None:
 OUTAGES = (KnownOutage(5, Outage(T0 + 1, T0 + 400_000)), KnownOutage(9, Outage(T0 + 500_000, T0 + 900_000)))
 
 
-def test_while_no_coordinator_ran_nobody_expires() -> None:
+def test_no_member_expires_for_time_in_which_no_coordinator_ran() -> None:
     """The watermark is far after the session timeout of the member's last heartbeat. A batch knows of the
     outages that ended before it was planned.
     """
@@ -131,7 +131,7 @@ MEMBERS = {"m": ConsumerMember("m", session_deadline_ms=T0 + 45_000)}
         ),
     ],
 )
-def test_the_first_call_of_a_group_that_moved_to_new_topics_writes_its_view_and_its_offsets(
+def test_first_call_of_a_moved_group_writes_its_view_and_offsets(
     group: AnyGroup, state_name: str, due_ms: int | None
 ) -> None:
     entry = codec.encode_group(group, codec.UNPUBLISHED_DEADLINE_MS)
@@ -145,7 +145,7 @@ def test_the_first_call_of_a_group_that_moved_to_new_topics_writes_its_view_and_
     assert call([], again(state, watermark_ms=T0 + 2, timed_out=True)) == []
 
 
-def test_the_last_offset_of_each_partition_is_written_and_one_of_many_takes_a_kibibyte_at_most() -> None:
+def test_only_the_last_offset_of_each_partition_is_written() -> None:
     log, state = Log(), spark_state()
     frames = call([log.request(T0 + n, commit({0: n, n % 3: n})) for n in range(9)], state)
     found = [(o["partition"], o["offset"]) for o in contents(frames, LAYOUT.offsets_topic)]
@@ -161,7 +161,7 @@ def topic_t(image: TopicImage | None) -> TopicMetadata:
     return TopicMetadata(group_id="g", topics={"t": image})
 
 
-def test_topic_ids_are_kept_and_published_and_topic_metadata_has_no_answer() -> None:
+def test_topic_ids_are_stored_and_published_and_metadata_gets_no_answer() -> None:
     log, state = Log(), spark_state()
     old, new = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
     (record,) = contents(call([log.request(T0, commit({0: 5}, old.id))], state), LAYOUT.offsets_topic)
@@ -174,7 +174,7 @@ def test_topic_ids_are_kept_and_published_and_topic_metadata_has_no_answer() -> 
     assert contents(frames, LAYOUT.responses_topic) == contents(frames, LAYOUT.dead_letters_topic) == []
 
 
-def test_settings_without_a_group_are_a_record_of_their_own_and_end_with_a_tombstone() -> None:
+def test_settings_without_a_group_are_one_record_and_end_with_a_tombstone() -> None:
     log, state = Log(), spark_state()
     own = {"consumer.heartbeat.interval.ms": 7_000}
     alter = AlterGroupConfigs(configs={name: str(value) for name, value in own.items()}, **TO)
@@ -190,7 +190,7 @@ def test_settings_without_a_group_are_a_record_of_their_own_and_end_with_a_tombs
     assert not state.exists
 
 
-def test_a_group_of_an_earlier_version_is_written_as_of_this_one() -> None:
+def test_group_of_an_earlier_state_version_is_rewritten_in_the_current_one() -> None:
     log, state = Log(), spark_state()
     call([log.request(T0, commit({0: 5}))], state)
     with planted():
@@ -244,7 +244,7 @@ def beats(log: Log, member_id: str) -> list[Record]:
     ],
     ids=["requests", "topic metadata", "a close", "a deadline"],
 )
-def test_what_fails_is_a_dead_letter_and_answered_if_somebody_waits(
+def test_failed_request_is_dead_lettered_and_answered_if_it_expects_a_response(
     fails: Callable[[AnyEvent], bool],
     records: Callable[[Log, str], list[Record]],
     letters: list[tuple[str, bool]],

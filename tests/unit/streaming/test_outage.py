@@ -18,7 +18,7 @@ from tests.spark.log import marker, txn_commit
     ],
     ids=["watcher of topics", "follower of transactions", "client"],
 )
-def test_requests_of_the_service_show_no_clients(
+def test_requests_of_the_service_do_not_count_as_clients(
     request_: AnyRequest, of_the_service: bool, of_the_watcher: bool
 ) -> None:
     """A TransactionMarker that no batch has handled counts as an unread request, so that it is not lost."""
@@ -27,5 +27,5 @@ def test_requests_of_the_service_show_no_clients(
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{", pack([encode(marker("g"))])], ids=repr)
-def test_packs_and_unreadable_records_are_of_gateways(value: bytes | None) -> None:
+def test_packs_and_unreadable_records_count_as_gateway_traffic(value: bytes | None) -> None:
     assert not is_of_the_service(value)

@@ -86,7 +86,7 @@ def member(member_id: str, size: int = 0) -> ClassicGroupMember:
     return ClassicGroupMember(member_id, None, "c", "/h", 10_000, 60_000, protocols, assignment=b"y" * size)
 
 
-def test_a_frame_has_sparks_columns_in_the_order_of_making() -> None:
+def test_output_frame_has_sparks_columns_and_keeps_insertion_order() -> None:
     output = Output(LAYOUT)
     output.effects(Effects(None, [Reply(3, heartbeat_response())], [event()], [], [], None), b"g", MESSAGE)
     output.snapshot(group_of(member("m")))
@@ -105,7 +105,9 @@ def test_a_frame_has_sparks_columns_in_the_order_of_making() -> None:
 @pytest.mark.parametrize(
     ("limit", "value"), [("FRAME_MAX_RECORDS", 3), ("FRAME_MAX_BYTES", 3 * len(heartbeat_response().request))]
 )
-def test_a_frame_is_full_by_records_or_bytes(monkeypatch: pytest.MonkeyPatch, limit: str, value: int) -> None:
+def test_output_frame_is_full_by_record_count_or_bytes(
+    monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
     monkeypatch.setattr(output_module, limit, value)
     output = Output(LAYOUT)
     assert not output.is_full
@@ -116,7 +118,7 @@ def test_a_frame_is_full_by_records_or_bytes(monkeypatch: pytest.MonkeyPatch, li
     assert not output.is_full
 
 
-def test_a_frame_counts_what_it_weighs() -> None:
+def test_large_records_count_as_several_rows_of_a_frame() -> None:
     """PySpark counts only rows before it hands a batch over, so large records must count as many rows."""
     response = structs.replace(join_response(), members=[JoinGroupMember("m", None, b"x" * 700_000)])
     output = Output(LAYOUT)
@@ -132,7 +134,7 @@ def test_a_frame_counts_what_it_weighs() -> None:
     assert (len(frame), frame["topic"].count()) == (1, 0)
 
 
-def test_an_answer_too_large_becomes_kafkas_error() -> None:
+def test_oversized_answer_becomes_kafkas_error() -> None:
     output = Output(SMALL)
     output.reply(Reply(3, join_response()), MESSAGE)
     (letter_topic, _, _, letter), (topic, partition, _, response) = written(output)
@@ -179,7 +181,7 @@ def consumers(members: int, partitions: int, topics: int = 0) -> ConsumerGroup:
     ],
     ids=["fits", "metadata", "members", "consumers fit", "partitions", "consumers", "topics"],
 )
-def test_a_view_too_large_loses_what_takes_most_first(
+def test_oversized_view_drops_its_largest_part_first(
     group: ClassicGroup | ConsumerGroup,
     is_truncated: bool,
     first_member: dict[str, Any] | None,
@@ -197,7 +199,7 @@ def test_a_view_too_large_loses_what_takes_most_first(
     )
 
 
-def test_an_entry_too_large_loses_assignments_then_lists_of_members() -> None:
+def test_oversized_history_entry_drops_assignments_then_member_lists() -> None:
     ids = [f"m{n:0100}" for n in range(20)]
     for too_large, left in (
         (event(assignments={"m": b"x" * MAX_BYTES}, members=["m"]), {"members": ["m"]}),
@@ -263,7 +265,7 @@ def test_a_dead_letter_shows_the_record() -> None:
     assert (of_deadline["request"], of_deadline["at_ms"]) == ("", 0)
 
 
-def test_a_dead_letter_is_cut() -> None:
+def test_long_dead_letter_is_truncated() -> None:
     value, record_key = b"v" * 1_000_000, b"\xff" * 2_000_000
     message = LogMessage(LogRow(2, 41, 1, record_key, value), None, value, ID)
     output = Output(LAYOUT)

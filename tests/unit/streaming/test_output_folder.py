@@ -55,7 +55,7 @@ def test_file_its_name_and_its_new_folders_are_synced(root: Path, monkeypatch: p
     assert steps[-7:] == [*made, *file]
 
 
-def test_a_batch_that_runs_again_replaces_its_file_and_what_was_cut_off_is_not_placed(root: Path) -> None:
+def test_rerun_batch_replaces_its_file_and_partial_files_are_discarded(root: Path) -> None:
     """A batch without rows has no file."""
     staging = OutputFolder(root).staging / EVENTS.name / DAY
     staging.mkdir(parents=True)
@@ -70,7 +70,7 @@ def test_a_batch_that_runs_again_replaces_its_file_and_what_was_cut_off_is_not_p
     assert rows(root, EVENTS) == [("g", "1"), ("g", "2")], "there is nothing to merge"
 
 
-def test_merged_entries_are_all_there_by_their_dates(root: Path) -> None:
+def test_merge_keeps_every_entry_under_its_date(root: Path) -> None:
     for batch in range(5):
         write(root, EVENTS, batch, ("g", f"{batch}"))
     write(root, EVENTS, 5, ("g", "later"), day="date=2026-11-27")
@@ -82,7 +82,7 @@ def test_merged_entries_are_all_there_by_their_dates(root: Path) -> None:
     assert rows(root, EVENTS) == [*(("g", f"{batch}") for batch in range(5)), ("g", "later")]
 
 
-def test_merged_views_are_the_latest_and_groups_that_ended_are_gone(root: Path) -> None:
+def test_merge_keeps_latest_views_and_drops_ended_groups(root: Path) -> None:
     write(root, GROUPS, 0, ("a", "a0"), ("b", "b0"), ("c", "c0"))
     write(root, GROUPS, 1, ("a", "a1"), ("b", None))
     OutputFolder(root).merge(LATER)
@@ -94,7 +94,7 @@ def test_merged_views_are_the_latest_and_groups_that_ended_are_gone(root: Path) 
 
 
 @pytest.mark.parametrize("table", [EVENTS, GROUPS])
-def test_a_merge_that_was_cut_off_leaves_no_row_twice(root: Path, table: OutputTable) -> None:
+def test_interrupted_merge_leaves_no_duplicate_rows(root: Path, table: OutputTable) -> None:
     """The merged file is there, and those that it is made of are not removed yet."""
     for batch in range(3):
         write(root, table, batch, (f"g{batch}", "v"))
@@ -109,7 +109,7 @@ def test_a_merge_that_was_cut_off_leaves_no_row_twice(root: Path, table: OutputT
     assert len(files(root, table)) == 1
 
 
-def test_a_batch_that_runs_again_is_not_merged_before_it_is_committed(root: Path) -> None:
+def test_rerun_batch_is_merged_only_after_its_commit(root: Path) -> None:
     for batch in range(3):
         write(root, EVENTS, batch, ("g", f"{batch}"))
     OutputFolder(root).merge(2)
@@ -117,7 +117,7 @@ def test_a_batch_that_runs_again_is_not_merged_before_it_is_committed(root: Path
     assert sorted(rows(root, EVENTS)) == [("g", "0"), ("g", "1"), ("g", "2")]
 
 
-def test_a_folder_belongs_to_one_checkpoint(root: Path, tmp_path: Path) -> None:
+def test_output_folder_belongs_to_one_checkpoint(root: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     claim_folder(root, data)
@@ -130,7 +130,7 @@ def test_a_folder_belongs_to_one_checkpoint(root: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("before", ["topics", "folder"])
-def test_a_checkpoint_has_its_whole_output_in_one_place(root: Path, tmp_path: Path, before: str) -> None:
+def test_checkpoint_writes_to_only_one_output(root: Path, tmp_path: Path, before: str) -> None:
     data = tmp_path / "data"
     (data / "spark" / "commits").mkdir(parents=True)
     if before == "folder":

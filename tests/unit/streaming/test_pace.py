@@ -41,7 +41,7 @@ def rest(pace: Pace, clock: Clock) -> None:
     clock.now_s += 1
 
 
-def test_clock_records_are_frequent_until_it_is_proven_that_no_group_has_a_member(
+def test_clock_records_are_frequent_until_no_group_is_proven_to_have_a_member(
     pace: Pace, clock: Clock
 ) -> None:
     assert not pace.is_unproven(), "the start counts as a request"
@@ -63,7 +63,7 @@ def test_clock_records_are_frequent_until_it_is_proven_that_no_group_has_a_membe
     ],
     ids=["clock records", "a request appended", "a request read"],
 )
-def test_a_request_ends_the_rest_and_own_clock_records_do_not(
+def test_request_ends_the_slow_pace_but_own_clock_records_do_not(
     pace: Pace, clock: Clock, appended: list[int] | None, read: dict[int, int], rests: bool
 ) -> None:
     rest(pace, clock)
@@ -73,7 +73,7 @@ def test_a_request_ends_the_rest_and_own_clock_records_do_not(
     assert pace.is_resting() == rests
 
 
-def test_nothing_is_proven_while_a_request_waits_for_its_batch(pace: Pace, clock: Clock) -> None:
+def test_slow_pace_does_not_start_while_a_request_waits_for_its_batch(pace: Pace, clock: Clock) -> None:
     pace.appended([11, 20])  # a request has offset 10
     pace.appended([12, 21])
     pace.batch_read({0: 10, 1: 22})
@@ -84,7 +84,7 @@ def test_nothing_is_proven_while_a_request_waits_for_its_batch(pace: Pace, clock
     rest(pace, clock)
 
 
-def test_request_left_unread_by_the_last_coordinator_is_no_rest(clock: Clock) -> None:
+def test_unread_request_of_the_last_coordinator_prevents_the_slow_pace(clock: Clock) -> None:
     pace = Pace(1, INTERVAL_MS, now_s=clock)
     pace.appended([500])
     clock.now_s += 60

@@ -48,7 +48,7 @@ def answers(frames: Sequence[pd.DataFrame]) -> list[dict[str, Any]]:
     return [json.loads(answer) for value in answer_records(frames) for answer in unpack(value)]
 
 
-def test_answers_to_packs_are_one_record_and_others_are_single() -> None:
+def test_packed_requests_get_packed_answers_and_single_ones_single_answers() -> None:
     log = Log()
     beats = [heartbeat("g", f"m{n}") for n in range(3)]
     packs = [packed(log, *beats), packed(log, *beats)]

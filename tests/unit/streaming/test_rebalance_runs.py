@@ -46,7 +46,7 @@ class Looks:
         self.runs.ended(self.at_s + 0.02, {PARTITION: 7}, {PARTITION: end})
 
 
-def test_a_group_that_was_not_rebalancing_at_the_look_before_has_a_beginning() -> None:
+def test_rebalance_unseen_by_the_previous_poll_has_a_bounded_beginning() -> None:
     looks = Looks()
     assert looks.look() == {}
     record = looks.look("g")["g"]
@@ -56,7 +56,7 @@ def test_a_group_that_was_not_rebalancing_at_the_look_before_has_a_beginning() -
     assert (later.run, later.first_ago_ms, later.seen_ago_ms) == (record.run, 1_005, 5)
 
 
-def test_the_end_is_written_when_the_log_was_read_up_to_it() -> None:
+def test_rebalance_end_is_written_once_the_log_is_read_up_to_it() -> None:
     looks = Looks()
     looks.look()
     run = looks.look("g")["g"].run
@@ -70,7 +70,7 @@ def test_the_end_is_written_when_the_log_was_read_up_to_it() -> None:
     assert looks.runs.partitions() == set()
 
 
-def test_ends_that_the_query_never_reads_are_forgotten() -> None:
+def test_ended_rebalances_the_query_never_reads_are_dropped() -> None:
     looks = Looks()
     for names in ((), ("g",), ()):
         looks.look(*names)
@@ -79,7 +79,7 @@ def test_ends_that_the_query_never_reads_are_forgotten() -> None:
     assert looks.runs.partitions() == set()
 
 
-def test_so_many_groups_are_followed_and_those_that_are_stay() -> None:
+def test_number_of_followed_groups_is_limited_and_existing_ones_stay() -> None:
     looks = Looks()
     looks.look()
     assert set(looks.look("z")) == {"z"}
@@ -92,14 +92,14 @@ def test_so_many_groups_are_followed_and_those_that_are_stay() -> None:
     assert looks.look(left_out) == {}, "since when it is rebalancing is not known"
 
 
-def test_a_large_group_has_no_members() -> None:
+def test_sighting_of_a_large_group_omits_its_members() -> None:
     looks = Looks()
     looks.look()
     members = tuple(SeenMember(f"m-{n}", None, "c", "/10.0.0.1") for n in range(MEMBERS_MAX + 1))
     assert looks.look("g", seen=SeenGroup("PreparingRebalance", members))["g"].members is None
 
 
-def test_a_record_is_read_as_it_was_written_with_the_times_of_the_broker() -> None:
+def test_sighting_record_round_trips_in_broker_time() -> None:
     looks = Looks()
     looks.look()
     record = looks.look("g/é")["g/é"]

@@ -157,7 +157,7 @@ DELAYS_MS = 100
 
 @pytest.mark.parametrize("fails", [0.0, 0.2])
 @given(seed=st.integers(0, 100_000), lag_ms=st.sampled_from((0, 300, 5_000, 60_000)))
-def test_nothing_false_is_said(seed: int, lag_ms: int, fails: float) -> None:
+def test_reported_beginnings_are_correct_despite_failed_polls(seed: int, lag_ms: int, fails: float) -> None:
     """The beginning lies where it is said to lie, also where looks fail and the log is read late."""
     random = Random(seed)
     truth = random_truth(random, 8)
@@ -174,7 +174,7 @@ def test_nothing_false_is_said(seed: int, lag_ms: int, fails: float) -> None:
 
 
 @given(seed=st.integers(0, 100_000), skew_ms=st.sampled_from((-400, -50, 50, 400)))
-def test_clocks_that_differ_move_a_beginning_by_no_more(seed: int, skew_ms: int) -> None:
+def test_clock_difference_moves_a_beginning_by_at_most_itself(seed: int, skew_ms: int) -> None:
     random = Random(seed)
     truth = random_truth(random, 8)
     found = by_generation(PolledGroup(random, truth, skew_ms=skew_ms).play().history)

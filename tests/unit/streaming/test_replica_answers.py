@@ -86,7 +86,7 @@ def test_answers_to_packed_requests_are_packed_in_their_order(
     assert (sink.size_bytes, sink.drain()) == (0, [])
 
 
-def test_what_waits_for_views_is_left_to_the_query() -> None:
+def test_replica_leaves_requests_that_wait_for_views_to_the_query() -> None:
     log = Log()
     records = [
         log.request(T0, heartbeat("a", "nobody")),
@@ -96,7 +96,7 @@ def test_what_waits_for_views_is_left_to_the_query() -> None:
     assert set(apply_all(machine(), owned(records))) == {records[0].id, records[2].id}
 
 
-def test_a_marked_request_that_is_parked_is_left_to_the_query_when_it_is_answered() -> None:
+def test_replica_leaves_parked_requests_that_wait_for_views_to_the_query() -> None:
     """The second JoinGroup of a group waits for the first member, here until that one leaves."""
     log = Log()
     stable, member_id = log.stable_member(T0, "a")
@@ -107,7 +107,7 @@ def test_a_marked_request_that_is_parked_is_left_to_the_query_when_it_is_answere
     assert set(apply_all(replica, list(owned([*stable, marked, left]))[-2:])) == {left.id}
 
 
-def test_messages_to_connections_come_from_the_query() -> None:
+def test_replica_leaves_rocketmq_pushes_to_the_query() -> None:
     pushed = CloseConnection(group_id="g", connection="c", client_id="i", request="t-0-1", reason="silent")
     listed = ConsumerListResponse(group_id="g", correlation_id="1", request="t-0-1")
     sink = answers()

@@ -44,7 +44,7 @@ def query(audit: Audit, request: str, said: str = "x") -> AnswerDifference | Non
 
 
 @pytest.mark.parametrize("order", [(early, query), (query, early)], ids=["early first", "query first"])
-def test_other_bytes_are_a_difference_in_either_order(
+def test_differing_answers_are_a_difference_in_either_order(
     order: Sequence[Callable[[Audit, str, str], AnswerDifference | None]],
 ) -> None:
     """A batch that runs again says nothing new."""
@@ -61,14 +61,14 @@ def test_other_bytes_are_a_difference_in_either_order(
     assert found is not None and found.request == "r2"
 
 
-def test_answers_that_the_replica_left_to_the_query_are_kept_up_to_a_bound() -> None:
+def test_unmatched_answers_of_the_query_are_bounded_in_number() -> None:
     audit = Audit()
     audit.query(answer(f"r{n}") for n in range(KEPT_OF_QUERY + 1))
     assert early(audit, "r0", "other") is None, "forgotten"
     assert early(audit, "r1", "other") is not None
 
 
-def test_large_answers_of_the_query_are_kept_up_to_a_bound_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unmatched_answers_of_the_query_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(audit_of_answers, "KEPT_OF_QUERY_BYTES", 2 * len(answer("r0")))
     audit = Audit()
     audit.query(answer(name) for name in ("r0", "r0", "r1", "r2"))
@@ -90,7 +90,7 @@ def test_large_answers_of_the_query_are_kept_up_to_a_bound_in_bytes(monkeypatch:
     ],
     ids=["never", "it came", "a record before", "a partition unread", "no deadline has fired", "no batch"],
 )
-def test_an_answer_that_the_query_never_gave_is_a_difference_some_time_after_its_batch(
+def test_early_answer_missing_from_the_query_is_a_difference_after_its_batch(
     read: ReplicaPosition | None, said: Sequence[Callable[[Audit, str], object]], is_missing: bool
 ) -> None:
     audit = Audit()

@@ -46,7 +46,7 @@ def changes(replica: StateMachine) -> dict[str, ListedGroup]:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 60), st.sampled_from([1, 3, 4_000]))
-def test_what_the_topic_has_and_what_has_changed_are_the_groups_of_now(
+def test_topic_and_changed_groups_together_list_the_current_groups(
     seed: int, records_a_batch: int, decoded_max: int
 ) -> None:
     """With a log that has members of every protocol, sessions that end, and groups that are deleted."""
@@ -93,7 +93,7 @@ def test_a_request_for_the_changed_groups_is_answered_early_and_is_not_audited()
     assert answer.changed == []
 
 
-def test_a_replica_that_is_silent_or_has_too_many_changed_groups_leaves_them_to_the_query(
+def test_silent_replica_or_too_many_changed_groups_are_left_to_the_query(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log, replica = Log(), machine()

@@ -53,7 +53,7 @@ class StableGroups:
 
 
 @pytest.mark.parametrize("decoded_max", [1, 2, 3])
-def test_groups_that_rest_longest_are_encoded_beyond_the_bound(decoded_max: int) -> None:
+def test_least_recently_used_groups_over_the_limit_are_encoded(decoded_max: int) -> None:
     world = StableGroups(decoded_max)
     for name in (*NAMES, *reversed(NAMES)):
         world.groups.decoded(name)
@@ -61,7 +61,7 @@ def test_groups_that_rest_longest_are_encoded_beyond_the_bound(decoded_max: int)
     assert len(world.groups) == len(NAMES)
 
 
-def test_a_later_deadline_is_found_at_the_time_of_the_earlier_one() -> None:
+def test_postponed_deadline_is_rescheduled_when_the_earlier_one_is_due() -> None:
     world = StableGroups(10)
     group = world.groups.decoded("a")
     group.timeline.apply(Row(T0 + 5_000, "requests-0-99", heartbeat("a", world.member_ids["a"])))

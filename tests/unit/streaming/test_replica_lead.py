@@ -10,7 +10,7 @@ sizes = st.integers(0, LEAD_MAX_BYTES * 3)
 
 
 @given(seconds, sizes)
-def test_a_silent_replica_has_had_an_alarm_since_half_of_the_bound(lead_s: float, size_bytes: int) -> None:
+def test_silent_replica_raises_an_alarm_at_half_of_the_limit(lead_s: float, size_bytes: int) -> None:
     lead = Lead(lead_s, size_bytes)
     assert bool(lead.why_silent()) == (lead_s > LEAD_MAX_S or size_bytes > LEAD_MAX_BYTES)
     assert (lead.alarm() is not None) == (lead_s > LEAD_MAX_S / 2 or size_bytes > LEAD_MAX_BYTES / 2)

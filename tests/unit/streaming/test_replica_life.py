@@ -185,7 +185,7 @@ def test_a_client_that_has_an_early_answer_has_the_querys(seed: int) -> None:
     check(play(seed))
 
 
-def test_lives_reach_what_they_are_for() -> None:
+def test_random_replica_lives_reach_every_phase_of_interest() -> None:
     happened: Counter[str] = Counter()
     for seed in range(LIVES):
         life = play(seed)

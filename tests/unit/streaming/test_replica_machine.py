@@ -84,7 +84,7 @@ def test_a_request_is_answered_within_a_second_of_a_clock_record_of_the_owner(
     assert len(apply_all(machine(), [*records, ask(log, T0)])) == answers
 
 
-def test_a_later_owners_clock_record_ends_it_in_that_partition() -> None:
+def test_clock_record_of_a_later_owner_ends_the_replica_in_that_partition() -> None:
     log = Log()
     replica = machine()
     own = [*log.clock(T0, T0 - 1, OWNER), ask(log, T0)]
@@ -97,7 +97,7 @@ def test_a_later_owners_clock_record_ends_it_in_that_partition() -> None:
     assert replica.partitions[0].next_offset == taken_over[-1].offset + 1
 
 
-def test_an_owner_answers_the_requests_of_the_outage_that_it_has_ended() -> None:
+def test_replica_answers_requests_of_the_outage_its_owner_ended() -> None:
     outage = Outage(T0, T0 + 50_000)
     log = Log()
     records = [ask(log, at_ms) for at_ms in (T0, T0 + 1, T0 + 50_000, T0 + 50_001)]
@@ -110,7 +110,7 @@ def test_an_owner_answers_the_requests_of_the_outage_that_it_has_ended() -> None
 
 
 @pytest.mark.parametrize("at_ms", [T0 + 9, T0 + 10])
-def test_a_request_of_a_time_whose_deadlines_have_fired_is_a_doubt(at_ms: int) -> None:
+def test_request_older_than_fired_deadlines_raises_a_doubt(at_ms: int) -> None:
     log = Log()
     with pytest.raises(InDoubt, match=f"record 0-1 was appended at {at_ms}, but .* attests {T0 + 10}"):
         apply_all(machine(), [clock(log, T0 + 20, T0 + 10), ask(log, at_ms)])
@@ -129,7 +129,7 @@ def test_a_request_of_a_time_whose_deadlines_have_fired_is_a_doubt(at_ms: int) -
     ],
     ids=["short", "long", "a known outage", "an earlier outage", "a later outage"],
 )
-def test_a_silence_of_the_owner_may_be_an_outage_that_is_not_known(
+def test_long_owner_silence_raises_a_doubt_about_an_unknown_outage(
     pause_ms: int, outages: Sequence[Outage], is_doubt: bool
 ) -> None:
     log = Log()
@@ -154,7 +154,7 @@ def test_a_silence_of_the_owner_may_be_an_outage_that_is_not_known(
     ],
     ids=["outage of later", "outage of then", "another configuration", "change of later", "change of then"],
 )
-def test_other_terms_may_not_change_what_has_happened(changed: Terms, is_doubt: bool) -> None:
+def test_new_terms_that_change_the_past_raise_a_doubt(changed: Terms, is_doubt: bool) -> None:
     log = Log()
     replica = machine()
     apply_all(replica, [clock(log, T0), ask(log, T0 + 10)])
@@ -166,7 +166,7 @@ def test_other_terms_may_not_change_what_has_happened(changed: Terms, is_doubt: 
         assert len(apply_all(replica, [clock(log, T0 + 91, 0, OWNER + 1), ask(log, T0 + 92)])) == 1
 
 
-def test_a_standby_acts_on_no_time_on_which_nobody_has_acted() -> None:
+def test_standby_fires_no_deadline_before_an_owner_has_acted_on_it() -> None:
     log = Log()
     replica = machine(terms(owner_epoch=NO_OWNER))
     held = HeldRecords(replica)
@@ -197,7 +197,7 @@ def test_a_standby_acts_on_no_time_on_which_nobody_has_acted() -> None:
 # The same answers as the query's.
 
 
-def test_what_is_refused_is_answered_as_the_query_answers_it() -> None:
+def test_replica_answers_refused_records_as_the_query_does() -> None:
     log = Log()
     bad = [log.append(T0, case.key, case.value, case.partition) for case in BAD_RECORDS.values()]
     records = [*bad, log.append(T0, pack_key(slot_of("a")), pack([encode(NOBODY), b"{"]), 0), ask(log, T0)]
@@ -209,7 +209,7 @@ def test_what_is_refused_is_answered_as_the_query_answers_it() -> None:
     assert records[-1].id not in found
 
 
-def test_so_are_requests_whose_handling_fails_and_answers_that_are_too_large() -> None:
+def test_replica_answers_failed_requests_and_oversized_answers_as_the_query_does() -> None:
     log = Log()
     records = [log.append(T0, b"a", encode(join("a", f"c{n}")), 0) for n in range(9)]
     under = terms(response_max_bytes=330)

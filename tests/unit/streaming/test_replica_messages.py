@@ -69,7 +69,7 @@ MESSAGES: list[tuple[msgspec.Struct, Callable[[bytes], msgspec.Struct]]] = [
 
 
 @pytest.mark.parametrize(("message", "read"), MESSAGES, ids=lambda value: type(value).__name__)
-def test_a_message_is_one_line_and_is_read_as_it_was_written(
+def test_replica_message_is_one_line_and_round_trips(
     message: StartReplica | PromoteReplica | BatchCommitted | ReplicaReport | PendingChanges,
     read: Callable[[bytes], msgspec.Struct],
 ) -> None:
@@ -96,7 +96,7 @@ def seed() -> ReplicaSeed:
     )
 
 
-def test_a_seed_is_taken_once_and_only_its_owner_may_read_it(tmp_path: Path) -> None:
+def test_seed_file_is_read_once_and_only_by_its_owner(tmp_path: Path) -> None:
     written = seed()
     path = write_seed(tmp_path, written)
     assert path.stat().st_mode & 0o777 == 0o600

@@ -38,19 +38,19 @@ def watched(tmp_path: Path) -> Iterator[Watched]:
     watched.watch.stop()
 
 
-def test_every_phase_of_a_report_is_one_of_the_phases() -> None:
+def test_every_reported_replica_phase_is_a_listed_phase() -> None:
     assert set(PHASES) == {NO_REPLICA_STATE.phase, *ReplicaPhase}
     assert [phase for phase in PHASES if ReplicaState(phase=phase).is_answering] == ["answering"]
 
 
-def test_every_phrase_is_in_the_file(watched: Watched) -> None:
+def test_every_replica_phrase_is_in_the_status_file(watched: Watched) -> None:
     for state in (NOT_STARTED, ReplicaState(phase="answering"), ReplicaState(phase="ended", reason="killed")):
         watched.state = state
         assert watched.shows(state.phrase)
         assert read_status(watched.path).replica == state.phrase
 
 
-def test_a_phase_of_the_query_leaves_the_phrase(watched: Watched) -> None:
+def test_query_phase_change_keeps_the_replica_phrase(watched: Watched) -> None:
     watched.state = ReplicaState(phase="answering")
     assert watched.shows("answering")
     for phase in (ServicePhase.STARTING, ServicePhase.STANDBY, ServicePhase.RESTARTING, ServicePhase.FAILING):

@@ -20,13 +20,13 @@ from streaming.service.topics import Replication, TopicsError
         (9, 5, 3, (5, 3)),
     ],
 )
-def test_three_replicas_two_in_sync_as_far_as_there_are_brokers(
+def test_replication_is_three_with_two_in_sync_or_limited_by_brokers(
     brokers: int, factor: int | None, min_in_sync: int | None, expected: tuple[int, int]
 ) -> None:
     replication = Replication.on(brokers, factor, min_in_sync)
     assert (replication.factor, replication.min_in_sync) == expected
 
 
-def test_topics_that_could_never_be_written_are_refused() -> None:
+def test_min_insync_replicas_above_the_replication_factor_is_refused() -> None:
     with pytest.raises(TopicsError, match=r"min.insync.replicas=2 is more than the replication factor, 1"):
         Replication.on(1, None, 2)

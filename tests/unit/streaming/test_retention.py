@@ -14,7 +14,7 @@ CHANGED_BY = (
 )
 
 
-def test_every_new_topic_that_deletes_does_so_by_time_alone() -> None:
+def test_new_topics_delete_records_only_by_time() -> None:
     least = least_retentions(LAYOUT)
     wanted = {**wanted_settings(LAYOUT), LAYOUT.sightings_topic: SIGHTINGS_TOPIC}
     deleting = {topic: s for topic, (_, s) in wanted.items() if "delete" in s["cleanup.policy"]}

@@ -28,7 +28,7 @@ def entries(state: SparkGroupState) -> dict[str, codec.StoredGroup]:
     return codec.read_row("shard 0", *state.get)
 
 
-def test_a_fault_in_one_group_touches_no_other_of_its_shard() -> None:
+def test_fault_in_one_group_leaves_others_of_its_shard_unchanged() -> None:
     def faulty(
         group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
     ) -> AnyEffects:
@@ -47,7 +47,7 @@ def test_a_fault_in_one_group_touches_no_other_of_its_shard() -> None:
     assert entries(late)["a"].next_deadline_ms is None, "the deadlines of a quarantined group stand still"
 
 
-def test_a_damaged_group_is_named_and_the_others_are_not_read() -> None:
+def test_damaged_group_is_named_and_stops_reading_the_others() -> None:
     log, state = Log(), spark_state()
     call([*log.stable_member(T0, "a")[0], *log.stable_member(T0, "b")[0]], state)
     damaged = {**entries(state), "b": codec.StoredGroup(codec.STATE_VERSION, None, b"\xc1")}
@@ -107,7 +107,7 @@ class Shards:
 
 @examples(20)
 @given(st.integers(0, 2**32), st.sampled_from([1, 64, MAX_SHARDS]))
-def test_neither_shards_nor_batches_change_what_the_log_says(seed: int, shards: int) -> None:
+def test_number_of_shards_and_batches_does_not_change_the_outcome(seed: int, shards: int) -> None:
     """Batching invariance with packs, for groups that share a state. One state for a group takes no packs."""
     rows = recorded_log.record(seed, 120, CONFIG, packs=shards < MAX_SHARDS)
     partitions, attested_ms = recorded_log.with_clock(rows, seed)

@@ -91,7 +91,7 @@ def asked_to_delete(task: str, numbers: Sequence[int] = (0,)) -> ShareTask:
     return ShareTask(task, "delete", 1_000, [ShareTaskPartitions(str(TOPIC), "foo", list(numbers))])
 
 
-def test_a_task_is_told_once_and_again_while_it_is_open() -> None:
+def test_open_task_is_reported_again_with_growing_pauses() -> None:
     """Row SP10: after a pause that doubles up to five minutes. A task that was closed is forgotten."""
     groups = Groups()
     groups.show("g", asked())
@@ -111,7 +111,7 @@ def test_a_task_is_told_once_and_again_while_it_is_open() -> None:
     assert groups.tell() == [] and not groups.tasks, "a group without a view has no task"
 
 
-def test_outcomes_are_told_when_all_are_there_or_after_a_minute() -> None:
+def test_task_outcomes_are_reported_when_complete_or_after_a_minute() -> None:
     """Row SP11. An error that passes is told then, once (row SP26)."""
     groups = Groups(Coordinators(codes={key(1): 15}))
     groups.show("g", asked(numbers=[0, 1]))
@@ -129,7 +129,7 @@ def test_outcomes_are_told_when_all_are_there_or_after_a_minute() -> None:
     assert groups.tell() == [done(1)]
 
 
-def test_tries_are_apart() -> None:
+def test_failed_task_is_retried_with_back_off() -> None:
     """Row SI10: a back-off that doubles, with a new look-up."""
     groups = Groups(Coordinators(find_codes={key(): 15}))
     groups.show("g", asked())
@@ -145,7 +145,7 @@ def test_tries_are_apart() -> None:
     assert 6 <= tried <= 10
 
 
-def test_records_have_room_for_their_partitions() -> None:
+def test_task_reports_are_split_to_fit_their_partitions() -> None:
     groups = Groups()
     groups.show("g", asked(numbers=range(4_500)))
     (report,) = groups.work()
@@ -174,7 +174,7 @@ def test_a_task_that_the_brokers_refuse_stays_open_with_an_alarm() -> None:
     assert groups.tasks.summary(1_000).alarm is None
 
 
-def test_what_operators_see() -> None:
+def test_share_task_progress_is_visible_to_operators() -> None:
     """Row SM4."""
     groups = Groups(Coordinators(states={key(1): State(9, 5)}, codes={key(2): 42}))
     groups.show("g", asked(numbers=[0, 1, 2], at_ms=1_500))
@@ -195,7 +195,7 @@ def test_what_operators_see() -> None:
     assert (summary.deleted, dict(summary.failures)[LOST]) == (1, 1)
 
 
-def test_a_new_task_of_a_partition_waits_for_what_is_of_unknown_fate() -> None:
+def test_new_task_waits_for_an_earlier_one_with_unknown_outcome() -> None:
     """Row SK6: no change follows one that a broker may still process."""
     brokers = Coordinators()
     groups = Groups(brokers)
@@ -274,7 +274,7 @@ class Play:
 
 
 @given(st.integers(0, 2**32))
-def test_no_state_in_use_is_ever_overwritten(seed: int) -> None:
+def test_share_state_in_use_is_never_overwritten(seed: int) -> None:
     """Rows SI11, SP11 to SP13: whatever is lost, restarted or repeated."""
     play = Play(seed)
     for _ in range(60):

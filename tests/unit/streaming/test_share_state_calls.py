@@ -13,7 +13,7 @@ from streaming.service.share_state.partition_tasks import NoOutcome, PartitionTa
 from tests.harness.share_coordinators import TOPIC, Coordinators, State, deletion, done, item, key
 
 
-def test_what_has_no_state_is_initialized_after_a_reading() -> None:
+def test_partition_without_state_is_initialized_after_reading_it() -> None:
     """Row SP11: in one request per coordinator and group."""
     brokers = Coordinators()
     others = [PartitionTask("t", key(n, "h"), "foo", False, 2, -1) for n in range(2)]
@@ -57,34 +57,34 @@ def test_only_an_administrator_replaces_a_state(
 
 @pytest.mark.parametrize("code", [3, 14, 15, 16, 31])
 @pytest.mark.parametrize("what", [item(), deletion()])
-def test_an_error_that_passes_is_no_end(code: int, what: PartitionTask) -> None:
+def test_retriable_error_leaves_the_task_open(code: int, what: PartitionTask) -> None:
     """Row SI10. CLUSTER_AUTHORIZATION_FAILED passes, too: the permission may be granted."""
     assert carry_out([what], Coordinators(find_codes={key(): code})) == {key(): NoOutcome(code)}
     assert carry_out([what], Coordinators(codes={key(): code})) == {key(): NoOutcome(code)}
 
 
 @pytest.mark.parametrize("code", [42, -1])
-def test_another_error_is_an_end(code: int) -> None:
+def test_fatal_error_ends_the_task(code: int) -> None:
     assert carry_out([item()], Coordinators(find_codes={key(): code})) == {key(): done(code=code)}
     assert carry_out([item()], Coordinators(codes={key(): code})) == {key(): done(code=code)}
     assert carry_out([deletion()], Coordinators(codes={key(): code})) == {key(): done(code=code)}
 
 
-def test_the_state_of_a_topic_that_is_gone_counts_as_deleted() -> None:
+def test_state_of_a_deleted_topic_counts_as_deleted() -> None:
     """Row SK5."""
     assert carry_out([deletion(), deletion(1)], Coordinators(gone_topics={TOPIC})) == {
         key(n): done(n) for n in range(2)
     }
 
 
-def test_nothing_is_changed_by_who_may_not_be_the_owner() -> None:
+def test_coordinator_without_ownership_changes_no_share_state() -> None:
     """Row SP18. What was not reached has no result."""
     brokers = Coordinators(is_owner=False, states={key(1): State(2, -1)})
     assert carry_out([item(0), deletion(2)], brokers) == {}
     assert carry_out([item(1)], brokers) == {key(1): done(1)}, "this needs no change"
 
 
-def test_nobody_waits_twice_for_a_broker_that_is_away() -> None:
+def test_unavailable_broker_is_waited_for_only_once() -> None:
     brokers = Coordinators(lossy=1.0)
     assert carry_out([item(n) for n in range(3_000)], brokers) == {key(n): NoOutcome() for n in range(3_000)}
     assert brokers.calls == [("find", 1_000)]
@@ -96,13 +96,13 @@ def test_large_requests_are_sent_in_parts() -> None:
     assert max(size for _, size in brokers.calls) == 1_000
 
 
-def test_the_keys_of_share_coordinators() -> None:
+def test_keys_of_share_coordinators_are_formatted_as_by_kafka() -> None:
     """Row SW10: the id in its 22 characters."""
     topic_id = UUID("f3f8db93-b85c-48c9-8c53-937b9636da24")
     assert coordinator_key(SharePartition("a:b", topic_id, 7)) == "a:b:8_jbk7hcSMmMU5N7ljbaJA:7"
 
 
-def test_the_messages_are_kafkas() -> None:
+def test_share_state_messages_are_encoded_as_by_kafka() -> None:
     """Each has Kafka's key; its bytes are read as they were written."""
     requests = [
         broker_coordinators.InitializeShareGroupStateRequest,

@@ -11,7 +11,7 @@ def silence_at(*times_s: float) -> Silence:
     return Silence(lambda: next(times))
 
 
-def test_silence_is_counted_look_by_look_and_ends_with_a_sign() -> None:
+def test_owner_silence_is_counted_poll_by_poll_until_a_sign() -> None:
     silence = silence_at(0.0, 1.0, 2.5, 2.5, 3.0)
     silence.add_poll()
     assert not silence.is_longer_than(LIMIT_MS)
@@ -24,7 +24,7 @@ def test_silence_is_counted_look_by_look_and_ends_with_a_sign() -> None:
     assert silence.seconds == 0.5
 
 
-def test_a_look_that_took_long_has_not_seen_a_silence() -> None:
+def test_long_poll_does_not_count_as_owner_silence() -> None:
     """A machine that was suspended, or a call that waited for a broker, shows nothing about the owner."""
     silence = silence_at(0.0, 3_600.0)
     silence.add_poll()

@@ -76,7 +76,7 @@ class Kept:
         return work
 
 
-def test_a_spark_that_says_it_has_stopped_is_started_again() -> None:
+def test_stopped_spark_context_is_restarted() -> None:
     """As where a cluster's master gives the application up."""
     kept = Kept(Jvm())
     calls = iter((True, False))
@@ -105,7 +105,7 @@ def test_pauses_grow_until_spark_is_given_up(starts: list[bool], deaths: int, re
 
 
 @given(st.lists(st.booleans(), max_size=40))
-def test_spark_is_given_up_after_so_many_restarts_without_work(works: list[bool]) -> None:
+def test_restarts_of_spark_without_progress_are_limited(works: list[bool]) -> None:
     kept = Kept(Jvm())
     restarts = without_work = 0
     for does in works:
@@ -130,7 +130,7 @@ def test_the_jvm_of_spark_submit_is_not_started_again() -> None:
 @pytest.mark.parametrize(
     ("is_own", "has_standby", "runs"), [(True, False, False), (False, True, False), (False, False, True)]
 )
-def test_a_jvm_that_hangs_is_killed_where_somebody_starts_another(
+def test_hung_jvm_is_killed_only_if_another_will_be_started(
     is_own: bool, has_standby: bool, runs: bool
 ) -> None:
     kept = Kept(Jvm(is_own=is_own), has_standby=has_standby)
@@ -138,7 +138,7 @@ def test_a_jvm_that_hangs_is_killed_where_somebody_starts_another(
     assert kept.jvm.runs == runs
 
 
-def test_nothing_is_started_while_the_service_stops() -> None:
+def test_spark_is_not_restarted_while_the_service_stops() -> None:
     jvm, stopping = Jvm(), threading.Event()
     keeper = SparkKeeper(jvm, stopping, pause=lambda _: stopping.set())
 

@@ -45,14 +45,14 @@ MASTER = "spark://127.0.0.1:7077"
         ("yarn", False),
     ],
 )
-def test_masters(master: str | None, local: bool) -> None:
+def test_accepted_masters_are_recognized_as_local_or_remote(master: str | None, local: bool) -> None:
     if master is not None:
         check_master(master)
     assert is_local(master) is local
 
 
 @pytest.mark.parametrize("master", ["", "cluster", "local[x]", "spark://a", "spark://a:7077,b", "http://a:1"])
-def test_what_is_no_master_is_refused(master: str) -> None:
+def test_invalid_master_is_refused(master: str) -> None:
     with pytest.raises(SettingRefused, match="is not a master of Spark"):
         check_master(master)
 
@@ -93,7 +93,7 @@ def test_a_cluster_gets_the_jars_and_runs_a_failed_task_again() -> None:
     assert CHECKPOINT_FILE_MANAGER not in found, "the checkpoint's place decides"
 
 
-def test_the_driver_is_at_the_address_from_which_it_reaches_the_master() -> None:
+def test_driver_host_is_the_address_that_reaches_the_master() -> None:
     assert find_driver_host("spark://127.0.0.1:7077") == LOOPBACK
     assert find_driver_host("spark://no-such-host.invalid:7077,127.0.0.1:7077") == LOOPBACK
     for master in ("spark://no-such-host.invalid:7077", "yarn"):
@@ -101,7 +101,7 @@ def test_the_driver_is_at_the_address_from_which_it_reaches_the_master() -> None
             find_driver_host(master)
 
 
-def test_the_drivers_own_address_is_listened_at_and_behind_another_name_all_are() -> None:
+def test_driver_listens_on_its_address_or_on_all_behind_another_name() -> None:
     """The name of a Kubernetes service leads to the driver, and is no address of its machine."""
     own = cluster_settings("yarn", LOOPBACK)
     assert (own["spark.driver.host"], own["spark.driver.bindAddress"]) == (LOOPBACK, LOOPBACK)
@@ -118,7 +118,7 @@ def test_the_drivers_own_address_is_listened_at_and_behind_another_name_all_are(
         ("yarn", []),
     ],
 )
-def test_hosts_of_a_master(master: str, hosts: list[tuple[str, int]]) -> None:
+def test_hosts_of_a_master_url_are_parsed(master: str, hosts: list[tuple[str, int]]) -> None:
     assert hosts_of(master) == hosts
 
 
@@ -137,7 +137,7 @@ def test_settings_of_secured_clients_are_hidden_in_plans() -> None:
     ]
 
 
-def test_what_a_user_hides_is_hidden_too() -> None:
+def test_users_redaction_pattern_is_merged_with_ours() -> None:
     for name in (REDACTED_OPTIONS, REDACTED_SETTINGS, REDACTED_TEXTS):
         hidden = re.compile(merged(settings(), {name: "mine"})[name])
         assert hidden.search("mine")

@@ -6,7 +6,7 @@ from kafka_why.metrics.batch_progress import BatchProgress
 from streaming.service.starts import StartTimes
 
 
-def test_the_start_ends_with_the_first_batch_and_is_logged_once() -> None:
+def test_start_times_end_with_the_first_batch_and_are_logged_once() -> None:
     times = StartTimes()
     with structlog.testing.capture_logs() as logged:
         times.end_of("spark")

@@ -13,7 +13,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "folder" / "status.json"
 
 
-def test_every_change_is_in_the_file(path: Path) -> None:
+def test_every_status_change_is_written_to_the_file(path: Path) -> None:
     board = StatusBoard(path)
     board.enter(ServicePhase.STARTING, "preparing")
     assert read_status(path) == board.current
@@ -28,21 +28,21 @@ def test_every_change_is_in_the_file(path: Path) -> None:
 
 
 @pytest.mark.parametrize("phase", [ServicePhase.STARTING, ServicePhase.RESTARTING, ServicePhase.FAILING])
-def test_a_committed_batch_makes_it_ready(path: Path, phase: ServicePhase) -> None:
+def test_committed_batch_makes_the_service_ready(path: Path, phase: ServicePhase) -> None:
     board = StatusBoard(path)
     board.enter(phase, "for a reason")
     board.batch_committed(4)
     assert (read_status(path).phase, read_status(path).batch_id) == (ServicePhase.READY, 4)
 
 
-def test_a_batch_that_comes_in_after_the_stop_changes_no_phase(path: Path) -> None:
+def test_batch_reported_after_the_stop_does_not_change_the_phase(path: Path) -> None:
     board = StatusBoard(path)
     board.enter(ServicePhase.STOPPED, "stopped in order")
     board.batch_committed(5)
     assert (board.current.phase, board.current.batch_id) == (ServicePhase.STOPPED, -1)
 
 
-def test_a_batch_that_is_told_late_does_not_end_a_failure(path: Path) -> None:
+def test_batch_reported_late_does_not_end_a_failure(path: Path) -> None:
     """Spark reports batches on another thread: the report of batch 3 comes after the failure of batch 4."""
     board = StatusBoard(path)
     board.enter(ServicePhase.RESTARTING, "batch 4 failed", batch_id=3)
@@ -57,7 +57,7 @@ def fill_disk(path: Path) -> None:
     path.with_suffix(".new").symlink_to("/dev/full")
 
 
-def test_a_status_on_a_full_disk_is_written_over_the_old_one(path: Path) -> None:
+def test_status_on_a_full_disk_overwrites_the_old_one(path: Path) -> None:
     board = StatusBoard(path)
     board.enter(
         ServicePhase.READY, "batches are being committed, and this reason is longer than the next one"
@@ -67,7 +67,7 @@ def test_a_status_on_a_full_disk_is_written_over_the_old_one(path: Path) -> None
     assert read_status(path) == board.current
 
 
-def test_a_status_that_cannot_be_written_is_not_left_at_an_old_one(path: Path) -> None:
+def test_unwritable_status_is_written_as_soon_as_a_write_succeeds(path: Path) -> None:
     """It is written as soon as a write succeeds, even without another change."""
     path.parent.mkdir()
     path.symlink_to("/dev/full")

@@ -104,7 +104,7 @@ def status(tmp_path: Path) -> StatusBoard:
     return StatusBoard(tmp_path / "status.json")
 
 
-def test_the_phase_and_a_full_disk_are_shown_although_the_query_does_not_end(
+def test_full_disk_is_reported_while_the_query_still_runs(
     status: StatusBoard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kafka's clients in it may wait for minutes for a broker that hangs, as on a full disk."""
@@ -160,7 +160,7 @@ def supervised(query: SupervisedQuery, status: StatusBoard, folder: Path, ends: 
 
 @pytest.mark.parametrize("stop_error", [None, Py4JNetworkError("the JVM is gone")], ids=["stops", "no-stop"])
 @pytest.mark.parametrize("error", [KafkaError("no leader"), FolderNotWritable("full")], ids=repr)
-def test_query_is_stopped_after_an_error_beside_it_and_starts_again(
+def test_query_is_stopped_after_an_error_on_another_thread_and_restarted(
     error: Exception, stop_error: Exception | None, status: StatusBoard, tmp_path: Path, ends: Ends
 ) -> None:
     query = Failing(error, stop_error)

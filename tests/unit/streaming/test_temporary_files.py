@@ -10,7 +10,7 @@ from streaming.query.jvm import JAVA_OPTIONS, LOCAL_DIR, SOCKET_FOLDER, temporar
 MODULE = "streaming.query.jvm"
 
 
-def test_the_jvm_and_its_state_stores_are_told_the_folder_which_is_empty(tmp_path: Path) -> None:
+def test_jvm_and_state_stores_use_the_emptied_temporary_folder(tmp_path: Path) -> None:
     """What a killed JVM has left is removed. Executors elsewhere have folders of their own."""
     folder = tmp_path / "with a space"
     left = folder / "spark-1" / "state"
@@ -24,13 +24,13 @@ def test_the_jvm_and_its_state_stores_are_told_the_folder_which_is_empty(tmp_pat
     assert LOCAL_DIR not in temporary_file_settings(folder, {}, is_local=False)
 
 
-def test_settings_that_were_given_hold(tmp_path: Path) -> None:
+def test_given_temporary_folder_settings_are_kept(tmp_path: Path) -> None:
     given = {LOCAL_DIR: "/mnt/fast", SOCKET_FOLDER: "/run/sockets"}
     assert temporary_file_settings(tmp_path, given, is_local=True).items() >= given.items()
 
 
 @pytest.mark.parametrize(("length", "is_long"), [(1, False), (8, False), (9, True), (70, True)])
-def test_sockets_are_elsewhere_if_their_paths_would_be_too_long(
+def test_socket_folder_is_moved_if_its_paths_would_be_too_long(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, length: int, is_long: bool
 ) -> None:
     """A path that is not absolute is made so."""
@@ -42,7 +42,7 @@ def test_sockets_are_elsewhere_if_their_paths_would_be_too_long(
 
 
 @pytest.mark.parametrize(("system", "elsewhere"), [("/run/user/1", "/run/user/1"), ("/" + "t" * 63, "/tmp")])
-def test_the_folder_elsewhere_is_short_enough(
+def test_moved_socket_folder_is_short_enough(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, system: str, elsewhere: str
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", system)
@@ -50,7 +50,7 @@ def test_the_folder_elsewhere_is_short_enough(
     assert found[SOCKET_FOLDER] == elsewhere
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+def test_temporary_folder_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(FolderNotWritable, match="cannot be written: Not a directory"):
         temporary_file_settings(tmp_path / "file" / "tmp", {}, is_local=True)

@@ -48,7 +48,7 @@ def pending_in(frames: Sequence[pd.DataFrame]) -> Written:
     return found
 
 
-def test_what_becomes_pending_is_published_and_has_a_tombstone_when_it_is_decided() -> None:
+def test_pending_offsets_are_published_until_decided_then_get_a_tombstone() -> None:
     log, state = Log(), spark_state()
     sent = log.request(T0, txn_commit("g", 5))
     assert pending_in(call([sent], state)) == {
@@ -76,7 +76,7 @@ def test_what_becomes_pending_is_published_and_has_a_tombstone_when_it_is_decide
     assert contents(frames, LAYOUT.events_topic) == []
 
 
-def test_an_entry_that_shrinks_is_published_again_and_one_that_goes_has_a_tombstone() -> None:
+def test_reduced_pending_entry_is_republished_and_a_removed_one_gets_a_tombstone() -> None:
     log, state = Log(), spark_state()
     sent = log.request(T0, txn_commit("g", 5))
     call([sent], state)
@@ -92,7 +92,7 @@ def test_an_entry_that_shrinks_is_published_again_and_one_that_goes_has_a_tombst
     assert pending_in(in_one_call) == {sent.id: None}, "a tombstone alone"
 
 
-def test_requests_of_one_pack_have_positions_of_their_own() -> None:
+def test_requests_of_one_pack_have_distinct_positions() -> None:
     """The later request of a pack is committed, in whatever order their transactions end."""
     log, state = Log(), spark_state()
     messages = [encode(txn_commit("g", 5, 40)), encode(txn_commit("g", 6, 41))]
@@ -107,7 +107,7 @@ def offset_at(position: tuple[int, int]) -> Offset:
     return Offset(5, -1, "", T0, None, None, position)
 
 
-def test_positions_precede_those_of_another_log_and_keep_their_order() -> None:
+def test_moved_positions_keep_their_order_before_those_of_the_new_log() -> None:
     group = ClassicGroup("g", "i")
     group.offsets = {"t": {0: offset_at((900, 3)), 1: offset_at((-1, 0))}, "u": {0: offset_at((900, 4))}}
     held = PendingOffsets(

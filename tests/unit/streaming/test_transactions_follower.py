@@ -24,7 +24,7 @@ class OfOneBroker(TopicReader):
 
 
 @pytest.mark.parametrize("known", [0, 2])
-def test_tw1_a_broker_that_does_not_know_all_partitions_is_asked_again(known: int) -> None:
+def test_tw1_incomplete_partition_list_of_a_broker_is_an_error(known: int) -> None:
     """Else the follower would take nothing to be pending, and offsets would stay pending for ever."""
     with pytest.raises(KafkaError, match=f"has {known} of 3 partitions"):
         partitions_of_all(OfOneBroker(known), LAYOUT)
@@ -42,9 +42,7 @@ def test_tw2_a_fetch_of_markers_always_waits(partitions: int, wait_ms: int) -> N
 
 
 @pytest.mark.parametrize(("partitions", "wait_ms"), [(0, 20), (1, 20), (4, 5), (21, 1)])
-def test_tw2_a_fetch_for_reported_transactions_waits_for_a_shorter_time(
-    partitions: int, wait_ms: int
-) -> None:
+def test_tw2_marker_fetch_for_reported_transactions_waits_less(partitions: int, wait_ms: int) -> None:
     """A report that comes meanwhile waits for it."""
     wait = follower.REPORTED_WAIT_MS, follower.LEAST_REPORTED_WAIT_MS
     assert marker_wait_ms(partitions, *wait) == wait_ms

@@ -85,7 +85,7 @@ def opened(*entries: tuple[bytes, bytes], decided: Counter[str] | None = None) -
     ],
     ids=["the least position", "nothing", "each partition"],
 )
-def test_tw1_reading_begins_at_the_least_position(
+def test_tw1_reading_begins_at_the_lowest_pending_position(
     entries: list[tuple[bytes, bytes]], positions: dict[int, int]
 ) -> None:
     pending = opened(*entries)
@@ -112,7 +112,7 @@ def test_tw1_reading_begins_at_the_least_position(
         pytest.param(TV1, [], [], id="none yet"),
     ],
 )
-def test_tw3_the_first_marker_that_counts(
+def test_tw3_first_matching_marker_decides_the_outcome(
     version: int, markers: Sequence[Marker], decided: list[tuple[int, int, bool]]
 ) -> None:
     pending = opened(entry(40, version=version))
@@ -120,7 +120,7 @@ def test_tw3_the_first_marker_that_counts(
     assert outcomes(pending) == decided
 
 
-def test_tw3_a_group_is_asked_again_until_the_tombstone() -> None:
+def test_tw3_decision_is_sent_again_until_the_tombstone() -> None:
     key, value = entry(40)
     pending = opened((key, value))
     read(pending, marker(40))
@@ -131,7 +131,7 @@ def test_tw3_a_group_is_asked_again_until_the_tombstone() -> None:
     assert pending.due(1e9) == []
 
 
-def test_tw3_entries_of_one_transaction_are_one_request() -> None:
+def test_tw3_entries_of_one_transaction_are_decided_by_one_request() -> None:
     """5.4: a repeated TxnOffsetCommit. 5.5: the next transaction of a producer is another, with its epoch."""
     pending = opened(entry(41, request="a"), entry(40, request="b"), entry(40, request="c", group="other"))
     read(pending, marker(42))
@@ -142,9 +142,7 @@ def test_tw3_entries_of_one_transaction_are_one_request() -> None:
 
 
 @pytest.mark.parametrize(("first", "position"), [(30, 42), (41, 40)], ids=["kept", "not kept"])
-def test_tw4_an_entry_whose_marker_has_passed_is_found_among_those_kept_or_in_the_log(
-    first: int, position: int
-) -> None:
+def test_tw4_marker_of_a_late_entry_is_found_in_the_cache_or_the_log(first: int, position: int) -> None:
     """5.11: a request that was written late."""
     pending = opened(entry(first, producer=1, request="open"))
     read(pending, marker(40, committed=False), marker(41))
@@ -154,7 +152,7 @@ def test_tw4_an_entry_whose_marker_has_passed_is_found_among_those_kept_or_in_th
     assert outcomes(pending) == [(40, 40, False)]
 
 
-def test_tw5_only_so_many_markers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tw5_number_of_cached_markers_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transactions_pending, "MARKERS_KEPT", 10)
     pending = opened(entry(0, producer=1, request="open"))
     markers = [marker(offset, producer=2) for offset in range(100)]
@@ -165,7 +163,7 @@ def test_tw5_only_so_many_markers_are_kept(monkeypatch: pytest.MonkeyPatch) -> N
     assert pending.positions() == {0: 50}
 
 
-def test_tw4_an_entry_is_compared_with_the_kept_markers_from_its_position_on() -> None:
+def test_tw4_entry_is_compared_only_with_cached_markers_from_its_position() -> None:
     """Nearly all entries are new, and many markers are kept."""
     compared: list[int] = []
 
@@ -192,7 +190,7 @@ def test_tw6_an_overdue_transaction_is_named_and_several_are_counted() -> None:
     assert all(named in alarm for named in ("'t'", "4001", "'g'", "16 minutes", "abort-pending"))
 
 
-def test_tw6_a_transaction_whose_outcome_is_known_is_not_to_be_aborted() -> None:
+def test_tw6_transaction_with_a_known_outcome_is_not_reported_for_abort() -> None:
     """Its records are committed, so without its offsets its input would be processed twice."""
     pending = opened(entry(40))
     read(pending, marker(40))
@@ -223,7 +221,7 @@ def test_tw7_a_log_that_begins_above_the_position_decides_nothing() -> None:
     assert "was deleted" in (pending.summary(T0).alarm or "")
 
 
-def test_tw7_a_position_out_of_the_log() -> None:
+def test_tw7_position_outside_the_log_decides_nothing() -> None:
     """OFFSET_OUT_OF_RANGE: below its start, or above its end."""
     pending = opened(entry(40))
     pending.read(0, Fetched([], 40, 0, 10, is_out_of_range=True))
@@ -232,6 +230,6 @@ def test_tw7_a_position_out_of_the_log() -> None:
     assert pending.summary(T0).alarm is not None
 
 
-def test_an_unreadable_record_is_refused() -> None:
+def test_unreadable_pending_record_is_refused() -> None:
     with pytest.raises(msgspec.DecodeError):
         PendingTransactions(TOPIC, Counter()).apply(b"key", b"[]")

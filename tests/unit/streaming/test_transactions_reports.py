@@ -15,14 +15,14 @@ def early_pending() -> EarlyPending:
     return EarlyPending(PendingTransactions(TOPIC, Counter()))
 
 
-def test_a_report_is_decided_as_a_record_of_the_topic_is() -> None:
+def test_reported_entry_is_decided_like_one_of_the_topic() -> None:
     early = early_pending()
     early.apply(*entry(40), now_s=0.0)
     read(early.pending, marker(40))
     assert early.pending.due(0.0) == [Decision("g", 0, 40, marker(40))]
 
 
-def test_one_whose_tombstone_never_comes_is_left_to_the_topic() -> None:
+def test_reported_entry_without_a_tombstone_is_left_to_the_topic() -> None:
     early = early_pending()
     early.apply(*entry(40, request="a"), now_s=0.0)
     early.apply(*entry(41, request="b"), now_s=10.0)
@@ -68,7 +68,7 @@ def test_lost_and_repeated_reports_decide_nothing_that_the_topic_would_not(
 
 
 @pytest.mark.parametrize("value", [b"[]", b"", b"\xff"])
-def test_rubbish_changes_nothing(value: bytes) -> None:
+def test_malformed_report_is_refused_and_changes_nothing(value: bytes) -> None:
     early = early_pending()
     early.apply(*entry(40), now_s=0.0)
     with pytest.raises((ValueError, UnicodeDecodeError)):
