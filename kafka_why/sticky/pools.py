@@ -49,7 +49,7 @@ class Pools:
         self._make_kinds()
 
     def _make_kinds(self) -> None:
-        """Number the kinds of partitions, and find the near and far subscribers of each kind."""
+        """Find the kinds of partitions, and the near and far subscribers of each kind."""
         group = self.group
         subscribers = [0] * len(group.topics)
         for member, topics in enumerate(group.topics_of):

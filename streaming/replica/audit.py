@@ -73,7 +73,7 @@ class Audit:
         """The size of the early answers that wait for the query's."""
         return self._bytes
 
-    def early(self, answers: Mapping[str, bytes], place: ReplicaPosition) -> AnswerDifference | None:
+    def early(self, answers: Mapping[str, bytes], position: ReplicaPosition) -> AnswerDifference | None:
         """Add early answers by the ids of their requests. Return a difference if the query answered first."""
         difference = None
         with self._lock:

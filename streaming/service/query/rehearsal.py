@@ -92,7 +92,7 @@ class Rehearsal(Startable):
         """Start Spark again if its JVM has ended, and start the query again if it has ended, for example
         because a broker was unreachable. Raises SparkEnded.
         """
-        self._spark.keep(self._look)
+        self._spark.keep(self._poll)
 
     def _poll(self) -> None:
         self._session.ping()
