@@ -192,7 +192,7 @@ async def test_authorization_over_the_time_limit_yields_no_result(world: Gateway
     assert (last_asked(world).checks_topics, last_asked(world).regex) == (True, None)
 
 
-def test_a_connection_remembers_so_many_looks() -> None:
+def test_pending_pattern_checks_of_a_connection_are_bounded() -> None:
     looks = AskedPatterns()
     for number in range(100):
         looks.add("g", f"m{number}", "p" * 10_000)
