@@ -171,7 +171,7 @@ class _Scale:
                     self._move(partition, taker)
 
     def _is_even(self) -> bool:
-        """Whether no subscriber of a topic is lighter than the holders of its partitions allow."""
+        """Return True if no subscriber of a topic is lighter than the holders of its partitions allow."""
         least = [0] * len(self._group.topics)
         for member, topics in enumerate(self._held):
             for topic, held in topics.items():

@@ -60,7 +60,7 @@ class Checkpoint:
 
     @property
     def spark_uri(self) -> str:
-        """Spark's own checkpoint, as Spark takes it."""
+        """The URI of Spark's own checkpoint, in the form that Spark accepts."""
         return f"{self.files.uri}/spark"
 
     def pin(
@@ -117,12 +117,12 @@ class Checkpoint:
         return pinned
 
     def create(self, identity: Identity, record: OwnerRecord) -> None:
-        """Write the files of an imported state. The place has no others of these names."""
+        """Write the files of an imported state. None of them may exist at the place."""
         self._write(IDENTITY, identity)
         self._write(_name(0), record)
 
     def rewrite(self, record: OwnerRecord) -> None:
-        """Replace what the newest owner knows. No owner may run."""
+        """Replace the newest owner's record. No owner may be running."""
         self._write(_name(self.newest_owner()), record)
 
     def identity(self) -> Identity:
@@ -147,7 +147,7 @@ class Checkpoint:
         record = self.record()
         self._epoch = epoch
         self._write(_name(epoch), record)
-        for earlier in [owner for owner in owners if owner < epoch][:-1]:  # the last one tells what was
+        for earlier in [owner for owner in owners if owner < epoch][:-1]:  # the last one stays
             self.files.remove(_name(earlier))
 
     def check_owner(self, epoch: int) -> None:
@@ -159,7 +159,7 @@ class Checkpoint:
             raise FolderError(f"{self} has the record of a later owner, epoch {newest}; this one is {epoch}")
 
     def record(self) -> OwnerRecord:
-        """Return what this owner knows, or the newest one if this object owns nothing."""
+        """Return this owner's record, or the newest owner's if this object owns nothing."""
         if self._epoch is not None:
             return self._read(_name(self._epoch), OwnerRecord) or OwnerRecord()
         return self._read(_name(self.newest_owner()), OwnerRecord) or OwnerRecord()
@@ -173,14 +173,16 @@ class Checkpoint:
         after_ms: int,
         from_batch: int | None = None,
     ) -> list[Epoch]:
-        """Return all configurations with that of this start, which is in force after `after_ms`. Batches from
-        `from_batch` on know it. If it is None, batches that are not planned yet know it.
+        """Return all configurations, with that of this start as the last one, which is in force after
+        `after_ms`.
 
-        `after_ms` is the greatest time at which anything has happened, 0 if nothing has. A configuration of
-        an earlier start is left out if no batch knows it and nothing has happened under it.
+        The new configuration applies to batches from `from_batch` on. If `from_batch` is None, it applies to
+        batches that are not planned yet. `after_ms` is the greatest time at which anything has happened, 0 if
+        nothing has. A configuration of an earlier start is left out if no batch has it and nothing has
+        happened under it.
 
-        Records to skip begin at the first uncommitted batch, because they are the ones that stop it. That
-        batch keeps its settings. No committed batch has handled them.
+        The records in `skip` are skipped from the first uncommitted batch on, because they are the ones that
+        stop it. That batch keeps its settings. No committed batch has handled these records.
         """
         record = self.record()
         epochs = _with_skipped(record.epochs, skip, self.last_batch("commits") + 1)
@@ -188,7 +190,7 @@ class Checkpoint:
             epochs = [Epoch(0, settings, skip, code_version)]  # it covers every batch
         elif ((latest := epochs[-1]).settings, latest.code_version) != (settings, code_version):
             from_batch = self.last_batch("offsets") + 1 if from_batch is None else from_batch
-            # What a batch has read of an outage happened at its end.
+            # Records that were appended in an outage are handled at its end.
             ends_ms = [known.outage.until_ms for known in record.outages if known.from_batch < from_batch]
             after_ms = max(after_ms, latest.after_ms, *ends_ms)
             epochs = [e for e in epochs if e.from_batch < from_batch or e.after_ms < after_ms]
@@ -198,10 +200,10 @@ class Checkpoint:
         return epochs
 
     def outages(self, after_ms: int, until_ms: int, from_batch: int | None = None) -> list[KnownOutage]:
-        """Return the outages, with the one that ends now. Batches from `from_batch` on know the latter. None:
-        those that are not planned yet.
+        """Return the outages, with the one that ends now as the last one. Batches from `from_batch` on know
+        it, by default those that are not planned yet.
 
-        `after_ms` is the greatest time on which a coordinator has acted, `until_ms` the end of the outage. An
+        `after_ms` is the greatest time at which a coordinator has acted, `until_ms` the end of the outage. An
         earlier outage that neither a batch nor a replica has passed is merged into this one.
         """
         record = self.record()
@@ -211,7 +213,7 @@ class Checkpoint:
             for known in record.outages
             if known.from_batch < from_batch or known.outage.until_ms <= after_ms
         ]
-        # What was appended in an outage was handled at its end.
+        # Records that were appended in an outage are handled at its end.
         after_ms = max([after_ms, *(known.outage.until_ms for known in outages)])
         if after_ms < until_ms:
             outages.append(KnownOutage(from_batch, Outage(after_ms, until_ms)))
@@ -304,13 +306,15 @@ def new_namespace() -> str:
 
 
 def _encoded(content: object) -> bytes:
-    """JSON whose last field is the CRC-32 of the others, because a bit that flips may leave it JSON."""
+    """Return the JSON with the CRC-32 of the other fields as its last field, because JSON with a flipped bit
+    may still be valid.
+    """
     encoded = msgspec.json.encode(content)
     return msgspec.json.format(b'%b,"crc32":%d}' % (encoded[:-1], crc32(encoded)))
 
 
 def _check(content: bytes) -> None:
-    """Compare with the checksum. Raises ValueError."""
+    """Check the checksum of a file's content. Raises ValueError if it differs."""
     summed = _SUMMED.fullmatch(msgspec.json.format(content, indent=-1))
     if summed is None:
         raise ValueError("it has no checksum")
@@ -323,7 +327,7 @@ def _name(epoch: int) -> str:
 
 
 def _with_skipped(epochs: list[Epoch], skip: list[str], from_batch: int) -> list[Epoch]:
-    """Return the configurations with these records also skipped from this batch on."""
+    """Return the configurations, where batches from this one on also skip these records."""
     new = [record for record in skip if epochs and record not in epochs[-1].skip]
     if not new:
         return epochs

@@ -137,13 +137,13 @@ def read_row(key: str, version: int, payload: bytes) -> dict[str, StoredGroup]:
 
 
 def _decompressed(payload: bytes) -> memoryview:
-    """Raise OSError, as pyarrow does, if the bytes are no frame."""
+    """Return the decompressed bytes. Raises OSError, as pyarrow does, if they are no compressed frame."""
     size = int.from_bytes(payload[:_SIZE_BYTES])
     return memoryview(_zstd.decompress(memoryview(payload)[_SIZE_BYTES:], size))
 
 
 def _decode(entry: StoredGroup) -> AnyGroup:
-    """Return the group. Raise DecodeError."""
+    """Decode the group's bytes. Raises DecodeError."""
     if entry.version == STATE_VERSION:
         group = _group.decode(entry.group)
         _check_length(entry.group, group)
@@ -157,7 +157,9 @@ def _decode(entry: StoredGroup) -> AnyGroup:
 
 
 def _check_length(encoded: bytes, group: Struct) -> None:
-    """Fields of the group have defaults, so msgspec would accept a group whose last fields are missing."""
+    """Raise ValidationError if the group has fields too few or too many. Because fields have defaults,
+    msgspec would accept a group whose last fields are missing.
+    """
     fields = 1 + len(group.__struct_fields__)  # the first field is the protocol
     if _array_length(encoded) != fields:
         raise msgspec.ValidationError(f"it has {_array_length(encoded)} fields instead of {fields}")
@@ -170,7 +172,7 @@ def _array_length(encoded: bytes) -> int:
 
 
 def _check_version(name: str, version: int) -> None:
-    """Raise StateError if this code cannot read what has this version."""
+    """Raise StateError if this code cannot read the version."""
     if version != STATE_VERSION and version not in EARLIER:
         readable = ", ".join(map(str, sorted({*EARLIER, STATE_VERSION})))
         raise StateError(f"{name} is of version {version}; this code reads version {readable}")

@@ -16,7 +16,7 @@ class Files(Protocol):
 
     @property
     def local(self) -> Path | None:
-        """The same as a path of this machine, None if it has none."""
+        """The place as a path of this machine, None if it is elsewhere."""
 
     def read(self, name: str) -> bytes:
         """Read a file. Raises FileNotFoundError, FolderError."""
@@ -27,9 +27,9 @@ class Files(Protocol):
         """
 
     def create(self, name: str, content: bytes) -> bool:
-        """Write a file unless it exists, False if it does. Raises FolderNotWritable.
+        """Write a file and return True, or return False if it exists. Raises FolderNotWritable.
 
-        Of several machines that do this at once, one succeeds. Object stores do not promise that.
+        If several machines do this at once, one succeeds. Object stores do not guarantee that.
         """
 
     def names(self, folder: str) -> list[str]:

@@ -33,7 +33,7 @@ class StateStore:
         self._is_changelog_intact = cache(lambda version: is_intact(self.changelogs[version]))
 
     def can_load(self, version: int) -> bool:
-        """Whether this version can be loaded, from any intact snapshot and the changelogs after it."""
+        """Return True if this version can be loaded, from any intact snapshot and the changelogs after it."""
         while version > 0 and not (version in self.snapshots and self.is_snapshot_intact(version)):
             if version not in self.changelogs or not self._is_changelog_intact(version):
                 return False
@@ -109,7 +109,7 @@ _HEADER_BYTES = 8
 
 def describe_damage(files: Files) -> list[str]:
     """List the damaged or missing files without which the query cannot continue, each with its fault. Only a
-    local checkpoint is looked at, because other file systems keep checksums of their own.
+    local checkpoint is checked, because other file systems keep checksums of their own.
 
     The query must not run meanwhile, because it writes files and purges old ones.
     """
@@ -124,7 +124,9 @@ def describe_damage(files: Files) -> list[str]:
 
 
 def is_intact(path: Path) -> bool:
-    """Whether a file exists and matches its checksum. A file without a checksum file counts as intact."""
+    """Return True if a file exists and matches its checksum. A file without a checksum file counts
+    as intact.
+    """
     try:
         content = path.read_bytes()
     except OSError:

@@ -49,7 +49,9 @@ def resolve(
 
 
 def matching(pattern: str, topics: Iterable[str], internal: Collection[str] = ()) -> list[str]:
-    """Return the names, sorted, that the pattern matches. Raises re2.error, for one MatchingTooSlow."""
+    """Return the sorted names that the pattern matches. Raises re2.error, and its subclass
+    MatchingTooSlow.
+    """
     expression = compiled(pattern)
     until_s = monotonic() + MATCHING_MAX_S
     matched = []
@@ -62,8 +64,8 @@ def matching(pattern: str, topics: Iterable[str], internal: Collection[str] = ()
 
 
 def digest(topics: Iterable[str]) -> str:
-    """Return the digest of the sorted names of the topics that a pattern matches. By it a group learns that
-    there are others, also of those that it may not know.
+    """Return the digest of the sorted names of the topics that a pattern matches. By the digest a group
+    notices other topics, including those whose names it may not know.
     """
     return blake2b("\n".join(topics).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
@@ -78,6 +80,6 @@ def compiled(pattern: str) -> Any:
 
 
 def error_text(error: Exception) -> str:
-    """Return RE2's own words about a pattern without a result."""
+    """Return RE2's own error text about a pattern that has no result."""
     text = error.args[0] if error.args else str(error)
     return text.decode(errors="replace") if isinstance(text, bytes) else str(text)

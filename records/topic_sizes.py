@@ -27,8 +27,8 @@ log = structlog.get_logger()
 
 
 def topic_settings(admin: KafkaAdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return all settings of each topic, with those that are the brokers' own. There are none of a topic that
-    does not exist or whose settings may not be read. Raises KafkaError.
+    """Return all settings of each topic, with those that are the brokers' own. A topic that does not exist,
+    or whose settings may not be read, has none. Raises KafkaError.
     """
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
     answer: dict[str, Any] = admin.describe_configs(resources, config_filter="all")

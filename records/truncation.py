@@ -35,9 +35,10 @@ T = TypeVar("T", bound=Struct)
 
 
 def encode_view(view: StoredView, max_bytes: int) -> bytes:
-    """Encode a record of the groups topic. A record that is too large loses what its members have, then its
-    members, then the topics that it knows, and last those that it waits for: of the tasks for the share
-    coordinator the first partitions are left.
+    """Encode a record of the groups topic, shortened if it is too large.
+
+    Left out in this order, until it fits: the members' details, the members, the topics that the group knows,
+    the topics that it waits for. Of the tasks for the share coordinator, the first partitions are kept.
     """
     if isinstance(view, ConfigsView):
         return encode(view)
@@ -54,7 +55,7 @@ def encode_view(view: StoredView, max_bytes: int) -> bytes:
 
 
 def encode_event(event: AnyHistoryEntry, max_bytes: int) -> bytes:
-    """Return a record of the events topic; where it is too large, what it lists is left out."""
+    """Encode a record of the events topic. If it is too large, its lists are left out."""
     if isinstance(event, RocketMqHistoryEntry):
         return _fitting(event, max_bytes, _event_without_connections)
     return _fitting(event, max_bytes, _event_without_assignments, _event_without_members)

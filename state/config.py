@@ -245,7 +245,7 @@ class CoordinatorConfig:
 
     @property
     def consumer_protocol(self) -> bool:
-        """Whether the consumer protocol is switched on (row CF1)."""
+        """Return True if the consumer protocol is switched on (row CF1)."""
         return CONSUMER in self.group_coordinator_rebalance_protocols
 
     def with_settings(self, settings: Mapping[str, SettingValue]) -> "CoordinatorConfig":
@@ -269,7 +269,7 @@ class CoordinatorConfig:
         return changed
 
     def settings(self) -> dict[str, SettingValue]:
-        """Return every setting by its dotted name, as `with_settings` takes it."""
+        """Return every setting by its dotted name, in the form that `with_settings` accepts."""
         kafka = {f.metadata["name"]: _shown(getattr(self, f.name)) for f in fields(self) if f.metadata}
         return kafka | {name: getattr(self.rocketmq, field) for name, field in _ROCKETMQ_SETTINGS.items()}
 
@@ -333,11 +333,11 @@ class Configs(Struct, frozen=True):
         return self.changes[changed - 1].config if changed else self.first
 
     def changed_before(self, now_ms: int) -> int:
-        """Return the number of changes that are in force at a time, or were."""
+        """Return the number of changes whose `after_ms` is before this time: they are in force, or were."""
         return bisect_left(self.changes, now_ms, key=_after)
 
     def each(self, function: Callable[[CoordinatorConfig], CoordinatorConfig]) -> "Configs":
-        """Return what the function makes of each configuration, at the same times."""
+        """Apply the function to each configuration, and return the results with the times unchanged."""
         changes = [ConfigChange(change.after_ms, function(change.config)) for change in self.changes]
         return Configs(function(self.first), changes)
 

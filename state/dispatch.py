@@ -88,7 +88,7 @@ def due_deadlines(group: AnyGroup, until_ms: int, config: CoordinatorConfig) -> 
 
 
 def is_armed(group: AnyGroup, deadline: AnyDeadline, config: CoordinatorConfig) -> bool:
-    """Whether a deadline that was due is still armed, after other deadlines fired."""
+    """Return True if a deadline that was due is still armed, after other deadlines fired."""
     return _KINDS[type(group)].is_armed(group, deadline, config)
 
 

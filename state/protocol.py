@@ -86,7 +86,7 @@ class StoredKind(ABC, Generic[G, D]):
 
     @abstractmethod
     def is_armed(self, group: G, deadline: D, config: CoordinatorConfig) -> bool:
-        """Whether a deadline that was due is still armed, after other deadlines fired."""
+        """Return True if a deadline that was due is still armed, after other deadlines fired."""
 
     @abstractmethod
     def view(self, group: G) -> Any:

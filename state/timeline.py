@@ -178,7 +178,7 @@ class Timeline:
 
     def next_due_ms(self) -> int | None:
         """Return the time at which the next deadline fires unless a row comes before: its own time, or the
-        end of the outage in which that is.
+        end of an outage that contains it.
         """
         deadline_ms = self.next_deadline_ms()
         return None if deadline_ms is None else self._periods.handled_at(deadline_ms)
@@ -224,9 +224,11 @@ class Timeline:
             self._fire_until(until_ms)
 
     def _go_on(self, until_ms: int) -> int:
-        """Go to the period of a later time. Deadlines fire in each period before it, and a takeover is
-        applied at the end of each outage. Return the time until which deadlines fire afterwards: time stands
-        still in an outage.
+        """Advance to the period of a later time. Deadlines fire in each period before it, and a takeover is
+        applied at the end of each outage.
+
+        Return the time until which deadlines fire afterwards. It lies before an outage, because time stands
+        still in it.
         """
         if self.group is None:
             self._enter(until_ms)
@@ -246,9 +248,8 @@ class Timeline:
             self._fire(outage, outage.until_ms)
 
     def _go_back(self, at_ms: int) -> None:
-        """Go to the period of a row that comes late, if no step of the group was later.
-
-        The watermark has passed that period, which leaves no trace in the group.
+        """Return to the period of a late row, if no step of the group was later. The watermark has passed
+        that period, which leaves no trace in the group.
         """
         now_ms = at_ms if self.group is None else max(at_ms, self.group.clock_ms)
         if now_ms < self._period.from_ms:

@@ -104,7 +104,9 @@ def _give_ranges(topic: _Topic, *, near_only: bool) -> None:
 
 
 def _give_near_in_step(topics: list[_Topic]) -> None:
-    """Give each number of co-partitioned topics to one member that is near it and has room in all of them."""
+    """Give each partition number of the co-partitioned topics to one member that is near these partitions and
+    has room in all topics.
+    """
     remaining = dict.fromkeys(topics[0].consumers)
     for partition in range(len(topics[0].partition_racks)):
         for member_id in remaining:

@@ -31,7 +31,7 @@ COORDINATOR_ASSIGNORS: Mapping[str, Assignor] = MappingProxyType(
 
 
 def is_for_coordinator(protocol_name: str | None) -> bool:
-    """Whether the coordinator computes the assignment of a protocol of this name."""
+    """Return True if the coordinator computes the assignment of a protocol of this name."""
     return protocol_name is not None and protocol_name.startswith(PREFIX)
 
 

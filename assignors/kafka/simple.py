@@ -21,16 +21,15 @@ def assign(
     subscriptions: Mapping[MemberId, Collection[str]],
     last: Mapping[MemberId, Iterable[TopicPartition]],
 ) -> dict[MemberId, list[TopicPartition]]:
-    """Assign each of these partitions, by topic, to one subscriber of its topic at least.
+    """Assign each of these partitions, by topic, to at least one subscriber of its topic.
 
     `subscriptions` are the names of topics that each member subscribes to, and `last` what each member had by
     the last assignment. A topic without an entry in `partitions` adds no partition to any member, but counts
     where subscriptions are compared. The result has an entry for every member, sorted by topic and number.
 
-    Where all members subscribe to the same topics, all partitions are one pool. Otherwise each topic is
-    assigned by itself, and the first members get what cannot be divided of every topic (row SB10). Where
-    Kafka follows the order of a hash table, this rule orders members by id and partitions by topic and
-    number.
+    If all members subscribe to the same topics, all partitions are one pool. Otherwise each topic is assigned
+    separately, and the first members get the remainder of every topic (row SB10). Where Kafka follows the
+    order of a hash table, this rule orders members by id and partitions by topic and number.
     """
     members = sorted(subscriptions)
     held = {member: set(last.get(member, ())) for member in members}
@@ -45,7 +44,7 @@ def assign(
 def _pools(
     partitions: Mapping[str, Collection[int]], subscriptions: Mapping[MemberId, Collection[str]]
 ) -> Iterable[tuple[list[TopicPartition], list[MemberId]]]:
-    """Yield the partitions that are divided together, sorted, and the members among which they are, by id."""
+    """Yield each pool: its partitions, sorted, and the ids of the members among which they are divided."""
     subscribed = {name for names in subscriptions.values() for name in names}
     pools = {
         name: [TopicPartition(name, number) for number in sorted(partitions.get(name, ()))]
@@ -59,10 +58,10 @@ def _pools(
 
 
 def quotas(partitions: int, members: int) -> list[int]:
-    """Rows SB1 and SB2: the number of partitions of each member, in the order of the members.
+    """Rows SB1 and SB2: return the number of partitions of each member, in the order of the members.
 
-    Members share partitions if there are more members than partitions. All partitions then have as many
-    members. Kafka computes in floating point and is one off in rare cases (SK13).
+    If there are more members than partitions, several members share each partition, the same number of
+    members for all. Kafka computes in floating point and is off by one in rare cases (SK13).
     """
     if not partitions or not members:
         return [0] * members
@@ -72,7 +71,7 @@ def quotas(partitions: int, members: int) -> list[int]:
 
 
 def _sharing(partitions: int, members: int) -> int:
-    """Return the number of members that each partition has."""
+    """Return the number of members that share each partition."""
     return -(-members // partitions)
 
 
@@ -108,10 +107,10 @@ def _fill(
     sharing: int,
     unfilled: list[MemberId],
 ) -> None:
-    """Row SB6: give each partition the members that it lacks, those that hold it already left out.
+    """Row SB6: give each partition the members that it lacks, other than those that hold it already.
 
-    One walk over the members below their quota serves all partitions, and begins anew at its end as long as
-    it places something. So a partition may stay with one member less than the others.
+    One pass over the members below their quota serves all partitions, and starts again at its end while it
+    still places partitions. So a partition may have one member less than the others.
     """
     at, has_placed = 0, False
     for partition in sorted(holders, key=lambda partition: not holders[partition]):  # the held ones first

@@ -51,7 +51,7 @@ class SupportedProtocols(Struct):
 
     def select(self, listed_first: list[Protocol]) -> str:
         """Return the protocol with the most votes. Each member votes for the first of its protocols that all
-        members support. A tie goes to the protocol that is first in `listed_first`.
+        members support. A tie goes to the protocol that comes first in `listed_first`.
         """
         votes: Counter[str] = Counter()
         for names, members in self.by_list.items():
@@ -60,7 +60,7 @@ class SupportedProtocols(Struct):
         return max(shared, key=lambda name: votes[name])
 
     def is_shared(self, name: str) -> bool:
-        """Whether all members offer the protocol."""
+        """Return True if all members offer the protocol."""
         return self.by_name.get(name, 0) == self.members
 
 
@@ -110,7 +110,7 @@ class ClassicGroupMember(Struct, array_like=True, forbid_unknown_fields=True):
         return self.group_instance_id
 
     def waits(self) -> bool:
-        """Whether a request of the member is parked."""
+        """Return True if a request of the member is parked."""
         return self.parked_join is not None or self.parked_sync is not None
 
     def metadata(self, protocol_name: str | None) -> bytes:
@@ -177,8 +177,8 @@ class ClassicGroup(Group, tag="Kafka"):
 
     @property
     def can_expire_offsets(self) -> bool:
-        """Row Z5: whether offsets can expire. They can in an Empty group, and in a Stable group whose topics
-        are known.
+        """Row Z5: return True if offsets can expire. They can in an Empty group, and in a Stable group whose
+        topics are known.
         """
         if self.is_empty:
             return True
@@ -194,7 +194,9 @@ class ClassicGroup(Group, tag="Kafka"):
         return self.state_timestamp_ms if had_members else None
 
     def why_expired(self) -> tuple[str, str]:
-        """Return the row, Z1 to Z3, by which offsets of this group expire, and since when, in words."""
+        """Return the row (Z1 to Z3) by which unused offsets of this group expire, and the reason for the
+        history.
+        """
         if self.abandoned_since_ms is not None:
             return "Z1", "the group had no members"
         if self.protocol_type is None:
@@ -206,24 +208,27 @@ class ClassicGroup(Group, tag="Kafka"):
         return set(self.subscribed_topics or ())
 
     def is_initial_rebalance(self) -> bool:
-        """Whether the current PreparingRebalance started at Empty."""
+        """Return True if the current PreparingRebalance started at Empty."""
         return self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY
 
     def is_consumer_group(self) -> bool:
-        """Whether the protocol type is that of Kafka's consumer, whose metadata the coordinator can read."""
+        """Return True if the protocol type is that of Kafka's consumer, whose metadata the coordinator can
+        read.
+        """
         return self.protocol_type == PROTOCOL_TYPE
 
     def subscribed_of(self, topics: Iterable[str]) -> set[str]:
-        """Return those of the topics that a member subscribes to. If a consumer group's subscriptions are
-        unreadable, return all of the topics.
+        """Return the topics among these that a member subscribes to. If a consumer group's subscriptions are
+        unreadable, return all of them.
         """
         if self.subscribed_topics is None:
             return set(topics) if self.is_consumer_group() else set()
         return {topic for topic in topics if self.is_subscribed(topic)}
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member is known to subscribe to the topic. The search in the sorted topics of a group
-        with 1,000 topics takes a twentieth of the time in which a set of them is made.
+        """Return True if a member is known to subscribe to the topic.
+
+        With 1,000 topics, the search in the sorted list takes a twentieth of the time of building a set.
         """
         topics = self.subscribed_topics or []
         at = bisect_left(topics, topic)
@@ -251,7 +256,7 @@ class ClassicGroup(Group, tag="Kafka"):
         return [m for m in self.members.values() if m.parked_join is None]
 
     def has_all_members_joined(self) -> bool:
-        """Whether every member has a parked JoinGroup and no member id is pending."""
+        """Return True if every member has a parked JoinGroup and no member id is pending."""
         return not self.pending_members and self.awaiting_join_response == len(self.members)
 
     def rebalance_timeout_ms(self) -> int:
@@ -259,7 +264,7 @@ class ClassicGroup(Group, tag="Kafka"):
         return max((m.rebalance_timeout_ms for m in self.members.values()), default=0)
 
     def supports_protocols(self, protocol_type: str, protocols: list[Protocol]) -> bool:
-        """Whether a member with these protocols may join the group (rows U1, U2)."""
+        """Return True if a member with these protocols may join the group (rows U1, U2)."""
         if self.state is GroupState.EMPTY:
             return bool(protocol_type) and bool(protocols)
         if protocol_type != self.protocol_type:
@@ -291,7 +296,9 @@ class ClassicGroup(Group, tag="Kafka"):
         return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def add(self, member: ClassicGroupMember, protocol_type: str) -> None:
-        """Add a member. The first member sets the protocol type. A member becomes leader if there is none."""
+        """Add a member. The first member sets the protocol type. If the group has no leader, the member
+        becomes the leader.
+        """
         if not self.members:
             self.protocol_type = protocol_type
         if self.leader_id is None:
@@ -327,7 +334,7 @@ class ClassicGroup(Group, tag="Kafka"):
         self._count_protocols(member, 1)
 
     def set_parked_join(self, member: ClassicGroupMember, reply_to: ReplyTo | None) -> None:
-        """Park the member's JoinGroup. With None it is answered."""
+        """Park the member's JoinGroup. None means that it was answered."""
         self.awaiting_join_response += (reply_to is not None) - (member.parked_join is not None)
         member.parked_join = reply_to
 
@@ -337,7 +344,7 @@ class ClassicGroup(Group, tag="Kafka"):
         member.pending_sync = pending
 
     def _count_protocols(self, member: ClassicGroupMember, by: int) -> None:
-        """Keep `supported_protocols` if it was derived already."""
+        """Update `supported_protocols` if it was derived already."""
         supported: SupportedProtocols | None = self.__dict__.get("supported_protocols")
         if supported is not None:
             supported.add(member.protocols, by)

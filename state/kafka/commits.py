@@ -204,8 +204,8 @@ def txn_commit(
 
 
 def is_over(group: Group, request: TxnOffsetCommit) -> bool:
-    """Row TO6: whether the group has learnt already that the request's transaction ended, so that the client
-    has given the request up.
+    """Row TO6: return True if the group already knows that the request's transaction ended. The client has
+    then given the request up.
     """
     ended = group.ended.get(request.producer_id)
     return (
@@ -214,10 +214,10 @@ def is_over(group: Group, request: TxnOffsetCommit) -> bool:
 
 
 def is_overtaken(group: Group, request: TxnOffsetCommit) -> bool:
-    """Row TO6: whether a later request of the producer is pending already, so that the client has given this
-    one up.
+    """Row TO6: return True if a later request of the producer is already pending. The client has then given
+    this one up.
 
-    A producer sends its requests one after the other, so a later one never has a lower position.
+    A producer sends its requests one after the other, so a later request never has a lower position.
     """
     return any(
         entry.producer_id == request.producer_id
@@ -230,7 +230,9 @@ def is_overtaken(group: Group, request: TxnOffsetCommit) -> bool:
 def _is_of_same_log(
     request: TxnOffsetCommit | TransactionMarker, known: EndedTransaction | PendingOffsets
 ) -> bool:
-    """Whether both positions are of the same partition of the same markers topic, as far as ids tell."""
+    """Return True if both positions are of the same partition of the same markers topic. An unknown topic id
+    is taken to be the same.
+    """
     topic_id = _bytes_of(request)
     is_other_topic = None not in (topic_id, known.txn_topic_id) and topic_id != known.txn_topic_id
     return known.txn_partition == request.txn_partition and not is_other_topic
@@ -251,7 +253,7 @@ def _take_partition(
     partition: CommittedPartition,
     position: LogPosition,
 ) -> ErrorCode:
-    """Add the partition to the offsets of the entry, unless its metadata is too long."""
+    """Add the partition to the offsets of the entry, or leave it out if its metadata is too long."""
     if is_metadata_too_long(context, partition):
         context.rule("TO7")
         return ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -316,7 +318,9 @@ def _apply(context: StepContext, marker: TransactionMarker) -> RuleId | None:
 
 
 def is_reached(entry: PendingOffsets, marker: TransactionMarker) -> bool:
-    """Row TO9: whether the marker is about this entry, as far as positions tell."""
+    """Row TO9: return True if the marker's positions in the markers topic cover this entry of its
+    producer.
+    """
     return (
         entry.producer_id == marker.producer_id
         and _is_of_same_log(marker, entry)
@@ -331,7 +335,7 @@ def _end(
     row: RuleId,
     marker: TransactionMarker,
 ) -> None:
-    """Rows TO12, TO13: commit or drop the offsets of an entry that is settled."""
+    """Rows TO12, TO13: commit or drop the offsets of an entry whose transaction has ended."""
     if outcome is MarkerOutcome.COMMIT:
         context.rule("TO12")
         _move(context, entry)
@@ -350,7 +354,7 @@ def _end(
 
 
 def _move(context: StepContext, entry: PendingOffsets) -> None:
-    """Commit each offset that comes after the committed one in the log."""
+    """Commit each offset whose request comes after the committed offset's in the log."""
     for topic, offsets in entry.offsets.items():
         for partition, offset in offsets.items():
             committed = context.group.offsets.get(topic, {}).get(partition)
@@ -362,12 +366,12 @@ def _move(context: StepContext, entry: PendingOffsets) -> None:
 
 
 def is_behind(offset: Offset, committed: Offset) -> bool:
-    """Row TO12: whether the request of a pending offset comes after the committed offset's."""
+    """Row TO12: return True if the request of a pending offset comes after the committed offset's."""
     return offset.position > committed.position
 
 
 def _note_ended(context: StepContext, entries: list[PendingOffsets], marker: TransactionMarker) -> None:
-    """Row TO14: note how far the producer's transactions have ended."""
+    """Row TO14: record the position up to which the producer's transactions have ended."""
     known = context.group.ended.get(marker.producer_id)
     position = marker.txn_position
     if known is not None and known.txn_partition == marker.txn_partition:
@@ -379,15 +383,16 @@ def _note_ended(context: StepContext, entries: list[PendingOffsets], marker: Tra
 
 
 def _prune_ended(context: StepContext) -> None:
-    """Forget markers that are older than a late request can be."""
+    """Forget ended transactions that are too old to concern a late request."""
     group, since_ms = context.group, context.now_ms - ENDED_KEPT_MS
     if any(ended.at_ms < since_ms for ended in group.ended.values()):
         group.ended = {p: ended for p, ended in group.ended.items() if ended.at_ms >= since_ms}
 
 
 def remember_longer(context: StepContext, by_ms: int) -> None:
-    """Row TO18: remember ended transactions longer by an outage, because a request that was written in it is
-    handled only after it.
+    """Row TO18: extend the time for which ended transactions are remembered by the length of an outage.
+
+    A request that was written in the outage is handled only after it, so it is later than usual.
     """
     group = context.group
     if group.ended:

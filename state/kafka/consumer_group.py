@@ -74,18 +74,20 @@ class ConsumerMember(Struct, array_like=True, forbid_unknown_fields=True):
     revoking_since_ms: int | None = None
 
     def is_reconciled_to(self, epoch: int) -> bool:
-        """Whether the member is at the target assignment of this epoch."""
+        """Return True if the member is at the target assignment of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == epoch
 
     def is_there_and_behind(self, epoch: int) -> bool:
-        """Whether the member has joined, has not left for a while, and is not at this target assignment."""
+        """Return True if the member has joined, is not away temporarily, and is not at this target
+        assignment.
+        """
         return self.member_epoch > 0 and not self.is_reconciled_to(epoch)
 
 
 class GroupProgress(NamedTuple):
-    """The state of a group, and whether a member that is there has not yet come to the target assignment.
+    """The state of a group, and True if a member that is not away has still to reach the target assignment.
 
-    A static member that left for a while makes a group Reconciling, and there is no rebalance.
+    A static member that left for a while makes a group Reconciling, but there is no rebalance.
     """
 
     state: ConsumerGroupState
@@ -156,7 +158,7 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
 
     @cached_property
     def progress(self) -> GroupProgress:
-        """How far the group is at the end of a step. It is derived anew after `forget_progress`."""
+        """The progress of the group at the end of a step. It is derived anew after `forget_progress`."""
         if self.group_epoch > self.assignment_epoch:
             return GroupProgress(self.state, True)
         behind = self._behind()
@@ -167,11 +169,13 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
         self.__dict__.pop("progress", None)
 
     def _behind(self) -> ConsumerMember | None:
-        """Return a member that is not at the target assignment, one that is there if there is such a one.
+        """Return a member that is not at the target assignment, preferably one that has joined and is not
+        away.
 
-        Every history entry asks for it. So all members are visited once for each target, and then only those
-        that may still be behind: neither a rebalance nor a request that removes many members visits all of
-        them in each entry. The last members are tried first, because the first ones move first.
+        Every history entry calls this. So all members are visited once for each target, and afterwards only
+        those that may still be behind: neither a rebalance nor a request that removes many members visits all
+        of them for each entry. The last members are tried first, because the first ones reach the target
+        first.
         """
         epoch = self.assignment_epoch
         kept: _MayBeBehind | None = self.__dict__.get("may_be_behind")
@@ -202,11 +206,11 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
         return not self.members
 
     def is_consumer_group(self) -> bool:
-        """Whether the protocol type is `consumer`, as it is for every such group."""
+        """Return True if the protocol type is `consumer`, as it is for every such group."""
         return True
 
     def why_expired(self) -> tuple[str, str]:
-        """Return the row by which offsets of this group expire, and since when, in words."""
+        """Return the row by which unused offsets of this group expire, and the reason for the history."""
         return "OF27", "no member subscribed to the topic, and nothing was committed"
 
     def topics_of(self, member: ConsumerMember) -> set[str]:
@@ -220,13 +224,13 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
         return Counter(_subscribed(member) for member in self.members.values())
 
     def add(self, member: ConsumerMember) -> None:
-        """Add a member that holds nothing."""
+        """Add a member that holds no partitions yet."""
         self.members[member.member_id] = member
         self._count(member, 1)
         self._note_change(member)
 
     def remove(self, member: ConsumerMember) -> None:
-        """Remove a member that holds nothing."""
+        """Remove a member that no longer holds any partitions."""
         del self.members[member.member_id]
         self._count(member, -1)
         if (kept := self.__dict__.get("may_be_behind")) is not None:
@@ -240,7 +244,7 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
         self._count(member, 1)
 
     def _count(self, member: ConsumerMember, by: int) -> None:
-        """Keep `subscriptions` if it was derived already."""
+        """Update `subscriptions` if it was derived already."""
         counted: Counter[Subscribed] | None = self.__dict__.get("subscriptions")
         if counted is not None:
             subscribed = _subscribed(member)
@@ -257,11 +261,11 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
         return subscribed
 
     def subscribed_of(self, topics: Iterable[str]) -> set[str]:
-        """Return those of the topics that a member subscribes to."""
+        """Return the topics among these that a member subscribes to."""
         return self.subscribed().intersection(topics)
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member subscribes to the topic."""
+        """Return True if a member subscribes to the topic."""
         matching = {p for p, resolved in self.resolved_regexes.items() if _is_among(topic, resolved.topics)}
         return any(pattern in matching or _is_among(topic, names) for names, pattern in self.subscriptions)
 
@@ -280,8 +284,8 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
 
     @cached_property
     def held(self) -> dict[bytes, dict[int, str]]:
-        """The member that holds each partition, which is assigned to it or pending its revocation: by topic
-        id and partition. Others are free.
+        """The holder of each partition, by topic id and partition. A member holds the partitions that are
+        assigned to it or pending its revocation. The other partitions are free.
         """
         held: dict[bytes, dict[int, str]] = {}
         for member in self.members.values():
@@ -325,6 +329,6 @@ def _subscribed(member: ConsumerMember) -> Subscribed:
 
 
 def _is_among(topic: str, topics: Sequence[str]) -> bool:
-    """Whether the topic is one of these sorted topics."""
+    """Return True if these sorted topics contain the topic."""
     at = bisect_left(topics, topic)
     return at < len(topics) and topics[at] == topic

@@ -204,7 +204,7 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
         )
 
     def undo(self) -> None:
-        """Take back everything since `save`, if it was called, but the rows that were applied."""
+        """Undo everything since `save`, if it was called, except the rows that were applied."""
         saved = self._saved
         if saved is None:
             return
@@ -221,11 +221,11 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
 
     @property
     def has_history(self) -> bool:
-        """Whether this step has recorded an entry."""
+        """Return True if this step has recorded an entry."""
         return bool(self._history)
 
     def has_recorded(self, event: EntryType) -> bool:
-        """Whether this step has recorded an entry of this type."""
+        """Return True if this step has recorded an entry of this type."""
         return any(entry.type is event for entry in self._history)
 
     def delete_group(self, rule: RuleId, reason: str) -> None:
@@ -239,7 +239,7 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
 
     @property
     def position(self) -> LogPosition:
-        """The place in the log of the request that is handled."""
+        """The position in the log of the request that is being handled."""
         record, _, n = self.cause.rpartition("-")[2].partition("#")
         return int(record), int(n or 0)
 
@@ -286,9 +286,10 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
         return self.deadline_at(self.now_ms + delay_ms if delay_ms > 0 else self.now_ms)
 
     def rule(self, row: str) -> RuleId:
-        """Note that this row of docs/rules.md applies, and return its id for the answer or the entry that it
-        decides, if it decides one. A step names no row in any other way, so the scenarios show all that
-        were reached, in their order (`Effects.rules`).
+        """Record that this row of docs/rules.md applies, and return its id for the answer or entry that it
+        decides.
+
+        Rows are named in no other way, so `Effects.rules` has all rows that a step reached, in their order.
         """
         self.rules.append(row)
         return row  # type: ignore[return-value] # to call a NewType takes longer than the rest

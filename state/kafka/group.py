@@ -173,7 +173,7 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
 
     @property
     def is_empty(self) -> bool:
-        """Whether the group has no members."""
+        """Return True if the group has no members."""
         raise NotImplementedError
 
     @property
@@ -191,11 +191,11 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
         return None
 
     def is_over(self) -> bool:
-        """Row Z6: whether a retention pass deletes the group."""
+        """Row Z6: return True if a retention pass deletes the group."""
         return self.is_empty and self.is_without_offsets()
 
     def is_without_offsets(self) -> bool:
-        """Whether the group has neither a committed nor a pending offset."""
+        """Return True if the group has neither a committed nor a pending offset."""
         return not self.offsets and not self.pending
 
 
@@ -215,9 +215,9 @@ def topic_of(image: TopicImage | None) -> Topic | None:
 
 
 def reported(known: Mapping[str, Topic | None], images: TopicImages, deleted: Collection[bytes]) -> Topics:
-    """Return the topics, by name, about which a request reports more than is known.
+    """Return the topics, by name, about which a request reports more than is known: a new name, a topic where
+    none was known, or more partitions of the same topic.
 
-    It is a name that was not known, a topic where none was known, or more partitions of the same topic.
     `deleted` are ids of deleted topics, which a request may still report.
     """
     found: Topics = {}
@@ -231,9 +231,9 @@ def reported(known: Mapping[str, Topic | None], images: TopicImages, deleted: Co
 
 
 def watched(known: Mapping[str, Topic | None], images: TopicImages, deleted: Collection[bytes]) -> Topics:
-    """Return the topics, by name, about which the watcher reports something else than is known.
+    """Return the topics, by name, about which the watcher reports something other than is known.
 
-    A lower count of the same topic and a deleted topic are ignored: both come from a broker that lags.
+    A lower count of the same topic and a deleted topic are ignored: both come from a broker that lags behind.
     """
     found: Topics = {}
     for name, image in images.items():
@@ -278,7 +278,7 @@ class ModernGroup(Group):
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether members are on their way to a target assignment, or one has to be computed."""
+        """Return True if members are on their way to a target assignment, or one has to be computed."""
         raise NotImplementedError
 
     def entry_details(self) -> Mapping[str, object]:

@@ -36,7 +36,7 @@ _BLANKS = "".join(map(chr, range(33)))
 
 
 def is_blank(text: str) -> bool:
-    """Whether the text is empty or blank, as Kafka sees it."""
+    """Return True if the text is empty or blank, as Kafka sees it."""
     return not text.strip(_BLANKS)
 
 
@@ -110,11 +110,11 @@ def answer_refused(
 
 
 RequestCheck = Callable[[StepContext, Any], None]
-"""It raises Refused for a request that is invalid by itself."""
+"""A check that raises RequestRefused for a request that is invalid by itself."""
 
 
 def is_not(group_id: str, kind: str) -> str:
-    """Return the sentence that says that a group is of another kind than `consumer group`, for example."""
+    """Return the error text for a group of another kind: "Group g is not a consumer group.", for example."""
     return f"Group {group_id} is not a {kind}."
 
 
@@ -131,7 +131,9 @@ def not_found(row: str, kind: str, response: type[AnyResponse]) -> Handler:
 
 
 def refusal(row: str, kind: str, check: RequestCheck | None = None) -> WhyRefused:
-    """Return why a group that is none of Kafka's refuses a request, by this row if it is not by its check."""
+    """Return the function that refuses a request to a group that is none of Kafka's. If the request passes
+    its own check, `row` decides the refusal.
+    """
 
     def why(group_id: str, request: Any, request_id: str, config: CoordinatorConfig) -> RequestRefusal:
         try:
@@ -191,14 +193,16 @@ def fingerprint(group: AnyModernGroup) -> bytes:
 
 
 def look(group: AnyModernGroup) -> bool:
-    """Keep the fingerprint, and return whether it differs from the one before (rows MD9, MD10)."""
+    """Recompute the fingerprint of the group's topics, and return True if it has changed (rows MD9, MD10)."""
     before, group.metadata_hash = group.metadata_hash, fingerprint(group)
     group.metadata_stale = False
     return group.metadata_hash != before
 
 
 def merge_reported(context: StepContext, group: AnyModernGroup, images: TopicImages | None) -> None:
-    """Keep what a request reports of the topics (row MI7), None if its sender could not learn them."""
+    """Add what a request reports of the topics to what the group knows (row MI7). `images` is None if the
+    sender could not read the topics.
+    """
     found = reported(group.topics, images or {}, context.group.deleted_topic_ids)
     if not found:
         return
@@ -214,9 +218,9 @@ def merge_reported(context: StepContext, group: AnyModernGroup, images: TopicIma
 def store_watched(
     context: StepContext, group: AnyModernGroup, images: TopicImages, names: Collection[str]
 ) -> Topics:
-    """Keep what the topic watcher reports of the topics with these names. Return the topics that changed.
+    """Store what the topic watcher reports of the topics with these names. Return the topics that changed.
 
-    It changes no epoch: the next heartbeat or JoinGroup finds another fingerprint (row MI9).
+    No epoch changes: the next heartbeat or JoinGroup finds another fingerprint (row MI9).
     """
     images = {name: images[name] for name in sorted(images) if name in names}
     found = watched(group.topics, images, context.group.deleted_topic_ids)
@@ -241,7 +245,7 @@ def _add(group: AnyModernGroup, found: Topics) -> None:
 
 
 def unused_topics(group: AnyModernGroup) -> set[str]:
-    """Return the topics that the group knows, and to which no member subscribes."""
+    """Return the known topics to which no member subscribes."""
     return group.topics.keys() - group.subscribed()
 
 
@@ -260,7 +264,7 @@ def forget_topics(context: StepContext, group: AnyModernGroup, used_ids: Collect
 
 
 def _in_words(before: Mapping[str, Topic | None], found: Mapping[str, Topic | None]) -> str:
-    """Say for each topic, of at most three, what changed."""
+    """Return the changes of at most three topics in words."""
     shown = [_one_in_words(name, before, topic) for name, topic in sorted(found.items())[:3]]
     left_out = len(found) - len(shown)
     more = [counted(left_out, "more topic")] if left_out else []
@@ -297,7 +301,7 @@ def has_room(
     topics: Collection[str],
     reported: TopicImages | None,
 ) -> bool:
-    """Row TA31: whether a member, new or not, may subscribe to these topics without more than
+    """Row TA31: return True if a member, new or not, may subscribe to these topics without more than
     `group.max.partitions` partitions in the group.
 
     `reported` is what the request says of the topics. A member that adds no topic to the group's topics has
@@ -372,7 +376,7 @@ class ModernSettings:
         return lambda config: SettingBounds(*(getattr(config, name) for name in names))
 
     def conflict_of(self, values: Mapping[str, int]) -> tuple[str, str] | None:
-        """Return the row and a sentence if these values in force do not go together, else None."""
+        """Return the row and a sentence if these effective values contradict each other, else None."""
         session_ms, interval_ms = values[self.session_timeout], values[self.heartbeat_interval]
         if session_ms > interval_ms:
             return None
@@ -416,14 +420,16 @@ def bump(context: StepContext, rule: RuleId, reason: str, **details: object) -> 
 
 
 def due_in_ms(context: StepContext, interval_ms: int) -> int:
-    """Return the rest of the assignment interval since the last computation, in ms."""
+    """Return the remaining time of the assignment interval in ms, 0 if it is over."""
     computed_ms = context.group_of(ModernGroup).assignment_timestamp_ms
     return 0 if computed_ms == 0 else max(0, computed_ms + interval_ms - context.now_ms)
 
 
 def come_to_rest(context: StepContext) -> None:
-    """Settle a group whose last member is gone: the next one to join gets its partitions at once
-    (KAFKA-20442).
+    """Settle a group whose last member is gone: the assignment epoch becomes the group epoch, and no
+    assignment interval is running.
+
+    The next member to join therefore gets its partitions at once (KAFKA-20442).
     """
     group = context.group_of(ModernGroup)
     group.assignment_epoch, group.assignment_timestamp_ms = group.group_epoch, 0
@@ -453,8 +459,8 @@ _TopicIdPartition = tuple[bytes, int]
 
 
 def is_wanted(context: StepContext, settings: ModernSettings, *, current: str, too_early: str) -> bool:
-    """Whether the group has changed since the last target, and the assignment interval is over. The rows are
-    those of a group that has not changed, and of an interval that is not over.
+    """Return True if the group has changed since the last target, and the assignment interval is over. The
+    rows are those of a group that has not changed, and of an interval that is not over.
     """
     group = context.group_of(ModernGroup)
     if group.assignment_epoch >= group.group_epoch:
@@ -475,7 +481,7 @@ def topics_of_target(context: StepContext, group: AnyModernGroup) -> tuple[dict[
 
 
 def by_topic_id(dealt: Mapping[str, Iterable[TopicPartition]], topics: Mapping[str, Topic]) -> Targets:
-    """Return what an assignor dealt to each member by topic id. Each member has an entry."""
+    """Convert an assignor's result from topic names to topic ids. Each member has an entry."""
     target: Targets = {}
     for member_id, partitions in dealt.items():
         of_member = target[member_id] = {}
@@ -492,8 +498,8 @@ def note_target(
     last: Targets,
     left_out: list[str],
 ) -> None:
-    """Note that the group's target is of its epoch now. `last` is the target before, and `left_out` are the
-    topics that the target is without.
+    """Record that the group's target is now that of the group epoch. `last` is the previous target, and
+    `left_out` are the topics that are not in the new one.
     """
     last_epoch, target, names = group.assignment_epoch, group.target, group.names_by_id()
     group.assignment_epoch, group.assignment_timestamp_ms = group.group_epoch, context.now_ms
@@ -515,8 +521,8 @@ def note_target(
 
 
 def _moves(last: Targets, target: Targets) -> tuple[int, int]:
-    """Return the number of partitions that one member loses and another gets, and of those that had no
-    member.
+    """Return two numbers: the partitions that moved from one member to another, and the partitions that have
+    a member now and had none before.
     """
     had, lost, got = set[_TopicIdPartition](), set[_TopicIdPartition](), set[_TopicIdPartition]()
     for member_id in last.keys() | target.keys():

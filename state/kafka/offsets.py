@@ -53,7 +53,9 @@ PartitionsOfTopics = Mapping[str, Container[int]]
 
 
 def fetch(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
-    """Answer with the committed offsets of a group. Who may fetch is for its protocol to say."""
+    """Answer with the committed offsets of a group. The group's protocol has already checked who
+    may fetch.
+    """
     group = context.group
     unstable = group.pending_partitions() if request.require_stable else {}
     answer_fetch(context, request, reply_to, group.offsets, unstable)
@@ -116,7 +118,7 @@ def _requested(
 
 
 def is_of_another_topic(offset: Offset, topic_id: bytes | None) -> bool:
-    """Whether the offset was committed for another topic of the same name. False if either topic id is
+    """Return True if the offset was committed for another topic of the same name. False if either topic id is
     unknown.
     """
     return offset.topic_id is not None and topic_id is not None and offset.topic_id != topic_id
@@ -319,7 +321,7 @@ def topic_metadata(context: StepContext, request: TopicMetadata) -> None:
 
 
 def _offsets_of(context: StepContext, name: str) -> list[Offset]:
-    """Return the offsets of a topic, committed ones and those that are pending in transactions."""
+    """Return the offsets of a topic, both committed and pending in transactions."""
     group = context.group
     offsets = list(group.offsets.get(name, {}).values())
     for entry in group.pending:
@@ -391,7 +393,9 @@ def forget_pending(context: StepContext, is_gone: Callable[[str, int, Offset], b
 def _without(
     entry: PendingOffsets, is_gone: Callable[[str, int, Offset], bool], gone: dict[str, set[int]]
 ) -> tuple[dict[str, dict[int, Offset]], bool]:
-    """Return the offsets of an entry that stay, and whether any does not. The others are added to `gone`."""
+    """Return the offsets of an entry that stay, and True if any was removed. The removed offsets are added to
+    `gone`.
+    """
     left: dict[str, dict[int, Offset]] = {}
     is_changed = False
     for topic, offsets in entry.offsets.items():
@@ -418,7 +422,9 @@ def set_topic_id(context: StepContext, topic: str, topic_id: bytes) -> None:
 
 
 def pending_offsets(group: Group) -> dict[str, dict[int, int]]:
-    """Return the offsets that are pending in transactions, by topic and partition, of each the last one."""
+    """Return the offsets that are pending in transactions, by topic and partition. If a partition has
+    several, the last one counts.
+    """
     found: dict[str, dict[int, int]] = {}
     for entry in group.pending:
         for topic, offsets in entry.offsets.items():

@@ -89,7 +89,9 @@ FAILED = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def refuse_oversized(context: StepContext, request: OversizedRequest, reply_to: ReplyTo) -> None:
-    """Refuse the request for good. In groups of this protocol a SyncGroup has no assignment of use."""
+    """Refuse a request that is too large for the log. In groups of this protocol the assignment in a
+    SyncGroup is not used.
+    """
     if request.kind == "JoinGroup":
         refuse_join(context, context.rule("J9"), request, reply_to)
     else:
@@ -97,7 +99,7 @@ def refuse_oversized(context: StepContext, request: OversizedRequest, reply_to: 
 
 
 def refuse_join(context: StepContext, row: RuleId, request: OversizedRequest, reply_to: ReplyTo) -> None:
-    """Refuse a JoinGroup for good, and record why. There is a group."""
+    """Refuse a JoinGroup to an existing group because it is too large for the log, and record the reason."""
     context.record(
         row,
         EntryType.JOIN_REFUSED,
@@ -175,7 +177,7 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
     """Whether the member id decides which of two like deadlines fires first, not the order of `timers`."""
 
     def all_handlers(self) -> dict[type, Handler]:
-        """Return `handlers`, and those that a protocol has unless it has its own."""
+        """Return `handlers`, and the common handlers of requests that it does not contain."""
         return {
             OffsetCommit: self.commit,
             TxnOffsetCommit: self.txn_commit,
@@ -198,8 +200,8 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
 
     @abstractmethod
     def release(self, context: StepContext, group: G) -> int | None:
-        """Let the deadlines of a group go on that is quarantined no longer. Return the time in ms of a
-        deadline of the whole group, or None if there is none.
+        """Resume the deadlines of a group whose quarantine has ended. Return the time in ms of a deadline of
+        the whole group, or None if there is none.
         """
 
     @abstractmethod
@@ -208,7 +210,7 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
 
     @abstractmethod
     def timers_of(self, group: G, kind: TimerKind, member_id: str) -> Iterator[Timer]:
-        """Return some armed timers, the timer of this kind among them, without a visit to all members."""
+        """Return some armed timers, among them those of this kind, without visiting all members."""
 
     def next_deadline_ms(self, group: G, config: CoordinatorConfig) -> int | None:
         return min((at_ms for at_ms, _, _ in self._armed(group)), default=None)
@@ -247,17 +249,21 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
     # Settings.
 
     def conflict_of(self, values: Mapping[str, int]) -> tuple[str, str] | None:
-        """Return the row and a sentence if values of all settings do not go together, else None."""
+        """Return the row and a sentence if the values of the group's settings contradict each other, else
+        None.
+        """
         return None
 
     # The end of a step.
 
     def before(self, group: G) -> Before:
-        """Return what `settle` compares with."""
+        """Return the value before a step that `settle` compares with."""
         return group.state, False
 
     def settle(self, context: StepContext, group: G, before: Before) -> None:
-        """Note where the group has come to by a step. `before` is of the protocol that it had then."""
+        """Record where a step has brought the group. `before` is the value of `before()` under the protocol
+        that the group had then.
+        """
 
     # Who may commit and fetch offsets.
 

@@ -95,7 +95,7 @@ def _commit(
 
 
 def fetch_offsets(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
-    """Answer a fetch without a group: that is no error, and no group is created."""
+    """Answer a fetch from a group id without a group. It is no error, and no group is created."""
     answer_fetch(context, request, reply_to, {}, {}, context.rule("Q1"))
 
 
@@ -147,7 +147,7 @@ def view_of(group: KafkaGroup) -> GroupSnapshot:
 
 
 def bounds_of(config: CoordinatorConfig) -> dict[str, SettingBounds]:
-    """Return what the coordinator has for each setting of a group, by Kafka's name of the group's setting."""
+    """Return the coordinator's value and bounds of each group setting, by Kafka's name of the setting."""
     return {setting.name: setting.bounds(config) for setting in SETTINGS}
 
 
@@ -233,7 +233,7 @@ def _of_group(context: StepContext) -> list[GroupConfigValue]:
 
 
 def _values(own: Mapping[str, SettingValue], config: CoordinatorConfig) -> dict[str, str]:
-    """Return the value of each setting of a group with these of its own, as a text."""
+    """Return the text of each setting of a group whose own settings are these."""
     kept = {setting.name: own.get(setting.name, setting.default) for setting in KEPT_SETTINGS}
     return {name: str(value) for name, value in (kept | values_in_force(SETTINGS, own, config)).items()}
 
@@ -247,7 +247,7 @@ def _of_coordinator(config: CoordinatorConfig) -> list[GroupConfigValue]:
 
 
 def _altered(context: StepContext, request: AlterGroupConfigs) -> dict[str, SettingValue]:
-    """Return the group's own settings after the request, sorted. Raises Refused."""
+    """Return the group's own settings after the request, sorted. Raises RequestRefused."""
     configs = dict(context.configs)
     for name, given in sorted(request.configs.items()):
         if name not in _BY_NAME and name not in _KEPT_BY_NAME:
@@ -270,7 +270,7 @@ def _altered(context: StepContext, request: AlterGroupConfigs) -> dict[str, Sett
 
 
 def _reader(config: CoordinatorConfig, name: str) -> tuple[str, ReadSetting]:
-    """Return what reads a value of this setting, and the row that refuses one."""
+    """Return the function that parses a value of this setting, and the row that refuses an invalid one."""
     if name in _KEPT_BY_NAME:
         return "CF26", _KEPT_BY_NAME[name].read
     setting = _BY_NAME[name]

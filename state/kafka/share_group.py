@@ -160,12 +160,14 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether a target assignment has to be computed."""
+        """Return True if a target assignment has to be computed."""
         return self.group_epoch > self.assignment_epoch
 
     @cached_property
     def is_settled(self) -> bool:
-        """Whether each member has the target of the group epoch; derived anew after `forget_progress`."""
+        """Return True if each member has the target of the group epoch; derived anew after
+        `forget_progress`.
+        """
         epoch = self.assignment_epoch
         return self.group_epoch == epoch and all(m.member_epoch == epoch for m in self.members.values())
 
@@ -182,7 +184,7 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
         return False
 
     def is_consumer_group(self) -> bool:
-        """Whether the protocol type is `consumer`."""
+        """Return True if the protocol type is `consumer`."""
         return False
 
     def why_expired(self) -> tuple[str, str]:
@@ -201,7 +203,7 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
         return {name for member in self.members.values() for name in member.subscribed_topic_names}
 
     def add(self, member: ShareMember) -> None:
-        """Add a member that subscribes to nothing."""
+        """Add a member that subscribes to no topics yet."""
         self.members[member.member_id] = member
 
     def remove(self, member: ShareMember) -> None:
@@ -231,11 +233,11 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
         self.__dict__.pop("covered", None)
 
     def subscribed_of(self, topics: Iterable[str]) -> set[str]:
-        """Return those of the topics that a member subscribes to."""
+        """Return the topics among these that a member subscribes to."""
         return self.subscribed().intersection(topics)
 
     def is_subscribed(self, topic: str) -> bool:
-        """Whether a member subscribes to the topic."""
+        """Return True if a member subscribes to the topic."""
         return topic in self.subscribed()
 
     def unknown_topics(self) -> list[str]:
@@ -247,12 +249,14 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
         return {topic.topic_id: name for name, topic in self.topics.items() if topic is not None}
 
     def subscribed_ids(self, member: ShareMember) -> set[bytes]:
-        """Return the ids that the topics of the member have now (row ST5)."""
+        """Return the current topic ids of the topics that the member subscribes to (row ST5)."""
         known = (self.topics.get(name) for name in member.subscribed_topic_names)
         return {topic.topic_id for topic in known if topic is not None}
 
     def assignable(self, topic: Topic) -> list[int]:
-        """Return the partitions of the topic, sorted, whose state is initialized, and about to stay so."""
+        """Return the sorted partitions of the topic that can be assigned: those whose state is initialized
+        and is not being written anew.
+        """
         initialized, initializing = (
             self.initialized.get(topic.topic_id),
             self.initializing.get(topic.topic_id),
@@ -263,7 +267,9 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
         return [p for p in initialized.partitions if p < topic.partitions and p not in altered]
 
     def state_partitions(self) -> Iterator[tuple[bytes, str, list[int]]]:
-        """Yield all that the share coordinator may know of the group: topic id, name, partitions, sorted."""
+        """Yield all state that the share coordinator may have of the group: topic id, topic name and sorted
+        partitions.
+        """
         for topic_id in sorted(self.initializing.keys() | self.initialized.keys() | self.deleting.keys()):
             parts = (self.initializing, self.initialized, self.deleting)
             found = [of[topic_id] for of in parts if topic_id in of]

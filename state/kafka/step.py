@@ -128,7 +128,9 @@ def _note_late(context: StepContext, late_by_ms: int) -> None:
 
 
 def _handle_unanswered(context: StepContext, request: Unanswered) -> None:
-    """Handle what the coordinator's own service reports. Without a group it concerns nobody."""
+    """Handle a report of the coordinator's own service, which gets no answer. Without a group it is
+    ignored.
+    """
     if not context.has_group:
         return
     if isinstance(request, TopicMetadata):
@@ -148,7 +150,9 @@ def _deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
 
 
 def _take_over(context: StepContext, outage: Outage) -> None:
-    """Take a group over after an outage. Ended transactions are remembered longer by the outage."""
+    """Take a group over after an outage. Ended transactions are remembered for longer, by the length of the
+    outage.
+    """
     remember_longer(context, outage.length_ms)
     if context.group.quarantined is None:
         protocol_of(context.group).take_over(context, context.group, outage)
@@ -157,7 +161,7 @@ def _take_over(context: StepContext, outage: Outage) -> None:
 def refuse(
     context: StepContext, event: Received[AnyRequest] | Failed[AnyRequest], rule: RuleId, error: ErrorCode
 ) -> None:
-    """Answer any request with an error alone. As in Kafka, the answer to a JoinGroup repeats the
+    """Answer any request with an error and nothing else. As in Kafka, the answer to a JoinGroup repeats the
     member id.
     """
     request = event.request

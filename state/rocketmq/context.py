@@ -97,7 +97,7 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
 
     @property
     def has_consumers(self) -> bool:
-        """Whether RocketMQ's consumer table has the group."""
+        """Return True if RocketMQ's consumer table has the group."""
         return self._group is not None and bool(self._group.channels)
 
     def ensure_group(self) -> RocketMqGroup:

@@ -87,7 +87,7 @@ class RocketMqGroup(Struct, array_like=True, forbid_unknown_fields=True, tag="Ro
         self.subscriptions = {}
 
     def is_over(self) -> bool:
-        """Whether the group has no state left to keep."""
+        """Return True if the group has no state left to keep."""
         return not (self.channels or self.producers or self.locks or self.request_modes)
 
 

@@ -336,7 +336,7 @@ def _remove(context: StepContext, connection: str, reason: str) -> None:
 
 
 def is_expired(lock: LockEntry, now_ms: int, config: BrokerConfig) -> bool:
-    """Whether the holder did not renew the lock for longer than the lock's lifetime."""
+    """Return True if the holder did not renew the lock for longer than the lock's lifetime."""
     return now_ms - lock.last_update_ms > config.lock_max_live_ms
 
 

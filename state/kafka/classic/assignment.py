@@ -67,10 +67,11 @@ def record_partition_counts(context: StepContext, request: JoinGroup) -> RuleAnd
 
 
 def settle_partitions(context: StepContext, group: ClassicGroup) -> list[str]:
-    """Fix the partition counts of this generation: counts reported for it, else those of the last generation.
+    """Set the partition counts of this generation: those reported for it, otherwise those of the last
+    generation.
 
-    Returns the topics that have too many partitions to be assigned. M5 refuses such JoinGroups, so there are
-    such topics only if the group is older than the setting.
+    Returns the topics that have too many partitions to be assigned. M5 refuses such JoinGroups, so such
+    topics exist only if the group is older than the setting.
     """
     needed = (group.subscribed_topics or []) if is_for_coordinator(group.protocol_name) else []
     known = group.partitions_per_topic | group.reported_partition_counts
@@ -173,7 +174,9 @@ def all_topics(by_member: Subscriptions | None) -> list[str] | None:
 
 
 def where_they_differ(by_member: Subscriptions | None) -> Subscriptions | None:
-    """Return `by_member`, or None if all members subscribe to the same topics or the topics are unknown."""
+    """Return `by_member`, or None if all members subscribe to the same topics or if the topics are
+    unknown.
+    """
     if by_member is None or len({tuple(topics) for topics in by_member.values()}) <= 1:
         return None
     return by_member
@@ -181,15 +184,16 @@ def where_they_differ(by_member: Subscriptions | None) -> Subscriptions | None:
 
 # Reports of JoinGroups about the members' topics: their ids and numbers of partitions.
 #
-# The classic protocol does not use these facts. An upgrade to the consumer protocol needs them, because
+# The classic protocol does not use them. An upgrade to the consumer protocol needs them, because
 # that protocol goes by topic id (rows UP5, MI14).
 
 
 def record_topics(group: ClassicGroup, reported: TopicImages | None) -> None:
-    """Keep what an accepted JoinGroup reported.
+    """Store what an accepted JoinGroup reported of the topics. The latest report counts, because no other
+    source reports to a classic group.
 
-    The latest report holds, because no one else reports to a classic group. Only a lower count of the same
-    topic is ignored, because a topic never loses partitions. A reported name is not wanted any more.
+    Only a lower partition count of the same topic is ignored, because a topic never loses partitions. A
+    reported name is no longer requested from the topic watcher.
     """
     for name, image in (reported or {}).items():
         topic = topic_of(image)
@@ -207,7 +211,7 @@ def settle_topics(group: ClassicGroup) -> None:
 
 
 def topic_metadata(context: StepContext, group: ClassicGroup, request: TopicMetadata) -> None:
-    """Keep what the topic watcher reports of the topics that the group knows or wants to know (row MI8)."""
+    """Store what the topic watcher reports of the topics that the group knows or needs (row MI8)."""
     names = {*group.topics, *group.wanted_topics}
     images = {name: request.topics[name] for name in sorted(request.topics) if name in names}
     if not images:

@@ -204,7 +204,9 @@ class ClassicProtocol(KafkaProtocol[ClassicGroup]):
         yield from _of_rebalance(group)
 
     def timers_of(self, group: ClassicGroup, kind: TimerKind, member_id: str) -> Iterator[Timer]:
-        """Yield the timer of the member or pending id, or those of the rebalance, as the kind tells."""
+        """Yield the timers that this kind of timer belongs to: those of the member or pending id, or those of
+        the rebalance.
+        """
         if kind is not TimerKind.HEARTBEAT:
             yield from _of_rebalance(group)
             return
@@ -298,7 +300,9 @@ class ClassicProtocol(KafkaProtocol[ClassicGroup]):
     # Source: ClassicGroup.validateOffsetCommit.
 
     def check_commit(self, context: StepContext, group: ClassicGroup, request: OffsetCommit) -> RuleAndError:
-        """Return the first row that applies. A commit of a member renews its session."""
+        """Return the first row that applies, with its error. An accepted commit of a member renews its
+        session.
+        """
         if request.generation_id < 0 and group.is_empty:
             return context.rule("O3"), ErrorCode.NONE
         if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
@@ -316,7 +320,9 @@ class ClassicProtocol(KafkaProtocol[ClassicGroup]):
     def check_txn_commit(
         self, context: StepContext, group: ClassicGroup, request: TxnOffsetCommit
     ) -> RuleAndError:
-        """No session is renewed, and the state of the group does not matter."""
+        """Return the first row that applies, with its error. No session is renewed, and the state of the
+        group does not matter.
+        """
         has_no_generation = request.generation_id < 0
         is_nobody = has_no_generation and not request.member_id and request.group_instance_id is None
         if is_nobody or (has_no_generation and group.is_empty):

@@ -52,7 +52,9 @@ def join_no_group(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -
 
 
 def _admit(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Rows J6 to J8: the checks before those of the member."""
+    """Rows J6 to J8: refuse the JoinGroup if the group is full; otherwise handle it as that of a known or of
+    a new member.
+    """
     group = context.group_of(ClassicGroup)
     if not _accept_joining_member(context, group, request.member_id):
         return _refuse_for_size(context, group, request, reply_to)
@@ -73,7 +75,7 @@ def validate_join(context: StepContext, request: JoinGroup) -> RuleAndError | No
 
 
 def _accept_joining_member(context: StepContext, group: ClassicGroup, member_id: str) -> bool:
-    """Rows A1 to A3: whether group.max.size allows this member. Pending ids are not counted."""
+    """Rows A1 to A3: return True if group.max.size allows this member. Pending ids are not counted."""
     if group.state is GroupState.EMPTY:
         context.rule("A1")
         return True
@@ -198,8 +200,8 @@ def _rejoin(
     reply_to: ReplyTo,
     member: ClassicGroupMember,
 ) -> None:
-    """Rows E6 to E11: a JoinGroup of a known member. One that missed its answer gets it again. As in Kafka,
-    the timeouts of its request are then ignored.
+    """Rows E6 to E11: handle a JoinGroup of a known member. If it missed its answer, it gets the answer
+    again. As in Kafka, the timeouts of its request are then ignored.
     """
     same_protocols = member.protocols == request.protocols
     match group.state:
@@ -246,7 +248,7 @@ def _rejoin_and_rebalance(
 
 
 def _supports_protocols(context: StepContext, group: ClassicGroup, request: JoinGroup) -> bool:
-    """Rows U1 (Empty) and U2: whether the offered protocols fit the group."""
+    """Rows U1 (Empty) and U2: return True if the offered protocols fit the group."""
     context.rule("U1" if group.state is GroupState.EMPTY else "U2")
     return group.supports_protocols(request.protocol_type, request.protocols)
 
@@ -302,7 +304,7 @@ def validate_sync_protocol(
 def validate_sync(
     context: StepContext, group: ClassicGroup, request: SyncGroup | OversizedRequest
 ) -> RuleAndError | None:
-    """Rows S0 to S5: return the first that applies, None if none does."""
+    """Rows S0 to S5: return the first row that applies with its error, or None if none applies."""
     refusal = validate_sync_protocol(context, request)
     if refusal is not None:
         return refusal
@@ -321,7 +323,7 @@ def validate_sync(
 
 
 def _differ(given: str | None, own: str | None) -> bool:
-    """Whether both values are set and differ. A group in its first rebalance has no protocol yet."""
+    """Return True if both values are set and differ. A group in its first rebalance has no protocol yet."""
     return given is not None and own is not None and given != own
 
 
@@ -339,7 +341,9 @@ def remove_pending_sync_member(group: ClassicGroup, member: ClassicGroupMember) 
 
 
 def oversized(context: StepContext, request: OversizedRequest, reply_to: ReplyTo) -> None:
-    """Refuse the request for good. If it has the group's assignment, the round fails."""
+    """Refuse a request that is too large for the log. If it is the SyncGroup with the group's assignment, the
+    rebalance fails.
+    """
     if request.kind == "JoinGroup":
         refuse_join(context, context.rule("J9"), request, reply_to)
     else:
@@ -358,6 +362,9 @@ def oversized_no_group(context: StepContext, request: OversizedRequest, reply_to
 
 
 def _oversized_sync(context: StepContext, request: OversizedRequest) -> RuleAndError:
+    """Rows S0 to S6, S10, S11: return the row and the error for a SyncGroup that is too large for the log. If
+    it carries the group's assignment, the rebalance starts again.
+    """
     group = context.group_of(ClassicGroup)
     refusal = validate_sync(context, group, request)
     if refusal is not None:
@@ -458,7 +465,11 @@ def _remove_member(
 def _maybe_prepare_rebalance_or_complete_join(
     context: StepContext, group: ClassicGroup, gone: list[LeavingMember]
 ) -> None:
-    """Rows L7 and L8. As in Kafka, a pending id that leaves a formed group starts a rebalance."""
+    """Rows L7 and L8: start a rebalance after members have left, or complete the join phase of the running
+    one.
+
+    As in Kafka, a pending id that leaves a formed group starts a rebalance.
+    """
     if group.state is GroupState.PREPARING_REBALANCE:
         context.rule("L8")
         rebalance.maybe_complete_join(context, group)

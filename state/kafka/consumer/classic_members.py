@@ -91,7 +91,9 @@ def _join_empty_group(context: StepContext, request: JoinGroup, reply_to: ReplyT
 
 
 def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Rows CV4 to CV18, CV35. Raise Refused, before anything is changed, if the sender may not join."""
+    """Rows CV4 to CV18, CV35: handle a JoinGroup to a group with members. Raise RequestRefused, before
+    anything is changed, if the sender may not join.
+    """
     group = context.group_of(ConsumerGroup)
     _check_policy(context)
     _check_size(context, group, request)
@@ -122,7 +124,7 @@ def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
 
 
 def _check_policy(context: StepContext) -> None:
-    """Row CV35."""
+    """Row CV35: raise RequestRefused if the migration policy allows no classic members in this group."""
     if not migration.allows_classic_members(context):
         message = "group.consumer.migration.policy is disabled, so no classic member joins a consumer group"
         raise RequestRefused(
@@ -131,7 +133,9 @@ def _check_policy(context: StepContext) -> None:
 
 
 def _check_size(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> None:
-    """Row CV4. As with HB20, a static member that comes back needs no room."""
+    """Row CV4: refuse a new member if the group is full. As with HB20, a static member that returns adds
+    none.
+    """
     if is_full(context, request.member_id) and request.group_instance_id not in group.static_members:
         message = f"the group is full: group.consumer.max.size is {context.config.group_consumer_max_size}"
         raise RequestRefused(
@@ -140,8 +144,8 @@ def _check_size(context: StepContext, group: ConsumerGroup, request: JoinGroup) 
 
 
 def _check_protocols(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> None:
-    """Row CV5: one of the offered protocols has to be offered by every classic member of the group. Without
-    such members any protocol does.
+    """Row CV5: raise RequestRefused unless one of the offered protocols is offered by every classic member of
+    the group, too. Without classic members, any protocol is accepted.
     """
     classic = [member.classic for member in group.members.values() if member.classic is not None]
     offered = Counter(name for one in classic for name in {protocol.name for protocol in one.protocols})
@@ -156,7 +160,9 @@ def _client(request: JoinGroup) -> ClientIdentity:
 
 
 def _identify(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> SenderIdentity:
-    """Rows CV7 and CV9 to CV14."""
+    """Rows CV7 and CV9 to CV14: return the sender's identity. Raise RequestRefused if its instance id is
+    unknown or belongs to another member.
+    """
     instance_id, member_id = request.group_instance_id, request.member_id
     if not member_id:
         context.rule("CV7")
@@ -189,8 +195,8 @@ def _subscription(context: StepContext, request: JoinGroup) -> Subscription:
 def _owned(
     context: StepContext, group: ConsumerGroup, request: JoinGroup, subscription: Subscription
 ) -> Partitions:
-    """Return what the sender still has, by topic id. Row MI14: raise Refused if the id of one of these topics
-    is not known.
+    """Return the partitions that the sender still has, by topic id. Row MI14: raise RequestRefused if the id
+    of one of these topics is unknown.
     """
     found = reported(group.topics, request.topics or {}, group.deleted_topic_ids)
     owned, unknown = by_topic_id(subscription.owned_partitions, {**group.topics, **found})
@@ -203,7 +209,7 @@ def _owned(
 def _check_room(
     context: StepContext, request: JoinGroup, sender: SenderIdentity, subscription: Subscription
 ) -> None:
-    """Raise Refused if the group has no room for what the sender subscribes to."""
+    """Raise RequestRefused if the group has no room for what the sender subscribes to."""
     most = context.config.group_max_partitions
     message = f"the group would have too many partitions: group.max.partitions is {most}"
     topics = set(subscription.topics)
@@ -240,7 +246,7 @@ def _update(request: JoinGroup, member: ConsumerMember, subscription: Subscripti
 def _answer(
     context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member: ConsumerMember
 ) -> None:
-    """Rows CV17 and CV18: the member has to sync now, and to renew its session."""
+    """Rows CV17 and CV18: answer the JoinGroup. The member now has to sync and to renew its session."""
     assert member.classic is not None
     member.classic.sync_deadline_ms = context.deadline(request.rebalance_timeout_ms)
     arm_session(context, member)
@@ -304,7 +310,9 @@ def _join_and_downgrade(
 def _is_settled(
     context: StepContext, group: ConsumerGroup, sender: SenderIdentity, subscription: Subscription
 ) -> bool:
-    """Whether the target fits the subscriptions after this JoinGroup, and all other members are at it."""
+    """Return True if the target fits the subscriptions after this JoinGroup, and all other members
+    are at it.
+    """
     before = sender.predecessor
     assert before is not None
     same_topics = sorted(set(subscription.topics)) == before.subscribed_topic_names
@@ -322,7 +330,7 @@ def _is_settled(
 
 
 def sync(context: StepContext, request: SyncGroup, reply_to: ReplyTo) -> None:
-    """Answer a classic member with what it may use. The assignments that the request carries are ignored."""
+    """Answer a classic member with its assignment. The assignments that the request carries are ignored."""
     group = context.group_of(ConsumerGroup)
     refusal = classic_requests.validate_sync_protocol(context, request) or _validate(context, group, request)
     if refusal is not None:
@@ -390,7 +398,7 @@ def leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) -> None:
 def _validate(
     context: StepContext, group: ConsumerGroup, request: SyncGroup | Heartbeat
 ) -> RuleAndError | None:
-    """Rows CV19 to CV22: return the first that applies, None if none does."""
+    """Rows CV19 to CV22: return the first row that applies with its error, or None if none applies."""
     error = group.validate_instance(request.member_id, request.group_instance_id)
     if error is ErrorCode.FENCED_INSTANCE_ID:
         return context.rule("CV20"), error
@@ -415,14 +423,15 @@ def _differ(given: str | None, own: str) -> bool:
 
 
 def _is_behind(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Row CV29: the epoch that counts is that of the target. A new group epoch makes no member join again as
-    long as its target is not computed (KAFKA-20272).
+    """Row CV29: return True if the member's epoch is below that of the target.
+
+    A new group epoch alone makes no member join again: its target has to be computed first (KAFKA-20272).
     """
     return member.member_epoch < group.assignment_epoch
 
 
 def _has_to_join(context: StepContext, group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Whether another JoinGroup would take the member a step further."""
+    """Return True if another JoinGroup would advance the member towards its target."""
     if _is_behind(group, member):
         context.rule("CV29")
         return True
@@ -433,7 +442,7 @@ def _has_to_join(context: StepContext, group: ConsumerGroup, member: ConsumerMem
 
 
 def _are_all_released(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Whether no other member holds a partition of the member's target."""
+    """Return True if no other member holds a partition of the member's target."""
     return all(
         group.held.get(topic_id, {}).get(number, member.member_id) == member.member_id
         for topic_id, numbers in group.target.get(member.member_id, {}).items()
@@ -448,10 +457,10 @@ def _await_join(context: StepContext, member: ConsumerMember, classic: ClassicMe
 
 
 def _update_target_of_classic_members(context: StepContext, group: ConsumerGroup) -> None:
-    """Row DN13: in a group without members on the consumer protocol, Heartbeats compute a due target.
+    """Row DN13: compute a due target at a Heartbeat if the group has no members on the consumer protocol.
 
     Otherwise the partitions of a member that left stay unassigned, because classic members that are at their
-    target do not join again. In Kafka they do stay so.
+    target do not join again. In Kafka they do stay unassigned.
     """
     if any(member.classic is None for member in group.members.values()):
         return
@@ -465,7 +474,9 @@ def _update_target_of_classic_members(context: StepContext, group: ConsumerGroup
 def _leave_one(
     context: StepContext, group: ConsumerGroup, leaving: LeavingMember, found: dict[str, str | None]
 ) -> RuleAndError:
-    """Rows CV31 to CV33. A member that may leave is added to `found` with its client's reason."""
+    """Rows CV31 to CV33: decide whether a member may leave. If it may, it is added to `found` with its
+    client's reason.
+    """
     member_id, instance_id = leaving.member_id, leaving.group_instance_id
     if instance_id is not None and not member_id:
         member_id = group.static_members.get(instance_id, "")

@@ -62,7 +62,9 @@ FIRST_VERSION_WITH_CLIENTS_MEMBER_ID = 1
 
 
 def check_request(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
-    """Raise Refused if the request is invalid by itself, or names an assignor that is not configured."""
+    """Raise RequestRefused if the request is invalid by itself, or names an assignor that is not
+    configured.
+    """
     config = context.config
     if not config.consumer_protocol:
         message = "The consumer group protocol is switched off (group.coordinator.rebalance.protocols)."
@@ -124,7 +126,9 @@ def _fault_of_join(context: StepContext, request: ConsumerGroupHeartbeat) -> tup
 
 
 def identify(context: StepContext, request: ConsumerGroupHeartbeat, owned: Owned | None) -> SenderIdentity:
-    """Return who sends the request, and change nothing. Raise Refused for a sender that may not go on."""
+    """Return the sender's identity without changing anything. Raise RequestRefused for a sender that may not
+    continue.
+    """
     _check_size(context, request)
     if request.member_epoch == 0:
         if request.instance_id is None:
@@ -138,7 +142,9 @@ def identify(context: StepContext, request: ConsumerGroupHeartbeat, owned: Owned
 
 
 def _check_size(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
-    """Row HB20. A static member that comes back needs no room (KAFKA-20601)."""
+    """Row HB20: refuse a new member if the group is full. A static member that returns adds none
+    (KAFKA-20601).
+    """
     if not is_full(context, request.member_id):
         return
     group, max_size = context.group_of(ConsumerGroup), context.config.group_consumer_max_size
@@ -183,14 +189,14 @@ def _joining_with_instance(
 
 
 def _is_replaceable(owner: ConsumerMember) -> bool:
-    """Whether another process may take the member's instance id: it left for a while, or is on the classic
-    protocol, which has no release.
+    """Return True if another process may take the member's instance id: it left for a while, or is on the
+    classic protocol, which has no release.
     """
     return owner.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH or owner.classic is not None
 
 
 def _member_id(context: StepContext, request: ConsumerGroupHeartbeat) -> str:
-    """Return the client's own member id, or the one that the coordinator gives it (row HB21)."""
+    """Return the member id that the client chose, or a new one by the coordinator (row HB21)."""
     if request.member_id:
         return request.member_id
     context.rule("HB21")
@@ -200,7 +206,9 @@ def _member_id(context: StepContext, request: ConsumerGroupHeartbeat) -> str:
 def check_instance(
     context: StepContext, member_id: str, instance_id: str | None, *, leaving: bool = False
 ) -> None:
-    """Raise Refused if the instance id is no member's, or another one's. `leaving`: the sender leaves."""
+    """Raise RequestRefused if the instance id belongs to no member or to another one. `leaving` is True if
+    the sender leaves.
+    """
     if instance_id is None:
         return
     owner_id = context.group_of(ConsumerGroup).static_members.get(instance_id)
@@ -218,8 +226,10 @@ def check_instance(
 def _check_epoch(
     context: StepContext, request: ConsumerGroupHeartbeat, member: ConsumerMember, owned: Owned | None
 ) -> RuleId:
-    """Rows HB25 to HB28. The epoch before the last is accepted from a member that owns no more than it may:
-    the answer with the new epoch was lost.
+    """Rows HB25 to HB28: return the row that accepts the request's epoch, or raise RequestRefused.
+
+    The previous epoch is accepted from a client that owns only partitions that the member may use: the answer
+    with the new epoch was lost.
     """
     received = request.member_epoch
     if received == member.member_epoch:
@@ -251,7 +261,7 @@ def _is_part_of(owned: Owned, assigned: Mapping[bytes, Mapping[int, int]]) -> bo
 
 
 def leave(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
-    """Remove the member, or let a static member be away. The member's epoch is not checked."""
+    """Remove the member, or mark a static member as temporarily away. The member's epoch is not checked."""
     member_id = request.member_id
     check_instance(context, member_id, request.instance_id, leaving=True)
     member = context.group_of(ConsumerGroup).members.get(member_id)
@@ -268,7 +278,8 @@ def leave(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: Reply
 
 
 def _leave_for_a_while(context: StepContext, rule: RuleId, member: ConsumerMember) -> None:
-    """Free what the member was giving up. It keeps the rest until its session ends, which is not renewed.
+    """Free the partitions that the static member was giving up. It keeps the others until its session ends,
+    which is not renewed.
 
     The member has nothing to wait for, so its state is STABLE (unlike KAFKA-20641).
     """
@@ -301,7 +312,7 @@ _KIND = "consumer group"
 
 def maybe_create_consumer_group(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
     """Make a consumer group for the request if it joins: a new group, or the classic group that becomes one.
-    Raise Refused if it does not join, or the group cannot become one.
+    Raise RequestRefused if it does not join, or the group cannot become one.
     """
     if request.member_epoch != 0:
         raise _no_consumer_group(context, leaves=request.member_epoch < 0)
@@ -341,8 +352,8 @@ refusal_of_describe = refusal("AD2", _KIND)
 
 
 def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
-    """Handle a heartbeat to a consumer group, or to a group id that may get one. An error changes nothing of
-    what there is.
+    """Handle a heartbeat to a consumer group, or to a group id that may get one. A refused request changes
+    nothing.
     """
     try:
         check_request(context, request)
@@ -363,7 +374,9 @@ def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: R
 
 
 def _beat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
-    """Handle the heartbeat of a sender that joins, or is a member. Raise Refused if it may not go on."""
+    """Handle the heartbeat of a sender that joins, or is a member. Raise RequestRefused if it may not
+    continue.
+    """
     owned = _owned(request.topic_partitions)
     group = context.group_of(ConsumerGroup)
     sender = identify(context, request, owned)
@@ -390,7 +403,7 @@ def _beat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: Reply
 
 
 def _check_room(context: StepContext, request: ConsumerGroupHeartbeat, sender: SenderIdentity) -> None:
-    """Raise Refused if the group has no room for what the sender subscribes to."""
+    """Raise RequestRefused if the group has no room for what the sender subscribes to."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     if not names and not regex:
         return
@@ -414,7 +427,7 @@ def _check_room(context: StepContext, request: ConsumerGroupHeartbeat, sender: S
 
 
 def _has_new_pattern(request: ConsumerGroupHeartbeat, sender: SenderIdentity) -> bool:
-    """Whether the request brings its member a pattern, which may yet be refused."""
+    """Return True if the request changes its member's pattern. The pattern may still be refused."""
     before = sender.predecessor
     regex = request.subscribed_topic_regex
     return bool(regex) and (before is None or before.subscribed_topic_regex != regex)
@@ -449,7 +462,7 @@ def _note_return(
 
 
 def _update(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> Update:
-    """Return the member's fields after the request. What the request leaves out stays."""
+    """Return the member's fields after the request. Fields that the request omits keep their values."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     assignor, timeout_ms = request.server_assignor, request.rebalance_timeout_ms
     return Update(
@@ -467,7 +480,9 @@ def _update(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> Update:
 
 
 def _resolution(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> RegexResolution | None:
-    """Return what the member's pattern matches by this request, None if it does not say."""
+    """Return the topics that the member's pattern matches by this request, None if the request does not
+    report them.
+    """
     if request.subscribed_topic_regex is not None or not request.looked:
         return request.regex
     return request.looked.get(member.subscribed_topic_regex)

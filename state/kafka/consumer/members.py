@@ -50,7 +50,7 @@ class Update(Struct, frozen=True, kw_only=True):
 
 def update_member(context: StepContext, group: ConsumerGroup, member: ConsumerMember, update: Update) -> bool:
     """Update the member, and raise the group epoch if the group needs another target. Return whether the
-    member's subscription has changed. Raise Refused for an invalid pattern.
+    member's subscription has changed. Raise RequestRefused for an invalid pattern.
     """
     names, regex = member.subscribed_topic_names, member.subscribed_topic_regex
     asks_for_another = update.classic is None and update.server_assignor != member.server_assignor
@@ -89,7 +89,9 @@ def update_member(context: StepContext, group: ConsumerGroup, member: ConsumerMe
 def _change(
     context: StepContext, group: ConsumerGroup, member: ConsumerMember, update: Update
 ) -> RegexChange:
-    """How the member's pattern, or what it matches, changes. Raise Refused for an invalid pattern."""
+    """Prepare the group for the member's pattern, and return how the pattern or its topics change. Raise
+    RequestRefused for an invalid pattern.
+    """
     regex = update.subscribed_topic_regex
     is_new = regex != member.subscribed_topic_regex
     begins_checks = update.checks_topics and bool(regex) and regex not in group.checked_regexes
@@ -99,7 +101,9 @@ def _change(
 
 
 def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) -> None:
-    """Row HB48. Timers of a phase in which the member was on the classic protocol go with `classic`."""
+    """Row HB48: set the fields of the member. Its timers on the classic protocol are a part of `classic`, so
+    they end with it.
+    """
     if update.instance_id != member.instance_id:
         if member.instance_id is not None:
             del group.static_members[member.instance_id]
@@ -125,8 +129,10 @@ def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) ->
 
 
 class SenderIdentity(Struct, frozen=True):
-    """Who joins or goes on: the member id, and the member, None if it is new. `replaced` is the member of the
-    sender's instance id if the sender takes its place. `rule` is the row that says so.
+    """The sender of a request that joins or continues: its member id, and its member, None if it is new.
+
+    `replaced` is the member of the sender's instance id if the sender takes its place. `rule` is the row that
+    decided this.
     """
 
     rule: RuleId
@@ -136,18 +142,20 @@ class SenderIdentity(Struct, frozen=True):
 
     @property
     def predecessor(self) -> ConsumerMember | None:
-        """The member that had the sender's place so far."""
+        """The member whose place the sender has: the replaced member or the sender's own, None if
+        it is new.
+        """
         return self.member or self.replaced
 
 
 def made_id(context: StepContext, client_id: str, instance_id: str | None) -> str:
-    """Return the member id that the coordinator gives to the sender of the request."""
+    """Return the member id that the coordinator derives from the request for its sender."""
     prefix = client_id if instance_id is None else instance_id
     return new_member_id(prefix, context.cause, context.config.member_id_namespace)
 
 
 def is_full(context: StepContext, member_id: str) -> bool:
-    """Whether the group has no room for another member, and this one is not in it."""
+    """Return True if the group has reached its maximum size and does not contain this member."""
     members = context.group_of(ConsumerGroup).members
     return len(members) >= context.config.group_consumer_max_size and member_id not in members
 
@@ -160,8 +168,11 @@ def check_room(
     message: str,
     event: EntryType | None,
 ) -> None:
-    """Row TA31: raise Refused if the group would have more partitions than the coordinator assigns to one
-    group. `reported` is what the request says of the topics. `message` and `event` are of the refusal.
+    """Row TA31: raise RequestRefused if the group would have more partitions than the coordinator assigns to
+    one group.
+
+    `reported` is what the request says of the topics. The refusal has the text `message` and the history
+    entry `event`.
     """
     before = sender.predecessor
     member_id = sender.member_id if before is None else before.member_id
@@ -178,8 +189,8 @@ def admit(
     *,
     client_reason: str | None = None,
 ) -> ConsumerMember:
-    """Add the sender, which is new, to the members, or put it in the place of the member that it replaces.
-    `reason` says that it is new.
+    """Add the sender, which is new, to the members, or replace the member whose instance id it has. `reason`
+    is the history's sentence about a new member.
     """
     if sender.replaced is not None:
         return _replace_member(context, sender.rule, sender.replaced, sender.member_id, client)
@@ -202,8 +213,8 @@ def go_on(
 ) -> None:
     """Update the member and the group epoch, compute a due target, and take the member one step towards it.
 
-    `owned` is what the client has by its request, None if it says nothing. Raise Refused for an invalid
-    pattern.
+    `owned` is what the client has by its request, None if it says nothing. Raise RequestRefused for an
+    invalid pattern.
     """
     subscription_changed = update_member(context, group, member, update)
     maybe_update_target(context, group)
@@ -261,9 +272,7 @@ def _replace_member(
 
 
 def remove_member(group: ConsumerGroup, member: ConsumerMember) -> None:
-    """Remove a member with its partitions, which are free from now on, its target, its instance id, and its
-    timers (row HB44).
-    """
+    """Remove a member with its target, its instance id and its timers, and free its partitions (row HB44)."""
     group.assign(member, {}, {})
     group.remove(member)
     group.target.pop(member.member_id, None)
@@ -287,11 +296,11 @@ def fence(
     *,
     client_reasons: Mapping[str, str | None] = _NO_REASONS,
 ) -> None:
-    """Remove these members, of which there is one at the least, and raise the group epoch once. No target is
-    computed: the next heartbeat or JoinGroup does it.
+    """Remove `members` (at least one), and raise the group epoch once.
 
-    `reason` is a part of a sentence, such as "left the group". `client_reasons` are the clients' own, by
-    member id. A group that is left with members on the classic protocol alone may become a classic group.
+    No target is computed: the next heartbeat or JoinGroup does it. `reason` is a part of a sentence, such as
+    "left the group". `client_reasons` are the clients' own, by member id. If all remaining members are on the
+    classic protocol, the group may become a classic group.
     """
     group = context.group_of(ConsumerGroup)
     for member_id in member_ids:
@@ -318,7 +327,7 @@ def fence(
 
 
 def _who(member_ids: Sequence[str]) -> str:
-    """`member a was`, `members a, b were`, the start of a sentence."""
+    """Return the start of a sentence: `member a was` or `members a, b were`."""
     if len(member_ids) == 1:
         return f"member {member_ids[0]} was"
     return f"members {listed(list(member_ids), 'member')} were"

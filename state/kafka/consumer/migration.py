@@ -49,7 +49,7 @@ _ROWS_OF_POLICIES = {
 
 
 def allows_classic_members(context: StepContext) -> bool:
-    """Whether classic members may join a consumer group that has members."""
+    """Return True if classic members may join a consumer group that has members."""
     if context.config.group_consumer_migration_policy is not MigrationPolicy.DISABLED:
         return True
     context.rule("PO4")
@@ -97,8 +97,8 @@ def assignment_bytes(
 
 
 def _version(subscription: bytes) -> int:
-    """Return the version of a subscription, the lowest if it is unreadable: a JoinGroup is checked for the
-    version of its first protocol alone.
+    """Return the version of a subscription, or the lowest version if it is unreadable: only the first
+    protocol of a JoinGroup is checked for its version.
     """
     try:
         return max(decode_version(subscription), 0)
@@ -130,7 +130,9 @@ def maybe_downgrade(context: StepContext, group: ConsumerGroup, reason: str) -> 
 
 
 def can_replace(context: StepContext, replaced: ConsumerMember) -> bool:
-    """Row CV15: whether the group is downgraded if a classic member takes the place of this static one."""
+    """Row CV15: return True if the group becomes a classic group when a classic member replaces this static
+    member.
+    """
     members = context.group_of(ConsumerGroup).members.values()
     others = [member for member in members if member.member_id != replaced.member_id]
     if replaced.classic is not None or any(member.classic is None for member in others):
@@ -238,10 +240,10 @@ class _Parsed(Struct, frozen=True):
 
 
 def upgrade(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
-    """Make the classic group of the request, which joins, a group of the consumer protocol. Its members go on
-    as classic members with the partitions that they have.
+    """Convert the classic group of the request, which joins, to a group of the consumer protocol.
 
-    Raises Refused if the group cannot be upgraded.
+    Its members continue as classic members with the partitions that they have. Raises RequestRefused if the
+    group cannot be upgraded.
     """
     group = context.group_of(ClassicGroup)
     _check(context, group)
@@ -311,8 +313,10 @@ def _metadata(group: ClassicGroup, member: ClassicGroupMember) -> bytes:
 
 
 def _by_topic_id(context: StepContext, group: ClassicGroup, parsed: list[_Parsed]) -> dict[str, Partitions]:
-    """Row UP5: the partitions of each member, by member id. Row MI14: raise Refused if the id of an
-    assigned topic is not known, because a member would lose partitions that it uses.
+    """Row UP5: return the partitions of each member, by member id.
+
+    Row MI14: raise RequestRefused if the id of an assigned topic is unknown, because a member would lose
+    partitions that it uses.
     """
     assigned, wanted = {}, set[str]()
     for one in parsed:
@@ -333,7 +337,7 @@ def _by_topic_id(context: StepContext, group: ClassicGroup, parsed: list[_Parsed
 
 
 def _want(context: StepContext, topics: list[str]) -> None:
-    """Leave the names in the group, which is classic again, for the topic watcher."""
+    """Store the unknown topic names in the group, which is classic again, for the topic watcher."""
     context.group_of(ClassicGroup).wanted_topics = topics
 
 
@@ -343,7 +347,7 @@ def _refused(context: StepContext, rule: RuleId, why: str) -> RequestRefused:
 
 
 def _answer_parked(context: StepContext, group: ClassicGroup) -> None:
-    """Row UP3: the rebalance ends here. Who waits for it joins again, now to a consumer group."""
+    """Row UP3: end the rebalance. Members that wait for it have to join again, now a consumer group."""
     error = ErrorCode.REBALANCE_IN_PROGRESS
     for member in group.members.values():
         if member.parked_join is not None:
@@ -398,7 +402,7 @@ def _convert(
 
 
 def _is_complete(group: ConsumerGroup) -> bool:
-    """Whether each partition of the subscribed topics is in the target of a member."""
+    """Return True if each partition of the subscribed topics is in the target of a member."""
     assigned: dict[bytes, int] = {}
     for target in group.target.values():
         for topic_id, numbers in target.items():

@@ -85,7 +85,9 @@ def describe(context: StepContext, _: ConsumerGroupDescribe, reply_to: ReplyTo) 
 def _described_member(
     group: ConsumerGroup, member: ConsumerMember, names: Mapping[bytes, str]
 ) -> ConsumerGroupMemberDescription:
-    """Row AD4. The assignment is what the member answers for, until it has given up what it has to (AD5)."""
+    """Row AD4: describe a member. Until it has given up what it has to, its assignment still includes these
+    partitions (AD5).
+    """
     held: dict[bytes, set[int]] = {}
     for partitions in (member.assigned, member.pending_revocation):
         for topic_id, numbers in partitions.items():
@@ -165,7 +167,7 @@ def _of_member(member: ConsumerMember) -> Iterator[Timer]:
 
 
 def _cause(context: StepContext, member: ConsumerMember, kind: TimerKind) -> tuple[RuleId, str]:
-    """Return the row of a due deadline, and what the member did not do in time."""
+    """Return the row of a due deadline, and in words what the member failed to do in time."""
     own = f"within its rebalance timeout of {member.rebalance_timeout_ms} ms"
     match kind:
         case TimerKind.HEARTBEAT if member.classic is not None:
@@ -374,7 +376,7 @@ class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
             record_stable(context, group, context.rule("GS4"), group.members, has_rebalanced=has_rebalanced)
 
     def check_commit(self, context: StepContext, group: ConsumerGroup, request: OffsetCommit) -> RuleAndError:
-        """Rows OF3, OF5 to OF13 for an OffsetCommit."""
+        """Rows OF3, OF5 to OF13: return the row and the error for an OffsetCommit."""
         if request.generation_id < 0 and group.is_empty:
             return context.rule("OF3"), ErrorCode.NONE
         member = group.members.get(request.member_id)
@@ -387,7 +389,7 @@ class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
     def check_txn_commit(
         self, context: StepContext, group: ConsumerGroup, request: TxnOffsetCommit
     ) -> RuleAndError:
-        """Rows OF3 to OF5, OF7 to OF13 and OF18 for a TxnOffsetCommit."""
+        """Rows OF3 to OF5, OF7 to OF13 and OF18: return the row and the error for a TxnOffsetCommit."""
         has_no_epoch = request.generation_id < 0
         if has_no_epoch and group.is_empty:
             return context.rule("OF3"), ErrorCode.NONE

@@ -40,8 +40,8 @@ not come is asked for again then, perhaps of another member. Source: REGEX_BATCH
 
 
 def begin_checks(context: StepContext, group: ConsumerGroup, pattern: str) -> None:
-    """From now on the pattern's topics are filtered (row RA1). Those that the group knows stay until the look
-    that it wants.
+    """Filter the pattern's topics from now on (row RA1). The topics that the group knows stay until the next
+    look, which is requested here.
     """
     if pattern not in group.checked_regexes:
         context.rule("RA1")
@@ -49,8 +49,8 @@ def begin_checks(context: StepContext, group: ConsumerGroup, pattern: str) -> No
 
 
 def is_look_due(context: StepContext, group: ConsumerGroup, pattern: str) -> bool:
-    """Whether the group needs a look: its topics may be others, or the rights (after
-    `group.consumer.regex.refresh.interval.ms`). Only of a checked pattern.
+    """Return True if the group needs another look at a checked pattern. Its topics may have changed, or the
+    rights may have (after `group.consumer.regex.refresh.interval.ms`). False for other patterns.
     """
     checked = group.checked_regexes.get(pattern)
     if checked is None:
@@ -61,13 +61,15 @@ def is_look_due(context: StepContext, group: ConsumerGroup, pattern: str) -> boo
 
 
 def was_asked(group: ConsumerGroup, pattern: str) -> bool:
-    """Whether a member was asked to look at this pattern."""
+    """Return True if a member was asked to look at this pattern."""
     checked = group.checked_regexes.get(pattern)
     return checked is not None and checked.asked_at_ms is not None
 
 
 def look_to_ask(context: StepContext, group: ConsumerGroup, member: ConsumerMember) -> str | None:
-    """Return the member's pattern if the answer to its heartbeat asks for a look (row RA4)."""
+    """Return the member's pattern if the answer to its heartbeat should ask the member to match it again (row
+    RA4), else None. The time of asking is recorded.
+    """
     pattern = member.subscribed_topic_regex
     checked = group.checked_regexes.get(pattern)
     if checked is None or not is_look_due(context, group, pattern):
@@ -89,15 +91,15 @@ def note_look(
     *,
     has_entry: bool,
 ) -> None:
-    """Remember what was looked at, if the result was filtered or the pattern is a checked one.
+    """Record a member's look at a pattern, if the result was filtered or the pattern is a checked one.
 
-    `has_entry`: the history has an entry about the result already. Another digest has one in any case, by
-    which the topic watcher learns of it.
+    `has_entry`: the history already has an entry about the result. A changed digest always needs an entry,
+    because the topic watcher learns of it by this entry.
     """
     before = group.checked_regexes.get(pattern)
     if before is None and resolution.seen is UNSET:
         return
-    # A gateway without ACLs filters nothing and tells no digest, so another look is wanted.
+    # A gateway without ACLs filters nothing and sends no digest, so another look is needed.
     seen = "" if resolution.seen is UNSET else resolution.seen
     asked_at_ms = None if before is None else before.asked_at_ms
     _keep_checked(group, pattern, CheckedRegex(seen, context.now_ms, asked_at_ms, is_wanted=not seen))
@@ -119,8 +121,10 @@ def note_failed_look(context: StepContext, group: ConsumerGroup, pattern: str) -
 def allowed_of_watcher(
     context: StepContext, group: ConsumerGroup, patterns: Mapping[str, RegexResolution]
 ) -> dict[str, RegexResolution]:
-    """Return what the group takes of the watcher's results: results of checked patterns lose the topics that
-    the group does not know by a look (row RA2), and may make a look wanted (row RA5).
+    """Return the part of the watcher's results that the group accepts.
+
+    A checked pattern's result loses the topics that the group does not know from a look of a member (row
+    RA2).
     """
     return {
         pattern: _allowed(context, group, pattern, result) if pattern in group.checked_regexes else result
@@ -130,8 +134,8 @@ def allowed_of_watcher(
 
 
 def note_seen(context: StepContext, group: ConsumerGroup, patterns: Mapping[str, RegexResolution]) -> bool:
-    """Want a look at each checked pattern of which the watcher has seen other topics than the last look (row
-    RA5). Return whether there is one.
+    """Request a look at each checked pattern for which the watcher saw other topics than the last look (row
+    RA5). Return True if there is such a pattern.
     """
     differing = [
         pattern
@@ -150,6 +154,9 @@ def note_seen(context: StepContext, group: ConsumerGroup, patterns: Mapping[str,
 def _allowed(
     context: StepContext, group: ConsumerGroup, pattern: str, result: RegexResolution
 ) -> RegexResolution:
+    """Return the watcher's result without the topics that the group does not know from a look of a member
+    (row RA2).
+    """
     context.rule("RA2")
     known = set(group.resolved_regexes[pattern].topics)
     return replace(result, topics={name: image for name, image in result.topics.items() if name in known})
@@ -183,7 +190,7 @@ def update_regex(
 
     `resolution` is what the sender of the request knows of the pattern, None if it does not know. With
     `checks_topics` the sender filters what patterns match, so nobody else may add topics to it. Raises
-    Refused (row RG4c) if the pattern is new to the group and is no regular expression.
+    RequestRefused (row RG4c) if the pattern is new to the group and is no regular expression.
     """
     if new == member.subscribed_topic_regex:
         context.rule("RG4a")
@@ -239,7 +246,7 @@ def _new_to_the_group(
 def _resolve_at_once(
     context: StepContext, group: ConsumerGroup, pattern: str, resolution: RegexResolution | None
 ) -> RegexChange:
-    """Take the result that came with the request. Without one, the watcher is waited for (row RX4)."""
+    """Use the result that came with the request. Without a result, wait for the watcher (row RX4)."""
     if not _is_usable(resolution):
         context.rule("RX4")
         return RegexChange.UPDATED
@@ -288,8 +295,8 @@ def _is_usable(resolution: RegexResolution | None) -> TypeGuard[RegexResolution]
 def take_result(
     context: StepContext, group: ConsumerGroup, rule: RuleId, pattern: str, resolution: RegexResolution
 ) -> bool:
-    """Keep the result of a pattern that came with a request, and what it reports of the topics. Return
-    whether the pattern's topics changed.
+    """Store a pattern's result that came with a request, and what it reports of the topics. Return True if
+    the pattern's topics changed.
     """
     known = group.resolved_regexes.get(pattern)
     has_entry = known is None or known.topics != sorted(resolution.topics)
@@ -302,8 +309,8 @@ def take_result(
 def store_result(
     context: StepContext, group: ConsumerGroup, rule: RuleId, pattern: str, resolution: RegexResolution
 ) -> bool:
-    """Keep the result of a pattern, and return whether its topics changed. The first result and each change
-    have an entry.
+    """Store a pattern's result, and return True if its topics changed. The first result and each change have
+    a history entry.
     """
     known = group.resolved_regexes.get(pattern)
     topics = sorted(resolution.topics)
@@ -329,9 +336,9 @@ def _keep(group: ConsumerGroup, pattern: str, result: ResolvedRegex) -> None:
 
 
 def regex_resolved(context: StepContext, group: ConsumerGroup, request: RegexResolved) -> None:
-    """Keep the results of the patterns that members have. One new epoch covers all that changed.
+    """Store the results of the patterns that members have. One new epoch covers all changes.
 
-    No target is computed, and members learn of it at their next heartbeats.
+    No target is computed here. Members get the new epoch by their next heartbeats.
     """
     members = group.members.values()
     patterns = {member.subscribed_topic_regex for member in members} - {""}
@@ -363,7 +370,7 @@ def regex_resolved(context: StepContext, group: ConsumerGroup, request: RegexRes
 
 
 def _is_new(context: StepContext, group: ConsumerGroup, pattern: str, result: RegexResolution) -> bool:
-    """Whether the result is not older than the known one (row RX6)."""
+    """Return True if the result is not older than the known one (row RX6)."""
     known = group.resolved_regexes.get(pattern)
     if known is None or result.at_ms >= known.at_ms:
         return True

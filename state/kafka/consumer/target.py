@@ -51,7 +51,7 @@ def arm_session(context: StepContext, member: ConsumerMember) -> None:
 
 def maybe_update_target(context: StepContext, group: ConsumerGroup) -> None:
     """Compute the target assignment if the group has changed since the last one and the assignment interval
-    is over. The members are those of after the request.
+    is over. The request has already been applied to the members.
     """
     if not is_wanted(context, SETTINGS, current="TA1", too_early="TA2"):
         return
@@ -62,10 +62,9 @@ def maybe_update_target(context: StepContext, group: ConsumerGroup) -> None:
 
 
 def preferred_assignor(group: ConsumerGroup, config: CoordinatorConfig) -> str:
-    """Return the name of the assignor that most members ask for (rows TA9 to TA13).
-
-    A tie goes to the one that is configured first. Nobody asks for one: the first that is configured. A name
-    that is not configured does not count.
+    """Return the name of the assignor that most members ask for (rows TA9 to TA13). A tie goes to the one
+    that is configured first. A name that is not configured does not count. If no member asks for one, return
+    the first that is configured.
     """
     votes = Counter(member.server_assignor for member in group.members.values())
     return max(config.group_consumer_assignors, key=lambda name: votes[name])
@@ -74,7 +73,9 @@ def preferred_assignor(group: ConsumerGroup, config: CoordinatorConfig) -> str:
 def _deal(
     group: ConsumerGroup, assignor: str, topics: Mapping[str, Topic]
 ) -> Mapping[str, list[TopicPartition]]:
-    """Let the assignor assign by topic name (rows TA14 to TA19, TA28, TA29). Each member has an entry."""
+    """Run the assignor, which assigns by topic name (rows TA14 to TA19, TA28, TA29). Each member has an
+    entry.
+    """
     counts = {name: topic.partitions for name, topic in topics.items()}
     names = {topic.topic_id: name for name, topic in topics.items()}
     subscriptions = {
@@ -87,8 +88,8 @@ def _deal(
 def _subscription(
     group: ConsumerGroup, member: ConsumerMember, topics: Mapping[str, Topic], names: Mapping[bytes, str]
 ) -> Subscription:
-    """Return the member's topics that exist, and its last target of them: it counts as what the member owns.
-    A topic id that no topic of the member has any more does not.
+    """Return the member's existing topics and its last target of them, which counts as what it owns. Topic
+    ids that none of the member's topics has any more are left out.
     """
     subscribed = group.topics_of(member) & topics.keys()
     owned = [
@@ -136,8 +137,8 @@ def _leave_out_of_results(group: ConsumerGroup, names: Collection[str]) -> None:
 
 
 def forget_unused(context: StepContext) -> None:
-    """Forget the results of patterns that no member has (row HB45), and the topics that no subscription, no
-    member's partitions and no target assignment refers to (row MI15).
+    """Forget the results of patterns that no member has (row HB45), and the topics to which no subscription,
+    member's partition or target assignment refers (row MI15).
     """
     group = context.group_of(ConsumerGroup)
     if group.resolved_regexes or group.checked_regexes:
@@ -188,8 +189,9 @@ def reconcile(
 ) -> None:
     """Take the member one step towards the group's target assignment.
 
-    `owned` is what the client has by this request: None if it says nothing, which counts as all that was
-    assigned to it. `subscription_changed` is whether the request changed the topics it subscribes to.
+    `owned` are the partitions that the client has by this request. If it is None, the client counts as having
+    all that was assigned to it. `subscription_changed` is True if the request changed the topics that the
+    member subscribes to.
     """
     if member.is_reconciled_to(group.assignment_epoch) and not subscription_changed:
         context.rule("RC0")
@@ -231,8 +233,9 @@ def _step(
 def _advance(
     context: StepContext, group: ConsumerGroup, member: ConsumerMember, owned: Owned | None
 ) -> _Next:
-    """NEXT: compare what the member has with its target. The target of a topic that the member does not
-    subscribe to counts as empty.
+    """Return what becomes of the member on its way to its target.
+
+    The target of a topic that the member does not subscribe to counts as empty.
     """
     epoch, was = group.assignment_epoch, member.state
     target = group.target.get(member.member_id, {})
@@ -249,7 +252,7 @@ def _advance(
         _set(revoke, topic_id, {number: at for number, at in has.items() if number not in kept})
         holders = group.held.get(topic_id, {})
         missing = [number for number in wanted if number not in kept]
-        # What is pending the member's own revocation, and acknowledged now, is free for it.
+        # A partition whose revocation the member itself acknowledges now is free for it.
         taken = [number for number in missing if holders.get(number, member.member_id) != member.member_id]
         _set(waits_for, topic_id, taken)
         _set(add, topic_id, sorted(set(missing).difference(taken)))
@@ -274,7 +277,9 @@ def _advance(
 def _shrink(
     context: StepContext, group: ConsumerGroup, member: ConsumerMember, owned: Owned | None
 ) -> _Next | None:
-    """SHRINK: within the epoch, drop the topics that the member no longer subscribes to."""
+    """Return what becomes of the member within its epoch if it drops the topics that it no longer subscribes
+    to.
+    """
     subscribed = _subscribed_ids(group, member)
     dropped = [topic_id for topic_id in member.assigned if topic_id not in subscribed]
     if not dropped:
@@ -293,7 +298,10 @@ def _shrink(
 
 
 def _write(context: StepContext, group: ConsumerGroup, member: ConsumerMember, becomes: _Next) -> None:
-    """Change the member, its rebalance timer (TM3) and the history."""
+    """Store the member's next state, arm or disarm its rebalance timer (TM3), and add a history entry.
+
+    If nothing but `previous_epoch` changes, nothing is recorded.
+    """
     member.previous_epoch = member.member_epoch
     if (becomes.epoch, becomes.state, becomes.assigned, becomes.pending) == (
         member.member_epoch,
@@ -373,7 +381,7 @@ def _held_by_others(group: ConsumerGroup, waits_for: Partitions, names: dict[byt
 
 
 def _difference(of: AssignedPartitions, other: AssignedPartitions) -> Partitions:
-    """Return the partitions of the first that the second does not have."""
+    """Return the partitions of the first argument that are not in the second."""
     partitions: Partitions = {}
     for topic_id, numbers in of.items():
         _set(partitions, topic_id, [n for n in numbers if n not in other.get(topic_id, {})])
@@ -381,7 +389,7 @@ def _difference(of: AssignedPartitions, other: AssignedPartitions) -> Partitions
 
 
 def _set(partitions: dict[bytes, C], topic_id: bytes, numbers: C) -> None:
-    """Set the partitions of a topic. A topic without any has no entry."""
+    """Set the partitions of a topic. A topic without partitions gets no entry."""
     if numbers:
         partitions[topic_id] = numbers
 
@@ -393,7 +401,9 @@ def _subscribed_ids(group: ConsumerGroup, member: ConsumerMember) -> set[bytes]:
 
 
 def _has_any(owned: Owned | None, partitions: AssignedPartitions) -> bool:
-    """Whether the client has one of the partitions. A client that says nothing has them."""
+    """Return True if the client still has one of the partitions. A client that does not report its partitions
+    counts as having them.
+    """
     if owned is None:
         return True
     return any(

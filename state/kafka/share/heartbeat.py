@@ -69,7 +69,7 @@ MEMBER_ID_MAX_CHARS = 36
 
 
 def check_request(context: StepContext, request: ShareGroupHeartbeat) -> None:
-    """Raise Refused if the request is invalid by itself."""
+    """Raise RequestRefused if the request is invalid by itself."""
     fault = _fault(context, request)
     if fault is not None:
         row, message = fault
@@ -102,8 +102,8 @@ def _fault(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, 
 def identify(
     context: StepContext, group: ShareGroup, request: ShareGroupHeartbeat
 ) -> tuple[RuleId, ShareMember | None]:
-    """Return the row that says who sends the request, and the member, None if it is new. Raise Refused for a
-    sender that may not go on. Nothing changes.
+    """Return the row that decided who the sender is, and its member, None if it is new. Nothing changes.
+    Raise RequestRefused for a sender that may not continue.
     """
     member = group.members.get(request.member_id)
     _check_size(context, group, member)
@@ -145,8 +145,8 @@ def _check_epoch(context: StepContext, received: int, member: ShareMember) -> Ru
 
 
 def check_room(context: StepContext, request: ShareGroupHeartbeat, group: ShareGroup | None) -> None:
-    """Row TA31: raise Refused if the group would have more partitions than the coordinator assigns to one
-    group.
+    """Row TA31: raise RequestRefused if the group would have more partitions than the coordinator assigns to
+    one group.
     """
     names = request.subscribed_topic_names
     if names and not has_room(context.config, group, request.member_id, names, request.topics):
@@ -169,7 +169,10 @@ def update_member(
     is_pending: bool,
 ) -> bool:
     """Update the member, and raise the group epoch at most once if the group needs another target. Return
-    whether it was raised. `is_pending`: partitions of before the request are not assigned.
+    True if the epoch was raised.
+
+    `is_pending` is True if, before the request, the target did not match the initialized partitions (row
+    SH22).
     """
     before, given = member.subscribed_topic_names, request.subscribed_topic_names
     names = before if given is None else sorted(set(given))
@@ -205,7 +208,7 @@ def _why_pending(missing: Mapping[str, Collection[int]]) -> str:
 
 
 def leave(context: StepContext, group: ShareGroup, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
-    """Remove the member. Its epoch is not checked. Raise Refused if it is none."""
+    """Remove the member. Its epoch is not checked. Raise RequestRefused if the sender is no member."""
     member = group.members.get(request.member_id)
     if member is None:
         raise no_member(context, "SH30", request.member_id)
@@ -221,8 +224,8 @@ def leave(context: StepContext, group: ShareGroup, request: ShareGroupHeartbeat,
 
 
 def deadline_reached(context: StepContext, group: ShareGroup, deadline: DeadlineReached) -> None:
-    """Remove the member whose session is over, answer requests that have waited for too long, or note tasks
-    that are open for long.
+    """Remove the member whose session is over, answer the parked requests that are overdue, or record the
+    tasks that are overdue, as the kind of the timer demands.
     """
     if deadline.kind is TimerKind.PARKED:
         return parked_overdue(context, group, deadline)
@@ -265,8 +268,8 @@ _MAY_PASS = RETRIABLE | {ErrorCode.NONE}
 
 
 def next_heartbeat_ms(context: StepContext, group: ShareGroup, member: ShareMember) -> int:
-    """Return the HeartbeatIntervalMs of an answer to the member. It is the same for all that have
-    partitions.
+    """Return the HeartbeatIntervalMs of an answer to the member. All members with partitions get the same
+    interval.
     """
     settings = SETTINGS.of(context)
     interval_ms = settings.heartbeat_interval_ms
@@ -283,8 +286,8 @@ def next_heartbeat_ms(context: StepContext, group: ShareGroup, member: ShareMemb
 
 
 def _waits_for_state(context: StepContext, group: ShareGroup, member: ShareMember) -> bool:
-    """Whether the share coordinator was asked a short time ago for partitions of a topic of the member, and
-    not because it had failed before: each heartbeat asks again then (row SI14).
+    """Return True if a recent task is open for partitions of one of the member's topics, and it did not fail
+    before for a reason that lasts: then each heartbeat asks again (row SI14).
     """
     since_ms = context.now_ms - _TASK_AGE_MAX_MS
     return any(
@@ -344,7 +347,7 @@ def _in_words(before: Partitions, after: Partitions, names: Mapping[bytes, str],
 
 
 def _without(partitions: Partitions, others: Mapping[bytes, Iterable[int]]) -> Partitions:
-    """Return the partitions that are not among the others."""
+    """Return the partitions that are not among `others`."""
     left = {id_: sorted(set(numbers).difference(others.get(id_, ()))) for id_, numbers in partitions.items()}
     return {id_: numbers for id_, numbers in left.items() if numbers}
 
@@ -359,7 +362,9 @@ _KIND = "share group"
 
 
 def check_may_create(context: StepContext, request: ShareGroupHeartbeat) -> None:
-    """Raise Refused if the request cannot create a share group. No group of another type becomes one."""
+    """Raise RequestRefused if the request cannot create a share group. No group of another type
+    becomes one.
+    """
     error = ErrorCode.GROUP_ID_NOT_FOUND
     leaves = request.member_epoch < 0
     if context.has_group:
@@ -372,7 +377,7 @@ def check_may_create(context: StepContext, request: ShareGroupHeartbeat) -> None
 
 
 def alter_no_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_to: ReplyTo) -> None:
-    """Create a group where there is none. A group of another type stays what it is."""
+    """Create a share group if the group id has no group. A group of another type is left as it is."""
     alter = _not_altered if context.has_group else alter_offsets
     alter(context, request, reply_to)
 
@@ -483,11 +488,11 @@ SETTINGS = ModernSettings("share", session="SN14", heartbeat="SN14", assignment=
 
 
 def is_assignment_pending(group: ShareGroup) -> bool:
-    """Row SH22: whether a partition that is initialized, of a topic that a member subscribes to, is in no
-    target, or one is that is not initialized. While another target has to be computed anyway it is not looked
-    at (row SH24).
+    """Row SH22: return True if the target does not match the initialized partitions of subscribed topics: one
+    of them is in no target, or a target has a partition that is not initialized.
 
-    Only the id that a topic has now counts, not that of a topic of its name before.
+    If another target has to be computed anyway, this is not checked (row SH24). Only the current id of a
+    topic counts, not that of an earlier topic of the same name.
     """
     if not group.initialized or group.is_rebalancing:
         return False
@@ -498,7 +503,7 @@ def is_assignment_pending(group: ShareGroup) -> bool:
 
 
 def unassigned(group: ShareGroup) -> dict[str, list[int]]:
-    """Return the partitions that are initialized, of topics that a member subscribes to, and in no target."""
+    """Return the initialized partitions of subscribed topics that are in no target."""
     missing = {
         name: sorted(set(group.assignable(topic)).difference(group.covered.get(topic.topic_id, ())))
         for name, topic in _with_state(group)

@@ -34,15 +34,16 @@ PARKED_AT_MOST = 10
 
 
 def check_empty(context: StepContext, row: str) -> None:
-    """Raise Refused, by this row or by SP17, if the group has members or is being deleted."""
+    """Raise RequestRefused if the group has members (by `row`) or is being deleted (by row SP17)."""
     if not context.group_of(ShareGroup).is_empty:
         raise RequestRefused(context.rule(row), ErrorCode.NON_EMPTY_GROUP, "The group is not empty.")
     refuse_while_deleted(context)
 
 
 def topics_of(context: StepContext, names: Collection[str], images: TopicImages | None) -> Topics:
-    """Return the topics of these names, as the group or the request knows them. Raise Refused if the sender
-    could not reach the brokers, and the group does not know them all either.
+    """Return the topics of these names, as the group knows them or the request reports them.
+
+    Raise RequestRefused if the sender could not reach the brokers and the group does not know all the topics.
     """
     known: Topics = {}
     deleted: Collection[bytes] = ()
@@ -59,7 +60,7 @@ def topics_of(context: StepContext, names: Collection[str], images: TopicImages 
 def check_open(
     context: StepContext, group: ShareGroup, name: str, topic: Topic, numbers: Collection[int]
 ) -> None:
-    """Row SK6: raise Refused if one of these partitions has an open task. Clients try again."""
+    """Row SK6: raise RequestRefused if one of these partitions has an open task. Clients retry."""
     initializing, deleting = group.initializing.get(topic.topic_id), group.deleting.get(topic.topic_id)
     asked = {} if initializing is None else initializing.partitions
     is_open = any(asked[number].task for number in asked.keys() & numbers)
@@ -71,9 +72,11 @@ def check_open(
 
 
 def check_room(context: StepContext, topics: Collection[ParkedTopic], new: int) -> None:
-    """Raise Refused if the request names more than the coordinator keeps of one group (row TA31), or more
-    requests wait than it keeps (row SO9d). `new` is the number of partitions that the group gets to those of
-    which the share coordinator may know.
+    """Raise RequestRefused if the request names more partitions than the coordinator keeps of one group (row
+    TA31), or if too many requests are parked already (row SO9d).
+
+    `new` is the number of partitions that the request adds to those of which the share coordinator may have
+    state.
     """
     most = context.config.group_max_partitions
     group = context.group_of(ShareGroup) if context.has_group else None
@@ -100,7 +103,7 @@ _Offsets = dict[str, dict[int, int]]
 
 
 def alter_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_to: ReplyTo) -> None:
-    """Handle the request to a share group, or to a group id without a group."""
+    """Handle an AlterShareGroupOffsets to a share group, or to a group id without a group."""
     try:
         if context.has_group:
             check_empty(context, "SO9")
@@ -118,8 +121,8 @@ def alter_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_t
 
 
 def _sort_out(request: AlterShareGroupOffsets, topics: Topics) -> tuple[_Offsets, list[ParkedTopic]]:
-    """Return the start offsets of the partitions that exist, and the topics of the answer. A partition that
-    is named twice gets the last start offset.
+    """Return the start offsets of the partitions that exist, and the topics of the answer. If the request
+    names a partition twice, its last start offset counts.
     """
     wanted: _Offsets = {}
     named: dict[str, ParkedTopic] = {}
@@ -137,7 +140,7 @@ def _sort_out(request: AlterShareGroupOffsets, topics: Topics) -> tuple[_Offsets
 
 
 def _check(context: StepContext, wanted: _Offsets, named: list[ParkedTopic], topics: Topics) -> None:
-    """Raise Refused if the group has no room for these partitions, or one of them has an open task."""
+    """Raise RequestRefused if the group has no room for these partitions, or one of them has an open task."""
     new = sum(map(len, wanted.values()))
     if context.has_group:
         group = context.group_of(ShareGroup)
@@ -178,7 +181,7 @@ def _alter(context: StepContext, request: AlterShareGroupOffsets, wanted: _Offse
 
 
 def _forget_failed_deletion(group: ShareGroup, topic_id: bytes, numbers: Mapping[int, int]) -> None:
-    """Write what could not be deleted anew."""
+    """Forget the failed deletion of these partitions, because their state is written anew."""
     deleting = group.deleting.get(topic_id)
     if deleting is None:
         return
@@ -199,7 +202,7 @@ _Asked = dict[bytes, tuple[str, list[int]]]
 
 
 def delete_offsets(context: StepContext, request: DeleteShareGroupOffsets, reply_to: ReplyTo) -> None:
-    """Handle the request to a share group."""
+    """Handle a DeleteShareGroupOffsets to a share group."""
     group = context.group_of(ShareGroup)
     try:
         check_empty(context, "SO14")
@@ -225,8 +228,10 @@ def delete_offsets(context: StepContext, request: DeleteShareGroupOffsets, reply
 def _named(
     context: StepContext, group: ShareGroup, name: str, topic: Topic | None, asked: _Asked
 ) -> ParkedTopic:
-    """Return what the answer waits for of a topic, and put what has to be asked for into `asked`. Raise
-    Refused if a partition has another open task.
+    """Return the parked topic: the partitions whose outcomes the answer waits for. Add the partitions that
+    the share coordinator has to be asked for to `asked`.
+
+    Raise RequestRefused if a partition has another open task.
     """
     if topic is None:
         return ParkedTopic(name, b"", refused="SO17")
@@ -249,7 +254,7 @@ def _named(
 
 
 def _ask(context: StepContext, group: ShareGroup, asked: _Asked, deadline_ms: int) -> None:
-    """Of what is to be deleted nothing else is left in the group."""
+    """Ask for the deletion of these partitions, and forget everything else that the group knows of them."""
     row = context.rule("SO17a")
     group.initialized = {id_: topic for id_, topic in group.initialized.items() if id_ not in asked}
     group.initializing = {id_: topic for id_, topic in group.initializing.items() if id_ not in asked}

@@ -90,7 +90,9 @@ from state.protocol import Handlers, WhyRefused
 
 
 def describe(context: StepContext, _: ShareGroupDescribe, reply_to: ReplyTo) -> None:
-    """Answer with the group, and its members by id with what they have, of topics that exist."""
+    """Answer with the group and its members, sorted by id. Their partitions of deleted topics are
+    left out.
+    """
     group = context.group_of(ShareGroup)
     names = group.names_by_id()
     context.reply(
@@ -117,7 +119,7 @@ def describe(context: StepContext, _: ShareGroupDescribe, reply_to: ReplyTo) -> 
 
 
 def describe_offsets(context: StepContext, _: DescribeShareGroupOffsets, reply_to: ReplyTo) -> None:
-    """Answer with the partitions that are initialized, of topics that exist, by name."""
+    """Answer with the initialized partitions of existing topics, by topic name."""
     group = context.group_of(ShareGroup)
     names = group.names_by_id()
     found = sorted((names[id_], id_) for id_ in group.initialized if id_ in names)
@@ -160,7 +162,7 @@ def _member_snapshot(group: ShareGroup, member: ShareMember, names: dict[bytes, 
 
 
 def open_tasks(group: ShareGroup) -> list[ShareTask]:
-    """Return the open tasks, the oldest first. A task has partitions of like requests together."""
+    """Return the open tasks, the oldest first. Partitions that were asked for alike are in one task."""
     tasks: dict[str, ShareTask] = {}
     for topic_id, initializing in group.initializing.items():
         alike: dict[InitializationTask, list[int]] = {}
@@ -189,7 +191,9 @@ def open_tasks(group: ShareGroup) -> list[ShareTask]:
 
 
 def state_result(context: StepContext, group: ShareGroup, result: ShareStateResult) -> None:
-    """Take the outcome of a task, or a part of it. Members learn by their next heartbeats what follows."""
+    """Apply the outcome of a task or of a part of it. Members learn of the consequences by their next
+    heartbeats.
+    """
     deletes = any(topic.task == result.task for topic in group.deleting.values())
     ended = note_deletion(context, group, result) if deletes else note_initialization(context, group, result)
     stop_watching(group)
@@ -359,7 +363,7 @@ class ShareProtocol(KafkaProtocol[ShareGroup]):
             group.overdue_deadline_ms = context.deadline_at(group.overdue_deadline_ms + by_ms)
 
     def release(self, context: StepContext, group: ShareGroup) -> None:
-        """Row F4: nothing is due, because the sessions have moved with the group's clock."""
+        """Row F4: nothing is due, because the sessions moved with the group's clock."""
 
     def check_commit(
         self, context: StepContext, group: ShareGroup, request: OffsetCommit | TxnOffsetCommit

@@ -105,13 +105,13 @@ def watch_tasks(context: StepContext, group: ShareGroup) -> None:
 
 
 def stop_watching(group: ShareGroup) -> None:
-    """Look no more if no task is open."""
+    """Disarm the timer if no task is open."""
     if next(_open_tasks(group), None) is None:
         group.overdue_deadline_ms = None
 
 
 def tasks_overdue(context: StepContext, group: ShareGroup) -> None:
-    """Note the tasks that are overdue now, once. Those that are younger are looked at later."""
+    """Record each task that is overdue now, once. The timer is armed again for younger tasks."""
     noted_until_ms, until_ms = group.noted_until_ms, context.now_ms - OVERDUE_MS
     group.overdue_deadline_ms, group.noted_until_ms = None, until_ms
     overdue: dict[str, PartitionsByTopic] = {}
@@ -164,14 +164,16 @@ _NOT_ANSWERED = "The share coordinator has not answered in time."
 
 
 def park(context: StepContext, kind: ParkedKind, reply_to: ReplyTo, topics: list[ParkedTopic]) -> int:
-    """Let the request wait, and return its deadline in ms."""
+    """Park the request until the share coordinator has answered, and return its deadline in ms."""
     deadline_ms = context.deadline(PARKED_MS)
     context.group_of(ShareGroup).parked.append(Parked(kind, reply_to, deadline_ms, topics))
     return deadline_ms
 
 
 def note_ended(context: StepContext, group: ShareGroup, ended: EndedTasks) -> None:
-    """Take the outcomes of partitions whose tasks have ended, and answer the requests that have all now."""
+    """Store the outcomes of partitions whose tasks have ended, and answer the parked requests that now have
+    all outcomes.
+    """
     waiting = []
     for parked in group.parked:
         for topic in parked.topics:
@@ -188,7 +190,7 @@ def note_ended(context: StepContext, group: ShareGroup, ended: EndedTasks) -> No
 
 
 def note_gone(context: StepContext, group: ShareGroup, gone: Iterable[bytes]) -> None:
-    """Note that topics were deleted. The share coordinator deletes their state by itself."""
+    """Note that topics were deleted. The share coordinator deletes their state on its own."""
     for parked in group.parked:
         deletes = parked.kind is ParkedKind.DELETE_OFFSETS
         outcome = ErrorCode.NONE if deletes else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -252,14 +254,14 @@ def _text_of(code: int) -> str | None:
 
 
 def parked_overdue(context: StepContext, group: ShareGroup, deadline: DeadlineReached) -> None:
-    """Row SP9: answer each request that has waited for too long. The tasks stay open."""
+    """Row SP9: answer each parked request whose deadline is over. The tasks stay open."""
     overdue = [parked for parked in group.parked if parked.deadline_ms <= deadline.deadline_ms]
     group.parked = [parked for parked in group.parked if parked.deadline_ms > deadline.deadline_ms]
     refuse_parked(context, overdue, context.rule("SP9"), ErrorCode.COORDINATOR_NOT_AVAILABLE, _NOT_ANSWERED)
 
 
 def answer_parked(context: StepContext, group: ShareGroup, row: RuleId) -> None:
-    """Answer all that waits with an error, because the group's deadlines stop."""
+    """Answer all parked requests with an error, because the group's deadlines stop."""
     parked, group.parked = group.parked, []
     refuse_parked(context, parked, row, ErrorCode.COORDINATOR_NOT_AVAILABLE, _NOT_ANSWERED)
 
@@ -267,7 +269,9 @@ def answer_parked(context: StepContext, group: ShareGroup, row: RuleId) -> None:
 def refuse_parked(
     context: StepContext, parked: Iterable[Parked], row: RuleId, error: ErrorCode, message: str
 ) -> None:
-    """Answer each of these requests with one error, and if the answer has a text for it with that, too."""
+    """Answer each of these requests with the same error, and with the text if the answer has a
+    field for it.
+    """
     for waiting in parked:
         response = RESPONSES[waiting.kind]
         fields = {"error_message": message} if "error_message" in response.__struct_fields__ else {}
@@ -362,8 +366,8 @@ def _sentence(wanted: Mapping[str, Mapping[int, InitializationTask]]) -> str:
 
 
 def note_initialization(context: StepContext, group: ShareGroup, result: ShareStateResult) -> EndedTasks:
-    """Take the outcome of a task to initialize, and return the partitions whose tasks have ended. What is not
-    of an open task changes nothing (row SP12).
+    """Apply the outcome of an initialization task, and return the partitions whose tasks have ended.
+    Partitions without an open task are ignored (row SP12).
     """
     ended: EndedTasks = {}
     ready: dict[bytes, set[int]] = {}
@@ -402,7 +406,7 @@ def note_initialization(context: StepContext, group: ShareGroup, result: ShareSt
 
 
 def _take(context: StepContext, group: ShareGroup, ready: Mapping[bytes, set[int]], took_ms: int) -> None:
-    """Take these partitions for initialized."""
+    """Mark these partitions as initialized, so that they can be assigned."""
     names: PartitionsByTopic = {}
     for topic_id, numbers in ready.items():
         topic = group.initializing[topic_id]
@@ -423,9 +427,10 @@ def _take(context: StepContext, group: ShareGroup, ready: Mapping[bytes, set[int
 
 
 def _is_initialized(asked: InitializationTask, outcome: ShareStatePartition) -> bool:
-    """Whether the share coordinator has state of the partition that the group can go on with. State of a
-    later epoch with a start offset is that of the group when it was coordinated elsewhere (SK11). An
-    administrator wants another start offset than that.
+    """Return True if the share coordinator has a state of the partition that the group can use.
+
+    A state of a later epoch with a start offset belongs to this group from when it was coordinated elsewhere
+    (SK11). It does not count if an administrator asked for another start offset.
     """
     is_adopted = (
         not asked.altered
@@ -439,8 +444,11 @@ def _is_initialized(asked: InitializationTask, outcome: ShareStatePartition) -> 
 def _after(
     asked: InitializationTask, outcome: ShareStatePartition
 ) -> tuple[InitializationTask | None, _Then]:
-    """Return what is known of a partition that failed, and what follows. After an error that passes its task
-    stays open. Where an administrator's start offset failed, the partition is what it was before.
+    """Return the task that is left for a partition whose initialization failed (None for no task), and what
+    happens next, for the history.
+
+    After a retriable error its task stays open. If an administrator's start offset failed, the partition
+    keeps its earlier state.
     """
     code = outcome.error_code
     if code in RETRIABLE:
@@ -471,7 +479,7 @@ def _record_not_initialized(
 
 
 def _overtake(context: StepContext, group: ShareGroup, recorded_epoch: int) -> None:
-    """Raise the group epoch above a state epoch that the share coordinator has recorded (SK11)."""
+    """Raise the group epoch above the state epoch that the share coordinator has stored (SK11)."""
     group.group_epoch = recorded_epoch
     reason = f"the share coordinator has recorded state epoch {recorded_epoch}: "
     reason += "the group was coordinated elsewhere"
@@ -489,7 +497,7 @@ def _overtake(context: StepContext, group: ShareGroup, recorded_epoch: int) -> N
 
 
 def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> None:
-    """Delete an Empty group, at once if the share coordinator knows nothing of it."""
+    """Delete an Empty group, at once if the share coordinator has no state of it."""
     group = context.group_of(ShareGroup)
     if not group.is_empty:
         context.reply(reply_to, DeleteGroupResponse, context.rule("SD14"), ErrorCode.NON_EMPTY_GROUP)
@@ -511,7 +519,7 @@ def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> Non
 
 
 def refuse_while_deleted(context: StepContext) -> None:
-    """Row SP17: raise Refused if the group is being deleted."""
+    """Row SP17: raise RequestRefused if the group is being deleted."""
     if context.group_of(ShareGroup).deletion:
         raise RequestRefused(
             context.rule("SP17"), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, _is_being_deleted(context.group_id)
@@ -540,8 +548,11 @@ def ask_for_deletion(
     why: str,
     deadline_ms: int,
 ) -> None:
-    """Ask the share coordinator to delete the state of these partitions, which are nothing else any more.
-    `partitions` are names and numbers by topic id, `why` begins a sentence, and `row` has asked for it.
+    """Ask the share coordinator to delete the state of these partitions, of which the group knows nothing
+    else any more.
+
+    `partitions` are names and numbers by topic id. `why` is the beginning of the history's sentence, and
+    `row` is the row that demands the deletion.
     """
     group = context.group_of(ShareGroup)
     asked = {
@@ -561,8 +572,8 @@ def ask_for_deletion(
 
 
 def note_deletion(context: StepContext, group: ShareGroup, result: ShareStateResult) -> EndedTasks:
-    """Take the outcome of a task to delete, and return the partitions whose tasks have ended. What is not of
-    an open task changes nothing (row SP12).
+    """Apply the outcome of a deletion task, and return the partitions whose tasks have ended. Partitions
+    without an open task are ignored (row SP12).
     """
     ended: EndedTasks = {}
     deleted: PartitionsByTopic = {}
@@ -597,7 +608,7 @@ def note_deletion(context: StepContext, group: ShareGroup, result: ShareStateRes
 
 
 def _maybe_close(group: ShareGroup, topic_id: bytes) -> None:
-    """Forget the topic if all of it is deleted. If all the rest has failed, its task has ended."""
+    """Forget the topic if all its partitions are deleted. If all that remain have failed, close its task."""
     topic = group.deleting[topic_id]
     if not topic.partitions:
         del group.deleting[topic_id]
@@ -618,7 +629,9 @@ def _record_not_deleted(context: StepContext, code: int, partitions: PartitionsB
 
 
 def maybe_end_deletion(context: StepContext, group: ShareGroup) -> None:
-    """Delete the group if nothing of its state is left. If the rest has failed, the group stays."""
+    """Delete the group if none of its state is left. If the deletion of what is left has failed, keep the
+    group.
+    """
     codes = [code for topic in group.deleting.values() for code in topic.partitions.values()]
     if not group.deletion or 0 in codes:
         return
