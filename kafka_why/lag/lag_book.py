@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kafka_why.contract.codec import decode_offset, decode_offset_key
 from kafka_why.lag.brokers import INTERVAL_S
 from kafka_why.lag.definitions import LogBounds, Partition, PartitionLag, lag_ms, lag_records, next_offset
-from kafka_why.lag.log_history import LogHistory, Seen, Trend
+from kafka_why.lag.log_history import LogHistory, TimedRecord, Trend
 
 SHARP_MS = int(INTERVAL_S * 1500)
 """The time of a record is exact enough if the two polls around its arrival are at most this far apart."""
@@ -200,11 +200,11 @@ class LagBook:
         before, last = came
         if _is_sharp(before, last):
             return lag_ms(last.ms, newest_ms)
-        known = Seen(commit.came_offset, commit.came_ms) if 0 <= commit.came_offset <= offset else None
+        known = TimedRecord(commit.came_offset, commit.came_ms) if 0 <= commit.came_offset <= offset else None
         if before is None:  # it came before the first poll, and nobody knows how long before
             return None if known is None else lag_ms(known.ms, newest_ms)
         if known is not None and known.offset > before.offset:
-            before = Seen(known.offset, min(max(known.ms, before.ms), last.ms))
+            before = TimedRecord(known.offset, min(max(known.ms, before.ms), last.ms))
         return lag_ms(_time_between(before, last, offset), newest_ms)
 
     def _vague(self, where: Partition, commit: _Commit) -> int | None:
@@ -223,12 +223,12 @@ class LagBook:
         return came is not None and _is_sharp(*came)
 
 
-def _time_between(before: Seen, last: Seen, offset: int) -> int:
+def _time_between(before: TimedRecord, last: TimedRecord, offset: int) -> int:
     """Return the time of a record between two others, as if the records between these came evenly."""
     if offset == before.offset:
         return before.ms
     return before.ms + (last.ms - before.ms) * (offset - before.offset) // (last.offset - before.offset)
 
 
-def _is_sharp(before: Seen | None, last: Seen) -> bool:
+def _is_sharp(before: TimedRecord | None, last: TimedRecord) -> bool:
     return before is not None and last.ms - before.ms <= SHARP_MS

@@ -14,8 +14,8 @@ FORGET_MS = 300_000
 """A partition whose end is unknown for this time is forgotten. A change of leader takes seconds."""
 
 
-class Seen(NamedTuple):
-    """A record, and a time at which it was there."""
+class TimedRecord(NamedTuple):
+    """The offset of a record, and a time in ms at which it was on the log."""
 
     offset: int
     ms: int
@@ -47,7 +47,7 @@ class LogHistory:
         samples = self._samples.get(partition)
         return None if samples is None else LogBounds(samples.earliest, samples.ends[-1])
 
-    def came(self, partition: Partition, offset: int) -> tuple[Seen | None, Seen] | None:
+    def came(self, partition: Partition, offset: int) -> tuple[TimedRecord | None, TimedRecord] | None:
         """Return two sightings: the record at `offset` came after the first, and at or before the second.
         Return None if the record has not been seen. The first is None if the record was there at the first
         sample.
@@ -56,8 +56,8 @@ class LogHistory:
         place = 0 if samples is None else bisect_right(samples.ends, offset)
         if samples is None or place == len(samples.ends):
             return None
-        before = Seen(samples.ends[place - 1] - 1, samples.last_ms[place - 1]) if place else None
-        return before, Seen(samples.ends[place] - 1, samples.first_ms[place])
+        before = TimedRecord(samples.ends[place - 1] - 1, samples.last_ms[place - 1]) if place else None
+        return before, TimedRecord(samples.ends[place] - 1, samples.first_ms[place])
 
     def newest_ms(self, partition: Partition) -> int | None:
         """Return when the newest record was first seen, None if nothing is known."""
