@@ -14,7 +14,7 @@ UV := build/lock/bin/uv
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group build --no-emit-package kafka-why --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
-.PHONY: help setup run demo test test-unit test-pure pure-e2e pure-conformance test-processes test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign share-campaign observed-campaign conformance conformance-check mutants bench pictures lint style types imports lock dist wheels test-pythons clean
+.PHONY: help setup run demo test test-unit test-pure pure-e2e pure-conformance test-slow test-examples test-deploy test-faults faults-campaign transactions-campaign share-campaign observed-campaign conformance conformance-check mutants bench pictures lint style types imports lock dist wheels test-pythons clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 20
@@ -54,11 +54,6 @@ pure-e2e: $(STAMP)
 
 pure-conformance: $(STAMP)
 	$(BIN)/python -m tests.conformance.report --pure --random 0
-
-# All that waits for processes, in one session: one broker and one coordinator for all, and no worker is idle
-# because a target ends. At most two of its files break things at a time (tests/conftest.py).
-test-processes: $(STAMP) ## tests/spark and e2e, and those of test-slow, test-faults and test-deploy, in one session
-	$(PYTEST) --timeout 1200 --seeds 1 tests/spark tests/e2e tests/slow tests/faults tests/deploy
 
 # The same code as in the other tests, with more seeds.
 SEEDS ?= 1
