@@ -128,7 +128,7 @@ def read_all(broker: EmbeddedBroker, layout: TopicLayout, pace: Pace) -> None:
 def test_clock_records_are_rare_while_no_group_has_a_member(
     broker: EmbeddedBroker, layout: TopicLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streaming.service.clock.members_watcher.LOOK_S", 0.05)
+    monkeypatch.setattr("streaming.service.clock.members_watcher.POLL_S", 0.05)
     pace = Pace(PARTITIONS, INTERVAL_MS, rest_interval_ms=600_000, quiet_s=0.2)
     watcher = MembersWatcher(broker.client_config, layout, pace)
     producer = kafka_clients.producer(broker.client_config)
