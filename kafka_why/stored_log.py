@@ -16,6 +16,7 @@ from kafka.admin import OffsetSpec
 from kafka.errors import (
     CorruptRecordError,
     KafkaError,
+    OffsetNotAvailableError,
     UnknownBrokerIdError,
     UnknownTopicOrPartitionError,
     for_code,
@@ -278,6 +279,8 @@ class StoredLog(Closeable):
         )
         if found.error_code:
             raise for_code(found.error_code)(f"{self._name}-{partition}")
+        if found.high_watermark <= offset:  # a new leader that does not know yet how far the log is
+            raise OffsetNotAvailableError(f"{self._name}-{partition}")
         return bytes(found.records or b"")
 
     def close(self) -> None:
