@@ -9,8 +9,8 @@ BIN := $(VENV)/bin
 PACKAGES := $(VENV)/.packages
 STAMP := $(VENV)/.set-up
 PYTEST := $(BIN)/python -m pytest --numprocesses $(WORKERS)
-UV := build/lock/bin/uv
 # With all hashes of a version the locks hold for each system it has wheels for.
+UV := build/lock/bin/uv
 COMPILE := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--group build --no-emit-package kafka-why --no-annotate --custom-compile-command 'make lock' $(UPGRADE)
 
@@ -21,12 +21,12 @@ help: ## list the targets
 
 setup: $(STAMP) ## make .venv with the pinned packages and fetch the jars (once)
 
-# uv installs in half the time that pip takes. pyspark alone has no wheel, and to compress its jars once more would
-# take half of the time of making one.
-$(PACKAGES): pyproject.toml kafka_why/pyproject.toml requirements-dev.lock | $(UV)
+# Python compiles the modules that are imported, when they are: most of the packages' never are. pyspark alone
+# has no wheel, and to compress its jars once more would take half of the time of making one.
+$(PACKAGES): pyproject.toml kafka_why/pyproject.toml requirements-dev.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(UV) pip install --quiet --python $(BIN)/python --require-hashes --requirement requirements-dev.lock \
-		--config-settings=--build-option=--compression=stored
+	$(BIN)/python -m pip install --require-hashes --requirement requirements-dev.lock \
+		--no-compile --config-settings=--build-option=--compression=stored
 	$(BIN)/python -m pip install --no-deps --no-build-isolation --editable kafka_why --editable .
 	touch $@
 

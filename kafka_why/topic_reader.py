@@ -6,14 +6,14 @@ It begins at the topics' beginnings, at their ends, at given offsets, or at a ti
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from enum import Enum
 from functools import cache
 from typing import Any, TypeAlias
 from uuid import UUID
 
 import structlog
-from kafka import TopicPartition
+from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError, KafkaTimeoutError
 
 from kafka_why.connections import kafka_clients
@@ -223,6 +223,38 @@ def layout_on(client_config: ClientConfig, prefix: str) -> TopicLayout:
 
 
 _RETRY_PAUSE_S = 1.0
+# The maximum time of a request of a follower to the brokers, and so about the longest time that `stop` takes.
+_FOLLOWER_TIMEOUT_MS = 5_000
+# A follower for which nobody waits fetches after half a second or this many bytes, whichever is first. That
+# costs the brokers and its process less than a fetch for each batch.
+_BULK_MIN_BYTES = 64 * 1024
+_BULK_MAX_WAIT_MS = 500
+
+
+@contextmanager
+def reader_and_admin(
+    client_config: ClientConfig, layout: TopicLayout, *, in_bulk: bool = False
+) -> Iterator[tuple[TopicReader, KafkaAdminClient]]:
+    """Yield the connections of a follower of the layout's topics that also asks the brokers. `in_bulk` is for
+    a follower for which nobody waits. Raises KafkaError.
+    """
+    with (
+        TopicReader(
+            client_config,
+            max_record_bytes=layout.response_record_max_bytes,
+            timeout_ms=_FOLLOWER_TIMEOUT_MS,
+            fetch_min_bytes=_BULK_MIN_BYTES if in_bulk else None,
+            fetch_max_wait_ms=_BULK_MAX_WAIT_MS if in_bulk else None,
+        ) as reader,
+        closing(
+            kafka_clients.admin(
+                client_config,
+                bootstrap_timeout_ms=_FOLLOWER_TIMEOUT_MS,
+                request_timeout_ms=_FOLLOWER_TIMEOUT_MS,
+            )
+        ) as admin,
+    ):
+        yield reader, admin
 
 
 class FollowerThread(BackgroundThread):

@@ -18,20 +18,13 @@ from tests.harness.shared import Owner, Remote, Server, Services
 
 ROOT = Path(__file__).parents[1]
 HYPOTHESIS_EXAMPLES = 50
-# All tests of such a folder run in one worker: a process can hold one Spark, and images are built once.
 SPARK_TESTS = ("tests/spark/", "tests/slow/spark/")
-TOGETHER = (*SPARK_TESTS, "tests/deploy/")
-FAULTS = "tests/faults/"
-# More files that break things at a time would starve the clients, whose sessions end meanwhile.
-FAULTS_AT_ONCE = 2
 # A long file that begins last would keep one worker busy alone. The tests that use the shared coordinator
 # come last, because it takes a part of the processor as long as it runs.
 LONGEST_FIRST = (
-    "tests/deploy/",
     "tests/faults/test_share_campaign.py",
     "tests/slow/test_coordinator_restart.py",
     "tests/faults/test_campaign.py",
-    "tests/spark/",
     "tests/slow/test_run.py",
     "tests/slow/test_observe_kills.py",
     "tests/slow/test_demo.py",
@@ -170,7 +163,7 @@ def _place(item: pytest.Item) -> int:
 
 
 class _ByFile(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no types
-    """Gives workers whole files, in their order, and all tests of a folder of TOGETHER to one worker.
+    """Gives workers whole files, in their order, and all tests of the operator to one: it has one Spark.
 
     A worker is given its next file when its last test begins. xdist's own scheduler does so two tests before:
     of files with one long test a worker would hold two, while another worker has none.
@@ -180,23 +173,9 @@ class _ByFile(LoadScopeScheduling):  # type: ignore[misc] # xdist ships no types
         if not self.workqueue or self._pending_of(self.assigned_work[node]) < 2:
             super()._reschedule(node)
 
-    def _assign_work_unit(self, node: Any) -> None:
-        """Assign the next file, but none that breaks things while enough other workers have one."""
-        others = (units for worker, units in self.assigned_work.items() if worker is not node)
-        breaking = sum(map(_has_faults, others))
-        if breaking >= FAULTS_AT_ONCE:
-            harmless = [scope for scope in self.workqueue if not scope.startswith(FAULTS)]
-            self.workqueue.move_to_end((harmless or [*self.workqueue])[0], last=False)
-        super()._assign_work_unit(node)
-
     def _split_scope(self, nodeid: str) -> str:
-        folder = next((folder for folder in TOGETHER if nodeid.startswith(folder)), None)
+        folder = next((folder for folder in SPARK_TESTS if nodeid.startswith(folder)), None)
         return folder or nodeid.partition("::")[0]
-
-
-def _has_faults(units: dict[str, dict[str, bool]]) -> bool:
-    """Return True if a worker with these files, whose tests are done or not, still breaks something."""
-    return any(scope.startswith(FAULTS) and not all(tests.values()) for scope, tests in units.items())
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,29 +2,20 @@
 
 import time
 from collections.abc import Callable
-from contextlib import closing
 
 import structlog
 from kafka import KafkaAdminClient, TopicPartition
 from kafka.errors import KafkaError
 
-from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.kafka.history import HistoryEntry
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lag.brokers import LagPoller
 from kafka_why.metrics.metrics_state import MetricsState
-from kafka_why.topic_reader import FollowerThread, Record, TopicReader
+from kafka_why.topic_reader import FollowerThread, Record, TopicReader, reader_and_admin
 
-# The maximum time of a request to the brokers. `stop` waits for a poll, which ends at the first that fails.
-BROKER_TIMEOUT_MS = 5_000
 _POLL_MS = 500
-# Records are fetched after half a second or this many bytes, whichever is first. This costs the brokers and
-# this process less than a fetch for each batch, and no scraper needs fresher numbers.
-_FETCH_MIN_BYTES = 64 * 1024
-_FETCH_MAX_WAIT_MS = 500
-
 log = structlog.get_logger()
 
 
@@ -57,22 +48,8 @@ class MetricsFollower(FollowerThread):
         super().start()
 
     def _connect_and_follow(self) -> None:
-        with (
-            TopicReader(
-                self._client_config,
-                max_record_bytes=self._layout.response_record_max_bytes,
-                timeout_ms=BROKER_TIMEOUT_MS,
-                fetch_min_bytes=_FETCH_MIN_BYTES,
-                fetch_max_wait_ms=_FETCH_MAX_WAIT_MS,
-            ) as reader,
-            closing(
-                kafka_clients.admin(
-                    self._client_config,
-                    bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
-                    request_timeout_ms=BROKER_TIMEOUT_MS,
-                )
-            ) as admin,
-        ):
+        # No scraper needs fresher numbers.
+        with reader_and_admin(self._client_config, self._layout, in_bulk=True) as (reader, admin):
             self._follow(reader, admin, self._assign(reader))
 
     def _assign(self, reader: TopicReader) -> dict[TopicPartition, int]:

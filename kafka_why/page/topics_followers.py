@@ -8,14 +8,12 @@ claims, clock records, dead letters, pending transactions.
 import threading
 import time
 from collections import deque
-from contextlib import closing
 
 import msgspec
 import structlog
 from kafka import KafkaAdminClient, TopicPartition
 from msgspec import Struct
 
-from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.claims import Claim, Claims
 from kafka_why.contract.codec import UNREADABLE, PendingTransaction, is_clock_record
@@ -23,7 +21,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.lag.brokers import LagPoller
 from kafka_why.now import now_ms
 from kafka_why.page.fleet import WINDOW_MS, Fleet
-from kafka_why.topic_reader import FollowerThread, Record, TopicReader
+from kafka_why.topic_reader import FollowerThread, Record, TopicReader, reader_and_admin
 
 MAX_DEAD_LETTERS = 1_000
 """The largest number of dead letters of the last hour that are kept, the newest ones."""
@@ -301,15 +299,7 @@ class GroupsFollower(FollowerThread):
         self._trimmed_at_s = float("-inf")
 
     def _connect_and_follow(self) -> None:
-        sizes, timeout_ms = self._layout.response_record_max_bytes, _BROKER_TIMEOUT_MS
-        with (
-            TopicReader(self._client_config, max_record_bytes=sizes, timeout_ms=timeout_ms) as reader,
-            closing(
-                kafka_clients.admin(
-                    self._client_config, bootstrap_timeout_ms=timeout_ms, request_timeout_ms=timeout_ms
-                )
-            ) as admin,
-        ):
+        with reader_and_admin(self._client_config, self._layout) as (reader, admin):
             self._follow(reader, admin, self._start(reader))
 
     def _start(self, reader: TopicReader) -> dict[TopicPartition, int]:

@@ -10,7 +10,6 @@ because a record without news changes nothing.
 import math
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from typing import Any
 from uuid import UUID
 
@@ -18,14 +17,13 @@ import structlog
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError, MessageSizeTooLargeError, UnknownTopicOrPartitionError
 
-from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.codec import UNREADABLE
 from kafka_why.contract.kafka.requests import TopicMetadata
 from kafka_why.contract.kafka.share_requests import TopicImage
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.topic_reader import FollowerThread, TopicReader
-from streaming.service.request_appender import ACKNOWLEDGED_TIMEOUT_S, BROKER_TIMEOUT_MS, RequestAppender
+from kafka_why.topic_reader import FollowerThread, TopicReader, reader_and_admin
+from streaming.service.request_appender import ACKNOWLEDGED_TIMEOUT_S, RequestAppender
 from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics, GroupUpdate
 from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_in_doubt
 
@@ -36,9 +34,6 @@ POLLS_APART_S = 1.0
 # The pause after a poll is at least this many times as long as the poll, which grows with the topics.
 _PAUSE_PER_POLL = 20
 _POLL_MS = 500
-# No client waits for the watcher, so fetches can be rarer than batches to spare the brokers.
-_FETCH_MIN_BYTES = 64 * 1024
-_FETCH_MAX_WAIT_MS = 500
 _NAMES_LOGGED = 20
 
 log = structlog.get_logger()
@@ -65,21 +60,9 @@ class TopicWatcher(FollowerThread):
         self._is_in_doubt = False
 
     def _connect_and_follow(self) -> None:
+        # No client waits for the watcher, so fetches can be rarer than batches.
         with (
-            TopicReader(
-                self._client_config,
-                max_record_bytes=self._layout.response_record_max_bytes,
-                timeout_ms=BROKER_TIMEOUT_MS,
-                fetch_min_bytes=_FETCH_MIN_BYTES,
-                fetch_max_wait_ms=_FETCH_MAX_WAIT_MS,
-            ) as reader,
-            closing(
-                kafka_clients.admin(
-                    self._client_config,
-                    bootstrap_timeout_ms=BROKER_TIMEOUT_MS,
-                    request_timeout_ms=BROKER_TIMEOUT_MS,
-                )
-            ) as admin,
+            reader_and_admin(self._client_config, self._layout, in_bulk=True) as (reader, admin),
             RequestAppender(self._client_config, self._layout) as requests,
         ):
             self._watch(reader, admin, requests)
