@@ -73,7 +73,7 @@ class Packer:
         self._max_requests = max_requests
         self._max_bytes = max_bytes
         self.packs = True
-        """Whether requests are packed. If not, each is a record without the first line of a pack."""
+        """True if requests are packed. If not, each is a record without the first line of a pack."""
         self._waiting: dict[int, dict[PackSlot, _Line]] = {}
         """By partition: the requests of each slot, the slots in the order in which they began to wait."""
         self._under_way: dict[int, int] = {}

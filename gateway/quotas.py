@@ -185,7 +185,7 @@ class Quotas:
         self.now_s = now_s
         self._rules = rules
         self.has_request_rates = bool(rules.requests)
-        """Whether any client has a quota of requests."""
+        """True if any client has a quota of requests."""
         self._burst_s = limits.quota_window_num * limits.quota_window_s
         self._longest_s = limits.quota_window_s
         self._requests: dict[Hashable, TokenBucket] = {}

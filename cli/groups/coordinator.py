@@ -33,7 +33,7 @@ class CoordinatorCluster(Cluster):
         return self.requests if self.is_set_up else super().described_by
 
     def answered_groups(self) -> list[AnyView]:
-        """Return the groups, including every change that a client was told of before this call."""
+        """Return the groups with every change that a response sent before this call reports."""
         self.requests.wait_for_views()
         return self.groups()
 

@@ -58,7 +58,7 @@ class Api:
     versions: range = range(0)
     """Those of the codec, if none are given."""
     needs_capacity: bool = field(init=False)
-    """Whether it needs room at the coordinator. A request that may be parked waits for its turn instead."""
+    """True if it needs capacity at the coordinator. A request that may be parked waits for its turn."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "versions", self.versions or codec.versions(self.key))

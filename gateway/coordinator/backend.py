@@ -183,7 +183,7 @@ class CoordinatorBackend:
         # The requests of one turn of the event loop are sent together.
         self._unsent: list[_Waiting] = []
         self._has_forgotten = False
-        """Whether one of these may have been forgotten."""
+        """True if one of these may have been forgotten."""
         # The loop is woken once for all outcomes that arrive between two of its turns.
         self._outcomes: deque[Sequence[SettledRequest]] = deque()
         self._is_woken = False

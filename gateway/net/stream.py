@@ -107,7 +107,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._receive_buffers = receive_buffers
         self._is_authenticated = authenticated
         self._is_counted = False
-        """Whether `ReceiveBufferLimit` counts what is under way."""
+        """True if `ReceiveBufferLimit` counts the bytes of unanswered requests."""
         self._loop = loop = asyncio.get_running_loop()
         self._timers = Timers(limits, loop)
         self._life = Lifecycle(self._timers, loop.create_future())

@@ -68,12 +68,12 @@ class ClientSession:
         self._mechanism: str | None = None
         self._exchange: ServerExchange | None = None
         self.is_authenticated = mechanisms is None and not by_broker
-        """Whether the client has ever authenticated, or need not."""
+        """True if the client has ever authenticated, or need not."""
         self._begun_again_at_s: float | None = None
         self._expires_at_s: float | None = None
         self.by_broker = by_broker
         self.is_asked = not self.is_authenticated
-        """Whether clients have to authenticate."""
+        """True if clients have to authenticate."""
         self.principal = principal
         self.failed: str | None = None
 

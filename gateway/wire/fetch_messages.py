@@ -90,7 +90,7 @@ class PartialReader:
     def __init__(self, walk: _Walk) -> None:
         self._send = walk.send
         self._wanted = next(walk)
-        """What the walk yielded last, less what is skipped of it. 0 after its end."""
+        """The number of bytes that the walk asked for last and has not got yet, 0 after its end."""
         self._kept = b""
         """The beginning of the bytes that the walk wants, where they come in several parts."""
 

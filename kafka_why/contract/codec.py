@@ -27,7 +27,7 @@ AnyRequest = KafkaRequest | RocketMqRequest
 CLOCK_PATTERN = r'^\{"type":"Clock","time_ms":(\d{1,15})(?:,"owner_epoch":(\d{1,15}))?\}(?![\s\S])'
 _CLOCK = re.compile(CLOCK_PATTERN.encode())
 
-# A dead letter has at most so many bytes of the record's key and value. The requests topic has the rest.
+# The largest key and value that a dead letter repeats, in bytes. The requests topic has the whole record.
 DEAD_LETTER_MAX_BYTES = 65_536
 
 # Messages quote the record, and a quote can be as long as the record.

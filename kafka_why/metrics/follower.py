@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 
 class MetricsFollower(FollowerThread):
-    """A thread that feeds `readings` until stopped: all groups and offsets, and new records of the other
+    """A thread that feeds `metrics_state` until stopped: all groups and offsets, and new records of the other
     topics.
 
     `on_entry` receives every new history entry, on this thread. The thread survives an unavailable broker and

@@ -139,21 +139,19 @@ def _later(
 # Courses: what follows from a history, made again in the background when entries came.
 
 MAX_FOLLOWED_ENTRIES = 500_000
-"""Of all courses that are kept, some 0.6 kB each. The last one is kept also if it is of more."""
+"""The entries of all cached courses, some 0.6 kB each. The last course stays even if it alone has more."""
 MAX_MAKING = 2
-"""Courses that are read and made at the same time. Who comes later waits, or gets an older one."""
+"""Courses that are built at the same time. A later request waits, or gets an older course."""
 PART_ENTRIES = 8_000
-"""The newest ones, of which a course is made for who opens a group first: the entries of the last hour may
-take as long again. The whole history follows.
-"""
+"""The newest entries, which are shown first when a group is opened. The whole history follows."""
 PATIENCE_S = 0.5
-"""How long a reader waits for the whole history, if the fleet has a part of it."""
+"""Maximum time a request waits for the whole history if the fleet has only its newest entries."""
 WHOLE_AFTER_S = 1.0
-"""How long after such a part the whole is begun: the browser gets the part and its files meanwhile."""
+"""Pause before the whole history is read, so that the browser gets the newest entries and its files first."""
 MANY_ENTRIES = 2_000
-"""From this number of entries in the fleet on, nobody waits for the whole history."""
+"""If the fleet has at least this many entries, no request waits for the whole history."""
 AGED_PATIENCE_S = 0.05
-"""How long a reader waits for the newest entries, if there is a course without them."""
+"""Maximum time a request waits for the newest entries if a course without them exists."""
 
 
 @dataclass(frozen=True, slots=True)

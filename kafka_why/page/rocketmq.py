@@ -255,4 +255,4 @@ def _told(lane: _ClientLane, scale: TimeScale) -> Iterator[tuple[float, str]]:
     """Yield the position and text of each notification of a client, merged where positions are equal."""
     within = [at_ms for at_ms in lane.told if scale.has(at_ms)][-MAX_TOLD:]
     for x in dict.fromkeys(_point(scale, at_ms) for at_ms in within):
-        yield x, f"{lane.member_id} was told that the clients have changed"
+        yield x, f"{lane.member_id} was notified that the clients have changed"

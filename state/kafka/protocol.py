@@ -174,7 +174,7 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
     settings: ClassVar[Sequence[GroupSetting]] = ()
     """What a group can have of its own, by AlterConfigs of the resource GROUP."""
     breaks_ties_by_member = True
-    """Whether the member id decides which of two like deadlines fires first, not the order of `timers`."""
+    """True if the member id decides which of two equal deadlines fires first, not the order of `timers`."""
 
     def all_handlers(self) -> dict[type, Handler]:
         """Return `handlers`, and the common handlers of requests that it does not contain."""
