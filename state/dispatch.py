@@ -7,14 +7,12 @@ request of another type is refused and leaves the group unchanged.
 from collections.abc import Callable, Sequence
 from typing import Any, get_args
 
-from kafka_why.contract.codec import AnyRequest
+from kafka_why.contract.codec import AnyRequest, Unanswered
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.history_reader import StoredView
 from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
-from kafka_why.contract.kafka.requests import Unanswered
 from kafka_why.contract.messages import ErrorResponse, GroupType, ReleaseGroup
 from kafka_why.contract.rocketmq.requests import AnyRequest as RocketMqRequest
-from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from state.config import CoordinatorConfig
 from state.inputs import Failed, Outage, Quarantine, Received
 from state.kafka import step as kafka
@@ -114,7 +112,7 @@ def _refuse(
     """
     request, kind = event.request, _KINDS[type(group)]
     answers = []
-    if not isinstance(request, ConnectionClosed | Unanswered):
+    if not isinstance(request, Unanswered):
         rule, error = "X3", ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         message = f"group {group.group_id!r} is a {kind.group_type} group; this is a {requested} request"
         if (refusal := _REFUSALS.get(type(request))) is not None:

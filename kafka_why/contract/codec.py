@@ -14,12 +14,14 @@ from msgspec import Struct
 
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import AnyRequest as KafkaRequest
-from kafka_why.contract.kafka.requests import Unanswered
+from kafka_why.contract.kafka.requests import Unanswered as KafkaUnanswered
 from kafka_why.contract.messages import RECORD_VERSION, ErrorResponse, Int32, ShortStr
 from kafka_why.contract.rocketmq.requests import AnyRequest as RocketMqRequest
-from kafka_why.contract.rocketmq.requests import ConnectionClosed
+from kafka_why.contract.rocketmq.requests import Unanswered as RocketMqUnanswered
 
 AnyRequest = KafkaRequest | RocketMqRequest
+Unanswered = KafkaUnanswered | RocketMqUnanswered
+"""The requests without an answer."""
 
 # The value of a clock record, and the pattern by which Spark recognises it (15 digits cannot overflow Spark's
 # microseconds). The second group is the epoch of the owner that appended it, if it made a claim. It ends in
@@ -231,7 +233,7 @@ def decode_request(value: bytes) -> AnyRequest | Refusal:
 def refuse(request: AnyRequest, reason: Reason, message: str) -> Refusal:
     """Refuse a well-formed request."""
     address = None
-    if not isinstance(request, ConnectionClosed | Unanswered):
+    if not isinstance(request, Unanswered):
         address = Address(request.correlation_id, request.reply_partition, request.group_id)
     return Refusal(reason, message, address)
 

@@ -47,11 +47,17 @@ class HeartbeatData(Struct, frozen=True, kw_only=True):
 
 
 class Origin(Struct, frozen=True):
-    """The connection of a client's request, and the address of its answers."""
+    """The connection of a client's request, and the address of its answers. The last four fields are those of
+    `RegisterConsumer`.
+    """
 
     connection: Name
     correlation_id: Name
     reply_partition: Int32
+    broker: Name = ""
+    client_address: Name = ""
+    gateway: Name = ""
+    gateway_start: Name = ""
 
 
 def split_heartbeat(
@@ -67,6 +73,7 @@ def split_heartbeat(
             client_id=heartbeat.client_id,
             correlation_id=origin.correlation_id,
             reply_partition=origin.reply_partition,
+            broker=origin.broker,
             message_model=data.message_model,
             consume_type=data.consume_type,
             consume_from_where=data.consume_from_where,
@@ -75,6 +82,9 @@ def split_heartbeat(
             is_without_sub=heartbeat.is_without_sub,
             language=heartbeat.language,
             client_version=heartbeat.client_version,
+            client_address=origin.client_address,
+            gateway=origin.gateway,
+            gateway_start=origin.gateway_start,
             group_config=group_configs.get(data.group_name),
         )
         for data in heartbeat.consumer_data_set
@@ -86,9 +96,13 @@ def split_heartbeat(
             client_id=heartbeat.client_id,
             correlation_id=origin.correlation_id,
             reply_partition=origin.reply_partition,
+            broker=origin.broker,
             heartbeat_fingerprint=heartbeat.heartbeat_fingerprint,
             language=heartbeat.language,
             client_version=heartbeat.client_version,
+            client_address=origin.client_address,
+            gateway=origin.gateway,
+            gateway_start=origin.gateway_start,
         )
         for group_name in heartbeat.producer_groups
     ]

@@ -11,15 +11,14 @@ from kafka_why.contract.codec import (
     AnyRequest,
     Reason,
     Refusal,
+    Unanswered,
     decode_request,
     refuse,
     refuse_unread,
     request_id,
 )
-from kafka_why.contract.kafka.requests import Unanswered
 from kafka_why.contract.layout import TopicLayout, excess
 from kafka_why.contract.pack import NO_PACKS, PACK_SLOTS, is_pack, pack_key, slot_of, unpack
-from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from kafka_why.numbers import parse_whole_number
 from kafka_why.partitioner import partition_of
 from streaming.query.log_order import LogRow
@@ -105,10 +104,7 @@ class Admission:
         if isinstance(request, Refusal):
             return self._checked_address(request)
         reply_partitions = self.layout.reply_partitions
-        if (
-            not isinstance(request, ConnectionClosed | Unanswered)
-            and not 0 <= request.reply_partition < reply_partitions
-        ):
+        if not isinstance(request, Unanswered) and not 0 <= request.reply_partition < reply_partitions:
             text = f"reply partition {request.reply_partition} is not one of {reply_partitions}"
             return Refusal(Reason.NO_SUCH_REPLY_PARTITION, text, None)
         return self._misdirected(request, message, is_known) or request

@@ -12,12 +12,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from kafka_why.contract.codec import AnyRequest, encode, is_packed, request_id
-from kafka_why.contract.kafka.requests import Unanswered
+from kafka_why.contract.codec import AnyRequest, Unanswered, encode, is_packed, request_id
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.messages import SettingValue
 from kafka_why.contract.pack import pack, pack_key, slot_of
-from kafka_why.contract.rocketmq.requests import ConnectionClosed
 from kafka_why.partitioner import partition_of
 from state.config import CoordinatorConfig
 from state.kafka.context import new_member_id
@@ -104,7 +102,7 @@ class ClientLog:
 
     def _addressed(self, request: AnyRequest) -> AnyRequest:
         changes: dict[str, object] = {"group_id": NAMES[request.group_id]}
-        if not isinstance(request, Unanswered | ConnectionClosed):
+        if not isinstance(request, Unanswered):
             changes["reply_partition"] = self._random.randrange(self._layout.reply_partitions)
             if self._random.random() < self._marked:
                 changes["waits_for_views"] = True

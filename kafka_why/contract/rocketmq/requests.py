@@ -78,8 +78,10 @@ class SubscriptionGroupConfig(Struct, frozen=True):
 class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
     """The fields of every request: the client, the group, and the address of the answer.
 
-    `connection` is unique to a connection. `client_id` should be unique, but clients may share one.
-    `waits_for_views` is as in `kafka_why.contract.messages.Request`.
+    `connection` is unique to a connection. `client_id` should be unique, but clients may share one. `broker`
+    is the broker's address that the client sent the request to, as `name/id` (0 is the master), "" if there
+    is only one: each has its own table of consumers. `waits_for_views` is as in
+    `kafka_why.contract.messages.Request`.
     """
 
     group_id: Name
@@ -87,6 +89,7 @@ class Request(Answered[A], frozen=True, kw_only=True, tag_field="type"):
     client_id: Name
     correlation_id: Name
     reply_partition: Int32
+    broker: Name = ""
     waits_for_views: bool | UnsetType = UNSET
     version: int = RECORD_VERSION
 
@@ -96,7 +99,9 @@ class RegisterConsumer(Request[RegisterResponse], frozen=True, kw_only=True, tag
 
     `is_without_sub` with a `heartbeat_fingerprint` other than 0 is heartbeat V2's short form, without
     subscriptions. `group_config` is None if the broker does not know the group. `update_subscription` is
-    False for proxies, which store the subscriptions themselves.
+    False for proxies, which store the subscriptions themselves. `client_address` is the client's own, as
+    `ip:port`. `gateway` is the name of the gateway that has the connection, and `gateway_start` the id of
+    this start of it.
     """
 
     message_model: MessageModel
@@ -108,15 +113,21 @@ class RegisterConsumer(Request[RegisterResponse], frozen=True, kw_only=True, tag
     is_without_sub: bool = False
     language: str = "JAVA"
     client_version: Int32 = 0
+    client_address: Name = ""
+    gateway: Name = ""
+    gateway_start: Name = ""
     group_config: SubscriptionGroupConfig | None = SubscriptionGroupConfig()
 
 
 class RegisterProducer(Request[RegisterResponse], frozen=True, kw_only=True, tag="HEART_BEAT_PRODUCER"):
-    """The part of a heartbeat for one producer group."""
+    """The part of a heartbeat for one producer group. The fields are those of `RegisterConsumer`."""
 
     heartbeat_fingerprint: Int32 = 0
     language: str = "JAVA"
     client_version: Int32 = 0
+    client_address: Name = ""
+    gateway: Name = ""
+    gateway_start: Name = ""
 
 
 class UnregisterConsumer(
@@ -137,11 +148,23 @@ class UnregisterProducer(
 
 class ConnectionClosed(Struct, frozen=True, kw_only=True, tag_field="type", tag="CONNECTION_CLOSED"):
     """The connection closed, failed or was idle for too long. One record for each group of the connection,
-    without an answer.
+    without an answer. `reason` is for the history, such as "the broker ended the connection".
     """
 
     group_id: Name
     connection: Name
+    reason: Name | None = None
+    version: int = RECORD_VERSION
+
+
+class GatewayStarted(Struct, frozen=True, kw_only=True, tag_field="type", tag="GATEWAY_STARTED"):
+    """The gateway was started: the connections of its other starts are closed. One record for each group that
+    has some, without an answer. An empty `gateway_start` says that the gateway is gone.
+    """
+
+    group_id: Name
+    gateway: Name
+    gateway_start: Name
     version: int = RECORD_VERSION
 
 
@@ -200,7 +223,10 @@ AnyAnswered = (
 ANSWERS = tuple(dict.fromkeys(kind.answer for kind in get_args(AnyAnswered)))
 """The classes of their answers."""
 
-AnyRequest = AnyAnswered | ConnectionClosed
+Unanswered = ConnectionClosed
+"""The records without an answer."""
+
+AnyRequest = AnyAnswered | Unanswered
 
 
 class RequestMode(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

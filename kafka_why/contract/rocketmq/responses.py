@@ -39,12 +39,14 @@ class RegisterResponse(Response, frozen=True, kw_only=True, tag="HEART_BEAT"):
     """The part of a heartbeat's answer for one group. `is_sub_change` asks a V2 client for its full form next
     time.
 
-    `changed` says whether the heartbeat changed the group's connections or topics.
+    `changed` says whether the heartbeat changed the group's connections or topics, `is_new` whether its
+    connection was new.
     """
 
     is_support_heart_beat_v2: bool = True
     is_sub_change: bool = True
     changed: bool = False
+    is_new: bool = False
 
 
 class UnregisterResponse(Response, frozen=True, kw_only=True, tag="UNREGISTER_CLIENT"):

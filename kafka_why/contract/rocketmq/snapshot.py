@@ -7,12 +7,16 @@ from kafka_why.contract.rocketmq.requests import ConsumeFromWhere, ConsumeType, 
 
 
 class ConnectionSnapshot(Struct, frozen=True):
-    """A connection and its client."""
+    """A connection and its client. The last four fields are those of `RegisterConsumer`."""
 
     connection: str
     client_id: str
     language: str
     client_version: int
+    broker: str = ""
+    client_address: str = ""
+    gateway: str = ""
+    gateway_start: str = ""
 
 
 class GroupSnapshot(Struct, frozen=True, tag_field="protocol", tag="RocketMQ"):
