@@ -17,6 +17,7 @@ from assignors.rocketmq.api import (
 )
 from kafka_why.contract.protocols.subscriptions import java_order
 from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.shares import averagely, averagely_by_circle
 
 # AVG and AVG_BY_CIRCLE: shares whose sizes differ by at most one.
 #
@@ -33,10 +34,7 @@ class AllocateMessageQueueAveragely(AbstractAllocateMessageQueueStrategy):
     def share(
         self, consumer_group: str, own_cid: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        index = client_ids.index(own_cid)
-        quota, clients_with_extra = divmod(len(queues), len(client_ids))
-        start = index * quota + min(index, clients_with_extra)
-        return list(queues[start : start + quota + (index < clients_with_extra)])
+        return averagely(queues, client_ids, own_cid)
 
 
 class AllocateMessageQueueAveragelyByCircle(AbstractAllocateMessageQueueStrategy):
@@ -47,7 +45,7 @@ class AllocateMessageQueueAveragelyByCircle(AbstractAllocateMessageQueueStrategy
     def share(
         self, consumer_group: str, own_cid: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        return list(queues[client_ids.index(own_cid) :: len(client_ids)])
+        return averagely_by_circle(queues, client_ids, own_cid)
 
 
 # CONFIG: the queues in the client's configuration. Source: AllocateMessageQueueByConfig.java.

@@ -14,12 +14,11 @@ import structlog
 from assignors.rocketmq.api import (
     IllegalArgumentException,
     NullPointerException,
-    sort_client_ids,
-    sort_queues,
 )
 from clients.rocketmq.api import RETRY_GROUP_TOPIC_PREFIX, Broker, ConsumerConfig
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.requests import MessageModel, SubscriptionData
+from kafka_why.contract.rocketmq.shares import sort_client_ids, sort_queues
 from state.rocketmq.split import ConsumerData, HeartbeatData
 
 # A queue that a client has. Source: ProcessQueue.java.

@@ -16,13 +16,12 @@ from assignors.rocketmq.api import (
     AllocateMessageQueueStrategy,
     IllegalArgumentException,
     NullPointerException,
-    sort_client_ids,
-    sort_queues,
 )
 from assignors.rocketmq.strategies import NEARBY_PREFIX, MachineRoomResolver, StrategySettings, strategy_named
 from kafka_why.assign.model import GroupSpec, InputError
 from kafka_why.contract.protocols.subscriptions import TopicPartition
 from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.shares import sort_client_ids, sort_queues
 from kafka_why.sticky.api import Assignor
 from kafka_why.sticky.assignor import CooperativeStickyAssignor
 from kafka_why.why.moves import Holdings

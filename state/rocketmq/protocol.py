@@ -8,8 +8,6 @@ from assignors.rocketmq.api import (
     AllocateMessageQueueStrategy,
     IllegalArgumentException,
     NullPointerException,
-    sort_client_ids,
-    sort_queues,
 )
 from assignors.rocketmq.strategies import (
     AllocateMessageQueueAveragely,
@@ -41,6 +39,7 @@ from kafka_why.contract.rocketmq.responses import (
     ResponseCode,
     SetMessageRequestModeResponse,
 )
+from kafka_why.contract.rocketmq.shares import sort_client_ids, sort_queues
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 from state.config import BrokerConfig, CoordinatorConfig
 from state.inputs import Failed, Outage, Quarantine, Received, cause_of

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from assignors.rocketmq.api import (
     IllegalArgumentException,
     NullPointerException,
-    sort_client_ids,
-    sort_queues,
 )
 from assignors.rocketmq.strategies import (
     ALL_QUEUES_OF_BROKER,
@@ -26,6 +24,7 @@ from assignors.rocketmq.strategies import (
     strategy_named,
 )
 from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.shares import sort_client_ids, sort_queues
 
 # Every name contains a room for MACHINE_ROOM_NEARBY and one for MACHINE_ROOM.
 ROOMS = st.sampled_from(["r1", "r2", "r3"])

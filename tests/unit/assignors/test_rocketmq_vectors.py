@@ -12,8 +12,6 @@ import pytest
 from assignors.rocketmq.api import (
     IllegalArgumentException,
     NullPointerException,
-    sort_client_ids,
-    sort_queues,
 )
 from assignors.rocketmq.strategies import (
     DEFAULT_VIRTUAL_NODE_COUNT,
@@ -23,6 +21,7 @@ from assignors.rocketmq.strategies import (
     strategy_named,
 )
 from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.shares import sort_client_ids, sort_queues
 
 DATA = Path(__file__).parents[2] / "data"
 POP_PREFIX = "POP/"
