@@ -17,6 +17,7 @@ from kafka_why.contract.kafka.responses import AnyResponse as KafkaResponse
 from kafka_why.contract.messages import ErrorResponse, Response
 from kafka_why.contract.messages import Request as KafkaRequest
 from kafka_why.contract.rocketmq.requests import Request as RocketMqRequest
+from kafka_why.contract.rocketmq.requests import Unanswered
 from kafka_why.contract.rocketmq.responses import AnyResponse as RocketMqResponse
 from kafka_why.contract.rocketmq.responses import Response as RocketMqResponseBase
 from kafka_why.topic_reader import ClientError
@@ -69,15 +70,22 @@ class PendingRequest:
 
     `asked_at_s` is in seconds of the clock that `PendingRequests.expire` gets. `receive` gets the outcomes of
     all requests with this receiver that are settled at the same time. It is called by the thread that settles
-    them, and must be short.
+    them, and must be short. `record_id` is the id of a request without an answer, which has no correlation
+    id: its outcome is None when it is in the log.
     """
 
-    request: AnyRequest[Any]
+    request: AnyRequest[Any] | Unanswered
     asked_at_s: float
     timeout_ms: int
     receive: "Receiver"
+    record_id: str = ""
     has_expired: bool = False
     is_written_again: bool = False
+
+    @property
+    def correlation_id(self) -> str:
+        """Return the id by which the request is found while it is in flight."""
+        return self.request.correlation_id if not isinstance(self.request, Unanswered) else self.record_id
 
     @property
     def deadline_s(self) -> float:
@@ -99,7 +107,7 @@ class FutureRequest(PendingRequest):
     future: Future[Any]
 
 
-SettledRequest: TypeAlias = tuple[PendingRequest, AnyResponse | ClientError]
+SettledRequest: TypeAlias = tuple[PendingRequest, AnyResponse | ClientError | None]
 Receiver: TypeAlias = Callable[[Sequence[SettledRequest]], None]
 
 
@@ -157,7 +165,7 @@ class PendingRequests:
             if self._closed is not None:
                 raise self._closed
             for request in requests:
-                correlation_id = request.request.correlation_id
+                correlation_id = request.correlation_id
                 self._in_flight[correlation_id] = request
                 of_timeout = self._by_timeout_ms.get(request.timeout_ms)
                 if of_timeout is None:
@@ -214,14 +222,24 @@ class PendingRequests:
     def forget(self, request: PendingRequest) -> None:
         """Remove a request that nothing waits for any more. Its answer will be dropped."""
         with self._lock:
-            self._pop(request.request.correlation_id)
+            self._pop(request.correlation_id)
+
+    def written(self, requests: Iterable[PendingRequest]) -> None:
+        """Settle those that have no answer, because they are in the log now."""
+        with self._lock:
+            outcomes: list[SettledRequest] = [
+                (request, None)
+                for request in requests
+                if request.record_id and self._pop(request.record_id) is not None
+            ]
+        _deliver(outcomes)
 
     def fail(self, requests: Iterable[PendingRequest], error: Exception) -> None:
         """Fail these requests with `error` if it is a RequestNotSent, else with one that it caused. Those
         that are not in flight stay as they are.
         """
         with self._lock:
-            failed = [request for request in requests if self._pop(request.request.correlation_id)]
+            failed = [request for request in requests if self._pop(request.correlation_id)]
         outcomes: list[SettledRequest] = []
         for request in failed:
             if isinstance(error, RequestNotSent):
@@ -241,7 +259,7 @@ class PendingRequests:
                     request = next(iter(of_timeout.values()))
                     if request.deadline_s > now_s:
                         break
-                    self._pop(request.request.correlation_id)
+                    self._pop(request.correlation_id)
                     request.has_expired = True
                     expired.append(request)
         _deliver(
@@ -279,6 +297,7 @@ def _deliver(outcomes: Sequence[SettledRequest]) -> None:
 
 def _judged(request: PendingRequest, response: AnyResponse) -> AnyResponse | CoordinatorError:
     """Return the response if it has the expected type, else the error that it means."""
+    assert not isinstance(request.request, Unanswered), "no answer has the id of a record without one"
     answer: type[AnyResponse] = request.request.answer
     if isinstance(response, answer):
         return response

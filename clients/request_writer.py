@@ -254,7 +254,9 @@ class RequestWriter:
         """Take the outcomes of writes. Return the records that may be written now."""
         counts = self._pending.counts
         for record, error in ended:
-            if error is not None:
+            if error is None:
+                self._pending.written(record.requests)
+            else:
                 self._pending.fail(record.requests, error)
         with self._lock:
             for record, error in ended:

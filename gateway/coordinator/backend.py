@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from clients.coordinator_client import CoordinatorClient, Header
-from clients.pending import ClientClosed, PendingRequest, RequestTooLarge, SettledRequest
+from clients.pending import (
+    AnyRequest,
+    AnyResponse,
+    ClientClosed,
+    PendingRequest,
+    R,
+    RequestTooLarge,
+    SettledRequest,
+)
 from gateway.coordinator.failures import failed, failure_of
 from gateway.coordinator.oversized import refused
 from gateway.limits import Limits
@@ -18,6 +26,7 @@ from gateway.log_text import RateLimitedWarning, quoted
 from gateway.metrics.counts import GatewayCounts
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.messages import Request, Response
+from kafka_why.contract.rocketmq.requests import Unanswered
 from kafka_why.topic_reader import ClientError
 
 # The time for which the gateway holds a member's request is explained in docs/decisions/0009.
@@ -109,18 +118,18 @@ SHARE_STATE_TIMEOUT_MS = 60_000 + ANSWER_TIMEOUT_MS
 # The least time between two checks of the held requests.
 _CHECK_LEAST_S = 0.01
 
-R = TypeVar("R", bound=Response)
+K = TypeVar("K", bound=Response)
 
 
 class Backend(Protocol):
-    """Answers requests about groups."""
+    """Answers requests about Kafka's groups."""
 
     def header(
         self, group_id: str, api_version: int, client_id: str, client_host: str, principal: str
     ) -> Header:
         """Return the header of a request about this group, with a new correlation id."""
 
-    async def ask(self, request: Request[R], timeout_ms: int | None = None) -> R:
+    async def ask(self, request: Request[K], timeout_ms: int | None = None) -> K:
         """Return the response. If none comes, it has only an error code, and a log line has the reason.
 
         With `timeout_ms` None the request waits only as long as the member can be held without risk to its
@@ -205,34 +214,37 @@ class CoordinatorBackend:
             principal=principal,
         )
 
-    async def ask(self, request: Request[R], timeout_ms: int | None = None) -> R:
+    async def ask(self, request: AnyRequest[R], timeout_ms: int | None = None) -> R:
         """Send a request and return the response. A response that comes after cancellation is dropped."""
         answered: R = await self.send(request, timeout_ms)
         return answered
 
-    def send(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
+    def send(self, request: AnyRequest[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
         """Send a request, and return the future of its response, which gets a result unless it is
         cancelled.
         """
-        if not self._unsent:
-            self._loop = asyncio.get_running_loop()
-            self._loop.call_soon(self._flush)
-        assert self._loop is not None
-        answered = _Answered(loop=self._loop)
-        waiting = _Waiting(
-            request,
-            time.monotonic(),
-            timeout_ms or ANSWER_TIMEOUT_MS,
-            self._receive,
-            answered=answered,
-        )
-        answered.backend, answered.waiting = self, waiting
-        self._unsent.append(waiting)
+        waiting = self._add(request, timeout_ms or ANSWER_TIMEOUT_MS)
         if timeout_ms is None:
             self._held.hold(waiting)
             if self._timer is None:
                 self._check_held()
         return waiting.answered
+
+    def append(self, record: Unanswered) -> asyncio.Future[bool]:
+        """Append a record without an answer, and return the future that says if it is in the log."""
+        return self._add(record, ANSWER_TIMEOUT_MS, self._client.next_correlation_id()).answered
+
+    def _add(self, request: AnyRequest[Any] | Unanswered, timeout_ms: int, record_id: str = "") -> "_Waiting":
+        """Add a request to those of this turn of the event loop."""
+        if not self._unsent:
+            self._loop = asyncio.get_running_loop()
+            self._loop.call_soon(self._flush)
+        assert self._loop is not None
+        answered = _Answered(loop=self._loop)
+        waiting = _Waiting(request, time.monotonic(), timeout_ms, self._receive, record_id, answered=answered)
+        answered.backend, answered.waiting = self, waiting
+        self._unsent.append(waiting)
+        return waiting
 
     def _flush(self) -> None:
         """Send the requests of this turn of the event loop, without waiting for a broker."""
@@ -278,15 +290,16 @@ class CoordinatorBackend:
                 if isinstance(outcome, ClientError):
                     self._end(waiting, outcome)
                     continue
+                if outcome is None:
+                    self._give(waiting, True)
+                    continue
                 self.answered_at_s = now_s
                 # A parked request does not show how long a response takes.
                 if waiting.timeout_ms <= ANSWER_TIMEOUT_MS:
                     took_s = now_s - waiting.asked_at_s
                     slowest_s = max(slowest_s, took_s)
                     self._counts.coordinator[type(waiting.request).__name__].add(took_s)
-                if not waiting.answered.done():
-                    waiting.answered.waiting = None  # it refers to its answer
-                    waiting.answered.set_result(outcome)
+                self._give(waiting, outcome)
         if slowest_s:
             self._held.timeout.record(slowest_s, now_s)
         self._held.first()  # drops the answered ones before it
@@ -295,8 +308,8 @@ class CoordinatorBackend:
         """End a request that got an error instead of a response."""
         if waiting.answered.done():
             return
-        if isinstance(error, RequestTooLarge):
-            refusing = self.refuse(waiting.request, error)  # type: ignore[arg-type]
+        if isinstance(error, RequestTooLarge) and not isinstance(waiting.request, Unanswered):
+            refusing = self.refuse(waiting.request, error)
             refusing.add_done_callback(lambda refused: self._give(waiting, refused.result()))
             return
         failure = failure_of(error)
@@ -304,19 +317,20 @@ class CoordinatorBackend:
             self._unanswered_warning.add(error=str(error), answer=failure.error_code.name)
         self._fail(waiting, failure.error_code)
 
-    def refuse(self, request: Request[R], error: RequestTooLarge) -> asyncio.Future[R]:
+    def refuse(self, request: AnyRequest[R], error: RequestTooLarge) -> asyncio.Future[R]:
         """Return the response to a request that is too large for the requests topic."""
         self._oversized_warning.add(error=str(error), size_bytes=error.size_bytes, max_bytes=error.max_bytes)
         return refused(self, request, error)
 
     def _fail(self, waiting: _Waiting, error_code: ErrorCode) -> None:
-        self._give(waiting, failed(waiting.request, error_code))  # type: ignore[arg-type]
+        request = waiting.request
+        self._give(waiting, False if isinstance(request, Unanswered) else failed(request, error_code))
 
-    def _give(self, waiting: _Waiting, response: Response) -> None:
-        """Answer a request that got no response of its own, unless nothing waits for it any more."""
+    def _give(self, waiting: _Waiting, outcome: AnyResponse | bool) -> None:
+        """Settle a request, unless nothing waits for it any more."""
         if not waiting.answered.done():
-            waiting.answered.waiting = None
-            waiting.answered.set_result(response)
+            waiting.answered.waiting = None  # it refers to its answer
+            waiting.answered.set_result(outcome)
 
     def forget(self, waiting: _Waiting) -> None:
         """Forget a request that nothing waits for any more."""

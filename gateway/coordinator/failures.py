@@ -11,16 +11,23 @@ KAFKA_STORAGE_ERROR: there the coordinator has moved with its partition (NOT_COO
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from confluent_kafka import KafkaError, KafkaException
 
-from clients.pending import ClientClosed, CoordinatorError, RequestNotSent, RequestTimedOut, RequestTooLarge
+from clients.pending import (
+    AnyRequest,
+    ClientClosed,
+    CoordinatorError,
+    R,
+    RequestNotSent,
+    RequestTimedOut,
+    RequestTooLarge,
+)
 from kafka_why.contract.errors import ErrorCode
-from kafka_why.contract.messages import Request, Response
+from kafka_why.contract.rocketmq.requests import Request as RocketMqRequest
+from kafka_why.contract.rocketmq.responses import ResponseCode
 from kafka_why.topic_reader import ClientError
-
-R = TypeVar("R", bound=Response)
 
 
 class Failure(NamedTuple):
@@ -95,9 +102,10 @@ def failure_of(error: ClientError) -> Failure:
     return next(failure for kind, failure in BY_TYPE.items() if isinstance(error, kind))
 
 
-def failed(request: Request[R], error_code: ErrorCode) -> R:
-    """Return a response that has only an error code."""
+def failed(request: AnyRequest[R], error_code: ErrorCode) -> R:
+    """Return a response that has only an error code. RocketMQ's has SYSTEM_ERROR, with the code's name."""
     answer: type[R] = request.answer
-    return answer(
-        group_id=request.group_id, correlation_id=request.correlation_id, request="", error_code=error_code
-    )
+    error: dict[str, Any] = {"error_code": error_code}
+    if isinstance(request, RocketMqRequest):
+        error = {"code": ResponseCode.SYSTEM_ERROR, "remark": error_code.name}
+    return answer(group_id=request.group_id, correlation_id=request.correlation_id, request="", **error)

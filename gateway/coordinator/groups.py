@@ -1,15 +1,15 @@
-"""The existing groups, read from the groups topic.
+"""The existing groups, read from the groups topic: those of Kafka, or those of RocketMQ.
 
-RocketMQ's groups are left out. They are not groups of Kafka, and Kafka's tools request the description, the
-offsets or the deletion of every listed group, which the coordinator would refuse.
+Kafka's gateway lists no groups of RocketMQ, because Kafka's tools request the description, the offsets or the
+deletion of every listed group, which the coordinator would refuse.
 """
 
 import asyncio
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 import structlog
 from kafka import TopicPartition
@@ -18,10 +18,17 @@ from kafka.errors import KafkaError
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.contract.codec import UNREADABLE
-from kafka_why.contract.history_reader import GroupTable, decode_configs, decode_snapshot
+from kafka_why.contract.history_reader import (
+    GroupTable,
+    Versioned,
+    decode_configs,
+    decode_rocketmq_snapshot,
+    decode_snapshot,
+)
 from kafka_why.contract.kafka.responses import ListedGroup
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from kafka_why.lifetimes import Closeable
 from kafka_why.partitioner import hash_of
 from kafka_why.topic_reader import TopicReader
@@ -79,12 +86,18 @@ class GroupsView(Protocol):
         """
 
 
-class GroupsReader(Closeable):
-    """A view that follows the groups topic on its own thread. Raises KafkaError if no broker answers."""
+V = TypeVar("V", bound=Versioned)
 
-    def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
-        self._table = GroupTable(_decode)
-        self._configs = GroupTable(decode_configs)
+
+class GroupsTopicReader(Closeable, Generic[V]):
+    """A table of the groups for which `decode` returns a view. It follows the groups topic on its own thread.
+    Raises KafkaError if no broker answers.
+    """
+
+    def __init__(
+        self, client_config: ClientConfig, layout: TopicLayout, decode: Callable[[bytes], V | None]
+    ) -> None:
+        self._table = GroupTable(decode)
         self._lock = threading.Lock()
         self._moved = threading.Condition(self._lock)
         """Notified when `_positions` change or the reader closes."""
@@ -108,20 +121,14 @@ class GroupsReader(Closeable):
         """Return True if the reader has passed the topic's end as of its start."""
         return self._caught_up.is_set()
 
-    def groups(self) -> list[KnownGroup]:
+    def groups(self) -> list[V]:
         """Return the existing groups by id."""
         with self._lock:
             return self._table.groups
 
-    def configured(self) -> list[str]:
-        """Return the ids that have settings, sorted."""
-        with self._lock:
-            return [found.group_id for found in self._configs.groups]
-
-    def type_of(self, group_id: str) -> str | None:
-        """Return the type of a group, or None. Does not take the lock, which `groups` holds for long."""
-        found = self._table.get(group_id)
-        return None if found is None else found.group_type
+    def get(self, group_id: str) -> V | None:
+        """Return a group, or None. Does not take the lock, which `groups` holds for long."""
+        return self._table.get(group_id)
 
     async def reach_end(self, timeout_s: float) -> bool:
         """Wait, in a worker thread, until the reader has all records that are on the topic now."""
@@ -177,10 +184,39 @@ class GroupsReader(Closeable):
         for record in records:
             try:
                 with self._lock:
-                    self._table.apply(record.key, record.value)
-                    self._configs.apply(record.key, record.value)
+                    self._apply_record(record.key, record.value)
             except UNREADABLE as error:
                 log.warning("a group's record cannot be read", error=str(error))
+
+    def _apply_record(self, key: bytes | None, value: bytes | None) -> None:
+        self._table.apply(key, value)
+
+
+class GroupsReader(GroupsTopicReader[KnownGroup]):
+    """The groups of Kafka, and their settings."""
+
+    def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
+        self._configs = GroupTable(decode_configs)
+        super().__init__(client_config, layout, _decode)
+
+    def configured(self) -> list[str]:
+        """Return the ids that have settings, sorted."""
+        with self._lock:
+            return [found.group_id for found in self._configs.groups]
+
+    def type_of(self, group_id: str) -> str | None:
+        """Return the type of an existing group, or None."""
+        found = self.get(group_id)
+        return None if found is None else found.group_type
+
+    def _apply_record(self, key: bytes | None, value: bytes | None) -> None:
+        super()._apply_record(key, value)
+        self._configs.apply(key, value)
+
+
+def rocketmq_groups(client_config: ClientConfig, layout: TopicLayout) -> GroupsTopicReader[RocketMqSnapshot]:
+    """Return a reader of RocketMQ's groups. Raises KafkaError if no broker answers."""
+    return GroupsTopicReader(client_config, layout, decode_rocketmq_snapshot)
 
 
 def _decode(value: bytes) -> KnownGroup | None:

@@ -7,20 +7,18 @@ logged.
 
 import asyncio
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from msgspec import structs
 
 from clients.coordinator_client import Header
-from clients.pending import RequestTooLarge
+from clients.pending import AnyRequest, R, RequestTooLarge
 from gateway.coordinator.failures import failed, failure_of
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import JoinGroup, OversizedRequest, SyncGroup
 from kafka_why.contract.kafka.responses import OversizedRequestResponse
 from kafka_why.contract.layout import LIMIT
-from kafka_why.contract.messages import ANONYMOUS, Request, Response
-
-R = TypeVar("R", bound=Response)
+from kafka_why.contract.messages import ANONYMOUS, Request
 
 
 class RequestSender(Protocol):
@@ -35,7 +33,7 @@ class RequestSender(Protocol):
     ) -> asyncio.Future[OversizedRequestResponse]: ...
 
 
-def too_large(request: Request[Any], frame_bytes: int, max_bytes: int) -> RequestTooLarge:
+def too_large(request: AnyRequest[Any], frame_bytes: int, max_bytes: int) -> RequestTooLarge:
     """Return the error of a request whose frame is larger than a record may be."""
     return RequestTooLarge(
         f"{type(request).__name__} for group {request.group_id!r} is too large: "
@@ -45,7 +43,7 @@ def too_large(request: Request[Any], frame_bytes: int, max_bytes: int) -> Reques
     )
 
 
-def refused(sender: RequestSender, request: Request[R], error: RequestTooLarge) -> asyncio.Future[R]:
+def refused(sender: RequestSender, request: AnyRequest[R], error: RequestTooLarge) -> asyncio.Future[R]:
     """Return the future of the response to a request that is too large. It is done when the group has been
     notified.
     """
@@ -61,7 +59,7 @@ def refused(sender: RequestSender, request: Request[R], error: RequestTooLarge) 
 
 def _settle(
     response: asyncio.Future[R],
-    request: Request[R],
+    request: AnyRequest[R],
     permanent: ErrorCode,
     noticed: asyncio.Future[OversizedRequestResponse],
 ) -> None:
@@ -72,7 +70,9 @@ def _settle(
     response.set_result(failed(request, answer.error_code if answer.request else permanent))
 
 
-def _notice(sender: RequestSender, request: Request[Any], error: RequestTooLarge) -> OversizedRequest | None:
+def _notice(
+    sender: RequestSender, request: AnyRequest[Any], error: RequestTooLarge
+) -> OversizedRequest | None:
     """Return the request that notifies the group, or None if no group would act on it."""
     if not isinstance(request, JoinGroup | SyncGroup):
         return None

@@ -116,6 +116,13 @@ def decode_snapshot(value: bytes) -> GroupSnapshot | None:
     return found if isinstance(found, GroupSnapshot) else None
 
 
+def decode_rocketmq_snapshot(value: bytes) -> RocketMqSnapshot | None:
+    """Decode a record of the groups topic that is not a tombstone. Returns None if the group is Kafka's.
+    Raises msgspec.DecodeError.
+    """
+    return _rocketmq_snapshot.decode(value) if _head.decode(value).protocol == GroupType.ROCKETMQ else None
+
+
 def decode_configs(value: bytes) -> GroupConfigs | None:
     """Decode the settings in a record of the groups topic that is not a tombstone. Returns None if the group
     id has no settings of its own.

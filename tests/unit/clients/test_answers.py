@@ -39,7 +39,7 @@ def asked(pending: PendingRequests, told: Told) -> None:
     """Ask, and note each outcome."""
 
     def receive(outcomes: Sequence[SettledRequest]) -> None:
-        told.extend((request.request.correlation_id, str(outcome)) for request, outcome in outcomes)
+        told.extend((request.correlation_id, str(outcome)) for request, outcome in outcomes)
 
     pending.add(
         PendingRequest(
@@ -73,7 +73,7 @@ def decoding_everything(polls: Sequence[Sequence[bytes]]) -> Told:
 
 
 def again(pending: PendingRequests, refused: list[str]) -> Told:
-    return [("again", one.request.correlation_id) for one in pending.to_write_again(refused)]
+    return [("again", one.correlation_id) for one in pending.to_write_again(refused)]
 
 
 names = st.sampled_from(["g", FALSE_KEY, "correlation_id", '"correlation_id":"', "\\", "ü\n"])

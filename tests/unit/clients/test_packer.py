@@ -38,7 +38,7 @@ def add(packer: Packer, *requests: PendingRequest) -> None:
 
 
 def numbers(requests: Sequence[PendingRequest]) -> list[str]:
-    return [request.request.correlation_id for request in requests]
+    return [request.correlation_id for request in requests]
 
 
 def test_the_first_request_of_a_slot_is_written_at_once_and_packed() -> None:

@@ -22,6 +22,7 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import Heartbeat
 from kafka_why.contract.kafka.responses import AnyResponse, HeartbeatResponse, LeaveGroupResponse
 from kafka_why.contract.messages import ErrorResponse
+from kafka_why.contract.rocketmq.requests import ConnectionClosed
 
 
 def beat(correlation_id: str) -> Heartbeat:
@@ -69,13 +70,27 @@ def test_an_answer_resolves_the_future_it_names() -> None:
     assert len(pending) == 1
 
 
+def test_record_without_an_answer_is_settled_when_it_is_written() -> None:
+    pending, outcomes = PendingRequests(""), list[SettledRequest]()
+    closed = ConnectionClosed(group_id="g", connection="c")
+    first, second = (PendingRequest(closed, 0.0, 1_000, outcomes.extend, name) for name in ("1", "2"))
+    ask(pending, "3")
+    other = asked("4")
+    pending.add([first, second, other])
+    pending.written([first, other])
+    assert outcomes == [(first, None)]
+    pending.fail([first, second], RequestNotSent("no broker"))
+    assert [(it.record_id, str(outcome)) for it, outcome in outcomes[1:]] == [("2", "no broker")]
+    assert len(pending) == 2, "what has an answer waits for it"
+
+
 def test_a_refused_request_is_written_again_once() -> None:
     """A refusal is on the topic twice, as every answer."""
     pending = PendingRequests("")
     ask(pending, "a")
     ask(pending, "b")
-    assert [one.request.correlation_id for one in pending.to_write_again(["a", "a", "gone"])] == ["a"]
-    assert [one.request.correlation_id for one in pending.to_write_again(["b", "a"])] == ["b"]
+    assert [one.correlation_id for one in pending.to_write_again(["a", "a", "gone"])] == ["a"]
+    assert [one.correlation_id for one in pending.to_write_again(["b", "a"])] == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -165,16 +180,14 @@ def test_a_receiver_gets_all_outcomes_of_one_moment_at_once() -> None:
     others: list[SettledRequest] = []
 
     def receive(outcomes: Sequence[SettledRequest]) -> None:
-        received.append([request.request.correlation_id for request, _ in outcomes])
+        received.append([request.correlation_id for request, _ in outcomes])
 
     pending.add([PendingRequest(beat(name), 0.0, 1_000, receive) for name in "abcd"])
     pending.add([PendingRequest(beat("e"), 0.0, 1_000, others.extend)])
     pending.settle([heartbeat(name) for name in "bea"])
     pending.expire(1.0)
     assert received == [["b", "a"], ["c", "d"]]
-    assert [(request.request.correlation_id, outcome) for request, outcome in others] == [
-        ("e", heartbeat("e"))
-    ]
+    assert [(request.correlation_id, outcome) for request, outcome in others] == [("e", heartbeat("e"))]
 
 
 def test_closing_fails_what_waits_and_what_comes_later() -> None:

@@ -71,7 +71,7 @@ def test_a_write_that_fails_fails_all_requests_of_its_record(
     ended: list[str] = []
     for request in requests:
         request.future.add_done_callback(
-            lambda _, name=request.request.correlation_id: ended.append(name)  # type: ignore[misc]
+            lambda _, name=request.correlation_id: ended.append(name)  # type: ignore[misc]
         )
     for request in requests:
         with pytest.raises(RequestNotSent, match=r"Heartbeat for group 'g' could not be sent: .*timed out"):
