@@ -28,9 +28,9 @@ MAX_PROTOCOL_MODULE_LINES = 700
 # stages of a record. No name is added here.
 SHARED_CLASS_NAMES = {
     "Address", "Change", "ChangeKind", "Claim", "ClassicMember", "Clock", "Cluster", "Effects", "EntryType",
-    "GroupLog", "GroupSnapshot", "HistoryEntry", "MemberAssignment", "MemberState", "MemberSubscription",
-    "ProtocolError", "Push", "RegexResolved", "Reply", "Report", "Request", "RequestRefused", "Response",
-    "Row", "StepContext", "Verdict",
+    "GroupLog", "GroupSnapshot", "Header", "HistoryEntry", "MemberAssignment", "MemberState",
+    "MemberSubscription", "ProtocolError", "Push", "RegexResolved", "Reply", "Report", "Request",
+    "RequestRefused", "Response", "Row", "StepContext", "Verdict",
 }  # fmt: skip
 # Class names that say too little: each has meant several things.
 VAGUE_CLASS_NAMES = {

@@ -1,0 +1,1 @@
+"""RocketMQ's remoting protocol: frames, bodies, routes, and a client."""
