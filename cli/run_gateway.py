@@ -15,7 +15,8 @@ from gateway.metrics.collector import GatewayCollector
 from gateway.metrics.counts import BUCKETS_S
 from gateway.metrics.numbers import Numbers
 from gateway.net.options import GatewayOptions
-from gateway.service import STARTUP_ERRORS, RunningGateway, running
+from gateway.running import RunningGateway
+from gateway.service import STARTUP_ERRORS, running
 from kafka_why.contract.service import ReplicaState, ServicePhase, ServiceStatus
 from kafka_why.metrics.http import CheckNote, CheckResults
 from kafka_why.metrics.process import ServiceReadings

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Protocol
 
 from gateway.coordinator.backend import Backend
@@ -33,56 +34,76 @@ class AnsweringBackend(Backend, Protocol):
     answered_at_s: float
 
 
-class Readiness:
-    """The readiness checks of one gateway. Runs on the event loop's thread."""
+class DrainingServer(Protocol):
+    """The listeners of a gateway."""
 
-    def __init__(self, gateway: Gateway, cluster: Cluster, backend: AnsweringBackend) -> None:
-        self._gateway = gateway
-        self._cluster = cluster
-        self._backend = backend
+    @property
+    def is_draining(self) -> bool: ...
+    @property
+    def is_listening(self) -> bool: ...
+
+
+Check = Callable[[], Awaitable[str | None]]
+"""Returns the reason why it fails, or None."""
+
+
+class Readiness:
+    """The readiness checks of one gateway: that it listens, and others by name. Runs on the event loop's
+    thread.
+    """
+
+    def __init__(self, server: DrainingServer, others: Mapping[str, Check]) -> None:
+        self._server = server
+        self._others = others
         self._recent_checks: dict[str, tuple[float, asyncio.Task[str | None]]] = {}
 
     async def checks(self, exclude: Collection[str] = ()) -> Checks:
         """Run the checks, except those in `exclude`, and return their outcomes."""
-        makers: dict[str, Callable[[], Awaitable[str | None]]] = {
-            LISTENING: self._listening,
-            BROKERS: lambda: self._recent(BROKERS, self._brokers),
-            COORDINATOR: lambda: self._recent(COORDINATOR, self._coordinator),
-        }
-        wanted = [name for name in CHECKS if name not in exclude]
-        found = await asyncio.gather(*(_bounded(makers[name]()) for name in wanted))
-        return dict(zip(wanted, found, strict=True))
+        wanted = [name for name in self._others if name not in exclude]
+        found = await asyncio.gather(*(_bounded(self._recent(name)) for name in wanted))
+        listening = {} if LISTENING in exclude else {LISTENING: self._listening()}
+        return {**listening, **dict(zip(wanted, found, strict=True))}
 
-    async def _listening(self) -> str | None:
-        if self._gateway.is_draining:
+    def _listening(self) -> str | None:
+        if self._server.is_draining:
             return "the gateway is draining"
-        return None if self._gateway.is_listening else "the gateway does not listen"
+        return None if self._server.is_listening else "the gateway does not listen"
 
-    async def _recent(self, name: str, check: Callable[[], Awaitable[str | None]]) -> str | None:
+    async def _recent(self, name: str) -> str | None:
         """Return the outcome of a check that began a short time ago, or of a new one. All callers share
         it.
         """
         began_s, task = self._recent_checks.get(name, (0.0, None))
         if task is None or (task.done() and time.monotonic() - began_s > AGE_MAX_S):
-            task = asyncio.ensure_future(check())
+            task = asyncio.ensure_future(self._others[name]())
             self._recent_checks[name] = time.monotonic(), task
         return await asyncio.shield(task)
 
-    async def _brokers(self) -> str | None:
-        try:
-            await self._cluster.refresh()
-        except UpstreamLost as error:
-            return str(error)
-        return None
 
-    async def _coordinator(self) -> str | None:
-        if time.monotonic() - self._backend.answered_at_s <= AGE_MAX_S:
-            return None  # clients keep it busy
-        header = self._backend.header(_GROUP_ID, _DESCRIBE_VERSION, _CLIENT_ID, "", ANONYMOUS)
-        answer = await self._backend.ask(DescribeGroup(**header))
-        if not answer.request and answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
-            return "the coordinator does not answer"
-        return None
+def kafka_readiness(gateway: Gateway, cluster: Cluster, backend: AnsweringBackend) -> Readiness:
+    """Return the readiness checks of a gateway for Kafka's clients."""
+    return Readiness(
+        gateway,
+        {BROKERS: partial(_brokers_check, cluster), COORDINATOR: partial(_coordinator_check, backend)},
+    )
+
+
+async def _brokers_check(cluster: Cluster) -> str | None:
+    try:
+        await cluster.refresh()
+    except UpstreamLost as error:
+        return str(error)
+    return None
+
+
+async def _coordinator_check(backend: AnsweringBackend) -> str | None:
+    if time.monotonic() - backend.answered_at_s <= AGE_MAX_S:
+        return None  # clients keep it busy
+    header = backend.header(_GROUP_ID, _DESCRIBE_VERSION, _CLIENT_ID, "", ANONYMOUS)
+    answer = await backend.ask(DescribeGroup(**header))
+    if not answer.request and answer.error_code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
+        return "the coordinator does not answer"
+    return None
 
 
 async def _bounded(check: Awaitable[str | None]) -> str | None:

@@ -1,6 +1,6 @@
-"""Prometheus metrics of a gateway. All names begin with group_coordinator_gateway_."""
+"""Prometheus metrics of a gateway. All names begin with a prefix, for Kafka's group_coordinator_gateway."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -18,12 +18,19 @@ class GatewayCollector(Collector):
     server. If it raises TimeoutError, the scrape has only the metrics of other collectors.
     """
 
-    def __init__(self, numbers: Callable[[], Numbers]) -> None:
+    def __init__(
+        self,
+        numbers: Callable[[], Numbers],
+        families: Mapping[str, Family] = FAMILIES,
+        prefix: str = PREFIX,
+    ) -> None:
         self._numbers = numbers
+        self._families = families
+        self._prefix = prefix
 
     def describe(self) -> list[Metric]:
         """Return the metrics without values, so that registration needs no numbers."""
-        return [_metric(name, family, {}) for name, family in FAMILIES.items()]
+        return [self._metric(name, {}) for name in self._families]
 
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics with their current values."""
@@ -31,22 +38,22 @@ class GatewayCollector(Collector):
             numbers = self._numbers()
         except TimeoutError:  # /healthz says that the event loop is stuck
             return
-        for name, family in FAMILIES.items():
-            yield _metric(name, family, numbers.get(name, {}))
+        for name in self._families:
+            yield self._metric(name, numbers.get(name, {}))
 
-
-def _metric(name: str, family: Family, values: Values) -> Metric:
-    full, labels = f"{PREFIX}_{name}", family.labels
-    if family.kind == "histogram":
-        histogram = HistogramMetricFamily(full, family.meaning, labels=labels)
-        for label_values, (*buckets, total) in sorted(values.items()):
-            histogram.add_metric(label_values, _cumulative(buckets), total)
-        return histogram
-    metric_type = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
-    metric = metric_type(full, family.meaning, labels=labels)
-    for label_values, (value,) in sorted(values.items()):
-        metric.add_metric(label_values, value)
-    return metric
+    def _metric(self, name: str, values: Values) -> Metric:
+        family = self._families[name]
+        full, labels = f"{self._prefix}_{name}", family.labels
+        if family.kind == "histogram":
+            histogram = HistogramMetricFamily(full, family.meaning, labels=labels)
+            for label_values, (*buckets, total) in sorted(values.items()):
+                histogram.add_metric(label_values, _cumulative(buckets), total)
+            return histogram
+        metric_type = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
+        metric = metric_type(full, family.meaning, labels=labels)
+        for label_values, (value,) in sorted(values.items()):
+            metric.add_metric(label_values, value)
+        return metric
 
 
 def _cumulative(buckets: list[float]) -> list[tuple[str, float]]:

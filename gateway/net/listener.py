@@ -29,7 +29,6 @@ class ConnectionLog:
     def __init__(self) -> None:
         self.closed = RateLimitedWarning("a connection was closed", "connections")
         self.failed = RateLimitedWarning("a connection failed", "connections", level="error")
-        self.refused = RateLimitedWarning("a connection was refused", "refused")
 
     def ended(self, client: str, errors: ExceptionGroup[Exception]) -> str:
         """Log the reason why a connection ended, unless the client closed it. Return the reason for the

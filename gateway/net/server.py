@@ -1,10 +1,8 @@
 """The gateway: a first listener, and one listener for each broker of the cluster behind it."""
 
 import asyncio
-import socket
 import ssl
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -19,15 +17,15 @@ from gateway.coordinator.groups import GroupsView
 from gateway.deliveries.reports import DeliveryEvidence, DeliveryReports
 from gateway.deliveries.service import Deliveries, delivered
 from gateway.fairness import CapacityLimiter
-from gateway.metrics.counts import DRAINING, GatewayCounts
+from gateway.metrics.counts import GatewayCounts
 from gateway.metrics.numbers import Numbers, Values, counted
 from gateway.net.advertised import Advertised
 from gateway.net.connection import Connection
-from gateway.net.lifecycle import ClientGone
+from gateway.net.entrance import Entrance
 from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
-from gateway.net.limits.connections import ConnectionAdmission
 from gateway.net.limits.requests import ForwardingLimiter, LargeRequestRate, ParkedMemoryLimit
 from gateway.net.listener import ConnectionLog, Listener
+from gateway.net.listening import CannotListen, open_listener, port_of
 from gateway.net.options import GatewayOptions
 from gateway.net.stream import ClientStream
 from gateway.net.tls_entry import TlsEntry
@@ -40,14 +38,9 @@ from gateway.upstream.share_groups import ShareGroups
 from gateway.upstream.transactions import Transactions
 from kafka_why.connections.address import MAX_PORT, Address
 
-_BACKLOG = 1_024
 _LAST_REPORT_S = 2.0
 
 log = structlog.get_logger()
-
-
-class CannotListen(OSError):
-    """The gateway cannot listen on an address."""
 
 
 class Gateway:
@@ -113,8 +106,7 @@ class Gateway:
             counts=counts or GatewayCounts(),
         )
         """The first listener. Those of brokers share all of it but the node id and the connections."""
-        self._admission = ConnectionAdmission(limits, self._shared.quotas)
-        self.is_draining = False
+        self._entrance = Entrance(limits, self._shared.quotas, self._shared.counts)
         self._write_buffers = WriteBufferLimit(limits.unread_bytes)
         self._receive_buffers = ReceiveBufferLimit(limits.unanswered_bytes, limits.write_timeout_s)
         self._opening = asyncio.Lock()
@@ -143,13 +135,18 @@ class Gateway:
         await self._cluster.refresh()
         await self.share_groups.refresh()
         self._servers[None] = await self._serve(None, self._options.listen.port)
-        self._first_port = _port_of(self._servers[None])
+        self._first_port = port_of(self._servers[None])
         for node_id in list(self._cluster.nodes):
             await self._listener_port(node_id)
         followed = [self._shared.security.follow(), self._advertised.watch()]
         if self._reports is not None:
             followed.append(self._reports.follow())
         self._tasks = [asyncio.create_task(one) for one in followed]
+
+    @property
+    def is_draining(self) -> bool:
+        """True if the gateway accepts no more connections, because it is about to end."""
+        return self._entrance.is_draining
 
     @property
     def is_listening(self) -> bool:
@@ -160,7 +157,7 @@ class Gateway:
         """Accept no more connections, and end each one when its requests are answered. Return when all have
         ended, or after this time.
         """
-        self.is_draining = True
+        self._entrance.is_draining = True
         for server in self._servers.values():
             server.close()
         for connection in self._connections:
@@ -222,7 +219,7 @@ class Gateway:
             if node_id not in self._ports:
                 wanted = self._options.listen.port + 1 + node_id if self._options.listen.port else 0
                 server = await self._serve(node_id, wanted)
-                port = _port_of(server)
+                port = port_of(server)
                 try:
                     self._advertised.validate(node_id, port)
                 except ValueError as error:
@@ -241,30 +238,19 @@ class Gateway:
         where = Address(self._options.listen.host, port)
         if port > MAX_PORT:
             raise CannotListen(f"broker {node_id} would have port {port}: choose a lower one, or 0")
-        loop = asyncio.get_running_loop()
-        try:
-            # One address of a name that has several, because a free port is free at one address.
-            found = await loop.getaddrinfo(where.host, port, type=socket.SOCK_STREAM)
-            stream = partial(
-                ClientStream,
-                self._shared.limits,
-                may_begin,
-                self._shared.counts,
-                self._write_buffers,
-                self._receive_buffers,
-                authenticated=authenticated,
-            )
-            server = await loop.create_server(
-                stream if self._tls is None else partial(self._tls.protocol, stream),
-                str(found[0][4][0]),
-                port,
-                backlog=_BACKLOG,
-                reuse_port=self._options.shares_ports,
-            )
-        except OSError as error:
-            raise CannotListen(f"cannot listen at {where}: {error}") from error
+        stream = partial(
+            ClientStream,
+            self._shared.limits,
+            may_begin,
+            self._shared.counts,
+            self._write_buffers,
+            self._receive_buffers,
+            authenticated=authenticated,
+        )
+        protocol = stream if self._tls is None else partial(self._tls.protocol, stream)
+        server = await open_listener(where, protocol, shares_ports=self._options.shares_ports)
         self._listeners[node_id] = listener
-        log.info("listening", node_id=node_id, address=str(Address(where.host, _port_of(server))))
+        log.info("listening", node_id=node_id, address=str(Address(where.host, port_of(server))))
         return server
 
     async def _connect(self, node_id: int | None) -> Upstream:
@@ -277,33 +263,9 @@ class Gateway:
         return await self._cluster.at_any(lambda address: Upstream.open(address, self._shared.limits, access))
 
     def _accept(self, listener: Listener, client: ClientStream) -> None:
-        decision = self._admission.admit(client.peer)
-        refused = DRAINING if self.is_draining else decision.refused
-        client.ended.add_done_callback(lambda _, peer=client.peer: self._admission.release(peer))  # type: ignore[misc]
-        if refused is not None:
-            self._shared.counts.refused[refused] += 1
-            self._shared.log_lines.refused.add(connections=len(self._connections), limit=refused)
-            self._later(decision.wait_s, client, partial(self._refuse, client))
-        else:
-            self._shared.counts.accepted += 1
-            self._later(
-                decision.wait_s, client, partial(self._begin, self._by_name(listener, client), client)
-            )
-
-    def _later(self, seconds: float, client: ClientStream, act: Callable[[], None]) -> None:
-        """Act now, or after some seconds during which nothing is read from the client."""
-        if seconds:
-            client.pause(paused=True)
-            asyncio.get_running_loop().call_later(seconds, act)
-        else:
-            act()
-
-    def _refuse(self, client: ClientStream) -> None:
-        client.end(ClientGone("refused"))
-        client.abort()
+        self._entrance.receive(client, lambda: self._begin(self._by_name(listener, client), client))
 
     def _begin(self, listener: Listener, client: ClientStream) -> None:
-        client.pause(paused=False)
         connection = Connection(listener, client)
         task = self._connections[connection] = asyncio.create_task(connection.run())
         task.add_done_callback(lambda _: self._connections.pop(connection))
@@ -327,10 +289,6 @@ class Gateway:
         if listener.node_id is not None or tls is None:
             return listener
         return self._listeners.get(self._advertised.node_id(self._server_names.get(tls)), listener)
-
-
-def _port_of(server: asyncio.Server) -> int:
-    return int(server.sockets[0].getsockname()[1])
 
 
 def _now_ms() -> int:

@@ -6,7 +6,6 @@ responses, `Timers` has the deadlines, and `Lifecycle` the state. `ClientStream`
 """
 
 import asyncio
-import ssl
 from asyncio import BaseTransport, Future, Transport
 from collections.abc import Callable
 from typing import cast
@@ -16,6 +15,7 @@ from gateway.apis.screened import Screened
 from gateway.limits import Limits
 from gateway.metrics.counts import GatewayCounts
 from gateway.net.dispatch import Dispatcher
+from gateway.net.endpoint import Endpoint
 from gateway.net.lifecycle import (
     ClientGone,
     ConnectionEvent,
@@ -31,47 +31,6 @@ from gateway.net.writing import ResponseSlot, ResponseWriter
 from gateway.upstream.connections import READ_BYTES, Upstream, UpstreamLost
 from gateway.wire.fetch_messages import WITH_RECORDS, tail_of
 from gateway.wire.framing import ProtocolError, RequestHeader, correlation_id_of, size_prefix
-
-
-class Endpoint:
-    """The transports of a client's connection, which are set when the client is connected. `_socket` is the
-    one below TLS. Without TLS both are the same.
-    """
-
-    __slots__ = ("_socket", "_transport")
-
-    _socket: Transport
-    _transport: Transport
-
-    @property
-    def held_bytes(self) -> int:
-        """The bytes of responses that the kernel does not have yet."""
-        held = self._transport.get_write_buffer_size()
-        return held if self._socket is self._transport else held + self._socket.get_write_buffer_size()
-
-    @property
-    def peer(self) -> str:
-        """The client's IP address."""
-        return str((self._transport.get_extra_info("peername") or ("unknown", 0))[0])
-
-    @property
-    def peer_certificate(self) -> bytes | None:
-        """The client's certificate in DER, None if it shows none."""
-        tls = self._transport.get_extra_info("ssl_object")
-        certificate: bytes | None = None if tls is None else tls.getpeercert(binary_form=True)
-        return certificate
-
-    @property
-    def own_host(self) -> str:
-        """The gateway's IP address of this connection."""
-        return str(self._transport.get_extra_info("sockname")[0])
-
-    @property
-    def ssl_object(self) -> ssl.SSLObject | None:
-        """The TLS side of this connection, or None for plain text."""
-        found: ssl.SSLObject | None = self._transport.get_extra_info("ssl_object")
-        return found
-
 
 _FINISHING = ConnectionState.FINISHING  # looked up once: an attribute of an enum takes 0.15 us
 

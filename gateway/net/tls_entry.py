@@ -10,12 +10,22 @@ import asyncio
 import ssl
 from asyncio import BaseTransport, BufferedProtocol, Protocol, Transport
 from collections.abc import Callable
+from typing import Protocol as Structure
 from typing import cast
-
-from gateway.net.stream import ClientStream
 
 # The TLS transport itself never pauses. It has bytes only while the socket's transport is paused.
 _NEVER_BYTES = 2**31 - 1
+
+
+class SecuredStream(Structure):
+    """A stream of one connection, above TLS or without it."""
+
+    def connected(self, transport: Transport, socket: Transport) -> None:
+        """Begin the connection. `socket` is the transport below TLS."""
+
+    def data_received(self, data: bytes) -> None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
 
 
 class TlsEntry:
@@ -28,7 +38,7 @@ class TlsEntry:
         self._timeout_s = timeout_s
         self._handshakes: set[asyncio.Task[None]] = set()
 
-    def protocol(self, make: Callable[[], ClientStream]) -> Protocol:
+    def protocol(self, make: Callable[[], SecuredStream]) -> Protocol:
         """Return the protocol of a new connection. `make` is called when the handshake is complete."""
         return _Entering(self._begin, make)
 
@@ -55,11 +65,15 @@ class TlsEntry:
         if tls is None or tls.is_closing():
             return
         # No byte of the client is given to the protocol before this task has gone on.
-        stream = entering.make()
-        tls.set_write_buffer_limits(high=_NEVER_BYTES)
-        tls.set_protocol(stream)
-        socket.set_protocol(_Pauses(cast(BufferedProtocol, socket.get_protocol()), stream))
-        stream.connected(tls, socket)
+        join_tls(tls, socket, entering.make())
+
+
+def join_tls(tls: Transport, socket: Transport, stream: SecuredStream) -> None:
+    """Give a connection whose handshake is complete to its stream."""
+    tls.set_write_buffer_limits(high=_NEVER_BYTES)
+    tls.set_protocol(cast(Protocol, stream))
+    socket.set_protocol(_Pauses(cast(BufferedProtocol, socket.get_protocol()), stream))
+    stream.connected(tls, socket)
 
 
 class _Entering(Protocol):
@@ -69,7 +83,7 @@ class _Entering(Protocol):
     _handshake: asyncio.Task[None]
 
     def __init__(
-        self, begin: Callable[["_Entering"], asyncio.Task[None]], make: Callable[[], ClientStream]
+        self, begin: Callable[["_Entering"], asyncio.Task[None]], make: Callable[[], SecuredStream]
     ) -> None:
         self._begin = begin
         self.make = make
@@ -104,7 +118,7 @@ class _Pauses(BufferedProtocol):
     transport pauses.
     """
 
-    def __init__(self, tls: BufferedProtocol, stream: ClientStream) -> None:
+    def __init__(self, tls: BufferedProtocol, stream: SecuredStream) -> None:
         self._tls = tls
         self._stream = stream
         self._is_paused = self._is_told = False

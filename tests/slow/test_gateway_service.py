@@ -11,7 +11,8 @@ from confluent_kafka import ThrottleEvent
 from embedded.broker import EmbeddedBroker
 from gateway.limits import Limits
 from gateway.net.options import GatewayOptions
-from gateway.service import RunningGateway, running
+from gateway.running import RunningGateway
+from gateway.service import running
 from gateway.upstream.connections import Address
 from kafka_why.contract.kafka.history import EntryType
 from tests.e2e.gateway_clients import (

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway import health
-from gateway.health import BROKERS, CHECKS, COORDINATOR, LISTENING, Readiness
+from gateway.health import BROKERS, CHECKS, COORDINATOR, LISTENING, Readiness, kafka_readiness
 from tests.harness.gateway import GatewayFixture, played
 from tests.unit.gateway.test_pipelining import hold
 
@@ -11,7 +11,7 @@ FINE = dict.fromkeys(CHECKS)
 
 
 def readiness(world: GatewayFixture) -> Readiness:
-    return Readiness(world.gateway, world.cluster, world.core)
+    return kafka_readiness(world.gateway, world.cluster, world.core)
 
 
 @played
