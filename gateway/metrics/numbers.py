@@ -31,10 +31,19 @@ class Family:
 FAMILIES: Mapping[str, Family] = {
     "connections": Family("gauge", "Open connections of clients."),
     "connections_accepted": Family("counter", "Connections of clients that were accepted."),
-    "connections_refused": Family("counter", "Connections that were refused.", ("reason",)),
-    "connections_closed": Family("counter", "Connections that ended.", ("reason",)),
+    "connections_refused": Family(
+        "counter", "Connections that were refused, by the name of the limit, or `draining`.", ("reason",)
+    ),
+    "connections_closed": Family(
+        "counter",
+        "Connections that ended: by the `client`, `idle`, `drained`, by an `error` (protocol, broker,"
+        " authentication), by a `failure` (a bug), or `stopped` (under way after the drain timeout).",
+        ("reason",),
+    ),
     "request_duration_seconds": Family(
-        "histogram", "From a request's turn to its response, by api. JoinGroup and SyncGroup wait.", ("api",)
+        "histogram",
+        "From a request's turn to its response. JoinGroup and SyncGroup wait.",
+        ("api",),
     ),
     "request_errors": Family("counter", "Responses with an error to group requests.", ("api", "error")),
     "request_groups": Family(
@@ -42,15 +51,23 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "requests_throttled": Family("counter", "Requests over their client's quota.", ("api",)),
     "throttle_seconds": Family("counter", "The time for which clients were throttled."),
-    "loop_held": Family("counter", "Steps of the event loop of more than 20 ms of processor time."),
+    "loop_held": Family(
+        "counter",
+        "Steps of the event loop of more than 20 ms: nobody else is served.",
+    ),
     "loop_held_seconds": Family("counter", "The processor time of these steps."),
     "coordinator_duration_seconds": Family(
         "histogram", "From a request to the coordinator's response, without parked requests.", ("request",)
     ),
     "received_bytes": Family("counter", "Bytes received from clients."),
     "sent_bytes": Family("counter", "Bytes sent to clients."),
-    "in_flight": Family("gauge", "Requests under way, by who is to answer them.", ("at",)),
-    "held_clients": Family("gauge", "Connections of which nothing is read for now.", ("why",)),
+    "in_flight": Family("gauge", "Requests under way: at `brokers`, all others `coordinator`.", ("at",)),
+    "held_clients": Family(
+        "gauge",
+        "Connections of which nothing is read for now: they wait for `room` at the coordinator, all clients"
+        " have sent too much (`memory`), their large request waits (`flow`), or they are over a `quota`.",
+        ("why",),
+    ),
     "parked_bytes": Family("gauge", "Bytes of JoinGroups and SyncGroups that wait."),
     "unanswered_bytes": Family("gauge", "Bytes of requests that are not answered, above 16 KiB of a client."),
     "unread_bytes": Family("gauge", "Bytes of responses that clients have not read."),
@@ -61,7 +78,10 @@ FAMILIES: Mapping[str, Family] = {
     "share_records_delivered": Family("counter", "Deliveries of records to members of share groups."),
     "share_records_redelivered": Family("counter", "Those of them that were not a record's first one."),
     "share_records_at_delivery_limit": Family("counter", "Those of them that were a record's last one."),
-    "share_records_expired": Family("counter", "Deliveries whose lock ended (inferred)."),
+    "share_records_expired": Family(
+        "counter",
+        "Deliveries whose lock ended (inferred).",
+    ),
     "share_records_released_by_end": Family("counter", "Deliveries that ended with the member's session."),
     "share_records_not_followed": Family("counter", "Deliveries of which no end is known, for want of room."),
     "share_acknowledgements_late": Family(

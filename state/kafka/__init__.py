@@ -1,6 +1,5 @@
-"""The classic group protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and their deadlines.
+"""Kafka's groups: what their protocols have in common, such as the step, timers, offsets and views.
 
-One file for each request, `rebalance` for the steps that requests share, `expiry` for the deadlines. Rows
-cited (J1, E7, ...) are those of docs/rules.md. Source: GroupMetadataManager.java, the methods named
-classicGroup*.
+Rows cited (J1, E7, ...) are those of docs/rules.md and docs/rules-consumer.md. Source:
+GroupMetadataManager.java.
 """

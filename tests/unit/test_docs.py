@@ -18,6 +18,7 @@ import yaml
 from click.testing import CliRunner
 
 from cli import main
+from gateway.metrics.numbers import FAMILIES
 from kafka_why.connections.client_config import SETTINGS
 from kafka_why.why.report import report
 from kafka_why.why.rocketmq.changes import report as rocketmq_report
@@ -252,17 +253,47 @@ def all_records() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-GENERATED: dict[str, Callable[[], str]] = {"metrics": table_of_metrics, "records": all_records}
-"""What stands between the marks of a page of the same name."""
+def table_of_gateway_metrics() -> str:
+    rows = ["| metric | meaning |", "| --- | --- |"]
+    for name, family in FAMILIES.items():
+        total = "_total" if family.kind == "counter" else ""
+        rows.append(f"| `{name}{total}{{{','.join(family.labels)}}}` | {family.meaning} |".replace("{}", ""))
+    return "\n".join(rows) + "\n"
+
+
+def tree_of_packages() -> str:
+    """Return the packages, those first that import others, with the first sentence of each docstring."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    order = [name for layer in contracts[0]["layers"] for name in layer.split(" | ")]
+    lines = []
+    for top in order:
+        for init in sorted((ROOT / top).rglob("__init__.py"), key=lambda path: path.parent.parts):
+            folder = init.parent.relative_to(ROOT)
+            docstring = ast.get_docstring(ast.parse(init.read_text())) or ""
+            if len(list(init.parent.rglob("*.py"))) > 1:
+                sentence = " ".join(re.split(r"(?<=\.)\s|\n\n", docstring)[0].split())
+                name = f"{'  ' * (len(folder.parts) - 1)}{folder.name}/"
+                lines.append(f"    {name:18} {sentence}")
+    return "\n".join(lines) + "\n"
+
+
+GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
+    "metrics": ("metrics.md", table_of_metrics),
+    "gateway-metrics": ("metrics.md", table_of_gateway_metrics),
+    "records": ("records.md", all_records),
+    "packages": ("architecture.md", tree_of_packages),
+}
+"""What stands between the marks of this name, and the page that has it."""
 
 
 @pytest.mark.parametrize("name", GENERATED)
 def test_a_generated_part_of_a_page_is_what_the_code_says(name: str, request: pytest.FixtureRequest) -> None:
-    page = ROOT / "docs" / f"{name}.md"
+    page, generate = GENERATED[name]
+    path, generated = ROOT / "docs" / page, generate()
     between = re.compile(rf"(?<=<!-- {name}: begin -->\n).*?(?=<!-- {name}: end -->)", re.DOTALL)
     if request.config.getoption("rewrite"):
-        page.write_text(between.sub(lambda _: GENERATED[name](), page.read_text()))
-    assert between.findall(page.read_text()) == [GENERATED[name]()]
+        path.write_text(between.sub(lambda _: generated, path.read_text()))
+    assert between.findall(path.read_text()) == [generated]
 
 
 def test_the_order_of_imports_is_shown_as_it_is_checked() -> None:
