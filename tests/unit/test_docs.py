@@ -277,11 +277,23 @@ def tree_of_packages() -> str:
     return "\n".join(lines) + "\n"
 
 
+def table_of_decisions() -> str:
+    rows = ["| number | title | date | superseded in part by |", "| --- | --- | --- | --- |"]
+    for path in sorted((ROOT / "docs" / "decisions").glob("0*.md")):
+        text = path.read_text()
+        number, title = re.findall(r"^# (\d+)\. (.+)$", text, re.MULTILINE)[0]
+        date, status = re.findall(r"^Date: ([\d-]+)\. Status: (.+?)\n\n", text, re.MULTILINE | re.DOTALL)[0]
+        later = ", ".join(re.findall(r"\[\d+\]\(0[\w-]+\.md\)", status))
+        rows.append(f"| {number} | [{title}]({path.name}) | {date} | {later} |")
+    return "\n".join(rows) + "\n"
+
+
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "metrics": ("metrics.md", table_of_metrics),
     "gateway-metrics": ("metrics.md", table_of_gateway_metrics),
     "records": ("records.md", all_records),
     "packages": ("architecture.md", tree_of_packages),
+    "decisions": ("decisions/README.md", table_of_decisions),
 }
 """What stands between the marks of this name, and the page that has it."""
 
