@@ -77,7 +77,13 @@ REASONS = {
 
 
 def expected(alert: str) -> list[dict[str, Any]]:
-    annotations = {"summary": REASONS[alert], "page": f"{PAGE}group?id={GROUP}"}
+    (groups,) = yaml.safe_load((DEPLOY / "alerts.yml").read_text()).values()
+    (rule,) = (rule for group in groups for rule in group["rules"] if rule["alert"] == alert)
+    annotations = {
+        "summary": REASONS[alert],
+        "description": rule["annotations"]["description"],
+        "page": f"{PAGE}group?id={GROUP}",
+    }
     return [{"exp_labels": {**LABELS, "severity": "warning"}, "exp_annotations": annotations}]
 
 
