@@ -66,13 +66,18 @@ class Limits:
     quota_window_num: int = 11  # quota.window.num
     quota_window_s: float = 1.0  # quota.window.size.seconds
 
-    def with_settings(self, settings: Mapping[str, str]) -> "Limits":
-        """Return these limits changed by settings, whose names are those in SETTINGS. Raises LimitError."""
+    def with_settings(
+        self, settings: Mapping[str, str], known: "Mapping[str, LimitSetting] | None" = None
+    ) -> "Limits":
+        """Return these limits changed by settings, whose names are those in `known`, by default SETTINGS.
+        Raises LimitError.
+        """
+        known = SETTINGS if known is None else known
         changed: dict[str, Any] = {}
         for name, value in settings.items():
-            if name not in SETTINGS:
-                raise LimitError(f"{name} is not a setting of the gateway: {', '.join(sorted(SETTINGS))}")
-            attribute, parse = SETTINGS[name]
+            if name not in known:
+                raise LimitError(f"{name} is not a setting of the gateway: {', '.join(sorted(known))}")
+            attribute, parse = known[name]
             try:
                 changed[attribute] = parse(value)
             except ValueError as error:
@@ -99,7 +104,10 @@ def _by_ip(value: str) -> dict[str, int]:
     return numbers
 
 
-SETTINGS: Mapping[str, tuple[str, Callable[[str], Any]]] = MappingProxyType(
+LimitSetting = tuple[str, Callable[[str], Any]]
+"""The attribute of `Limits` that a setting changes, and its parser."""
+
+SETTINGS: Mapping[str, LimitSetting] = MappingProxyType(
     {
         "connections.max.idle.ms": ("idle_timeout_s", _ms),
         "max.groups.per.request": ("groups_per_request", _positive),
@@ -116,4 +124,4 @@ SETTINGS: Mapping[str, tuple[str, Callable[[str], Any]]] = MappingProxyType(
         "socket.request.max.bytes": ("frame_bytes", _positive),
     }
 )
-"""The settings by Kafka's names, with the attribute of `Limits` and the parser of each."""
+"""The settings by Kafka's names."""

@@ -12,10 +12,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Protocol
 
 import structlog
-
-from gateway.metrics.counts import GatewayCounts
 
 HELD_MAX_S = 0.02
 """The processor time that one step may take. A longer step is counted, and logged with its place."""
@@ -28,8 +27,15 @@ _OURS = ("gateway", "clients", "kafka_why", "records", "state")
 log = structlog.get_logger()
 
 
+class StepCounts(Protocol):
+    """Counts of long steps, and of their time in seconds."""
+
+    held: int
+    held_s: float
+
+
 @contextmanager
-def loop_watched(counts: GatewayCounts) -> Iterator[None]:
+def loop_watched(counts: StepCounts) -> Iterator[None]:
     """Watch the running loop until the block ends."""
     watch = _LoopWatch(asyncio.get_running_loop(), counts)
     thread = threading.Thread(target=watch.run, name="gateway-loop-watch", daemon=True)
@@ -42,7 +48,7 @@ def loop_watched(counts: GatewayCounts) -> Iterator[None]:
 
 
 class _LoopWatch:
-    def __init__(self, loop: asyncio.AbstractEventLoop, counts: GatewayCounts) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, counts: StepCounts) -> None:
         self.ended = threading.Event()
         self._loop = loop
         self._counts = counts

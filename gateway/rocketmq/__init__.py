@@ -1,0 +1,1 @@
+"""The gateway for RocketMQ's remoting clients."""

@@ -1,0 +1,160 @@
+"""The relay of one direction of a connection. Frames that pass are written on as their bytes arrive. No IO
+here.
+"""
+
+from collections.abc import Callable
+from enum import Enum
+from struct import Struct as Layout
+
+from kafka_why.remoting.frames import Header, decode_header, header_length
+from kafka_why.remoting.strict_json import MalformedFrame
+
+_BEGIN = Layout(">ii")
+_LENGTH_BYTES = 4
+
+
+class FrameHandling(Enum):
+    """The way of a frame."""
+
+    FORWARD = "its bytes are written on as they arrive"
+    HOLD = "it is kept until it is complete, and not written on"
+    DROP = "its bytes are discarded"
+
+
+FORWARD, HOLD, DROP = FrameHandling
+
+Decide = Callable[[Header, int], FrameHandling]
+"""Decides about a frame from its header and the bytes of the whole frame. May raise MalformedFrame."""
+
+Take = Callable[[Header, bytes, int], None]
+"""Gets a held frame: its header, the whole frame, and the position of its body."""
+
+
+class FrameRelay:
+    """The relay of one direction. `write` gets what passes, `take` gets held frames.
+
+    With `is_trusted` a frame whose header cannot be read passes. Otherwise it is malformed.
+    """
+
+    __slots__ = (
+        "_body_at", "_decide", "_handling", "_header", "_held", "_inserted", "_is_trusted", "_left",
+        "_max_bytes", "_take", "_unread", "_write", "held_bytes", "is_suspended",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        frame_max_bytes: int,
+        decide: Decide,
+        take: Take,
+        write: Callable[[bytes], None],
+        *,
+        is_trusted: bool = False,
+    ) -> None:
+        self._max_bytes = frame_max_bytes
+        self._decide = decide
+        self._take = take
+        self._write = write
+        self._is_trusted = is_trusted
+        self._unread = b""
+        self._left = 0
+        """The bytes of the current frame that have not arrived."""
+        self._handling = FORWARD
+        self._header: Header | None = None
+        self._body_at = 0
+        self._held: list[bytes] = []
+        self.held_bytes = 0
+        """The bytes of the frame that is held in part."""
+        self._inserted: list[bytes] = []
+        self.is_suspended = False
+        """While True, no further frame begins. `take` may set it. What arrives meanwhile is kept."""
+
+    @property
+    def is_incomplete(self) -> bool:
+        """True if a part of a held frame, or of a header, is missing."""
+        return bool(self._held or self._unread) and not self.is_suspended
+
+    @property
+    def kept_bytes(self) -> int:
+        """The bytes that have arrived and are kept."""
+        return self.held_bytes + len(self._unread)
+
+    @property
+    def inserted_bytes(self) -> int:
+        """The bytes of the gateway's own frames that wait for the end of a passing frame."""
+        return sum(map(len, self._inserted))
+
+    def insert(self, frame: bytes) -> None:
+        """Write a frame of the gateway's own in this direction, between two frames that pass."""
+        if self._left and self._handling is FORWARD:
+            self._inserted.append(frame)
+        else:
+            self._write(frame)
+
+    def resume(self) -> None:
+        """Continue after a suspension. Raises MalformedFrame."""
+        self.is_suspended = False
+        self.feed(b"")
+
+    def feed(self, data: bytes) -> None:
+        """Relay bytes that have arrived. Raises MalformedFrame."""
+        if self._unread:
+            data = self._unread + data
+            self._unread = b""
+        at = since = 0  # what is between them passes, and is not written yet
+        end = len(data)
+        while at < end and not self.is_suspended:
+            if not self._left and not self._begin(data, at):
+                break
+            step = min(self._left, end - at)
+            self._left -= step
+            if self._handling is FORWARD:
+                at += step
+                if self._inserted and not self._left:
+                    self._write(data[since:at])
+                    since = at
+                    self._write_inserted()
+            else:
+                if since < at:
+                    self._write(data[since:at])
+                at = since = at + step
+                if self._handling is HOLD:
+                    self._hold(data[at - step : at])
+        if since < at:
+            self._write(data[since:at])
+        self._unread = data[at:]
+
+    def _begin(self, data: bytes, at: int) -> bool:
+        """Begin the frame at this position. Return False if its header is incomplete."""
+        if len(data) - at < _BEGIN.size:
+            return False
+        length, word = _BEGIN.unpack_from(data, at)
+        begin = at + _BEGIN.size
+        end = begin + header_length(length, word, self._max_bytes)
+        if len(data) < end:
+            return False
+        try:
+            header = decode_header(word, data[begin:end])
+        except MalformedFrame:
+            if not self._is_trusted:
+                raise
+            self._handling = FORWARD
+        else:
+            self._handling = self._decide(header, _LENGTH_BYTES + length)
+            if self._handling is HOLD:
+                self._header, self._body_at = header, end - at
+        self._left = _LENGTH_BYTES + length
+        return True
+
+    def _hold(self, part: bytes) -> None:
+        self._held.append(part)
+        self.held_bytes += len(part)
+        if not self._left:
+            frame, header = b"".join(self._held), self._header
+            self._held, self.held_bytes, self._header = [], 0, None
+            assert header is not None
+            self._take(header, frame, self._body_at)
+
+    def _write_inserted(self) -> None:
+        inserted, self._inserted = self._inserted, []
+        for frame in inserted:
+            self._write(frame)

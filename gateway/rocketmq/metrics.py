@@ -1,0 +1,100 @@
+"""The numbers of a gateway for RocketMQ's clients."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+
+from gateway.metrics.counts import REASONS, DurationHistogram
+from gateway.metrics.numbers import Family, Numbers, Values
+from kafka_why.remoting.codes import RequestCode
+
+ROCKETMQ_PREFIX = "group_coordinator_rocketmq_gateway"
+"""The beginning of all names of metrics."""
+UNKNOWN = -1
+"""Stands for all request codes that RocketMQ does not have, because clients choose them."""
+
+_NAMES: Mapping[int, str] = {code.value: code.name for code in RequestCode} | {UNKNOWN: "unknown"}
+
+
+class RocketmqCounts:
+    """Counts since the start. `refused` and `closed` connections are by reason, one of REASONS for the
+    former. `passed` and `refused_requests` are by request code. `responses` are by code of the request, and
+    of the response. `answered` are durations of requests that the gateway answers, and `records` those of
+    the coordinator's responses by the name of the request. `swallowed` are brokers' notifications of
+    consumers.
+    """
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.refused: Counter[str] = Counter()
+        self.closed: Counter[str] = Counter()
+        self.received_bytes = 0
+        self.sent_bytes = 0
+        self.passed: Counter[int] = Counter()
+        self.refused_requests: Counter[int] = Counter()
+        self.responses: Counter[tuple[int, int]] = Counter()
+        self.answered: defaultdict[int, DurationHistogram] = defaultdict(DurationHistogram)
+        self.records: defaultdict[str, DurationHistogram] = defaultdict(DurationHistogram)
+        self.notifications = 0
+        self.swallowed = 0
+        self.upstream_connects: Counter[str] = Counter()
+        self.held = 0
+        self.held_s = 0.0
+
+
+ROCKETMQ_FAMILIES: Mapping[str, Family] = {
+    "connections": Family("gauge", "Open connections of clients, by the part that they use.", ("at",)),
+    "connections_accepted": Family("counter", "Connections of clients that were accepted."),
+    "connections_refused": Family("counter", "Connections that were refused.", ("reason",)),
+    "connections_closed": Family("counter", "Connections that ended.", ("reason",)),
+    "requests_passed": Family("counter", "Requests passed to brokers and name servers.", ("request",)),
+    "requests_refused": Family("counter", "Requests that clients may not send here.", ("request",)),
+    "responses": Family("counter", "Responses of both, by RocketMQ's code.", ("request", "code")),
+    "request_duration_seconds": Family(
+        "histogram", "From a request that the gateway answers to its response.", ("request",)
+    ),
+    "coordinator_duration_seconds": Family(
+        "histogram", "From a request to the coordinator's response.", ("request",)
+    ),
+    "notifications": Family("counter", "Notifications of changed consumers, sent to clients."),
+    "notifications_swallowed": Family("counter", "Notifications of brokers that clients do not get."),
+    "upstream_connects": Family("counter", "Connections to brokers and name servers.", ("outcome",)),
+    "broker_ports": Family("gauge", "Ports for brokers."),
+    "received_bytes": Family("counter", "Bytes received from clients."),
+    "sent_bytes": Family("counter", "Bytes sent to clients."),
+    "unread_bytes": Family("gauge", "Bytes that slow clients have not read."),
+    "held_bytes": Family("gauge", "Bytes of requests that are not answered, above 16 KiB of a client."),
+    "loop_held": Family("counter", "Steps of the event loop of more than 20 ms of processor time."),
+    "loop_held_seconds": Family("counter", "The processor time of these steps."),
+    "draining": Family("gauge", "1 while the gateway drains."),
+}
+"""All metrics, by name without the prefix."""
+
+
+def rocketmq_numbers(counts: RocketmqCounts) -> Numbers:
+    """Return the counters as numbers."""
+    return {
+        "connections_accepted": {(): [counts.accepted]},
+        "connections_refused": {(reason,): [counts.refused[reason]] for reason in REASONS},
+        "connections_closed": {(reason,): [n] for reason, n in counts.closed.items()},
+        "requests_passed": {(_NAMES[code],): [n] for code, n in counts.passed.items()},
+        "requests_refused": {(_NAMES[code],): [n] for code, n in counts.refused_requests.items()},
+        "responses": {(_NAMES[code], str(answer)): [n] for (code, answer), n in counts.responses.items()},
+        "request_duration_seconds": _histograms((_NAMES[code], d) for code, d in counts.answered.items()),
+        "coordinator_duration_seconds": _histograms(counts.records.items()),
+        "notifications": {(): [counts.notifications]},
+        "notifications_swallowed": {(): [counts.swallowed]},
+        "upstream_connects": {(outcome,): [n] for outcome, n in counts.upstream_connects.items()},
+        "received_bytes": {(): [counts.received_bytes]},
+        "sent_bytes": {(): [counts.sent_bytes]},
+        "loop_held": {(): [counts.held]},
+        "loop_held_seconds": {(): [counts.held_s]},
+    }
+
+
+def counted_code(code: int) -> int:
+    """Return the code under which a request is counted."""
+    return code if code in _NAMES else UNKNOWN
+
+
+def _histograms(durations: Iterable[tuple[str, DurationHistogram]]) -> Values:
+    return {(name,): [*duration.buckets, duration.sum_s] for name, duration in durations}

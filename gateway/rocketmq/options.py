@@ -1,0 +1,82 @@
+"""The options of a gateway for RocketMQ's clients."""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from gateway.limits import MIB, SETTINGS, Limits, LimitSetting
+from gateway.rocketmq.addresses import AddressTemplate
+from gateway.security.authentication import ListenerSecurity
+from kafka_why.connections.address import Address
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.numbers import parse_whole_number
+from kafka_why.remoting.frames import FRAME_MAX_BYTES
+
+DRAIN_TIMEOUT_S = 5.0
+
+
+def rocketmq_limits(settings: Mapping[str, str] = MappingProxyType({})) -> Limits:
+    """Return RocketMQ's defaults changed by settings, whose names are those in ROCKETMQ_SETTINGS. Raises
+    LimitError.
+    """
+    defaults = Limits(frame_bytes=FRAME_MAX_BYTES, idle_timeout_s=120.0, unanswered_bytes=256 * MIB)
+    return defaults.with_settings(settings, ROCKETMQ_SETTINGS)
+
+
+def _frame_bytes(value: str) -> int:
+    return parse_whole_number(value.strip(), 64 * 1024, 2**31 - 1)
+
+
+def _seconds(value: str) -> float:
+    return float(parse_whole_number(value.strip(), 1, 2**31 - 1))
+
+
+ROCKETMQ_SETTINGS: Mapping[str, LimitSetting] = MappingProxyType(
+    {
+        "com.rocketmq.remoting.frameMaxLength": ("frame_bytes", _frame_bytes),
+        "serverChannelMaxIdleTimeSeconds": ("idle_timeout_s", _seconds),
+        **{name: setting for name, setting in SETTINGS.items() if name.startswith("max.connection")},
+    }
+)
+"""The settings of limits by RocketMQ's names, and for connections by Kafka's."""
+
+
+@dataclass(frozen=True, slots=True)
+class RocketmqOptions:
+    """The options of a gateway. It is a name server at `listen`, and has a port for each broker address.
+
+    `client_config` and `layout` are the coordinator's topics. `namesrv` are the addresses of the cluster's
+    name servers. `name` differs between gateways that run at the same time, and stays for a gateway that
+    starts again. `advertised_host` is the gateway's host in routes, by default the address that the client
+    connected to. `advertised` is a template of the addresses of brokers instead.
+
+    The ports of brokers are those of `broker_ports`, by the broker's name and id, then those of the file
+    `ports`, then free ones above the port of `listen`. With `has_vip_ports` the gateway also listens 2 below
+    each of them, for clients with sendMessageWithVIPChannel.
+
+    `credentials` (access key, secret key) and `upstream_tls` are for the cluster. If `has_acls`, the brokers
+    check the rights of clients. With `proxy_line` brokers see the clients' addresses. `allowed_codes` are
+    request codes that pass although they are refused by default.
+    """
+
+    client_config: ClientConfig
+    layout: TopicLayout
+    namesrv: tuple[str, ...]
+    listen: Address
+    name: str
+    advertised_host: str | None = None
+    advertised: AddressTemplate | None = None
+    ports: Path | None = None
+    broker_ports: Mapping[str, int] = field(default_factory=dict)
+    has_vip_ports: bool = False
+    reply_partition: int | None = None
+    credentials: tuple[str, str] | None = field(default=None, repr=False)
+    upstream_tls: ssl.SSLContext | None = None
+    has_acls: bool = False
+    proxy_line: bool = True
+    allowed_codes: frozenset[int] = frozenset()
+    security: ListenerSecurity = field(default_factory=ListenerSecurity)
+    limits: Limits = field(default_factory=rocketmq_limits)
