@@ -1,0 +1,85 @@
+"""The changes of a RocketMQ group between two polls: who came, who went, and which queues moved."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.why.entry_text import clock
+from kafka_why.why.rocketmq.polled.model import GroupPoll, Symptom, queues_text, subscription_text
+from kafka_why.why.wording import shortened
+
+
+class PolledChange(Struct, frozen=True):
+    """A change that a poll at `at_ms` shows for the first time. `client_id` is None if it is not one's."""
+
+    at_ms: int
+    group_id: str
+    type: str
+    reason: str
+    client_id: str | None = None
+
+
+def changes(before: GroupPoll, poll: GroupPoll) -> Iterator[PolledChange]:
+    """Yield the connections that came and went, then the queues and subscriptions that changed."""
+
+    def change(kind: str, client_id: str, reason: str) -> PolledChange:
+        return PolledChange(poll.at_ms, poll.group_id, kind, reason, client_id)
+
+    then, now = _connections(before), _connections(poll)
+    for client_id in sorted({name for name, _ in then ^ now}):
+        came = sorted(place for name, place in now - then if name == client_id)
+        gone = sorted(place for name, place in then - now if name == client_id)
+        if came:
+            yield change("ClientConnected", client_id, f"came on {shortened(came)}")
+        if gone:
+            rest = "" if client_id in poll.client_ids else "; it is on no other connection"
+            yield change("ClientGone", client_id, f"is no longer on {shortened(gone)}{rest}")
+    held_then, held_now = _held(before), _held(poll)
+    for client_id in sorted(held_then.keys() | held_now.keys()):
+        old, new = held_then.get(client_id, Counter()), held_now.get(client_id, Counter())
+        if client_id in poll.client_ids and client_id not in held_now:
+            continue  # it did not answer
+        took, gave = new - old, old - new
+        texts = [f"took {queues_text(took)}"] if took else []
+        texts += [f"gave up {queues_text(gave)}"] if gave else []
+        if texts:
+            yield change("QueuesMoved", client_id, ", ".join(texts))
+    subscribed = {client.client_id: client.subscriptions for client in before.reports}
+    for client in poll.reports:
+        if subscribed.get(client.client_id, client.subscriptions) != client.subscriptions:
+            text = subscription_text(client.subscriptions)
+            yield change("SubscriptionChanged", client.client_id, f"subscribes to {text}")
+
+
+def _connections(poll: GroupPoll) -> set[tuple[str, str]]:
+    return {(c.client_id, f"{c.address} at {view.broker}") for view in poll.views for c in view.connections}
+
+
+def _held(poll: GroupPoll) -> dict[str, Counter[MessageQueue]]:
+    """Return the queues of the clients that answered. One that two clients of an id read counts twice."""
+    found: dict[str, Counter[MessageQueue]] = {}
+    for client in poll.reports:
+        found.setdefault(client.client_id, Counter()).update(client.queues)
+    return found
+
+
+def symptom_changes(
+    before: list[Symptom], symptoms: list[Symptom], group_id: str, at_ms: int
+) -> Iterator[PolledChange]:
+    """Yield the faults that began and those that are over."""
+    then = {(one.kind, *one.client_ids): one for one in before}
+    now = {(one.kind, *one.client_ids): one for one in symptoms}
+    for key in now.keys() - then.keys():
+        yield PolledChange(
+            at_ms, group_id, "FaultBegan", f"{now[key].kind}: {now[key].reason}. To do: {now[key].to_do}"
+        )
+    for key in then.keys() - now.keys():
+        yield PolledChange(at_ms, group_id, "FaultOver", f"{then[key].kind}: {then[key].reason}")
+
+
+def change_line(change: PolledChange) -> str:
+    """Return a change as a line of text."""
+    client = f" [{change.client_id}]" if change.client_id else ""
+    return f"{clock(change.at_ms)}  {change.group_id}  {change.type}{client}: {change.reason}"

@@ -1,0 +1,205 @@
+"""The faults and changes that polls of a RocketMQ group show, over pictures of a cluster."""
+
+from datetime import UTC
+
+from msgspec.structs import replace
+
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.why.rocketmq.polled.changes import change_line, changes, symptom_changes
+from kafka_why.why.rocketmq.polled.model import (
+    BrokerView,
+    ClientAnswer,
+    GroupPoll,
+    HeldQueue,
+    PolledConnection,
+    QueueOffsets,
+    Symptom,
+    SymptomKind,
+)
+from kafka_why.why.rocketmq.polled.symptoms import AVERAGELY, poll_report, shares
+from kafka_why.why.rocketmq.polled.text import poll_report_text
+from kafka_why.why.wording import Clock
+
+START_MS = 1_795_000_000_000
+TOPICS = {"T": "*", "%RETRY%g": "*"}
+
+
+def queue(number: int, topic: str = "T", broker: str = "a") -> MessageQueue:
+    return MessageQueue(topic, broker, number)
+
+
+QUEUES = [queue(number) for number in range(7)]
+
+
+def view(*clients: str, broker: str = "a/0", **given: object) -> BrokerView:
+    """A broker's view with a connection for each client id, also for one that is there twice."""
+    connections = [
+        PolledConnection(client_id, f"10.0.0.{place}:{place}", "JAVA", 513)
+        for place, client_id in enumerate(clients, 1)
+    ]
+    of_push = {"message_model": "CLUSTERING", "consume_type": "CONSUME_PASSIVELY", "subscriptions": TOPICS}
+    return BrokerView(broker=broker, connections=connections, **(of_push | given))  # type: ignore[arg-type]
+
+
+def client(client_id: str, *numbers: int, **given: object) -> ClientAnswer:
+    usual = {
+        "subscriptions": TOPICS,
+        "held": [HeldQueue(queue(number)) for number in numbers],
+        "message_model": "CLUSTERING",
+        "strategy": AVERAGELY,
+        "started_ms": START_MS,
+    }
+    return ClientAnswer(client_id=client_id, broker="a/0", **(usual | given))  # type: ignore[arg-type]
+
+
+def poll(views: list[BrokerView], clients: list[ClientAnswer], **given: object) -> GroupPoll:
+    usual = {"group_id": "g", "at_ms": START_MS + 60_000, "queues": QUEUES}
+    return GroupPoll(views=views, clients=clients, **(usual | given))  # type: ignore[arg-type]
+
+
+def later(before: GroupPoll, **given: object) -> GroupPoll:
+    return replace(before, at_ms=before.at_ms + 10_000, **given)
+
+
+def symptoms(found: GroupPoll, before: GroupPoll | None = None) -> dict[SymptomKind, Symptom]:
+    return {one.kind: one for one in poll_report(found, before).symptoms}
+
+
+WELL = poll([view("A", "B")], [client("A", 0, 1, 2, 3), client("B", 4, 5, 6)])
+
+
+def test_group_without_a_fault_has_no_symptom_and_shares_as_clients_hold_them() -> None:
+    assert symptoms(later(WELL), WELL) == {}
+    assert shares(WELL) == {"A": QUEUES[:4], "B": QUEUES[4:]}
+    text = poll_report_text(poll_report(later(WELL), WELL), Clock(UTC))
+    assert text.splitlines()[0] == "Group g of RocketMQ has 2 clients, and no fault that polls show"
+    assert "A (10.0.0.1:1 at a/0)  T 0-3 of a" in text
+    assert "its share" not in text
+
+
+def test_duplicate_client_id_names_both_addresses_and_the_queues_that_nobody_reads() -> None:
+    found = poll(
+        [view("A", "A")], [client("A", 0, 1, 2, 3), client("A", 0, 1, 2, 3, started_ms=START_MS + 5)]
+    )
+    report = symptoms(found)
+    duplicate = report[SymptomKind.DUPLICATE]
+    assert "A is on 2 connections to a/0: 10.0.0.1:1 and 10.0.0.2:2" in duplicate.reason
+    assert (duplicate.queues, duplicate.since_ms) == (QUEUES[:4], START_MS + 5)
+    assert report[SymptomKind.NO_READER].queues == QUEUES[4:]
+    assert report[SymptomKind.TWO_READERS].queues == QUEUES[:4]
+    headline = poll_report_text(poll_report(found, None), Clock(UTC)).splitlines()[0]
+    assert headline.startswith("Group g of RocketMQ has DUPLICATE CLIENT ID, queues without a reader")
+
+
+def test_duplicate_client_id_does_no_harm_in_a_group_that_broadcasts() -> None:
+    every = [client("A", *range(7), message_model="BROADCASTING") for _ in range(2)]
+    assert symptoms(poll([view("A", "A", message_model="BROADCASTING")], every)) == {}
+
+
+def test_clients_that_subscribe_differently_are_told_apart_with_the_topics_of_each() -> None:
+    prices = [queue(number, "P") for number in range(4)]
+    other = client("B", 4, 5, 6, subscriptions={"T": "TagA", "P": "*"}, started_ms=START_MS + 7)
+    other = replace(other, held=[*other.held, *(HeldQueue(one) for one in prices[2:])])
+    found = symptoms(poll([view("A", "B")], [client("A", 0, 1, 2, 3), other], queues=[*QUEUES, *prices]))
+    differs = found[SymptomKind.SUBSCRIPTIONS]
+    assert "A (10.0.0.1:1 at a/0) to T (*); B (10.0.0.2:2 at a/0) to P (*), T (TagA)" in differs.reason
+    assert differs.since_ms == START_MS + 7
+    assert found[SymptomKind.NO_READER].queues == prices[:2]
+
+
+def test_subscriptions_that_differ_between_brokers_are_reported_where_no_client_answers() -> None:
+    views = [view("A"), view("A", broker="b/0", subscriptions={"T": "TagA"})]
+    reason = symptoms(poll(views, []))[SymptomKind.SUBSCRIPTIONS].reason
+    assert "a/0 has T (*); b/0 has T (TagA)" in reason
+
+
+def test_models_and_strategies_that_differ_are_reported_with_their_clients() -> None:
+    other = client("B", message_model="BROADCASTING", strategy="AllocateMessageQueueAveragelyByCircle")
+    found = symptoms(poll([view("A", "B")], [client("A"), other]))
+    assert "BROADCASTING: B (10.0.0.2:2 at a/0)" in found[SymptomKind.MODELS].reason
+    assert f"{AVERAGELY}: A (10.0.0.1:1 at a/0)" in found[SymptomKind.STRATEGIES].reason
+
+
+def test_queue_without_a_reader_is_reported_only_if_both_polls_show_it() -> None:
+    without = poll([view("A", "B")], [client("A", 0, 1, 2, 3), client("B", 4, 5)])
+    assert SymptomKind.NO_READER not in symptoms(later(without), WELL)
+    offsets = [QueueOffsets(queue(6), 5, 12)]
+    found = symptoms(later(without, offsets=offsets), without)[SymptomKind.NO_READER]
+    assert (found.queues, found.reason) == ([queue(6)], "nobody reads T 6 of a; 7 messages wait there")
+
+
+def test_readers_are_not_claimed_where_a_share_is_unknown() -> None:
+    silent = client("B", error="timeout", is_silent=True)
+    own = client("A", 0, strategy="OurStrategy")
+    assert SymptomKind.NO_READER not in symptoms(poll([view("A", "B")], [own, silent]))
+
+
+def test_pop_of_all_queues_of_a_broker_leaves_none_without_a_reader() -> None:
+    popping = client("A", -1)
+    assert symptoms(poll([view("A", consume_type="CONSUME_POP")], [popping])) == {}
+
+
+def test_silent_client_is_reported_with_the_share_that_it_keeps() -> None:
+    silent = ClientAnswer(client_id="B", broker="a/0", error="Timeout", is_silent=True)
+    found = symptoms(poll([view("A", "B")], [client("A", 0, 1, 2, 3), silent]))
+    assert list(found) == [SymptomKind.SILENT]
+    assert found[SymptomKind.SILENT].queues == QUEUES[4:]
+
+
+def test_brokers_that_see_different_clients_are_named_if_both_polls_show_it() -> None:
+    split = poll([view("A", "B"), view("A", broker="b/0")], WELL.clients)
+    assert SymptomKind.VIEWS not in symptoms(later(split), WELL)
+    reason = symptoms(later(split), split)[SymptomKind.VIEWS].reason
+    assert reason.startswith("b/0 does not have B (10.0.0.2:2 at a/0)")
+    away = replace(split, views=[split.views[0], BrokerView(broker="b/0", error="no answer")])
+    assert symptoms(away, away) == {}
+
+
+def test_offset_that_stands_still_names_the_reader_and_when_it_last_consumed() -> None:
+    held = [HeldQueue(queue(0), START_MS + 9, 3)]
+    before = poll([view("A")], [client("A", 1, 2, 3, 4, 5, 6)], offsets=[QueueOffsets(queue(0), 5, 8)])
+    before = replace(before, clients=[replace(before.clients[0], held=[*before.clients[0].held, *held])])
+    stands = later(before, offsets=[QueueOffsets(queue(0), 5, 12)])
+    found = symptoms(stands, before)[SymptomKind.STANDING]
+    assert found.reason == (
+        "T 0 of a: no offset moved between two polls while 7 messages waited, 4 more than before; "
+        "the reader A (10.0.0.1:1 at a/0) has fetched 3 of them"
+    )
+    assert (found.queues, found.client_ids, found.since_ms) == ([queue(0)], ["A"], START_MS + 9)
+    moved = later(before, offsets=[QueueOffsets(queue(0), 6, 12)])
+    assert symptoms(moved, before) == {}
+    assert symptoms(replace(stands, at_ms=before.at_ms + 2_000), before) == {}
+
+
+def test_group_without_consumers_says_how_many_messages_wait() -> None:
+    found = symptoms(poll([view()], [], offsets=[QueueOffsets(queue(0), 5, 12)]))
+    assert "7 messages wait" in found[SymptomKind.OFFLINE].reason
+
+
+def test_changes_between_polls_are_clients_queues_subscriptions_and_faults() -> None:
+    third = poll(
+        [view("A", "B", "C")],
+        [client("A", 0, 1, 2), client("B", 3, 4, subscriptions={"T": "TagA"}), client("C", 5, 6)],
+    )
+    told = [(one.type, one.client_id, one.reason) for one in changes(WELL, later(third))]
+    assert told == [
+        ("ClientConnected", "C", "came on 10.0.0.3:3 at a/0"),
+        ("QueuesMoved", "A", "gave up T 3 of a"),
+        ("QueuesMoved", "B", "took T 3 of a, gave up T 5-6 of a"),
+        ("QueuesMoved", "C", "took T 5-6 of a"),
+        ("SubscriptionChanged", "B", "subscribes to T (TagA)"),
+    ]
+    gone = next(changes(third, later(WELL)))
+    assert "ClientGone [C]: is no longer on 10.0.0.3:3 at a/0; it is on no other connection" in change_line(
+        gone
+    )
+    faults = poll_report(third, WELL).symptoms
+    (began,) = symptom_changes([], faults, "g", 1)
+    assert began.reason.startswith("different subscriptions: subscribed are ")
+    assert [one.type for one in symptom_changes(faults, [], "g", 2)] == ["FaultOver"]
+    assert list(symptom_changes(faults, faults, "g", 3)) == []
+
+
+def test_client_that_does_not_answer_has_not_given_its_queues_up() -> None:
+    silent = replace(WELL, clients=[WELL.clients[0], client("B", error="timeout", is_silent=True)])
+    assert list(changes(WELL, silent)) == []
