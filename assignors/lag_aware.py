@@ -1,7 +1,8 @@
-"""An assignor that evens out lag, or any other weight of partitions, with as few moves as that takes.
+"""An assignor that balances lag, or any other weight of partitions, with few moves.
 
-Kafka's assignors count partitions, so one member may get all the busy ones. Here a partition has a weight,
-for example its lag in records or its records a second. A member's load is the sum of its partitions' weights.
+Kafka's assignors count partitions, so one member may get all the busy partitions. Here a partition has a
+weight, for example its lag in records or its records a second. A member's load is the sum of its partitions'
+weights.
 
 The aims, in this order:
 
@@ -65,7 +66,6 @@ class LagAwareAssignor:
         subscriptions: Mapping[MemberId, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> dict[MemberId, list[TopicPartition]]:
-        """See `Assignor.assign`."""
         claims = {m: _claim(member.subscription) for m, member in subscriptions.items()}
         group = number_group(partitions_per_topic, subscriptions, claims)
         weights = [
@@ -86,7 +86,7 @@ def _claim(subscription: Subscription) -> Claim:
 
 
 class _Scale:
-    """Evens out the loads of members by some of the partitions; changes `holder`, which is by partition."""
+    """Balances the loads of members over some of the partitions; changes `holder`, which is by partition."""
 
     def __init__(self, group: StickyGroup, holder: list[int], weights: list[int], tolerance: int) -> None:
         self._group = group
@@ -107,7 +107,7 @@ class _Scale:
         self._held: list[dict[int, list[tuple[int, int]]]] = [{} for _ in group.members]
 
     def even_out(self, partitions: Iterable[int]) -> None:
-        """Place those of the partitions without a holder, and move others as far as necessary."""
+        """Place the partitions without a holder, and move others if necessary."""
         free = []
         for partition in partitions:
             if self._holder[partition] == NOBODY:
@@ -121,7 +121,7 @@ class _Scale:
         self._take_back(partitions)
 
     def _relieve_all(self) -> bool:
-        """Relieve each member, the heaviest first. Return whether any partition moved."""
+        """Relieve each member, the heaviest first. Return True if any partition moved."""
         heaviest_first = [member for _, member in reversed(self._members)]
         return sum(self._relieve(member) for member in heaviest_first) > 0
 
@@ -130,7 +130,7 @@ class _Scale:
         return next(member for _, member in self._members if member in subscribers)
 
     def _relieve(self, member: int) -> bool:
-        """Move partitions from the member while that evens out loads. Return whether any moved."""
+        """Move partitions from the member while that balances loads. Return True if any moved."""
         has_moved = False
         while (best := self._best_move(member)) is not None:
             self._move(*best)
@@ -138,18 +138,20 @@ class _Scale:
         return has_moved
 
     def _best_move(self, member: int) -> tuple[int, int] | None:
-        """Return (partition, taker) of the move that brings the two loads closest; None if no move does."""
+        """Return (partition, receiver) of the move that best balances the two loads, or None if no move
+        does.
+        """
         best, best_gain = None, 0
         for topic, held in self._held[member].items():
-            taker = self._lightest(topic)
-            gap = self._load[member] - self._load[taker]
+            receiver = self._lightest(topic)
+            gap = self._load[member] - self._load[receiver]
             if gap <= self._tolerance:
                 continue
             middle = bisect_left(held, (gap // 2, self._group.size))
             for weight, partition in held[max(0, middle - 1) : middle + 1]:
                 gain = min(weight, gap - weight)
                 if gain > best_gain:
-                    best, best_gain = (partition, taker), gain
+                    best, best_gain = (partition, receiver), gain
         return best
 
     def _take_back(self, partitions: Iterable[int]) -> None:
@@ -159,19 +161,19 @@ class _Scale:
         while has_returned:
             has_returned = False
             for partition in moved:
-                owner, taker = self._group.owner[partition], self._holder[partition]
+                owner, receiver = self._group.owner[partition], self._holder[partition]
                 weight = self._weights[partition]
-                gap = self._load[owner] - self._load[taker] + 2 * weight
-                if owner == taker or gap > max(self._tolerance, weight):
+                gap = self._load[owner] - self._load[receiver] + 2 * weight
+                if owner == receiver or gap > max(self._tolerance, weight):
                     continue
                 self._move(partition, owner)
                 if self._is_even():
                     has_returned = True
                 else:
-                    self._move(partition, taker)
+                    self._move(partition, receiver)
 
     def _is_even(self) -> bool:
-        """Return True if no subscriber of a topic is lighter than the holders of its partitions allow."""
+        """Return True if moving no partition to another subscriber of its topic would balance their loads."""
         least = [0] * len(self._group.topics)
         for member, topics in enumerate(self._held):
             for topic, held in topics.items():

@@ -4,12 +4,11 @@ Its content:
 
     <checkpoint>/spark/               Spark's own checkpoint of the query
     <checkpoint>/identity.json        the cluster, topic and namespace that this state belongs to
-    <checkpoint>/owners/<epoch>.json  the configurations, the outages and the last committed batch, as far as
-                                      the owner of the topics with this epoch knows them
+    <checkpoint>/owners/<epoch>.json  the configurations, outages and last committed batch of the owner
+                                      of the topics with this epoch
 
-Each owner writes a file of its own (`streaming.service.ownership.owner`), which begins with what the one
-before it knew. A process that lost the topics while it slept may still write, but only into a file that
-nobody reads.
+Each owner writes its own file (`streaming.service.ownership.owner`), which starts from the previous owner's.
+A process that lost the topics while it slept may still write, but only into a file that nobody reads.
 """
 
 import re
@@ -29,7 +28,7 @@ from kafka_why.contract.messages import SettingValue
 from kafka_why.local_files import FolderError, LocalFiles
 from state.inputs import Outage
 
-# The number of known outages. A group without a call during so many of them does not know earlier ones.
+# The number of outages to keep. A group without an event in all of them does not learn of earlier ones.
 OUTAGES_KEPT = 100
 IDENTITY = "identity.json"
 OWNERS = "owners"
@@ -44,7 +43,7 @@ MOVE = (
 
 
 class Checkpoint:
-    """The checkpoint at a place. Call `own` before any method that writes, except `pin` and `create`."""
+    """A coordinator's checkpoint. Call `own` before any method that writes, except `pin` and `create`."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
@@ -73,11 +72,10 @@ class Checkpoint:
     ) -> Identity:
         """Return the identity of this state. The first call pins `found`, later calls return the pinned one.
 
-        `shards` and `state_partitions` are numbers that the state must have. If one is None, it is the number
-        of the pinned identity, or of `found` if none is pinned. Raises FolderError if the topic is not the
-        one that the state belongs to, or if the state has another of these numbers. `to_change` is what to
-        do about a number, for that error. The namespace is not compared, because the pinned one stays in
-        force.
+        The state must have these `shards` and `state_partitions`. None means the pinned number, or that of
+        `found` if none is pinned. Raises FolderError if the topic is not the one that the state belongs to,
+        or if a number differs. `to_change` is that error's advice. The namespace is not compared, because the
+        pinned one stays in force.
         """
         pinned = self.pinned()
         if pinned is None:
@@ -88,7 +86,7 @@ class Checkpoint:
             )
             if self.files.create(IDENTITY, _encoded(found)):
                 return found
-            pinned = self.identity()  # another coordinator was first
+            pinned = self.identity()  # another coordinator created it first
         if shards not in (None, pinned.shards):
             raise FolderError(
                 f"the state in {self} has {pinned.shards} shards of a partition, not {shards}. {to_change}"
@@ -117,27 +115,27 @@ class Checkpoint:
         return pinned
 
     def create(self, identity: Identity, record: OwnerRecord) -> None:
-        """Write the files of an imported state. None of them may exist at the place."""
+        """Write the files of an imported state. None of them may exist."""
         self._write(IDENTITY, identity)
         self._write(_name(0), record)
 
     def rewrite(self, record: OwnerRecord) -> None:
-        """Replace the newest owner's record. No owner may be running."""
+        """Replace the newest owner's record. The coordinator must not run."""
         self._write(_name(self.newest_owner()), record)
 
     def identity(self) -> Identity:
-        """Return the pinned identity. Raises FolderError if this place has no state."""
+        """Return the pinned identity. Raises FolderError if there is no state."""
         identity = self.pinned()
         if identity is None:
             raise FolderError(f"{self} has no state of a coordinator")
         return identity
 
     def pinned(self) -> Identity | None:
-        """Return the pinned identity, None if this place has no state yet. Raises FolderError."""
+        """Return the pinned identity, None if there is no state yet. Raises FolderError."""
         return self._read(IDENTITY, Identity)
 
     def newest_owner(self) -> int:
-        """Return the highest epoch of an owner that wrote here, 0 if there is none."""
+        """Return the highest epoch of an owner that wrote here, 0 before any did."""
         return max(self._owners(), default=0)
 
     def own(self, epoch: int) -> None:
@@ -147,7 +145,7 @@ class Checkpoint:
         record = self.record()
         self._epoch = epoch
         self._write(_name(epoch), record)
-        for earlier in [owner for owner in owners if owner < epoch][:-1]:  # the last one stays
+        for earlier in [owner for owner in owners if owner < epoch][:-1]:  # keep the last one
             self.files.remove(_name(earlier))
 
     def check_owner(self, epoch: int) -> None:
@@ -173,16 +171,13 @@ class Checkpoint:
         after_ms: int,
         from_batch: int | None = None,
     ) -> list[Epoch]:
-        """Return all configurations, with that of this start as the last one, which is in force after
-        `after_ms`.
+        """Return all configurations. The last one is that of this start, in force after `after_ms`.
 
         The new configuration applies to batches from `from_batch` on. If `from_batch` is None, it applies to
-        batches that are not planned yet. `after_ms` is the greatest time at which anything has happened, 0 if
-        nothing has. A configuration of an earlier start is left out if no batch has it and nothing has
-        happened under it.
-
-        The records in `skip` are skipped from the first uncommitted batch on, because they are the ones that
-        stop it. That batch keeps its settings. No committed batch has handled these records.
+        batches that are not planned yet. `after_ms` is the time of the latest event, 0 without one. A
+        configuration of an earlier start is left out if no batch and no event used it. The records in `skip`
+        are skipped from the first uncommitted batch on, because they stop that batch, which keeps its
+        settings. No committed batch has handled these records.
         """
         record = self.record()
         epochs = _with_skipped(record.epochs, skip, self.last_batch("commits") + 1)
@@ -200,11 +195,10 @@ class Checkpoint:
         return epochs
 
     def outages(self, after_ms: int, until_ms: int, from_batch: int | None = None) -> list[KnownOutage]:
-        """Return the outages, with the one that ends now as the last one. Batches from `from_batch` on know
-        it, by default those that are not planned yet.
-
-        `after_ms` is the greatest time at which a coordinator has acted, `until_ms` the end of the outage. An
-        earlier outage that neither a batch nor a replica has passed is merged into this one.
+        """Return the outages. The last one ends now, and applies to batches from `from_batch` on, by default
+        those that are not planned yet. `after_ms` is the latest time at which a coordinator acted, `until_ms`
+        the end of the outage. An earlier outage that neither a batch nor a replica has passed is merged into
+        this one.
         """
         record = self.record()
         from_batch = self.last_batch("offsets") + 1 if from_batch is None else from_batch
@@ -221,9 +215,8 @@ class Checkpoint:
         return outages[-OUTAGES_KEPT:]
 
     def check_committed(self, topic: str) -> None:
-        """Raise FolderError if Spark's checkpoint has lost a committed batch, or has another plan of it.
-
-        Spark would silently read that batch's requests again, or skip some.
+        """Raise FolderError if Spark's checkpoint has lost a committed batch or changed its plan, because
+        Spark would silently read requests again, or skip some.
         """
         committed = self.record().committed
         if committed is None:
@@ -255,8 +248,7 @@ class Checkpoint:
         )
 
     def pin_committed(self, batch: int, topic: str, ends: Mapping[int, int] | None = None) -> None:
-        """Store that a batch was committed, and the offsets up to which it read. If they are None, it stores
-        the offsets of its plan.
+        """Store a committed batch and the offsets up to which it read, those of its plan if they are None.
 
         Raises FolderNotWritable.
         """
@@ -327,7 +319,7 @@ def _name(epoch: int) -> str:
 
 
 def _with_skipped(epochs: list[Epoch], skip: list[str], from_batch: int) -> list[Epoch]:
-    """Return the configurations, where batches from this one on also skip these records."""
+    """Return the configurations. Batches from `from_batch` on also skip these records."""
     new = [record for record in skip if epochs and record not in epochs[-1].skip]
     if not new:
         return epochs

@@ -1,13 +1,12 @@
-"""The state row: `(version int, payload binary)`, the groups of one shard.
+"""The state row: `(version int, payload binary)`, the groups of one shard. applyInPandasWithState cannot
+change its schema later, so the payload has a version. The payload is a msgpack map of group id ->
+`StoredGroup`, compressed, with its size before compression in front (4 bytes, big-endian). Groups are
+similar, so compression takes 1 ms for 1,000 groups and leaves a tenth of the data that Spark passes, stores
+and scans for deadlines in each batch.
 
-applyInPandasWithState cannot change its schema later, so the row keeps its two columns and the payload
-has a version. The payload is a msgpack map of group id -> `StoredGroup`, compressed, with its size before
-compression in front (4 bytes, big-endian). Groups resemble each other: compression takes 1 ms for 1,000
-groups, and leaves a tenth of what Spark passes, stores and searches for deadlines in each batch.
-
-The version of the row covers the map only: each entry has the version of its group, and a group that
-rests keeps its encoding when others of its shard change. Decoding is strict: a group with a field more or
-less is refused. A group of an earlier version is migrated version by version (`checkpoints.codec`).
+The version of the row covers the map only: each entry has the version of its group, and an unchanged group
+keeps its encoding when others of its shard change. Decoding is strict: a missing or an extra field is
+refused. A group of an earlier version is migrated version by version (`checkpoints.codec`).
 """
 
 from collections.abc import Callable, Mapping
@@ -25,14 +24,12 @@ from state.rocketmq.group import RocketMqGroup
 
 # The earlier state versions that this code reads, and the migration of each to the next.
 #
-# A change of a group's layout needs three steps: raise `codec.STATE_VERSION`, copy the structs that change
-# to this module as they were, and enter the version that they had. Such a copy never changes.
+# To change a group's layout: raise `codec.STATE_VERSION`, copy the old structs to this module, and enter
+# their version. Such a copy never changes.
 
 
 class Migration(NamedTuple):
-    """`groups` is the union of the structs that this version stored. `migrate` makes a group of the next
-    version of one of them.
-    """
+    """`groups` is the union of this version's structs. `migrate` converts one to the next version."""
 
     groups: Any
     migrate: Callable[[Any], Any]
@@ -43,7 +40,7 @@ def _unchanged(group: Any) -> Any:
 
 
 EARLIER: dict[int, Migration] = {
-    # Version 2 has share groups, and its other groups are as before.
+    # Version 2 adds share groups.
     1: Migration(ClassicGroup | ConsumerGroup | ConfigsOnly | RocketMqGroup, _unchanged),
 }
 """By version, up to the one before `codec.STATE_VERSION`, without a gap."""
@@ -54,12 +51,12 @@ STATE_VERSION = 2
 STATE_SCHEMA = "version int, payload binary"
 
 # The next deadline of a group that was imported to new topics. It is in the past, so the first call finds the
-# real one. That call also writes its records of compacted topics.
+# real one, and writes the group's records of compacted topics.
 UNPUBLISHED_DEADLINE_MS = -1
 
 
 class ShardRow(NamedTuple):
-    """A row of the state, with Spark's key of it. `read_row` decodes it."""
+    """A row of the state, with Spark's key. `read_row` decodes it."""
 
     key: str
     version: int
@@ -67,7 +64,7 @@ class ShardRow(NamedTuple):
 
 
 class StoredGroup(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A group at rest: the version and the bytes of its encoding, and its next deadline in ms.
+    """A stored group: the version and the bytes of its encoding, and its next deadline in ms.
 
     `next_deadline_ms` is never later than the group's earliest deadline. It is None if the group has no
     deadline.
@@ -87,9 +84,7 @@ _group: msgspec.msgpack.Decoder[AnyGroup] = msgspec.msgpack.Decoder(AnyGroup)
 
 
 class StateError(RuntimeError):
-    """This code cannot read a state row, because its version is unknown or it is damaged. The message names
-    the key, and the group if it is known.
-    """
+    """A state row has an unknown version or is damaged. The message names the key, and the group if known."""
 
 
 def encode_group(group: AnyGroup, next_deadline_ms: int | None) -> StoredGroup:
@@ -98,7 +93,7 @@ def encode_group(group: AnyGroup, next_deadline_ms: int | None) -> StoredGroup:
 
 
 def decode_group(group_id: str, entry: StoredGroup) -> AnyGroup:
-    """Decode a group of any version. Raises StateError naming it if it is not readable."""
+    """Decode a group of any version. Raises StateError, which names an unreadable group."""
     _check_version(f"group {group_id!r}", entry.version)
     try:
         group = _decode(entry)
@@ -137,7 +132,7 @@ def read_row(key: str, version: int, payload: bytes) -> dict[str, StoredGroup]:
 
 
 def _decompressed(payload: bytes) -> memoryview:
-    """Return the decompressed bytes. Raises OSError, as pyarrow does, if they are no compressed frame."""
+    """Return the decompressed bytes. Raises OSError, as pyarrow does, if they are not a compressed frame."""
     size = int.from_bytes(payload[:_SIZE_BYTES])
     return memoryview(_zstd.decompress(memoryview(payload)[_SIZE_BYTES:], size))
 
@@ -157,8 +152,8 @@ def _decode(entry: StoredGroup) -> AnyGroup:
 
 
 def _check_length(encoded: bytes, group: Struct) -> None:
-    """Raise ValidationError if the group has fields too few or too many. Because fields have defaults,
-    msgspec would accept a group whose last fields are missing.
+    """Raise ValidationError if the group has too few or too many fields. Because fields have defaults,
+    msgspec would accept missing last fields.
     """
     fields = 1 + len(group.__struct_fields__)  # the first field is the protocol
     if _array_length(encoded) != fields:

@@ -1,5 +1,5 @@
-"""The file of an exported state: what `group-coordinator state export` and `state backup` write, and
-`state import` reads. A sealed file (`checkpoints.sealed_file`) with one line a group.
+"""The file of an exported state, which `group-coordinator state export` and `state backup` write, and `state
+import` reads. A sealed file (`checkpoints.sealed_file`) with one line per group.
 """
 
 from collections.abc import Iterable, Iterator
@@ -18,17 +18,15 @@ FORMAT_VERSION = 1
 
 
 class ExportError(RuntimeError):
-    """A file is not a complete export that this code can read. The message names the file and the fault."""
+    """A file is not a complete, readable export. The message names the file and the fault."""
 
 
 class ExportHeader(Struct, frozen=True, kw_only=True):
-    """An exported state without its groups.
-
-    Batches are numbered anew: 0 is the last committed batch, 1 the planned one after it. `next_watermark_ms`
-    is the watermark after the committed batch. `unread` is the number of requests in each partition of the
-    requests topic that no committed batch has handled, None if it was not counted. `batch` is the number
-    that the last committed batch had. `is_backup`: the coordinator may have run when it
-    was made, so requests after it may be answered.
+    """An exported state without its groups. Batches are renumbered: 0 is the last committed batch, 1 the
+    planned one after it. `next_watermark_ms` is the watermark after the committed batch. `unread` is the
+    number of requests, by partition, that no committed batch has handled, None if not counted. `batch` is the
+    last committed batch's original number. `is_backup`: the coordinator may have been running, so requests
+    after it may be answered.
     """
 
     version: int = FORMAT_VERSION
@@ -75,14 +73,15 @@ _group = msgspec.json.Decoder(ExportedGroup)
 
 def write_export(path: Path, header: ExportHeader, groups: Iterable[ExportedGroup]) -> int:
     """Write a new file and return its number of groups. Raises ExportError if it exists or is not writable.
-
-    The file gets its name when it is complete.
+    An incomplete file never has this name.
     """
     return write_sealed(path, _EXPORT, header, groups)
 
 
 class ExportFile:
-    """A complete export. The constructor reads the whole file once and raises ExportError if it is not."""
+    """A complete export. The constructor reads the whole file once, and raises ExportError if it is
+    incomplete.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = SealedFile(path, _EXPORT)

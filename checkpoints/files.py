@@ -1,6 +1,5 @@
-"""A place for files that must outlive a coordinator's machine: a folder here, or one of a Hadoop file system.
-
-Names are relative to the place, with "/" between folders. `streaming.query.storage` has the other one.
+"""Storage for files that must outlive a coordinator's machine: a local folder, or one of a Hadoop file system
+(`streaming.query.storage`). Names are relative to the folder, with "/" between parts.
 """
 
 from pathlib import Path
@@ -8,21 +7,21 @@ from typing import Protocol
 
 
 class Files(Protocol):
-    """A place for files. An error of the storage is a FolderError."""
+    """A folder for files. Its errors are FolderErrors."""
 
     @property
     def uri(self) -> str:
-        """The place, as Spark takes it."""
+        """The folder's URI, in the form that Spark accepts."""
 
     @property
     def local(self) -> Path | None:
-        """The place as a path of this machine, None if it is elsewhere."""
+        """The folder as a path of this machine, None if it is remote."""
 
     def read(self, name: str) -> bytes:
         """Read a file. Raises FileNotFoundError, FolderError."""
 
     def write(self, name: str, content: bytes) -> None:
-        """Write or replace a file, so a crash leaves the old or the new one. After the return a power loss
+        """Write or replace a file. A crash leaves the old or the new one; after the return a power loss
         leaves the new one. Raises FolderNotWritable.
         """
 

@@ -1,4 +1,4 @@
-"""What a coordinator knows besides the groups: the data of the files beside Spark's checkpoint."""
+"""The data of the files next to Spark's checkpoint."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,16 +10,15 @@ from state.inputs import Outage
 
 
 class CommittedBatch(Struct, frozen=True):
-    """A committed batch. `ends`: the offset after the last record it read, by partition."""
+    """A committed batch. `ends` are the offsets after the last records it read, by partition."""
 
     batch: int
     ends: dict[int, int]
 
 
 class Moved(Struct, frozen=True):
-    """How a state came into its folder: from the folder of `from_owner_id`, exported at `exported_at_ms`.
-
-    `owner_id` is the new folder's own (`streaming.service.ownership.owner`).
+    """The origin of an imported state: the folder of `from_owner_id`, exported at `exported_at_ms`.
+    `owner_id` is the new folder's id (`streaming.service.ownership.owner`).
     """
 
     owner_id: str
@@ -29,10 +28,9 @@ class Moved(Struct, frozen=True):
 
 class Identity(Struct, frozen=True):
     """The cluster and topic of the state. `member_id_namespace` is secret: it determines member ids.
-
-    `requests_topic_id` is "" if the first start on this state has to pin it. `shards` is the number of shards
-    of a partition. `moved` is set if the state was imported. `state_partitions` is the number of partitions
-    in which Spark keeps the state.
+    `requests_topic_id` is "" until the first start on this state. `shards` is the number of shards of a
+    partition. `moved` is set if the state was imported. `state_partitions` is the number of partitions in
+    which Spark keeps the state.
     """
 
     cluster_id: str
@@ -46,11 +44,10 @@ class Identity(Struct, frozen=True):
 
 
 class Epoch(Struct, frozen=True):
-    """A configuration, and the first batch that knows it. It is in force at all times after `after_ms`, until
-    the configuration of the next epoch; the first epoch is in force before, too.
-
-    `settings` are by Kafka's dotted names. `skip` are ids of records that are dead-lettered unread from the
-    batch on: those of the epochs before, and new ones, which no earlier batch has handled.
+    """A configuration, and the first batch that uses it. It is in force after `after_ms`, until that of the
+    next epoch; the first epoch is in force before, too. `settings` are by Kafka's dotted names. `skip` are
+    ids of records that are dead-lettered unread from the batch on: those of earlier epochs, and new ones that
+    no earlier batch has handled.
     """
 
     from_batch: int
@@ -61,24 +58,23 @@ class Epoch(Struct, frozen=True):
 
 
 def configs_of(epochs: Sequence[Epoch], base: CoordinatorConfig) -> Configs:
-    """Return the configurations of these epochs by time. `base` has what is no setting. Without epochs it is
-    the only one.
+    """Return the configurations of these epochs by time. `base` has the values that are not settings, and is
+    the only configuration without epochs.
     """
     changes = [ConfigChange(e.after_ms, base.with_settings(e.settings)) for e in epochs]
     return Configs(changes[0].config if changes else base, changes[1:])
 
 
 class KnownOutage(Struct, frozen=True):
-    """An outage, and the first batch that knows it."""
+    """An outage, and the first batch that uses it."""
 
     from_batch: int
     outage: Outage
 
 
 class OwnerRecord(Struct, frozen=True):
-    """What one owner of the topics knows: the configurations and outages so far, each with its first batch.
-
-    `committed` is the last batch known to be committed, None if there is none.
+    """The data of one owner of the topics: the configurations and outages so far, each with its first batch.
+    `committed` is the last batch known to be committed, if any.
     """
 
     epochs: list[Epoch] = field(default_factory=list)

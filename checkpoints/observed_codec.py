@@ -18,7 +18,7 @@ def encode_observed(group: ObservedGroup) -> StoredGroup:
 
 
 def decode_observed(group_id: str, entry: StoredGroup) -> ObservedGroup:
-    """Decode a group. Raises StateError, which names it, if it is of another version or damaged."""
+    """Decode a group. Raises StateError, which names the group, for another version or a damaged group."""
     name = f"observed group {group_id!r}"
     if entry.version != OBSERVED_VERSION:
         raise StateError(f"{name} is of version {entry.version}; this code reads version {OBSERVED_VERSION}")

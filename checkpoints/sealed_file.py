@@ -1,8 +1,7 @@
-"""Files that are complete and unchanged, or refused as a whole: exports of the state, and recordings.
-
-JSON, one object a line: a header with its `version`, the lines, and the end with the number of lines and the
-SHA-256 of all bytes before it. People can read the header. Both kinds have the secret `member_id_namespace`,
-so only its owner may read such a file.
+"""Files that are refused unless they are complete and unchanged: exports of the state, and recordings. JSON,
+one object per line: a header with its `version`, the lines, and the end with the number of lines and the
+SHA-256 of all bytes before it. Both kinds have the secret `member_id_namespace`, so only the file's owner may
+read it.
 """
 
 import os
@@ -32,9 +31,9 @@ class SealedFormat(Generic[H]):
     """A kind of sealed file.
 
     `version` is the format that this code reads. `end` has two fields: the number of lines, and `sha256`.
-    `error` is raised with a message that names the file and the fault; `a_file` and `no_file` are what it
-    calls a file of this kind and a file of another. `can_be_compressed`: a file whose name ends with `.zst`
-    is compressed with Zstandard.
+    `error` is raised with a message that names the file and the fault, and in which `a_file` means a file of
+    this kind and `no_file` any other. `can_be_compressed`: a file whose name ends with `.zst` is compressed
+    with Zstandard.
     """
 
     header: type[H]
@@ -56,7 +55,7 @@ class _Version(Struct):
 def write_sealed(path: Path, kind: SealedFormat[H], header: H, lines: Iterable[Struct]) -> int:
     """Write a new file and return its number of lines. Raises `kind.error` if it exists or is not writable.
 
-    The file gets its name when it is complete.
+    An incomplete file never has this name.
     """
     if path.exists():
         raise kind.error(f"{path} exists")
@@ -89,7 +88,7 @@ def _write(file: IO[bytes], kind: SealedFormat[H], header: H, lines: Iterable[St
 
 
 class SealedFile(Generic[H]):
-    """A complete file. The constructor reads it once; it raises `kind.error` if the file is cut, changed, or
+    """A complete file. The constructor reads it once, and raises `kind.error` if it is truncated, changed, or
     of another kind or format.
     """
 

@@ -1,7 +1,6 @@
-"""Spark's two logs of a checkpoint: `offsets/N` says what batch N reads, `commits/N` that it is done.
-
-A file is a line with the version of the log, then JSON. In `offsets/N` a line with the watermark, the time
-and Spark's pinned settings comes before a line for each source: the coordinator's query has one, the
+"""The two logs of Spark's checkpoint: `offsets/N` is the plan of batch N, `commits/N` exists once it is
+committed. A file is a line with the version of the log, then JSON. In `offsets/N` a line with the watermark,
+the time and Spark's pinned settings comes before a line for each source: the coordinator's query has one, the
 observer's two.
 """
 
@@ -28,9 +27,8 @@ class SparkLogDamaged(FolderError):
 
 
 class PlannedBatch(Struct, frozen=True):
-    """What a batch reads: up to the offsets `ends` (exclusive) by partition, under this watermark.
-
-    `timestamp_ms` is the time at which Spark planned it.
+    """The plan of a batch: read up to the offsets `ends` (exclusive) by partition, under this watermark.
+    `timestamp_ms` is the time of Spark's plan.
     """
 
     ends: dict[int, int]
@@ -39,8 +37,8 @@ class PlannedBatch(Struct, frozen=True):
 
 
 def last_batch(files: Files, log: str) -> int:
-    """Return the last batch in Spark's `offsets` (planned) or `commits` (committed) log, -1 if there is
-    none.
+    """Return the last batch in Spark's `offsets` (planned) or `commits` (committed) log, -1 if it is
+    empty.
     """
     names = files.names(f"{SPARK}/{log}")
     return max((int(name) for name in names if name.isdigit()), default=-1)
@@ -68,9 +66,8 @@ def planned_ends(files: Files, batch: int) -> dict[str, dict[int, int]]:
 
 
 def read_planned(files: Files, batch: int, topic: str) -> PlannedBatch:
-    """Read what a batch of the coordinator's query reads of its topic.
-
-    Raises FileNotFoundError if it is not planned, SparkLogDamaged.
+    """Read the plan of a batch of the coordinator's query. Raises FileNotFoundError if it is not planned,
+    SparkLogDamaged.
     """
     name = f"{SPARK}/offsets/{batch}"
     try:
@@ -92,7 +89,7 @@ def read_next_watermark_ms(files: Files, batch: int) -> int:
 
 
 def rewrite_planned(files: Files, batch: int, planned: PlannedBatch, topic: str) -> None:
-    """Write what a batch reads of a topic. The version and Spark's settings are those of batch 0."""
+    """Write a batch's plan for a topic. The version and Spark's settings are those of batch 0."""
     content = encode_planned(planned, topic, files.read(f"{SPARK}/offsets/0"))
     files.write(f"{SPARK}/offsets/{batch}", content)
 

@@ -1,4 +1,4 @@
-"""The files of Spark's state stores: which versions can be loaded from them, and which files are damaged.
+"""The files of Spark's state stores: loadable versions, and damaged files.
 
 Version N + 1 is the state after batch N. It is loaded from a snapshot, `<version>.zip`, and the changelogs
 after it, `<version>.changelog`. A snapshot names files in `SSTs` and `logs` that it shares with others.
@@ -17,13 +17,13 @@ from typing import Any
 from checkpoints.files import Files
 from checkpoints.spark_logs import SPARK, last_batch
 
-# The folder and the key of the name of the files that a snapshot's metadata lists.
+# The folder, and the key of the name, of the files that a snapshot's metadata lists.
 _SHARED = (("sstFiles", "SSTs", "dfsSstFileName"), ("logFiles", "logs", "dfsLogFileName"))
 _METADATA = "metadata"
 
 
 class StateStore:
-    """The store of one partition of the state. Its files must not change meanwhile."""
+    """The store of one partition of the state. Its files must not change while it is used."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -78,12 +78,10 @@ def state_stores(spark: Path) -> list[StateStore]:
 
 
 def remove_torn_state(files: Files) -> list[Path]:
-    """Remove the damaged files of versions after the last committed batch, and return them. No JVM may have a
-    batch under way.
-
-    Such a file was written by a batch that was cut off. The batch runs again, but Spark keeps a file that is
-    there on a local disk: the rename of the new one does nothing there, and its outcome is not looked at
-    (FileSystemBasedCheckpointFileManager of Spark 4.2). Only a local checkpoint is looked at.
+    """Remove the damaged files of versions after the last committed batch, and return them. No batch may be
+    running. An interrupted batch wrote such a file. The batch runs again, but on a local disk Spark keeps the
+    existing file: the rename of the new one fails, and Spark ignores that
+    (FileSystemBasedCheckpointFileManager of Spark 4.2). Only a local checkpoint is checked.
     """
     if files.local is None:
         return []
@@ -109,9 +107,8 @@ _HEADER_BYTES = 8
 
 def describe_damage(files: Files) -> list[str]:
     """List the damaged or missing files without which the query cannot continue, each with its fault. Only a
-    local checkpoint is checked, because other file systems keep checksums of their own.
-
-    The query must not run meanwhile, because it writes files and purges old ones.
+    local checkpoint is checked, because other file systems have their own checksums. The query must not run,
+    because it writes files and purges old ones.
     """
     if files.local is None:
         return []
@@ -157,10 +154,9 @@ def _unreadable(checkpoint: Path, committed: int) -> Iterator[str]:
 
 
 def _is_superseded(path: Path, checkpoint: Path, committed: int) -> bool:
-    """Return True if Spark does not read this file to continue after the batch `committed`.
-
-    Spark's logs are read from the batch before on. Of a state store, the newest snapshot up to the version
-    `committed + 1` is read, and the changelogs after it.
+    """Return True if Spark does not need this file to continue after the batch `committed`. It needs its logs
+    from the batch before on, and of each state store the newest snapshot up to the version `committed + 1`
+    and the changelogs after it.
     """
     if not path.stem.isdigit():
         return False
@@ -173,7 +169,7 @@ def _is_superseded(path: Path, checkpoint: Path, committed: int) -> bool:
 
 def _matches(content: bytes, expected: bytes) -> bool:
     if len(expected) < _HEADER_BYTES or not expected.startswith(_MAGIC):
-        return True  # the checksum file itself is damaged: Hadoop warns of that and reads the file
+        return True  # the checksum file itself is damaged: Hadoop logs a warning and reads the file
     (part_bytes,) = struct.unpack(">I", expected[len(_MAGIC) : _HEADER_BYTES])
     parts = (content[i : i + part_bytes] for i in range(0, len(content), part_bytes))
     return b"".join(struct.pack(">I", zlib.crc32(part)) for part in parts) == expected[_HEADER_BYTES:]

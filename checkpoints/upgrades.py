@@ -1,7 +1,6 @@
-"""Which planned batches of earlier code this code runs again (docs/decisions/0021-upgrades.md).
-
-A batch that is planned and not committed has perhaps written a part of its output. It runs again at the next
-start, and its outcome has to be the same. So only code with the same rules may run it.
+"""Checks that this code may rerun batches of earlier code (docs/decisions/0021-upgrades.md). A planned,
+uncommitted batch may have written a part of its output. It runs again at the next start with the same
+outcome, so only code with the same rules may run it.
 """
 
 import importlib.metadata
@@ -10,10 +9,9 @@ from checkpoints.checkpoint import Checkpoint
 from kafka_why.local_files import FolderError
 
 SAME_RULES = ("0.1.0",)
-"""The versions of this project that decide every request as this version does, which is the last of them.
-
-A version that changes what any log leads to (responses, history, views, offsets, state) begins this anew with
-itself alone. `tests/unit/checkpoints/test_histories.py` finds such a change.
+"""The versions of this project with the same rules as this one, which is the last of them. A version that
+changes any output (responses, history, views, offsets, state) restarts this list with itself.
+`tests/unit/checkpoints/test_histories.py` finds such a change.
 """
 
 
@@ -23,9 +21,8 @@ def code_version() -> str:
 
 
 def check_planned(checkpoint: Checkpoint, version: str) -> None:
-    """Raise FolderError if code with other rules planned a batch that is not committed.
-
-    Call it before anything is written, because the other version has to be able to start again.
+    """Raise FolderError if code with other rules planned a batch that is not committed. Call it before
+    anything is written, so that the other version can still start.
     """
     batch = checkpoint.last_batch("offsets")
     if batch <= checkpoint.last_batch("commits"):
@@ -46,8 +43,7 @@ def check_planned(checkpoint: Checkpoint, version: str) -> None:
 
 def check_answered(checkpoint: Checkpoint, version: str, *, is_ahead: bool) -> None:
     """Raise FolderError if a replica of code with other rules gave answers that no batch has planned.
-
-    `is_ahead`: some of the answers of the last replica are after the last planned batch.
+    `is_ahead`: the last replica answered requests after the last planned batch.
     """
     if not is_ahead:
         return

@@ -1,1 +1,1 @@
-"""Patterns of topics, the sizes of topics, and what is shortened to fit them."""
+"""Topic patterns, limits of topics' sizes, and the shortening of records to fit them."""

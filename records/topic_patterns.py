@@ -1,8 +1,6 @@
-"""What a subscribed pattern matches: the one resolver of the gateway and the topic watcher. No IO.
-
-Patterns have the syntax and the meaning of RE2, as in Kafka, which uses RE2/J: a topic's whole name has to
-match, upper and lower case differ, and there are no look-arounds and no back references. Source:
-TopicRegexResolver.java, Utils.throwIfRegularExpressionIsInvalid.
+"""The resolver of subscribed patterns for the gateway and the topic watcher. No IO. Patterns are RE2, as in
+Kafka, which uses RE2/J: they match a topic's whole name, are case-sensitive, and have no look-arounds or back
+references. Source: TopicRegexResolver.java, Utils.throwIfRegularExpressionIsInvalid.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -28,17 +26,17 @@ _DIGEST_BYTES = 16
 
 
 class MatchingTooSlow(re2.error):  # type: ignore[misc]
-    """The pattern takes too long for the topics of this cluster."""
+    """Matching the pattern to this cluster's topics takes too long."""
 
 
 def resolve(
     pattern: str, topics: Mapping[str, TopicImage], at_ms: int, internal: Collection[str] = ()
 ) -> RegexResolution:
-    """Return which of these topics the pattern matches, or why it has no result: it is not a regular
-    expression of RE2, or takes longer than `MATCHING_MAX_S`.
+    """Return the topics that the pattern matches, or an error: it is not RE2, or takes longer than
+    `MATCHING_MAX_S`.
 
     `topics` are the topics of the cluster, read at `at_ms`. Kafka's internal topics and the topics in
-    `internal` are left out (row RX7): Kafka itself would match them, too, so that a consumer of `.*` reads
+    `internal` are left out (row RX7). Kafka itself matches them, so a consumer of `.*` reads
     `__consumer_offsets`.
     """
     try:
@@ -65,7 +63,7 @@ def matching(pattern: str, topics: Iterable[str], internal: Collection[str] = ()
 
 def digest(topics: Iterable[str]) -> str:
     """Return the digest of the sorted names of the topics that a pattern matches. By the digest a group
-    notices other topics, including those whose names it may not know.
+    notices new topics, even those that it may not DESCRIBE.
     """
     return blake2b("\n".join(topics).encode(), digest_size=_DIGEST_BYTES).hexdigest()
 
@@ -80,6 +78,6 @@ def compiled(pattern: str) -> Any:
 
 
 def error_text(error: Exception) -> str:
-    """Return RE2's own error text about a pattern that has no result."""
+    """Return RE2's error text for a pattern without a result."""
     text = error.args[0] if error.args else str(error)
     return text.decode(errors="replace") if isinstance(text, bytes) else str(text)

@@ -1,4 +1,4 @@
-"""The limits on sizes of existing topics. The coordinator and every gateway read them at their start, so they
+"""The size limits of existing topics. The coordinator and every gateway read them at their start, so they
 agree.
 """
 
@@ -27,8 +27,8 @@ log = structlog.get_logger()
 
 
 def topic_settings(admin: KafkaAdminClient, topics: Sequence[str]) -> dict[str, dict[str, str]]:
-    """Return all settings of each topic, with those that are the brokers' own. A topic that does not exist,
-    or whose settings may not be read, has none. Raises KafkaError.
+    """Return all settings of each topic, including the brokers' defaults. A topic that does not exist, or
+    whose settings may not be read, has none. Raises KafkaError.
     """
     resources = [ConfigResource(ConfigResourceType.TOPIC, topic) for topic in topics]
     answer: dict[str, Any] = admin.describe_configs(resources, config_filter="all")
@@ -39,7 +39,7 @@ def topic_settings(admin: KafkaAdminClient, topics: Sequence[str]) -> dict[str, 
 def with_topic_sizes(client_config: ClientConfig, layout: TopicLayout) -> TopicLayout:
     """Return the layout with the limits of the existing topics, and log them. Raises KafkaError.
 
-    Without the right to DESCRIBE_CONFIGS of a topic its limit is the least that such a topic may have.
+    Without DESCRIBE_CONFIGS on a topic, its limit is the minimum for such a topic.
     """
     topics = layout.requests_topic, layout.responses_topic
     with closing(kafka_clients.admin(client_config)) as admin:

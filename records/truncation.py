@@ -1,4 +1,4 @@
-"""Shortens records. A record larger than its topic allows would fail the sink, and with it the batch, every
+"""Shortens records. A record larger than its topic allows would fail the sink, and so the batch, every
 time.
 """
 
@@ -26,19 +26,18 @@ from kafka_why.contract.rocketmq.responses import Response as RocketMqResponseBa
 from kafka_why.contract.rocketmq.responses import ResponseCode
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 
-# What remains of a sentence that lists members, in a record that has to be shortened.
+# The remaining length of a sentence that lists members, in a shortened record.
 SHORTENED_TEXT_CHARS = 16_384
-# The topics and the patterns that a group waits for, in such a record.
+# The maximum of topics and patterns that a group waits for, in such a record.
 AWAITED_MAX = 1_000
 
 T = TypeVar("T", bound=Struct)
 
 
 def encode_view(view: StoredView, max_bytes: int) -> bytes:
-    """Encode a record of the groups topic, shortened if it is too large.
-
-    Left out in this order, until it fits: the members' details, the members, the topics that the group knows,
-    the topics that it waits for. Of the tasks for the share coordinator, the first partitions are kept.
+    """Encode a record of the groups topic, shortened if it is too large. Left out in this order, until it
+    fits: the members' details, the members, the known topics, the topics that the group waits for. Of the
+    share coordinator's tasks only the first partitions stay.
     """
     if isinstance(view, ConfigsView):
         return encode(view)
@@ -62,7 +61,7 @@ def encode_event(event: AnyHistoryEntry, max_bytes: int) -> bytes:
 
 
 def too_large(response: AnyResponse | RocketMqResponse) -> AnyResponse | RocketMqResponse:
-    """Return the replacement of a response that is too large: only an error, as brokers answer then."""
+    """Return the replacement of a response that is too large: only an error, as brokers answer."""
     if isinstance(response, ErrorResponse):
         return structs.replace(response, error_message="")
     if isinstance(response, RocketMqResponseBase):
@@ -100,7 +99,9 @@ def _view_without_bytes(view: GroupSnapshot) -> GroupSnapshot:
 
 
 def _member_without_partitions(member: MemberSnapshot) -> MemberSnapshot:
-    """Return a member without its bytes, and in a group with epochs without what it has and subscribes to."""
+    """Return the member without metadata and assignment, and in groups with epochs without partitions and
+    subscription.
+    """
     consumer = member.consumer
     if consumer:
         consumer = structs.replace(consumer, subscribed_topic_names=[], assigned={}, revoking={}, target={})
@@ -118,8 +119,8 @@ def _view_without_members(view: GroupSnapshot) -> GroupSnapshot:
 
 
 def _view_without_known_topics(view: GroupSnapshot) -> GroupSnapshot:
-    """Return the group without the topics that it knows. The topic watcher reads here what the group waits
-    for. When it has sent that, the group waits for the next ones.
+    """Return the group without its known topics. The topic watcher reads here which topics the group waits
+    for, and when it has sent them, the group waits for the next ones.
     """
     consumer = view.consumer
     if consumer:
@@ -147,7 +148,7 @@ def _view_without_topics(view: GroupSnapshot) -> GroupSnapshot:
 
 
 def _first_tasks(tasks: list[ShareTask]) -> list[ShareTask]:
-    """Return the first partitions of the oldest task. The others are shown when these have their outcome."""
+    """Return the first partitions of the oldest task. The others follow when these have their outcome."""
     topics = [structs.replace(t, partitions=t.partitions[:AWAITED_MAX]) for t in tasks[0].topics[:1]]
     return [structs.replace(tasks[0], topics=topics)]
 

@@ -22,8 +22,8 @@ from kafka_why.numbers import INT32_MAX, OutOfRange, parse_whole_number, shorten
 # Internal in Kafka: a new member is removed when its first JoinGroup was parked for this time.
 NEW_MEMBER_JOIN_TIMEOUT_MS = 300_000
 
-# An assignment of 20,000 partitions by the coordinator takes 2 s at the worst (`sticky`, members that
-# subscribe to different topics), one of 100,000 takes 25 s. The requests of all groups wait during that time.
+# An assignment of 20,000 partitions by the coordinator takes at most 2 s (`sticky`, members that subscribe to
+# different topics), one of 100,000 takes 25 s. The requests of all groups wait during that time.
 GROUP_MAX_PARTITIONS = 20_000
 
 # Only these times can be set. The other settings of a RocketMQ broker have RocketMQ's defaults.
@@ -83,11 +83,11 @@ class MigrationPolicy(StrEnum):
 
 
 class ConfigError(ValueError):
-    """A setting is unknown, is no value of its kind, is out of bounds, or contradicts another one."""
+    """A setting is unknown, malformed, out of bounds, or contradicts another one."""
 
 
 def whole_number(name: str, given: SettingValue, at_least: int, at_most: int = INT32_MAX) -> int:
-    """Return the value of a setting. Raises ConfigError if it is no whole number or out of bounds."""
+    """Return the value of a setting. Raises ConfigError if it is not a whole number or out of bounds."""
     text = str(given).strip()  # as Kafka's ConfigDef does
     try:
         return parse_whole_number(text, at_least, at_most)
@@ -129,7 +129,7 @@ def _boolean(name: str, given: SettingValue) -> bool:
 
 
 def _named(name: str, read: Callable[[str, SettingValue], Any]) -> dict[str, Any]:
-    """Return the metadata of a setting: its dotted name, and what reads a given value (or raises
+    """Return the metadata of a setting: its dotted name, and the parser of a given value (may raise
     ConfigError).
     """
     return {"name": name, "read": read}
@@ -145,11 +145,11 @@ def _setting(name: str, default: int, *, at_least: int = -(2**31), at_most: int 
 class CoordinatorConfig:
     """All settings that the core reads. Times are in milliseconds, sizes in members.
 
-    `group_max_partitions` is not a setting of Kafka. It bounds the number of partitions that the coordinator
-    assigns to one group. `regex_resolve_at_once` is none either: a pattern whose topics come with the request
-    is resolved by it (row RX3). If it is False, the result comes later, as in Kafka. `share_assign_at_once`:
-    partitions of a share group that are initialized are assigned by the next heartbeat. If it is False, they
-    wait for the end of the assignment interval, as in Kafka.
+    `group_max_partitions` is not a Kafka setting. It bounds the number of partitions that the coordinator
+    assigns to one group. `regex_resolve_at_once` is not one either: a request that reports a pattern's topics
+    resolves the pattern at once (row RX3). If it is False, the result comes later, as in Kafka.
+    `share_assign_at_once`: a share group's initialized partitions are assigned by the next heartbeat. If it
+    is False, they wait for the end of the assignment interval, as in Kafka.
 
     `member_id_namespace` is the secret UUID from which member ids are derived. It is pinned in the checkpoint
     and never published.
@@ -320,8 +320,8 @@ class ConfigChange(Struct, frozen=True):
 
 
 class Configs(Struct, frozen=True):
-    """`first` is in force until the first of `changes`. These are sorted by time. Of changes after the same
-    time the last one counts.
+    """`first` is in force until the first of `changes`. They are sorted by time. If several have the same
+    time, the last one counts.
     """
 
     first: CoordinatorConfig
@@ -333,7 +333,7 @@ class Configs(Struct, frozen=True):
         return self.changes[changed - 1].config if changed else self.first
 
     def changed_before(self, now_ms: int) -> int:
-        """Return the number of changes whose `after_ms` is before this time: they are in force, or were."""
+        """Return the number of changes whose `after_ms` is before this time."""
         return bisect_left(self.changes, now_ms, key=_after)
 
     def each(self, function: Callable[[CoordinatorConfig], CoordinatorConfig]) -> "Configs":

@@ -27,8 +27,9 @@ from state.rocketmq.group import RocketMqGroup, ScanDue
 from state.rocketmq.protocol import ROCKETMQ
 
 AnyGroup = KafkaGroup | ConfigsOnly | RocketMqGroup
-"""What is stored of a group id: a group, or the settings of a Kafka group that does not exist. The settings
-keep the id for Kafka's protocols."""
+"""The stored state of a group id: a group, or the settings of a Kafka group that does not exist. Such
+settings reserve the id for Kafka's protocols.
+"""
 AnyDeadline = DeadlineReached | ScanDue
 AnyEvent = Received[AnyRequest] | Failed[AnyRequest] | AnyDeadline | Outage | Quarantine[AnyDeadline | Outage]
 AnyEffects = Effects | rocketmq_context.Effects
@@ -63,8 +64,8 @@ _REFUSALS = {request: refusal for kind in _STORED for request, refusal in kind.r
 def step(
     group: AnyGroup | None, group_id: str, event: AnyEvent, now_ms: int, config: CoordinatorConfig
 ) -> AnyEffects:
-    """Apply one event to a group of any protocol: see `state.kafka.step.step` and
-    `state.rocketmq.protocol.step`.
+    """Apply one event to a group of any protocol (`state.kafka.step.step`,
+    `state.rocketmq.protocol.step`).
     """
     requested = None
     if isinstance(event, (Received, Failed)):
@@ -86,7 +87,7 @@ def due_deadlines(group: AnyGroup, until_ms: int, config: CoordinatorConfig) -> 
 
 
 def is_armed(group: AnyGroup, deadline: AnyDeadline, config: CoordinatorConfig) -> bool:
-    """Return True if a deadline that was due is still armed, after other deadlines fired."""
+    """Return True if a due deadline is still armed after other deadlines fired."""
     return _KINDS[type(group)].is_armed(group, deadline, config)
 
 
@@ -96,7 +97,7 @@ def group_type_of(group: AnyGroup) -> GroupType:
 
 
 def view_of(group: AnyGroup) -> StoredView:
-    """Return the record of the groups topic for what is stored of a group id."""
+    """Return the groups-topic record of a stored group."""
     view: StoredView = _KINDS[type(group)].view(group)
     return view
 
@@ -107,8 +108,8 @@ def _refuse(
     event: Received[AnyRequest] | Failed[AnyRequest],
     config: CoordinatorConfig,
 ) -> AnyEffects:
-    """Answer a request of another type with INCONSISTENT_GROUP_PROTOCOL, or as its own protocol refuses it.
-    The group, including its clock, is unchanged.
+    """Answer a request of another type with its own protocol's error, by default INCONSISTENT_GROUP_PROTOCOL.
+    The group and its clock do not change.
     """
     request, kind = event.request, _KINDS[type(group)]
     answers = []

@@ -15,8 +15,8 @@ D = TypeVar("D")
 class Received(Struct, Generic[R_co], frozen=True):
     """An event: a request was read from the log.
 
-    `late_by_ms` is by how many ms the request's append time precedes the latest deadline that already fired;
-    0 if it does not.
+    `late_by_ms`: the time from the request's append to the latest deadline that already fired, 0 if that was
+    earlier.
     """
 
     request_id: str
@@ -25,8 +25,8 @@ class Received(Struct, Generic[R_co], frozen=True):
 
 
 class Failed(Struct, Generic[R_co], frozen=True):
-    """An event: the handling of this request raised, and the group was restored to its state before. The
-    request is answered with an error.
+    """An event: handling this request raised, and the group was restored. The request is answered with an
+    error.
     """
 
     request_id: str
@@ -34,9 +34,7 @@ class Failed(Struct, Generic[R_co], frozen=True):
 
 
 class Quarantine(Struct, Generic[D_co], frozen=True):
-    """An event: the handling of a deadline raised, and the group was restored to its state before. The
-    group's deadlines are stopped.
-    """
+    """An event: handling a deadline raised, and the group was restored. The group's deadlines are stopped."""
 
     deadline: D_co
     error: str

@@ -1,4 +1,4 @@
-"""The queries that everything which is stored of a group id answers, and the context of a step.
+"""The queries that all stored state of a group id answers, and the context of a step.
 
 `state.dispatch` has all of them, by the type of the group.
 """
@@ -21,7 +21,7 @@ class BaseContext(Struct, Generic[G, C], eq=False):
     """The group, the time, the cause and the configuration of one step, and the deadlines that the step arms.
 
     `cause` is the id of the request or the deadline that is handled. `now_ms` is the group's time in ms. It
-    is a Struct because each step makes one: a class with an `__init__` takes twice the time.
+    is a Struct because each step creates one, and a class with an `__init__` takes twice the time.
     """
 
     _group: G | None
@@ -59,7 +59,7 @@ Handlers = Mapping[type, Handler]
 """By the type of the request."""
 
 RequestRefusal = tuple[str, ErrorCode, str]
-"""The row that decided it, the error, and a sentence that says what is wrong."""
+"""The row that decided the refusal, the error, and its message."""
 
 
 WhyRefused = Callable[[str, Any, str, CoordinatorConfig], RequestRefusal]
@@ -67,14 +67,14 @@ WhyRefused = Callable[[str, Any, str, CoordinatorConfig], RequestRefusal]
 
 
 class StoredKind(ABC, Generic[G, D]):
-    """What the timeline and readers ask of something that is stored of a group id. `G` is its type, `D` the
-    type of its deadlines.
+    """The queries of the timeline and of readers about the stored state of a group id. `G` is its type, `D`
+    the type of its deadlines.
     """
 
     group_type: ClassVar[GroupType]
     group_class: ClassVar[type]
     refusals: ClassVar[Mapping[type, WhyRefused]] = {}
-    """By the type of the request: why a group of another `group_type` refuses it, if not by row X3."""
+    """By request type: the refusal by a group of another `group_type`, unless it is row X3."""
 
     @abstractmethod
     def next_deadline_ms(self, group: G, config: CoordinatorConfig) -> int | None:
@@ -86,7 +86,7 @@ class StoredKind(ABC, Generic[G, D]):
 
     @abstractmethod
     def is_armed(self, group: G, deadline: D, config: CoordinatorConfig) -> bool:
-        """Return True if a deadline that was due is still armed, after other deadlines fired."""
+        """Return True if a due deadline is still armed after other deadlines fired."""
 
     @abstractmethod
     def view(self, group: G) -> Any:

@@ -2,7 +2,7 @@
 
 For each row of the log, in order: every deadline that is due at the row's time fires first, each at its own
 time. Then the row is applied. Then the deadlines that are due at the same time fire. After the last row, the
-deadlines that are due at the watermark fire. The outcome is a function of the log, however the log is cut
+deadlines that are due at the watermark fire. The outcome is a function of the log, however the log is split
 into calls (batching invariance).
 
 Time stands still while no coordinator runs: no deadline is due in an outage. A row that was appended in an
@@ -34,19 +34,17 @@ from state.inputs import Failed, Outage, Quarantine, Received
 
 # The time of a log, cut at the outages and at the changes of the configuration.
 #
-# Both are inputs of the core beside the log. What happens at a time is decided under the configuration in
-# force at that time: each change holds for the times after its own. Nothing happens in an outage.
+# Both are inputs of the core, as the log is. Each event is decided under the configuration in force at its
+# time. A change applies to all times after its own. Nothing happens in an outage.
 
 
-# Later than all times in ms since 1970 that a record may have.
+# Later than any timestamp that a record may have, in ms since 1970.
 NEVER_MS = 2**63 - 1
 
 
 class Period(Struct, frozen=True):
-    """A time under one configuration and without an outage: from `from_ms` to `until_ms`, both included.
-
-    `outage` is the outage that follows it. It is None if the configuration changes, or if the time has no
-    end.
+    """A span of time under one configuration and without an outage: from `from_ms` to `until_ms`, both
+    included. `outage` is the outage that follows, None if a new configuration follows or the span has no end.
     """
 
     config: CoordinatorConfig
@@ -58,7 +56,7 @@ class Period(Struct, frozen=True):
 class Periods:
     """All periods of a log. `outages` are sorted by time and do not overlap.
 
-    No configuration changes in an outage: what is appended in it is handled at its end, under one.
+    The configuration does not change in an outage.
     """
 
     def __init__(self, configs: Configs, outages: Sequence[Outage]) -> None:
@@ -79,7 +77,7 @@ class Periods:
             passed = bisect_right(outages, now_ms, key=_until)
             if passed:
                 after_ms = max(after_ms, outages[passed - 1].after_ms)
-            # Of an outage and a change at the same time the outage is first: nothing happens between them.
+            # If an outage and a change have the same time, the outage is first.
             if passed < len(outages) and outages[passed].after_ms <= until_ms:
                 following = outages[passed]
                 until_ms = following.after_ms
@@ -129,15 +127,15 @@ class Fault(Struct, frozen=True):
 
 
 class Timeline:
-    """The run of one group through a part of its log.
+    """One group's run through a part of its log.
 
     `restore` returns a new copy of the group as it was at the start. It is called only when a step is undone.
     If `restore` is None, `group` is copied at once. Steps append to `effects` and `faults`. The caller may
     call `drain_effects` at any time. The group is copied when the journal reaches `journal_max_steps`, or
     this size of the steps' records. `outages` and `changes` of the configuration are sorted by time, and
-    outages do not overlap; `config` is in force before the first change. `due_ms` is a time that is not
-    later than the group's next deadline; None: no deadline is armed. With a later `due_ms`, deadlines fire
-    too late.
+    outages do not overlap; `config` is in force before the first change. `due_ms` is a time that is not later
+    than the group's next deadline; It is None if no deadline is armed. With a later `due_ms`, deadlines would
+    fire too late.
     """
 
     def __init__(
@@ -194,12 +192,12 @@ class Timeline:
         return taken
 
     def apply(self, row: Row) -> None:
-        """Fire the deadlines until the row's time, apply the row, and fire the deadlines that are due at
-        once.
+        """Fire the deadlines until the row's time, apply the row, and fire the deadlines that are then
+        due.
         """
         at_ms = self._periods.handled_at(row.at_ms) if self._outages else row.at_ms
         if at_ms < self._period.from_ms:
-            self._go_back(at_ms)
+            self._return_to(at_ms)
         self.fire_until(at_ms)
         group = self.group
         clock_ms, late_by_ms = at_ms, 0
@@ -215,15 +213,15 @@ class Timeline:
         self.fire_until(clock_ms)
 
     def fire_until(self, until_ms: int) -> None:
-        """Fire every deadline that is due at `until_ms`, in order, including deadlines that are armed
-        meanwhile, and apply the takeovers until then.
+        """Fire every deadline due at `until_ms`, in order, including those armed meanwhile, and apply the
+        takeovers until then.
         """
         if until_ms > self._period.until_ms:
-            until_ms = self._go_on(until_ms)
+            until_ms = self._advance_to(until_ms)
         if self._due_ms is not None and self._due_ms <= until_ms:
             self._fire_until(until_ms)
 
-    def _go_on(self, until_ms: int) -> int:
+    def _advance_to(self, until_ms: int) -> int:
         """Advance to the period of a later time. Deadlines fire in each period before it, and a takeover is
         applied at the end of each outage.
 
@@ -247,16 +245,18 @@ class Timeline:
         if self.group is not None and self.group.clock_ms < outage.until_ms:
             self._fire(outage, outage.until_ms)
 
-    def _go_back(self, at_ms: int) -> None:
-        """Return to the period of a late row, if no step of the group was later. The watermark has passed
-        that period, which leaves no trace in the group.
+    def _return_to(self, at_ms: int) -> None:
+        """Return to the period of a late row, unless the group has had a later step. Passing the watermark
+        left no trace in the group.
         """
         now_ms = at_ms if self.group is None else max(at_ms, self.group.clock_ms)
         if now_ms < self._period.from_ms:
             self._enter(now_ms)
 
     def _enter(self, now_ms: int) -> None:
-        """Continue in the period of this time. Deadlines may depend on the configuration: search anew."""
+        """Enter the period of this time. Search deadlines again, because they may depend on the
+        configuration.
+        """
         self._period = self._periods.at(now_ms)
         self._due_ms = self.next_deadline_ms()
 
@@ -266,7 +266,7 @@ class Timeline:
             due = [] if self.group is None else due_deadlines(self.group, until_ms, config)
             self._due_ms = None
             for deadline in due:
-                # A deadline that was armed meanwhile may have to fire first: search anew.
+                # A deadline armed meanwhile may have to fire first: search again.
                 if self._due_ms is not None and self._due_ms <= deadline.deadline_ms:
                     break
                 if self.group is not None and is_armed(self.group, deadline, config):
@@ -293,7 +293,7 @@ class Timeline:
             self._begin_journal()
 
     def _undo(self, cause: str) -> None:
-        """Restore the group to its state before the step that raised: take the last copy and repeat the steps
+        """Restore the group to its state before the step that raised: take the last copy and replay the steps
         since.
         """
         self.faults.append(Fault(cause, traceback.format_exc()))
@@ -312,7 +312,7 @@ class Timeline:
 
 
 def _copier(group: AnyGroup | None) -> Callable[[], AnyGroup | None]:
-    """Copy the group. The returned function returns a new copy of this copy."""
+    """Copy the group, and return a function that returns new copies of that copy."""
     if group is None:
         return lambda: None
     copy = _encoder.encode(group)

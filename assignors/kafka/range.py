@@ -22,7 +22,9 @@ from kafka_why.sticky.api import (
 
 @dataclass
 class _Topic:
-    """One topic during the assignment: subscribers, unassigned partitions, and the room of each member."""
+    """One topic during the assignment: subscribers, unassigned partitions, and each member's remaining
+    capacity.
+    """
 
     consumers: list[MemberId]
     rack_of: Mapping[MemberId, str]
@@ -40,14 +42,16 @@ class _Topic:
         return are_racks_of_use(racks, self.partition_racks)
 
     def is_near(self, member_id: MemberId, partition: int) -> bool:
-        """Return True if the partition is near the member. One of unknown rack is near all, as in Kafka."""
+        """Return True if the partition is near the member. A member without a rack is near all, as in
+        Kafka.
+        """
         rack = self.rack_of.get(member_id)
         return rack is None or rack in self.partition_racks[partition]
 
-    def room(self, member_id: MemberId) -> int:
+    def capacity(self, member_id: MemberId) -> int:
         return max(0, self._quota + (self._extras_left > 0) - len(self.assigned[member_id]))
 
-    def give(self, member_id: MemberId, partitions: Collection[int]) -> None:
+    def assign(self, member_id: MemberId, partitions: Collection[int]) -> None:
         self.assigned[member_id] += partitions
         if partitions and len(self.assigned[member_id]) > self._quota:
             self._extras_left -= 1
@@ -86,37 +90,37 @@ def assign_by_rack(
     if any(topic.needs_racks() for topic in topics.values()):
         for group in alike.values():
             if len(group) > 1:
-                _give_near_in_step(group)
+                _assign_nearby_together(group)
             elif group[0].needs_racks():
-                _give_ranges(group[0], near_only=True)
+                _assign_ranges(group[0], near_only=True)
     assignment: dict[MemberId, list[TopicPartition]] = {m: [] for m in members_in_order(subscriptions)}
     for name, topic in topics.items():
-        _give_ranges(topic, near_only=False)
+        _assign_ranges(topic, near_only=False)
         for member_id, partitions in topic.assigned.items():
             assignment[member_id] += [TopicPartition(name, partition) for partition in sorted(partitions)]
     return assignment
 
 
-def _give_ranges(topic: _Topic, *, near_only: bool) -> None:
+def _assign_ranges(topic: _Topic, *, near_only: bool) -> None:
     for member_id in topic.consumers:
         fitting = [p for p in topic.unassigned if not near_only or topic.is_near(member_id, p)]
-        topic.give(member_id, fitting[: topic.room(member_id)])
+        topic.assign(member_id, fitting[: topic.capacity(member_id)])
 
 
-def _give_near_in_step(topics: list[_Topic]) -> None:
-    """Give each partition number of the co-partitioned topics to one member that is near these partitions and
-    has room in all topics.
+def _assign_nearby_together(topics: list[_Topic]) -> None:
+    """Assign each partition number of the co-partitioned topics to one member that is near these partitions
+    and has capacity in all topics.
     """
     remaining = dict.fromkeys(topics[0].consumers)
     for partition in range(len(topics[0].partition_racks)):
         for member_id in remaining:
-            if all(topic.is_near(member_id, partition) and topic.room(member_id) for topic in topics):
+            if all(topic.is_near(member_id, partition) and topic.capacity(member_id) for topic in topics):
                 break
         else:
             continue
         for topic in topics:
-            topic.give(member_id, [partition])
-        if not any(topic.room(member_id) for topic in topics):
+            topic.assign(member_id, [partition])
+        if not any(topic.capacity(member_id) for topic in topics):
             del remaining[member_id]
 
 
@@ -137,7 +141,6 @@ class RangeAssignor:
         subscriptions: Mapping[MemberId, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> dict[MemberId, list[TopicPartition]]:
-        """See `Assignor.assign`."""
         if racks and member_racks(subscriptions):
             return assign_by_rack(partitions_per_topic, subscriptions, racks)
         assignment: dict[MemberId, list[TopicPartition]] = {

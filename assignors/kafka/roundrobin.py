@@ -14,10 +14,9 @@ from kafka_why.sticky.api import NO_RACKS, consumers_per_topic, members_in_order
 
 
 class RoundRobinAssignor:
-    """Each partition goes to the next member in the circle that subscribes to its topic.
-
-    If all members have the same topics, their numbers of partitions differ by at most one. If topics differ,
-    members without the topic lose their turn, so the numbers may differ by much more.
+    """Each partition goes to the next member in the circle that subscribes to its topic. With the same
+    topics, members' numbers of partitions differ by at most one. With different topics they may differ by
+    much more, because members without the topic lose their turn.
     """
 
     name: Final = "roundrobin"
@@ -28,7 +27,7 @@ class RoundRobinAssignor:
         subscriptions: Mapping[MemberId, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> dict[MemberId, list[TopicPartition]]:
-        """See `Assignor.assign`. The rule is not rack-aware, as in Kafka."""
+        """Assign in turns. The rule is not rack-aware, as in Kafka."""
         members = members_in_order(subscriptions)
         seats = {member_id: seat for seat, member_id in enumerate(members)}
         assignment: dict[MemberId, list[TopicPartition]] = {member_id: [] for member_id in members}

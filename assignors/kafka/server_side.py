@@ -1,9 +1,9 @@
-"""Assignors that run at the coordinator, as those of KIP-848 do, for groups of the classic protocol.
+"""Assignors that run at the coordinator, as in KIP-848, for groups of the classic protocol.
 
 A consumer selects such an assignor by the protocol name it offers in JoinGroup: `coordinator:` and the
 assignor's own name. If the members vote for such a protocol, the coordinator computes the assignment and no
-member does. A member's earlier partitions are those in its subscription. A member of an eager assignor whose
-subscription names none is treated as the holder of the partitions the coordinator assigned to it last.
+member does. A member's earlier partitions are those in its subscription. If an eager member's subscription
+has none, they are the partitions that the coordinator last assigned to it.
 """
 
 from collections.abc import Mapping
@@ -40,8 +40,8 @@ def with_last_assignment(
 ) -> Subscription:
     """Return the subscription of a member that held these partitions in this generation.
 
-    A cooperative member's subscription is returned unchanged, because a partition that the member has lost
-    must not count as owned.
+    A cooperative member's subscription is returned unchanged, because a lost partition must not count as
+    owned.
     """
     if subscription.user_data or subscription.owned_partitions or not partitions:
         return subscription

@@ -23,9 +23,9 @@ def assign(
 ) -> dict[MemberId, list[TopicPartition]]:
     """Assign each of these partitions, by topic, to at least one subscriber of its topic.
 
-    `subscriptions` are the names of topics that each member subscribes to, and `last` what each member had by
-    the last assignment. A topic without an entry in `partitions` adds no partition to any member, but counts
-    where subscriptions are compared. The result has an entry for every member, sorted by topic and number.
+    `subscriptions` are each member's topic names, and `last` is the last assignment. A topic without an entry
+    in `partitions` is not assigned, but counts when subscriptions are compared. The result has an entry for
+    every member, sorted by topic and number.
 
     If all members subscribe to the same topics, all partitions are one pool. Otherwise each topic is assigned
     separately, and the first members get the remainder of every topic (row SB10). Where Kafka follows the
@@ -36,7 +36,7 @@ def assign(
     result: PartitionsByMember = {member: set() for member in members}
     for pool, sharers in _pools(partitions, subscriptions):
         of_pool = set(pool)
-        for member, dealt in _deal(pool, {m: held[m] & of_pool for m in sharers}).items():
+        for member, dealt in _divide(pool, {m: held[m] & of_pool for m in sharers}).items():
             result[member] |= dealt
     return {member: sorted(result[member]) for member in members}
 
@@ -75,8 +75,10 @@ def _sharing(partitions: int, members: int) -> int:
     return -(-members // partitions)
 
 
-def _deal(pool: Sequence[TopicPartition], held: PartitionsByMember) -> PartitionsByMember:
-    """Divide the pool among the members of `held`, who keep what they hold where they can. It is changed."""
+def _divide(pool: Sequence[TopicPartition], held: PartitionsByMember) -> PartitionsByMember:
+    """Divide the pool among the members of `held`, which is changed. Members keep what they hold if
+    possible.
+    """
     members = list(held)
     quota = dict(zip(members, quotas(len(pool), len(members)), strict=True))
     if not pool or not members:
@@ -107,10 +109,9 @@ def _fill(
     sharing: int,
     unfilled: list[MemberId],
 ) -> None:
-    """Row SB6: give each partition the members that it lacks, other than those that hold it already.
-
-    One pass over the members below their quota serves all partitions, and starts again at its end while it
-    still places partitions. So a partition may have one member less than the others.
+    """Row SB6: add members to each partition until it has enough. All partitions take from one cycle over the
+    members below their quota, which ends after a pass that places nothing. So a partition may have one member
+    less than the others.
     """
     at, has_placed = 0, False
     for partition in sorted(holders, key=lambda partition: not holders[partition]):  # the held ones first

@@ -69,7 +69,7 @@ class _Builder:
                     last_moved = topic
 
     def _balance_topic(self, topic: int) -> bool:
-        """Level the subscribers of one topic by its partitions. Return whether any partition moved."""
+        """Level the subscribers of one topic by its partitions. Return True if any partition moved."""
         balancer = _Balancer(self._subscribers[topic], self._load)
         if balancer.spread <= 1:
             return False
@@ -95,10 +95,9 @@ class _Builder:
 
 
 class _Balancer:
-    """The least and the most loaded of some members while partitions are assigned to or moved among them.
-
-    The least loaded receive one partition each per round. Each further round includes the members that have
-    the same load by then. The most loaded give partitions in the same way. The caller updates `load`.
+    """Picks the least and the most loaded members while partitions are assigned or moved. In a round each
+    least loaded member gets one partition. The next round includes members that now have the same load. The
+    most loaded give partitions up in the same way. The caller updates `load`.
     """
 
     def __init__(self, members: Iterable[int], load: Sequence[int]) -> None:
@@ -111,7 +110,7 @@ class _Balancer:
         self._next_most = len(self._members) - 1
 
     def next_least_loaded(self) -> int:
-        """Return the member to give a partition to; the caller must give it one."""
+        """Return the member that gets the next partition. The caller must assign it one."""
         if self._next_least >= self._least_end:
             self._least_load += 1
             while (
@@ -124,7 +123,9 @@ class _Balancer:
         return self._members[self._next_least - 1]
 
     def next_most_loaded(self, held: dict[int, list[int]]) -> int | None:
-        """Return the member to take a partition from; None if no member holds one. The caller takes one."""
+        """Return the member that gives up the next partition, or None if no member holds one. The caller must
+        take one.
+        """
         while True:
             if self._next_most < self._most_start:
                 self._widen_most()
@@ -140,7 +141,9 @@ class _Balancer:
         return self._most_load - self._least_load <= 1
 
     def _widen_most(self) -> None:
-        """End the round: the most loaded have one partition less, and members with that load join them."""
+        """End the round: the most loaded now have one partition less, and are joined by members with that
+        load.
+        """
         if self._most_end <= self._most_start and self._most_start > 0:
             # All of them are excluded because they hold none of the topic: continue with the next lower ones.
             self._most_load = self._load[self._members[self._most_start - 1]]
@@ -151,7 +154,7 @@ class _Balancer:
         self._next_most = self._most_end - 1
 
     def _exclude(self, place: int) -> None:
-        """Move the member at this place behind the range of the most loaded."""
+        """Move the member at this index out of the range of the most loaded."""
         self._most_end -= 1
         members = self._members
         members[place], members[self._most_end] = members[self._most_end], members[place]
@@ -160,7 +163,7 @@ class _Balancer:
 class UniformAssignor:
     """Kafka's own rule step by step, for members with the same topics and for members with different ones.
 
-    A member's current target assignment is its `owned_partitions`. A partition that two members own counts as
+    A member's current target assignment is its `owned_partitions`. A partition with two owners counts as
     unassigned; on Kafka's broker this cannot happen. The rule is not rack-aware, as in Kafka 4.0 and later.
     Where Kafka follows the order of a hash table, this rule orders members by member id. Where Kafka orders
     topics by topic id, this rule orders them by name.
@@ -174,7 +177,6 @@ class UniformAssignor:
         subscriptions: Mapping[MemberId, MemberSubscription],
         racks: PartitionRacks = NO_RACKS,
     ) -> dict[MemberId, list[TopicPartition]]:
-        """See `Assignor.assign`."""
         claims = {m: cooperative_claim(member.subscription) for m, member in subscriptions.items()}
         group = number_group(partitions_per_topic, subscriptions, claims)
         if not group.members:

@@ -11,11 +11,13 @@ from kafka_why.contract.rocketmq.queues import MessageQueue
 
 
 class IllegalArgumentException(ValueError):
-    """An argument that RocketMQ refuses, with RocketMQ's text. The client then keeps the topic as it is."""
+    """An argument that RocketMQ refuses, with RocketMQ's text. The client then keeps its queues of the
+    topic.
+    """
 
 
 class NullPointerException(ValueError):
-    """A value RocketMQ needs was never set. The text is empty where Java writes its own."""
+    """A value that RocketMQ needs is null. The message is empty where Java generates it."""
 
 
 class AllocateMessageQueueStrategy(Protocol):
@@ -53,7 +55,7 @@ class AbstractAllocateMessageQueueStrategy(ABC):
         mq_all: Sequence[MessageQueue] | None,
         cid_all: Sequence[str] | None,
     ) -> list[MessageQueue]:
-        """See `AllocateMessageQueueStrategy.allocate`. A client that is not in `cid_all` gets no queue."""
+        """Return the queues of `current_cid`. A client that is not in `cid_all` gets no queue."""
         own_cid, queues, client_ids = check(current_cid, mq_all, cid_all)
         return self.share(consumer_group, own_cid, queues, client_ids) if own_cid in client_ids else []
 

@@ -21,9 +21,8 @@ from kafka_why.contract.rocketmq.shares import averagely, averagely_by_circle
 
 # AVG and AVG_BY_CIRCLE: shares whose sizes differ by at most one.
 #
-# Two clients with the same id both take the place where the id stands first, so neither consumes the share
-# of the other place. Source: AllocateMessageQueueAveragely.java,
-# AllocateMessageQueueAveragelyByCircle.java.
+# Two clients with the same id both take the share of the id's first index, so nobody consumes that of the
+# second. Source: AllocateMessageQueueAveragely.java, AllocateMessageQueueAveragelyByCircle.java.
 
 
 class AllocateMessageQueueAveragely(AbstractAllocateMessageQueueStrategy):
@@ -52,7 +51,7 @@ class AllocateMessageQueueAveragelyByCircle(AbstractAllocateMessageQueueStrategy
 
 
 class AllocateMessageQueueByConfig:
-    """Ignores its arguments, so it refuses none. Without a configured list the result is None."""
+    """Ignores and accepts any arguments. Without a configured list the result is None."""
 
     name: Final = "CONFIG"
 
@@ -66,7 +65,6 @@ class AllocateMessageQueueByConfig:
         mq_all: Sequence[MessageQueue] | None,
         cid_all: Sequence[str] | None,
     ) -> list[MessageQueue] | None:
-        """See `AllocateMessageQueueStrategy.allocate`."""
         return None if self._message_queue_list is None else list(self._message_queue_list)
 
 
@@ -88,10 +86,7 @@ class AllocateMessageQueueByMachineRoom(AbstractAllocateMessageQueueStrategy):
     def share(
         self, consumer_group: str, own_cid: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AbstractAllocateMessageQueueStrategy.share`.
-
-        Raises NullPointerException if a broker has a room and `consumeridcs` is None.
-        """
+        """Raise NullPointerException if a broker has a room and `consumeridcs` is None."""
         index = client_ids.index(own_cid)
         kept = [queue for queue in queues if self._is_ours(queue.broker_name)]
         quota, extra = divmod(len(kept), len(client_ids))
@@ -135,7 +130,7 @@ class HashRing:
         self._owners: dict[int, str] = {}
         points_of: Counter[str] = Counter()
         for client_id in client_ids:
-            # For an id that stands twice, the index continues where it stopped, less the points it lost.
+            # For a repeated id, the index continues where it stopped, less the points it lost.
             first = points_of[client_id]
             for replica in range(first, first + virtual_node_count):
                 point = hash_function(f"{client_id}-{replica}")
@@ -193,11 +188,9 @@ class NamePrefixResolver:
     """The room is the part of a broker's name or a client id before the first "-"; "" without a "-"."""
 
     def broker_deploy_in(self, queue: MessageQueue) -> str:
-        """See `MachineRoomResolver`."""
         return self.consumer_deploy_in(queue.broker_name)
 
     def consumer_deploy_in(self, client_id: str) -> str:
-        """See `MachineRoomResolver`."""
         room, dash, _ = client_id.partition("-")
         return room if dash else ""
 
@@ -205,7 +198,7 @@ class NamePrefixResolver:
 class AllocateMachineRoomNearby(AbstractAllocateMessageQueueStrategy):
     """Applies another strategy within each room, then over the rooms that have queues but no client.
 
-    All clients share the queues of such a room, each room separately: the last ids may get none of any room.
+    All clients share the queues of each such room separately, so the last ids may get none of any room.
     """
 
     def __init__(
@@ -226,9 +219,9 @@ class AllocateMachineRoomNearby(AbstractAllocateMessageQueueStrategy):
     def share(
         self, consumer_group: str, own_cid: str, queues: Sequence[MessageQueue], client_ids: Sequence[str]
     ) -> list[MessageQueue]:
-        """See `AbstractAllocateMessageQueueStrategy.share`. The own room's share is first, then room by room.
+        """Return the share of the client's own room first, then the shares room by room.
 
-        Raises what the inner strategy raises, and NullPointerException if that strategy returns None.
+        Raises the inner strategy's errors, and NullPointerException if that strategy returns None.
         """
         queues_in = _by_room(queues, self._resolver.broker_deploy_in, "mq")
         clients_in = _by_room(client_ids, self._resolver.consumer_deploy_in, "consumer id")
@@ -313,12 +306,12 @@ NEARBY_PREFIX = "MACHINE_ROOM_NEARBY-"
 
 
 class UnknownStrategy(ValueError):
-    """There is no strategy of this name."""
+    """The name of the strategy is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class StrategySettings:
-    """Settings of the strategies other than AVG and AVG_BY_CIRCLE; a strategy reads only its own fields."""
+    """Settings of all strategies but AVG and AVG_BY_CIRCLE. A strategy reads only its own fields."""
 
     virtual_node_count: int = DEFAULT_VIRTUAL_NODE_COUNT
     consumeridcs: Collection[str] | None = None
@@ -338,9 +331,8 @@ _MAKERS: Mapping[str, Callable[[StrategySettings], AllocateMessageQueueStrategy]
 
 
 def strategy_named(name: str, settings: StrategySettings) -> AllocateMessageQueueStrategy:
-    """Make the strategy. MACHINE_ROOM_NEARBY takes the inner strategy after a dash, as in its own name.
-
-    Raises UnknownStrategy, and what the strategy's constructor raises.
+    """Build the strategy. MACHINE_ROOM_NEARBY takes the inner strategy after a dash, as in its own name.
+    Raises UnknownStrategy, and the errors of the strategy's constructor.
     """
     if name.startswith(NEARBY_PREFIX):
         inner = strategy_named(name.removeprefix(NEARBY_PREFIX), settings)

@@ -1,4 +1,4 @@
-"""A group of the classic protocol: its states, its members, and queries on them.
+"""A group of the classic protocol: its state, its members, and queries on them.
 
 This file holds data and queries only; `state.kafka.classic` changes a group. A deadline is stored with
 its subject (a member, a pending id, the join or sync phase), so a timer cannot outlive its subject. The
@@ -26,7 +26,7 @@ from state.kafka.group import Group, Topic
 K = TypeVar("K")
 
 ProtocolNames = tuple[str, ...]
-"""The names of a member's protocols in the member's order, each once."""
+"""The distinct names of a member's protocols, in the member's order."""
 
 
 class SupportedProtocols(Struct):
@@ -85,9 +85,9 @@ LEGAL_PREVIOUS_STATES: dict[GroupState, frozenset[GroupState]] = {
 class ClassicGroupMember(Struct, array_like=True, forbid_unknown_fields=True):
     """One member of the group.
 
-    Times are in milliseconds. `heartbeat_deadline_ms` is None while the member waits for an answer and no
-    heartbeat is due. `parked_join` and `parked_sync` are the addresses of the parked requests, None if no
-    request is parked. `group_instance_id` is None for a dynamic member.
+    Times are in milliseconds. `heartbeat_deadline_ms` is None while the member waits for an answer.
+    `parked_join` and `parked_sync` are the addresses of the parked requests, None if no request is parked.
+    `group_instance_id` is None for a dynamic member.
     """
 
     member_id: str
@@ -106,7 +106,7 @@ class ClassicGroupMember(Struct, array_like=True, forbid_unknown_fields=True):
 
     @property
     def instance_id(self) -> str | None:
-        """The instance id, by its name in the members of all other protocols."""
+        """The instance id, under the name that members of the other protocols use."""
         return self.group_instance_id
 
     def waits(self) -> bool:
@@ -119,7 +119,7 @@ class ClassicGroupMember(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class PendingMember(Struct, array_like=True, forbid_unknown_fields=True):
-    """A member id that was assigned with MEMBER_ID_REQUIRED and has not joined yet (KIP-394)."""
+    """A member id that was sent with MEMBER_ID_REQUIRED and has not joined yet (KIP-394)."""
 
     client_id: str
     client_host: str
@@ -129,8 +129,8 @@ class PendingMember(Struct, array_like=True, forbid_unknown_fields=True):
 class JoinPhase(Struct, array_like=True, forbid_unknown_fields=True):
     """The timer of PreparingRebalance, in milliseconds.
 
-    `initial_remaining_ms` is by how much the initial delay may still be extended after this timer. None if
-    the rebalance did not start at Empty.
+    `initial_remaining_ms` is the remaining extension of the initial delay after this timer, None if the
+    rebalance did not start at Empty.
     """
 
     deadline_ms: int
@@ -143,7 +143,7 @@ class ClassicGroup(Group, tag="Kafka"):
 
     The counts of members (`awaiting_join_response`, `pending_syncs`, `supported_protocols`) are derived from
     `members` at their first use and are not stored. `members`, and each member's `protocols`, `parked_join`
-    and `pending_sync`, are changed only by the methods of this class, which keep the counts.
+    and `pending_sync`, are changed only by the methods of this class, which update the counts.
     """
 
     type_name = "classic"
@@ -166,9 +166,9 @@ class ClassicGroup(Group, tag="Kafka"):
     # Topics that the coordinator assigns: this generation's counts, and those that JoinGroups reported since.
     partitions_per_topic: dict[str, int] = field(default_factory=dict)
     reported_partition_counts: dict[str, int] = field(default_factory=dict)
-    # What JoinGroups reported of the members' topics, for an upgrade: None for a name that no topic has.
+    # The members' topics as JoinGroups reported them, for an upgrade: None for a missing topic.
     topics: dict[str, Topic | None] = field(default_factory=dict)
-    # Names, sorted, of topics that an upgrade needed and the group did not know (row MI14).
+    # Sorted names of unknown topics that an upgrade needed (row MI14).
     wanted_topics: list[str] = field(default_factory=list)
 
     @property
@@ -212,9 +212,7 @@ class ClassicGroup(Group, tag="Kafka"):
         return self.state is GroupState.PREPARING_REBALANCE and self.previous_state is GroupState.EMPTY
 
     def is_consumer_group(self) -> bool:
-        """Return True if the protocol type is that of Kafka's consumer, whose metadata the coordinator can
-        read.
-        """
+        """Return True if the protocol type is `consumer`, whose metadata the coordinator can read."""
         return self.protocol_type == PROTOCOL_TYPE
 
     def subscribed_of(self, topics: Iterable[str]) -> set[str]:
@@ -274,8 +272,8 @@ class ClassicGroup(Group, tag="Kafka"):
     def select_protocol(self) -> str:
         """Return the protocol of the next generation: the one with the most votes of the members.
 
-        A tie goes to the protocol that the member that joined first lists first (in Kafka, to its map's
-        order).
+        A tie goes to the protocol that the first member to join lists first (in Kafka, the map's order
+        decides).
         """
         return self.supported_protocols.select(next(iter(self.members.values())).protocols)
 
@@ -339,7 +337,7 @@ class ClassicGroup(Group, tag="Kafka"):
         member.parked_join = reply_to
 
     def set_pending_sync(self, member: ClassicGroupMember, pending: bool) -> None:
-        """Set whether the member still has to sync in this generation."""
+        """Record that the member still has to sync in this generation, or no longer has to."""
         self.pending_syncs += pending - member.pending_sync
         member.pending_sync = pending
 

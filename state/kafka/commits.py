@@ -30,15 +30,15 @@ from state.kafka.group import EndedTransaction, Group, PendingOffsets
 
 OWN_RETENTION_TIME = -1  # the coordinator's, not the request's
 
-# The record of a committed offset holds the names of its group and topic in its key and in its value.
-# A commit of 10,000 partitions may have names of 400 characters together.
+# The record of a committed offset holds the names of its group and topic in its key and in its value. Name
+# and topic of a commit of 10,000 partitions may have 400 characters together.
 NAMES_MAX_CHARS = 8 * 1024 * 1024
 
 END_OF_TIME_MS = 253_402_300_799_999  # the year 9999, so that a deadline is a time that Spark can hold
 
 
 def commit(context: StepContext, request: OffsetCommit, reply_to: ReplyTo, verdict: RuleAndError) -> None:
-    """Store each offset whose metadata is not too long, if the committer is valid: `verdict` is about it."""
+    """Store each offset whose metadata is not too long, if `verdict` accepts the committer."""
     row, error = verdict
     if error is not ErrorCode.NONE:
         context.reply(reply_to, OffsetCommitResponse, row, error)
@@ -113,10 +113,8 @@ def _offset(
 
 
 def topic_id_of(group: Group, topic: CommittedTopic, partition: int) -> bytes | None:
-    """Return the topic id of the request, else that of the offset that the commit replaces.
-
-
-    The offset of a client without topic ids therefore belongs to the topic that it was committed for.
+    """Return the request's topic id, else that of the offset that the commit replaces: without topic ids, a
+    client commits to the same topic as before.
     """
     if topic.topic_id is not None:
         return topic.topic_id.bytes
@@ -135,11 +133,11 @@ def is_metadata_too_long(context: StepContext, partition: CommittedPartition) ->
 
 # Offsets in transactions: they are pending until the marker of their transaction. Rows TO1 to TO14.
 #
-# The brokers' transaction coordinator decides the outcome. It writes a marker into a partition of the
-# markers topic, and the coordinator service brings it here as a TransactionMarker. Which marker ends the
-# transaction of an entry follows from positions in that partition: the producer's earlier markers are below
-# the position that the entry's request read, and its own marker is at or above it. The epochs of a producer
-# do not tell, because in transactions of version 1 the epoch stays.
+# The brokers' transaction coordinator decides the outcome. It writes a marker into a partition of the markers
+# topic, and the coordinator service brings it here as a TransactionMarker. Positions in that partition decide
+# which marker ends an entry's transaction: the producer's earlier markers are below the position that the
+# entry's request read, and its own marker is at or above it. Producer epochs cannot decide it, because in
+# transactions of version 1 the epoch stays.
 #
 # Source: OffsetMetadataManager.commitTransactionalOffset and completeTransaction,
 # ClassicGroup.validateOffsetCommit.
@@ -147,11 +145,11 @@ def is_metadata_too_long(context: StepContext, partition: CommittedPartition) ->
 
 # The outcome of a marker for a pending offset. Rows TO10, TO11.
 #
-# The core and the follower of the markers decide by this function alone, so they cannot disagree.
+# The core and the marker follower both use this function, so they cannot disagree.
 
 
 def outcome_of(txn_version: int, producer_epoch: int, marker_epoch: int, committed: bool) -> MarkerOutcome:
-    """Return what a marker means for pending offsets at or below its position.
+    """Return the outcome of a marker for pending offsets at or below its position.
 
 
     `txn_version` and `producer_epoch` are those of the TxnOffsetCommit. In version 2 the end of a transaction
@@ -167,8 +165,8 @@ def outcome_of(txn_version: int, producer_epoch: int, marker_epoch: int, committ
     return MarkerOutcome.COMMIT if committed else MarkerOutcome.ABORT
 
 
-# A client gives up a TxnOffsetCommit much earlier. A request that comes later than this is held until the
-# marker of its own transaction is found again, so a sender must not write one so late.
+# A client gives up a TxnOffsetCommit much earlier. A request written later than this would be held until the
+# next marker of its producer, so a sender must not write one so late.
 ENDED_KEPT_MS = 15 * 60_000
 
 _FIRST_VERSION_WITH_ABORTABLE = 4
@@ -179,8 +177,8 @@ FIRST_VERSION_WITH_ERRORS_OF_GROUPS = 6  # GROUP_ID_NOT_FOUND, STALE_MEMBER_EPOC
 def txn_commit(
     context: StepContext, request: TxnOffsetCommit, reply_to: ReplyTo, verdict: RuleAndError
 ) -> None:
-    """Hold each offset whose metadata is not too long until its transaction ends, if the committer is valid:
-    `verdict` is about it.
+    """Hold each offset whose metadata is not too long until its transaction ends, if `verdict` accepts the
+    committer.
     """
     _prune_ended(context)
     row, error = verdict
@@ -205,7 +203,7 @@ def txn_commit(
 
 def is_over(group: Group, request: TxnOffsetCommit) -> bool:
     """Row TO6: return True if the group already knows that the request's transaction ended. The client has
-    then given the request up.
+    then abandoned the request.
     """
     ended = group.ended.get(request.producer_id)
     return (
@@ -214,8 +212,8 @@ def is_over(group: Group, request: TxnOffsetCommit) -> bool:
 
 
 def is_overtaken(group: Group, request: TxnOffsetCommit) -> bool:
-    """Row TO6: return True if a later request of the producer is already pending. The client has then given
-    this one up.
+    """Row TO6: return True if a later request of the producer is already pending. The client has then
+    abandoned this one.
 
     A producer sends its requests one after the other, so a later request never has a lower position.
     """
@@ -231,7 +229,7 @@ def _is_of_same_log(
     request: TxnOffsetCommit | TransactionMarker, known: EndedTransaction | PendingOffsets
 ) -> bool:
     """Return True if both positions are of the same partition of the same markers topic. An unknown topic id
-    is taken to be the same.
+    counts as the same.
     """
     topic_id = _bytes_of(request)
     is_other_topic = None not in (topic_id, known.txn_topic_id) and topic_id != known.txn_topic_id
@@ -285,7 +283,7 @@ def _bytes_of(request: TxnOffsetCommit | TransactionMarker) -> bytes | None:
 
 
 def transaction_marker(context: StepContext, marker: TransactionMarker, reply_to: ReplyTo) -> None:
-    """Commit or drop the pending offsets whose transaction this marker ends. It is never an error, and it
+    """Commit or drop the pending offsets whose transaction this marker ends. This is never an error and
     creates no group.
     """
     row = None
@@ -296,7 +294,7 @@ def transaction_marker(context: StepContext, marker: TransactionMarker, reply_to
 
 
 def _apply(context: StepContext, marker: TransactionMarker) -> RuleId | None:
-    """Return the row that decided, None if no entry is concerned."""
+    """Return the row that decided, or None if the marker ends no entry's transaction."""
     row = None
     settled: list[tuple[PendingOffsets, MarkerOutcome, RuleId]] = []
     for entry in context.group.pending:
@@ -354,19 +352,21 @@ def _end(
 
 
 def _move(context: StepContext, entry: PendingOffsets) -> None:
-    """Commit each offset whose request comes after the committed offset's in the log."""
+    """Commit each offset whose request is later in the log than that of the committed offset."""
     for topic, offsets in entry.offsets.items():
         for partition, offset in offsets.items():
             committed = context.group.offsets.get(topic, {}).get(partition)
             if committed is None:
                 context.commit(topic, partition, offset)
-            elif is_behind(offset, committed):
+            elif is_later_in_log(offset, committed):
                 topic_id = offset.topic_id if offset.topic_id is not None else committed.topic_id
                 context.commit(topic, partition, replace(offset, topic_id=topic_id))
 
 
-def is_behind(offset: Offset, committed: Offset) -> bool:
-    """Row TO12: return True if the request of a pending offset comes after the committed offset's."""
+def is_later_in_log(offset: Offset, committed: Offset) -> bool:
+    """Row TO12: return True if the pending offset's request is later in the log than that of the committed
+    offset.
+    """
     return offset.position > committed.position
 
 
@@ -383,16 +383,15 @@ def _note_ended(context: StepContext, entries: list[PendingOffsets], marker: Tra
 
 
 def _prune_ended(context: StepContext) -> None:
-    """Forget ended transactions that are too old to concern a late request."""
+    """Forget ended transactions that are too old to matter to a late request."""
     group, since_ms = context.group, context.now_ms - ENDED_KEPT_MS
     if any(ended.at_ms < since_ms for ended in group.ended.values()):
         group.ended = {p: ended for p, ended in group.ended.items() if ended.at_ms >= since_ms}
 
 
-def remember_longer(context: StepContext, by_ms: int) -> None:
-    """Row TO18: extend the time for which ended transactions are remembered by the length of an outage.
-
-    A request that was written in the outage is handled only after it, so it is later than usual.
+def extend_ended_retention(context: StepContext, by_ms: int) -> None:
+    """Row TO18: extend the retention of ended transactions by the length of an outage, because a request
+    written in the outage is handled only after it.
     """
     group = context.group
     if group.ended:

@@ -1,9 +1,9 @@
 """A group of the consumer protocol (KIP-848): its epochs, its members and its target assignment.
 
-This file holds data and queries only; `state.kafka.consumer` changes a group. What can be computed from the
-members (who holds a partition, how many members subscribe to a topic) is not stored a second time. The order
-of the fields is the layout of the stored state: a change of the order is a new version in
-`checkpoints.codec`. Source: ConsumerGroup.java, ConsumerGroupMember.java, ModernGroup.java.
+This file holds data and queries only; `state.kafka.consumer` changes a group. What can be derived from the
+members (the holder of a partition, the subscribers of a topic) is not stored. The order of the fields is the
+layout of the stored state: a change of the order is a new version in `checkpoints.codec`. Source:
+ConsumerGroup.java, ConsumerGroupMember.java, ModernGroup.java.
 """
 
 from bisect import bisect_left
@@ -22,16 +22,14 @@ from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE
 from state.kafka.group import ModernGroup, Topic
 
 AssignedPartitions = dict[bytes, dict[int, int]]
-"""Partitions that a member has, by topic id: partition -> assignment epoch, the epoch of the target by which
-the member got it (KIP-1251).
-"""
+"""A member's partitions by topic id: partition -> epoch of the target that assigned it (KIP-1251)."""
 
 Subscribed = tuple[tuple[str, ...], str]
-"""What a member subscribes to: names, sorted, and a pattern, "" without one."""
+"""A subscription: sorted topic names, and a pattern, "" without one."""
 
 
 class ClassicMember(Struct, array_like=True, forbid_unknown_fields=True):
-    """What a member on the classic protocol has in a consumer group. Times are in ms.
+    """The additional state of a member on the classic protocol. Times are in ms.
 
     `join_deadline_ms` is armed by a Heartbeat or SyncGroup that was answered with REBALANCE_IN_PROGRESS,
     `sync_deadline_ms` by the answer to a JoinGroup.
@@ -48,10 +46,10 @@ class ConsumerMember(Struct, array_like=True, forbid_unknown_fields=True):
 
     `subscribed_topic_names` is sorted. `subscribed_topic_regex` is "" without a pattern. `previous_epoch` is
     the member epoch before the last write of the assignment. `assigned` are the partitions that the member
-    may use, `pending_revocation` those that it has to give up first. `classic` is None for a member on the
+    may use, `pending_revocation` those that it has to revoke first. `classic` is None for a member on the
     consumer protocol. `rebalance_deadline_ms` is armed while a member on the consumer protocol has to revoke
-    partitions. `revoking_since_ms` is the time of the answer that asked the member to revoke partitions, None
-    if it has none to revoke.
+    partitions. `revoking_since_ms` is the time of the answer that requested a revocation, None if the member
+    has nothing to revoke.
     """
 
     member_id: str
@@ -74,10 +72,10 @@ class ConsumerMember(Struct, array_like=True, forbid_unknown_fields=True):
     revoking_since_ms: int | None = None
 
     def is_reconciled_to(self, epoch: int) -> bool:
-        """Return True if the member is at the target assignment of this epoch."""
+        """Return True if the member has reached the target assignment of this epoch."""
         return self.state is MemberState.STABLE and self.member_epoch == epoch
 
-    def is_there_and_behind(self, epoch: int) -> bool:
+    def is_present_and_behind(self, epoch: int) -> bool:
         """Return True if the member has joined, is not away temporarily, and is not at this target
         assignment.
         """
@@ -85,9 +83,8 @@ class ConsumerMember(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class GroupProgress(NamedTuple):
-    """The state of a group, and True if a member that is not away has still to reach the target assignment.
-
-    A static member that left for a while makes a group Reconciling, but there is no rebalance.
+    """The state of a group, and True if a present member has not reached the target assignment. An absent
+    static member makes a group Reconciling, but there is no rebalance.
     """
 
     state: ConsumerGroupState
@@ -95,8 +92,8 @@ class GroupProgress(NamedTuple):
 
 
 class _MayBeBehind(NamedTuple):
-    """The members, by id, that may not be at the target assignment of this epoch. Those that are away have
-    not joined yet, or have left for a while.
+    """The members, by id, that may not have reached the target assignment of this epoch. Members that are
+    away have not joined yet, or have left temporarily.
     """
 
     epoch: int
@@ -112,12 +109,10 @@ class ResolvedRegex(Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 
 class CheckedRegex(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a group knows of a pattern whose topics are filtered by what its members may DESCRIBE. Times are
-    the group's, in ms, None if it did not happen yet.
-
-    `seen` is the digest of the topics that the last look found before they were filtered, "" if it is not
-    known. `asked_at_ms` is the time of the last answer that asked for a look. `is_wanted`: the group needs
-    another look.
+    """A pattern whose topics are filtered by what the group's members may DESCRIBE. Times are the group's, in
+    ms, or None. `seen` is the digest of the topics that the last check found before filtering, "" if unknown.
+    `asked_at_ms` is the time of the last answer that requested a check. `is_wanted`: the group needs another
+    check.
     """
 
     seen: str = ""
@@ -130,11 +125,11 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
     """The state of one group of the consumer protocol.
 
     `target` is the target assignment by member id. `topics` are the topics that the group knows: None for a
-    name that no topic has.
+    missing topic.
 
     The holders of partitions and the subscribers of topics are derived from `members` at their first use and
     are not stored. Only the methods of this class add and remove members, and change what a member holds or
-    subscribes to, because they keep what is derived.
+    subscribes to, because they update what is derived.
     """
 
     type_name = "consumer"
@@ -169,12 +164,11 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
         self.__dict__.pop("progress", None)
 
     def _behind(self) -> ConsumerMember | None:
-        """Return a member that is not at the target assignment, preferably one that has joined and is not
-        away.
+        """Return a member that has not reached the target assignment, preferably one that has joined and is
+        not away.
 
-        Every history entry calls this. So all members are visited once for each target, and afterwards only
-        those that may still be behind: neither a rebalance nor a request that removes many members visits all
-        of them for each entry. The last members are tried first, because the first ones reach the target
+        Every history entry calls this, so it visits all members only once per target, and then only those
+        that may still be behind. The last members are tried first, because the first ones reach the target
         first.
         """
         epoch = self.assignment_epoch
@@ -184,7 +178,7 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
             kept = self.__dict__["may_be_behind"] = _MayBeBehind(epoch, behind, {})
         while kept.there:
             member_id, last = kept.there.popitem()
-            if last.is_there_and_behind(epoch):
+            if last.is_present_and_behind(epoch):
                 kept.there[member_id] = last
                 return last
             if not last.is_reconciled_to(epoch):
@@ -192,7 +186,7 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
         return next(iter(kept.away.values()), None)
 
     def _note_change(self, member: ConsumerMember) -> None:
-        """Note that the member may have fallen behind the target assignment, or reached it."""
+        """Record that the member may have fallen behind the target assignment, or reached it."""
         if (kept := self.__dict__.get("may_be_behind")) is not None:
             kept.away.pop(member.member_id, None)
             kept.there[member.member_id] = member
@@ -206,7 +200,7 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
         return not self.members
 
     def is_consumer_group(self) -> bool:
-        """Return True if the protocol type is `consumer`, as it is for every such group."""
+        """Return True: the protocol type is always `consumer`."""
         return True
 
     def why_expired(self) -> tuple[str, str]:
@@ -274,11 +268,11 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
         return {topic.topic_id: name for name, topic in self.topics.items() if topic is not None}
 
     def unknown_topics(self) -> list[str]:
-        """Return the subscribed names, sorted, that the group knows nothing of (row MI12)."""
+        """Return the sorted subscribed names that are not among the known topics (row MI12)."""
         return sorted({name for names, _ in self.subscriptions for name in names} - self.topics.keys())
 
     def unresolved_regexes(self) -> list[str]:
-        """Return the members' patterns, sorted, that wait for a result of the topic watcher."""
+        """Return the members' sorted patterns that wait for a result of the topic watcher."""
         patterns = {pattern for _, pattern in self.subscriptions} - {""}
         return sorted(patterns - self.resolved_regexes.keys() - self.checked_regexes.keys())
 
@@ -314,7 +308,7 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
 
     def validate_instance(self, member_id: str, instance_id: str | None) -> ErrorCode:
         """Check that the instance id, if any, belongs to the member: UNKNOWN_MEMBER_ID if it belongs to none,
-        FENCED_INSTANCE_ID if to another one.
+        FENCED_INSTANCE_ID if it belongs to another one.
         """
         if instance_id is None:
             return ErrorCode.NONE

@@ -34,14 +34,14 @@ KafkaGroup = ClassicGroup | ConsumerGroup | ShareGroup
 
 
 class Reply(Struct, frozen=True):
-    """An answer, and the partition of the responses topic for it."""
+    """An answer, and its partition of the responses topic."""
 
     reply_partition: int
     response: AnyResponse
 
 
 class TransactionChange(Struct, frozen=True):
-    """The pending offsets of a request of a producer, as they are now, None if they are no longer pending."""
+    """The current pending offsets of a producer's request, None if they are no longer pending."""
 
     producer_id: int
     request: str
@@ -51,11 +51,11 @@ class TransactionChange(Struct, frozen=True):
 class Effects(Struct, frozen=True):
     """The outcome of one step: the group after it, and the messages.
 
-    Without a group there may be settings for it. It is None if there is neither.
+    Without a group, `group` has its settings, or is None without any.
 
-    `rules` are the rows of docs/rules.md that were applied, in order, for the tests of these rows: those that
-    decided an answer or an entry are in it, too. `earliest_armed_ms` is the earliest
-    deadline that the step armed, in ms, None if it armed none. The timeline uses it instead of a search.
+    `rules` are the rows of docs/rules.md that were applied, in order, for the tests of these rows: including
+    those that decided an answer or an entry. `earliest_armed_ms` is the earliest deadline that the step
+    armed, in ms, None if it armed none. The timeline uses it instead of a search.
     """
 
     group: KafkaGroup | ConfigsOnly | None
@@ -68,21 +68,20 @@ class Effects(Struct, frozen=True):
 
 
 def unchanged(group: KafkaGroup | ConfigsOnly, answers: Iterable[tuple[int, AnyResponse]]) -> Effects:
-    """Return the effects of a step that changes nothing and gives these answers, each with its partition."""
+    """Return the effects of a step that only gives these answers, each with its partition."""
     return Effects(group, [Reply(*answer) for answer in answers], [], [], [], None)
 
 
 # Ids of new members in Kafka's form, `<prefix>-<uuid>`. The uuid is derived from the request and is not
 # random.
 #
-# A replay of the same log assigns the same ids. Without the namespace an id cannot be guessed.
+# A replay of the same log assigns the same ids. Nobody can guess an id without the namespace.
 
 
 def new_member_id(prefix: str, request_id: str, namespace: str) -> str:
     """Return the member id for the request `<topic>-<partition>-<offset>`.
 
-    The uuid is that of `uuid.uuid5`, which takes three times the time, because it imports `sha1` at each
-    call.
+    The result is that of `uuid.uuid5`, which is three times slower because it imports `sha1` at each call.
     """
     digest = sha1(_bytes_of(namespace) + request_id.encode(), usedforsecurity=False).digest()
     return f"{prefix}-{UUID(bytes=digest[:16], version=5)}"
@@ -97,19 +96,19 @@ _encoder = msgpack.Encoder()
 _decoder: msgpack.Decoder[KafkaGroup] = msgpack.Decoder(KafkaGroup)
 
 RuleId = NewType("RuleId", str)
-"""A row of docs/rules.md that was applied; only `StepContext.rule` makes one."""
+"""A row of docs/rules.md that was applied. Only `StepContext.rule` creates one."""
 
 G = TypeVar("G", bound=Group)
 
 RuleAndError = tuple[RuleId, ErrorCode]
-"""What a check decided, and by which row."""
+"""The outcome of a check, and the row that decided it."""
 
 
 AnyMember = ClassicGroupMember | ConsumerMember | ShareMember
 
 
 class Saved(Struct, frozen=True):
-    """What `StepContext.undo` restores: the group without its offsets, and the number of effects."""
+    """The data that `StepContext.undo` restores: the group without its offsets, and the number of effects."""
 
     group: KafkaGroup | None
     encoded: bytes
@@ -123,10 +122,9 @@ class Saved(Struct, frozen=True):
 class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
     """The context of Kafka's handlers. Handlers change `group` and add effects by the methods here.
 
-    `principal` is that of the request that is handled, None if it has none or a deadline is handled. `kept`
-    are the settings that stay when the group does not exist.
-    `noted_state` is the group's state after its last history entry, None for a group that has none yet in
-    this step.
+    `principal` is that of the request, None without one or for a deadline. `kept` are settings that outlive
+    the group. `noted_state` is the group's state after its last history entry, None for a group without an
+    entry in this step.
     """
 
     principal: str | None = None
@@ -135,20 +133,20 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
     offset_changes: list[OffsetChange] = field(default_factory=list)
     transaction_changes: list[TransactionChange] = field(default_factory=list)
     noted_state: str | None = None
-    retention_is_stale: bool = False  # whether the next expiry must be searched in all offsets
+    retention_is_stale: bool = False  # True if the next expiry must be searched in all offsets
     _replies: list[Reply] = field(default_factory=list)
     _history: list[HistoryEntry] = field(default_factory=list)
     _saved: Saved | None = None
 
     def group_of(self, group_type: type[G]) -> G:
-        """Return the group, which has this type."""
+        """Return the group, which must have this type."""
         group = self._group
         assert isinstance(group, group_type), f"this step needs a {group_type.__name__}"
         return group
 
     @property
     def configs(self) -> dict[str, SettingValue]:
-        """The group's own settings, which do not need the group."""
+        """The group's own settings, which exist without the group, too."""
         if self._group is not None:
             return self._group.configs
         return {} if self.kept is None else self.kept.configs
@@ -178,14 +176,14 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
         self.record(rule, EntryType.GROUP_CREATED, reason)
 
     def become(self, group: KafkaGroup) -> None:
-        """Replace the group by its conversion to another protocol."""
+        """Replace the group with its conversion to another protocol."""
         self.noted_state = self.group.state
         self._group = group
         self.retention_is_stale = True
 
     def save(self) -> None:
-        """Remember the group and the effects as they are, for `undo`. Only the first call in a step counts.
-        What is undone must not have changed offsets.
+        """Save the group and the effects for `undo`. Only the first call in a step counts. The undone changes
+        must not include offsets.
         """
         if self._saved is not None:
             return
@@ -282,14 +280,14 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
         )
 
     def deadline(self, delay_ms: int) -> int:
-        """Return and arm the time `delay_ms` from now. A negative delay counts as 0."""
+        """Arm a deadline `delay_ms` from now, and return its time. A negative delay counts as 0."""
         return self.deadline_at(self.now_ms + delay_ms if delay_ms > 0 else self.now_ms)
 
     def rule(self, row: str) -> RuleId:
         """Record that this row of docs/rules.md applies, and return its id for the answer or entry that it
         decides.
 
-        Rows are named in no other way, so `Effects.rules` has all rows that a step reached, in their order.
+        Rows are only named here, so `Effects.rules` has all rows that a step reached, in order.
         """
         self.rules.append(row)
         return row  # type: ignore[return-value] # to call a NewType takes longer than the rest
@@ -297,7 +295,7 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
     def record(self, rule: RuleId, event: EntryType, reason: str, **details: object) -> None:
         """Add a history entry. Call this after the change that the entry describes.
 
-        `rule` is the row that decided the change. An entry begins with the state in which the last one ended.
+        `rule` is the row that decided the change. An entry starts from the state in which the last one ended.
         `to_state` is passed if the group was deleted.
         """
         group = self.group
@@ -370,7 +368,8 @@ class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
 def deciding_rule(verdicts: Iterable[RuleAndError]) -> RuleId:
     """Return the row that decides an answer about several members or topics.
 
-    It is the row of the first error, else the first row. An answer about no member or topic has the row "".
+    It is the row of the first error, else the first row. The row is "" for an answer without members or
+    topics.
     """
     rows = list(verdicts)
     return next(
@@ -378,7 +377,7 @@ def deciding_rule(verdicts: Iterable[RuleAndError]) -> RuleId:
     )
 
 
-# What a new group does not take over from the Empty group in whose place it comes.
+# A new group that replaces an Empty one does not inherit these fields.
 _OF_ONE_LIFE = {
     "incarnation",
     "seq",
@@ -388,10 +387,8 @@ _OF_ONE_LIFE = {
 }
 
 
-def start_anew(context: StepContext, rule: RuleId, group_type: type[KafkaGroup], reason: str) -> None:
-    """Begin a new life of an Empty group under the protocol of `group_type`. Epochs begin anew, and offsets
-    stay.
-    """
+def restart_group(context: StepContext, rule: RuleId, group_type: type[KafkaGroup], reason: str) -> None:
+    """Restart an Empty group under the protocol of `group_type`. Epochs start again, and offsets stay."""
     old = context.group
     kept = {name: getattr(old, name) for name in Group.__struct_fields__ if name not in _OF_ONE_LIFE}
     context.become(group_type(incarnation=context.cause, state_timestamp_ms=context.now_ms, **kept))

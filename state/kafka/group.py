@@ -1,7 +1,6 @@
-"""What every Kafka group has, whatever its protocol: its clock, its offsets and its place in the history.
-
-The groups of each protocol are such groups. A conversion from one to another keeps these fields. This
-file holds data and queries only; the other files of `state.kafka` change a group.
+"""The state that Kafka groups of all protocols share: clock, offsets and position in the history. A
+conversion between protocols keeps these fields. This file holds data and queries only; the other files of
+`state.kafka` change a group.
 """
 
 from collections.abc import Collection, Mapping
@@ -72,11 +71,9 @@ Timer = tuple[int, TimerKind, str]
 
 
 class ConfigsOnly(Struct, array_like=True, forbid_unknown_fields=True, tag="KafkaConfigs"):
-    """The settings alone, by Kafka's names. A group that is created takes them over.
-
-    `incarnation` is the id of the request, or the deadline, that brought it about. It has no history and no
-    deadline: `seq` and `last_fired_ms` are 0, and `quarantined` is None. `clock_ms` is the time of the last
-    event.
+    """The settings alone, by Kafka's names. A new group inherits them. `incarnation` is the request, or the
+    deadline, that created it. It has no history and no deadline: `seq` and `last_fired_ms` are 0, and
+    `quarantined` is None. `clock_ms` is the time of the last event.
     """
 
     group_id: str
@@ -89,18 +86,17 @@ class ConfigsOnly(Struct, array_like=True, forbid_unknown_fields=True, tag="Kafk
 
 
 class Topic(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A topic of the cluster as the group knows it: the 16 bytes of its id, and its number of partitions."""
+    """A topic as the group knows it: the 16 bytes of its id, and its number of partitions."""
 
     topic_id: bytes
     partitions: int
 
 
 class PendingOffsets(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The offsets of one TxnOffsetCommit, which are pending until their transaction ends.
-
-    `request` is the id of the TxnOffsetCommit, and `position` its place in the log. `txn_topic_id` is the
-    topic id of the markers topic in 16 bytes, None if it is unknown. The other fields are those of the
-    request. `offsets`, by topic and partition, are never changed in place.
+    """The offsets of one TxnOffsetCommit, pending until their transaction ends. `request` is the id of the
+    TxnOffsetCommit, and `position` its position in the log. `txn_topic_id` is the topic id of the markers
+    topic in 16 bytes, None if it is unknown. The other fields are those of the request. `offsets`, by topic
+    and partition, are never changed in place.
     """
 
     request: str
@@ -117,8 +113,8 @@ class PendingOffsets(Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class EndedTransaction(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The latest marker by which a transaction of a producer ended in a group: its place in the markers
-    topic, and the group's time at which the group learnt of it.
+    """The latest marker that ended a producer's transaction in a group: its position in the markers topic,
+    and the group's time when it was applied.
     """
 
     txn_partition: int
@@ -128,7 +124,7 @@ class EndedTransaction(Struct, frozen=True, array_like=True, forbid_unknown_fiel
 
 
 class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
-    """What a Kafka group keeps when it changes its protocol, and what all protocols use alike.
+    """The fields that all protocols share, and that a group keeps when it changes its protocol.
 
     `incarnation` is the id of the request that created the group, and `seq` the number of history entries so
     far. `clock_ms` is the time of the group's last event. `last_fired_ms` is the latest deadline that fired.
@@ -160,7 +156,7 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
     configs: dict[str, SettingValue] = {}
 
     def entry_details(self) -> Mapping[str, object]:
-        """Return the fields that each history entry of a group of this protocol has."""
+        """Return the fields of every history entry of a group of this protocol."""
         return {"group_type": self.type_name}
 
     def pending_partitions(self) -> dict[str, set[int]]:
@@ -178,15 +174,15 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
 
     @property
     def can_expire_offsets(self) -> bool:
-        """Return True if offsets can expire in this state of the group. In groups with epochs they can in
-        every state (row OF28).
+        """Return True if offsets can expire in this state of the group. In groups with epochs they always can
+        (row OF28).
         """
         return True
 
     @property
     def abandoned_since_ms(self) -> int | None:
-        """The time in ms from which unused offsets are kept for the retention time. None if that is the time
-        of their commit, as it is in groups with epochs (row OF27).
+        """The time in ms from which the retention of unused offsets counts, None if it counts from their
+        commit, as in groups with epochs (row OF27).
         """
         return None
 
@@ -199,11 +195,11 @@ class Group(Struct, array_like=True, forbid_unknown_fields=True, dict=True):
         return not self.offsets and not self.pending
 
 
-# What a group knows of the cluster's topics: what a request reports (row MI7), and what the topic watcher
-# reports (row MI8).
+# The cluster's topics as a group knows them: reported by requests (row MI7) and by the topic watcher (row
+# MI8).
 #
-# The operator sees no cluster. A gateway may look at an older broker or an older cache than the watcher, so
-# a request only adds to what is known. The watcher alone replaces and removes.
+# The core cannot read the cluster. A gateway may read an older broker or cache than the watcher, so requests
+# only add topics and partitions. Only the watcher replaces and removes.
 
 
 Topics = dict[str, Topic | None]
@@ -215,10 +211,8 @@ def topic_of(image: TopicImage | None) -> Topic | None:
 
 
 def reported(known: Mapping[str, Topic | None], images: TopicImages, deleted: Collection[bytes]) -> Topics:
-    """Return the topics, by name, about which a request reports more than is known: a new name, a topic where
-    none was known, or more partitions of the same topic.
-
-    `deleted` are ids of deleted topics, which a request may still report.
+    """Return the topics, by name, that a request adds: a new name, a topic where none was known, or more
+    partitions of the same topic. `deleted` are ids of deleted topics, which a request may still report.
     """
     found: Topics = {}
     for name, image in images.items():
@@ -231,9 +225,8 @@ def reported(known: Mapping[str, Topic | None], images: TopicImages, deleted: Co
 
 
 def watched(known: Mapping[str, Topic | None], images: TopicImages, deleted: Collection[bytes]) -> Topics:
-    """Return the topics, by name, about which the watcher reports something other than is known.
-
-    A lower count of the same topic and a deleted topic are ignored: both come from a broker that lags behind.
+    """Return the topics, by name, that the watcher reports differently. A lower count of the same topic and a
+    deleted topic are ignored: they come from a lagging broker.
     """
     found: Topics = {}
     for name, image in images.items():
@@ -252,17 +245,17 @@ def is_more_of(topic: Topic | None, before: Topic | None) -> bool:
     return topic.topic_id == before.topic_id and topic.partitions > before.partitions
 
 
-# A group with epochs, whose target assignment the coordinator computes: what groups of the consumer
-# protocol (KIP-848) and share groups (KIP-932) have in common.
+# A group with epochs, whose target assignment the coordinator computes: the base of consumer groups (KIP-848)
+# and share groups (KIP-932).
 #
 # The order of the fields is the layout of the stored state. Source: ModernGroup.java.
 
 
 class ModernGroup(Group):
-    """`group_epoch` grows with each change that asks for a new target assignment. `assignment_epoch` is the
-    group epoch that the target was computed for, at `assignment_timestamp_ms` (0: at a time that is not
-    known). `metadata_hash` is the fingerprint of the topics that members subscribe to (row HB53), b"" without
-    any. `metadata_stale` is True if it has to be computed again.
+    """`group_epoch` grows with each change that needs a new target assignment. `assignment_epoch` is the
+    group epoch that the target was computed for, at `assignment_timestamp_ms` (0 if unknown). `metadata_hash`
+    is the fingerprint of the subscribed topics (row HB53), b"" without any. `metadata_stale` is True if it
+    has to be computed again.
     """
 
     group_epoch: int = 1
@@ -273,12 +266,12 @@ class ModernGroup(Group):
 
     @property
     def generation(self) -> int:
-        """The group epoch, which takes the place of the classic protocol's generation in the history."""
+        """The group epoch, which the history shows as the generation."""
         return self.group_epoch
 
     @property
     def is_rebalancing(self) -> bool:
-        """Return True if members are on their way to a target assignment, or one has to be computed."""
+        """Return True if members have not reached their target assignment, or one has to be computed."""
         raise NotImplementedError
 
     def entry_details(self) -> Mapping[str, object]:

@@ -27,8 +27,8 @@ from state.kafka.settings import GroupSetting, SettingBounds, values_in_force
 from state.kafka.share_group import ShareGroup
 from state.protocol import Handler, RequestRefusal, WhyRefused
 
-# The refusal of a request to a group with epochs. Whoever raises it may have changed the group before: the
-# handler takes all changes back (`StepContext.undo`).
+# The refusal of a request to a group with epochs. The group may already be changed when it is raised: the
+# handler undoes all changes (`StepContext.undo`).
 
 
 # The characters that Java's String.trim removes.
@@ -41,12 +41,11 @@ def is_blank(text: str) -> bool:
 
 
 class RequestRefused(Exception):
-    """The request is answered with an error: the row that decided it, the error, and a sentence that says
-    what is wrong.
+    """The request is answered with an error: the row that decided it, the error and its message.
 
     `event` is the type of the history entry about it, None for no entry: a client that repeats its request
-    adds to the history each time, so only what an operator has to see has an entry. `after` is called with
-    the step's context when all changes are taken back.
+    adds to the history each time, so only errors that an operator has to see have an entry. `after` is called
+    with the step's context when all changes are undone.
     """
 
     def __init__(
@@ -66,13 +65,13 @@ class RequestRefused(Exception):
 
 
 def no_member(context: StepContext, row: str, member_id: str) -> RequestRefused:
-    """Return the refusal of a sender that is no member."""
+    """Return the refusal of a sender that is not a member."""
     message = f"Member {member_id} is not a member of group {context.group_id}."
     return RequestRefused(context.rule(row), ErrorCode.UNKNOWN_MEMBER_ID, message)
 
 
 class ClientIdentity(Struct, frozen=True):
-    """What a request says of its sender, whichever protocol the sender speaks."""
+    """The client id and host of a sender, in requests of any protocol."""
 
     client_id: str
     client_host: str
@@ -82,7 +81,7 @@ class ClientIdentity(Struct, frozen=True):
 def record_refusal(
     context: StepContext, refused: RequestRefused, member_id: str, client: ClientIdentity
 ) -> None:
-    """Add the entry about a refused request, if it has one and its group exists."""
+    """Add the refusal's history entry, if it has one and the group exists."""
     if refused.event is None or not context.has_group:
         return
     context.record(
@@ -99,22 +98,22 @@ def record_refusal(
 def answer_refused(
     context: StepContext, request: AnyAnswered, reply_to: ReplyTo, refused: RequestRefused
 ) -> None:
-    """Answer a refused request whose answers have a text for the error."""
+    """Answer a refused request whose answer has a field for the error text."""
     message = refused.message
     context.reply(reply_to, request.answer, refused.rule, refused.error, error_message=message)
 
 
-# Requests to a group id that has no group, or one of another protocol, which is the same to them.
+# Requests to a group id without a group, or with one of another protocol, are answered alike.
 #
 # Source: GroupMetadataManager (consumerGroup, shareGroup).
 
 
 RequestCheck = Callable[[StepContext, Any], None]
-"""A check that raises RequestRefused for a request that is invalid by itself."""
+"""A check that raises RequestRefused for a malformed request."""
 
 
 def is_not(group_id: str, kind: str) -> str:
-    """Return the error text for a group of another kind: "Group g is not a consumer group.", for example."""
+    """Return the error text, for example "Group g is not a consumer group", for a group of another kind."""
     return f"Group {group_id} is not a {kind}."
 
 
@@ -131,11 +130,11 @@ def not_found(row: str, kind: str, response: type[AnyResponse]) -> Handler:
 
 
 def refusal(row: str, kind: str, check: RequestCheck | None = None) -> WhyRefused:
-    """Return the function that refuses a request to a group that is none of Kafka's. If the request passes
+    """Return the function that refuses a request to a group that is not a Kafka group. If the request passes
     its own check, `row` decides the refusal.
     """
 
-    def why(group_id: str, request: Any, request_id: str, config: CoordinatorConfig) -> RequestRefusal:
+    def refuse(group_id: str, request: Any, request_id: str, config: CoordinatorConfig) -> RequestRefusal:
         try:
             if check is not None:
                 check(StepContext(None, group_id, request_id, 0, config), request)
@@ -143,11 +142,11 @@ def refusal(row: str, kind: str, check: RequestCheck | None = None) -> WhyRefuse
             return refused.rule, refused.error, refused.message
         return row, ErrorCode.GROUP_ID_NOT_FOUND, is_not(group_id, kind)
 
-    return why
+    return refuse
 
 
 def assigned_partitions(assigned: Mapping[bytes, Collection[int]]) -> list[AssignedTopicPartitions]:
-    """Return the partitions by topic id, as a response to a heartbeat has them."""
+    """Return the partitions by topic id, in the form of a heartbeat response."""
     return [
         AssignedTopicPartitions(UUID(bytes=topic_id), sorted(numbers))
         for topic_id, numbers in sorted(assigned.items())
@@ -165,7 +164,7 @@ def described_partitions(
     ]
 
 
-# The topics of a group: what it knows of them, and the fingerprint that shows a change. Rows MD9 to MI15.
+# The topics of a group, and the fingerprint that shows a change. Rows MD9 to MI15.
 #
 # Source: ModernGroup.computeMetadataHash, GroupMetadataManager.onMetadataUpdate. Kafka's coordinator reads
 # the cluster's metadata. Here requests and the topic watcher report it (`state.kafka.group`).
@@ -175,13 +174,13 @@ _FINGERPRINT_BYTES = 16
 
 
 AnyModernGroup = ConsumerGroup | ShareGroup
-"""A group whose members subscribe to topics. `topics` are those that it knows."""
+"""A group whose members subscribe to topics. `topics` are the known ones."""
 
 
 def fingerprint(group: AnyModernGroup) -> bytes:
     """Return the fingerprint of the existing topics that members subscribe to, b"" without any.
 
-    Racks are no part of it, because no assignor of the coordinator looks at them.
+    Racks are not included, because no server-side assignor uses them.
     """
     subscribed = group.subscribed()
     topics = sorted(
@@ -192,7 +191,7 @@ def fingerprint(group: AnyModernGroup) -> bytes:
     return blake2b(msgpack.encode(topics), digest_size=_FINGERPRINT_BYTES).digest() if topics else b""
 
 
-def look(group: AnyModernGroup) -> bool:
+def refresh_fingerprint(group: AnyModernGroup) -> bool:
     """Recompute the fingerprint of the group's topics, and return True if it has changed (rows MD9, MD10)."""
     before, group.metadata_hash = group.metadata_hash, fingerprint(group)
     group.metadata_stale = False
@@ -200,8 +199,8 @@ def look(group: AnyModernGroup) -> bool:
 
 
 def merge_reported(context: StepContext, group: AnyModernGroup, images: TopicImages | None) -> None:
-    """Add what a request reports of the topics to what the group knows (row MI7). `images` is None if the
-    sender could not read the topics.
+    """Add the topics that a request reports to the known ones (row MI7). `images` is None if the sender could
+    not read the topics.
     """
     found = reported(group.topics, images or {}, context.group.deleted_topic_ids)
     if not found:
@@ -218,8 +217,7 @@ def merge_reported(context: StepContext, group: AnyModernGroup, images: TopicIma
 def store_watched(
     context: StepContext, group: AnyModernGroup, images: TopicImages, names: Collection[str]
 ) -> Topics:
-    """Store what the topic watcher reports of the topics with these names. Return the topics that changed.
-
+    """Store the topic watcher's reports of the topics with these names, and return the topics that changed.
     No epoch changes: the next heartbeat or JoinGroup finds another fingerprint (row MI9).
     """
     images = {name: images[name] for name in sorted(images) if name in names}
@@ -250,9 +248,7 @@ def unused_topics(group: AnyModernGroup) -> set[str]:
 
 
 def forget_topics(context: StepContext, group: AnyModernGroup, used_ids: Collection[bytes]) -> None:
-    """Forget the topics to which no member subscribes, and to whose ids nothing of the group refers (row
-    MI15).
-    """
+    """Forget the topics that no member subscribes to and whose ids the group no longer uses (row MI15)."""
     gone = {
         name
         for name in unused_topics(group)
@@ -283,18 +279,17 @@ def _one_in_words(name: str, before: Mapping[str, Topic | None], topic: Topic | 
     return f"{name} has {count} instead of {known.partitions}"
 
 
-# The target assignment of a group with epochs: when it is computed, and what the history says of it. Rows
-# TA1 to TA3, TA32, ST1 to ST3.
+# The target assignment of a group with epochs: when it is computed, and its history entries. Rows TA1 to TA3,
+# TA32, ST1 to ST3.
 #
-# The assignors go by topic name; a target goes by topic id. A topic that was deleted and created again has
-# another id, so the members' last target does not count for it. Source:
-# GroupMetadataManager.maybeUpdateTargetAssignment.
+# Assignors use topic names, a target topic ids. A topic that was deleted and created again has another id, so
+# the members' last target does not apply to it. Source: GroupMetadataManager.maybeUpdateTargetAssignment.
 
 
 # The bound on partitions that the coordinator assigns to one group. Rows TA31, TA32.
 
 
-def has_room(
+def has_capacity(
     config: CoordinatorConfig,
     group: AnyModernGroup | None,
     member_id: str,
@@ -304,8 +299,8 @@ def has_room(
     """Row TA31: return True if a member, new or not, may subscribe to these topics without more than
     `group.max.partitions` partitions in the group.
 
-    `reported` is what the request says of the topics. A member that adds no topic to the group's topics has
-    room, although they may have grown above the limit.
+    `reported` are the topics that the request reports. A member that adds no topic is always allowed,
+    although the group's topics may have grown above the limit.
     """
     known = {} if group is None else group.topics
     counts = {name: topic.partitions for name, topic in known.items() if topic is not None}
@@ -316,7 +311,7 @@ def has_room(
     most = config.group_max_partitions
     if sum(counts.values()) <= most:
         return True
-    # Counts are also known of topics that no member subscribes to.
+    # Some counts are of topics that no member subscribes to.
     if group is None:
         return sum(counts.get(name, 0) for name in topics) <= most
     members: Mapping[str, Any] = group.members
@@ -326,8 +321,8 @@ def has_room(
 
 
 def assignable_topics(group: AnyModernGroup, most: int) -> tuple[dict[str, Topic], list[str]]:
-    """Return the topics to assign by name, and those that are left out, because the partitions of the others
-    leave no room for theirs (row TA32).
+    """Return the topics to assign by name, and those left out because the group would have too many
+    partitions (row TA32).
     """
     topics, left_out = {}, []
     for name in sorted(group.subscribed()):
@@ -342,12 +337,12 @@ def assignable_topics(group: AnyModernGroup, most: int) -> tuple[dict[str, Topic
     return topics, left_out
 
 
-# The settings that a group with epochs can have of its own: of both protocols under like names. Rows CF19
-# to CF21, SN14, SN22.
+# A group's own settings: both protocols with epochs have them under similar names. Rows CF19 to CF21, SN14,
+# SN22.
 
 
 class GroupSettings(Struct, frozen=True):
-    """The values in force for a group, in ms."""
+    """A group's values in force, in ms."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -355,8 +350,8 @@ class GroupSettings(Struct, frozen=True):
 
 
 class ModernSettings:
-    """The settings of the groups of one protocol. `prefix` is that of their names: `consumer`, `share`. The
-    rows are those that refuse a value.
+    """The group settings of one protocol. `prefix` starts their names: `consumer`, `share`. The rows are
+    those that refuse a value.
     """
 
     def __init__(self, prefix: str, *, session: str, heartbeat: str, assignment: str) -> None:
@@ -376,7 +371,7 @@ class ModernSettings:
         return lambda config: SettingBounds(*(getattr(config, name) for name in names))
 
     def conflict_of(self, values: Mapping[str, int]) -> tuple[str, str] | None:
-        """Return the row and a sentence if these effective values contradict each other, else None."""
+        """Return the row and a message if these effective values contradict each other, else None."""
         session_ms, interval_ms = values[self.session_timeout], values[self.heartbeat_interval]
         if session_ms > interval_ms:
             return None
@@ -390,8 +385,8 @@ class ModernSettings:
         return self.in_force(context.group.configs, context.config)
 
     def in_force(self, configs: Mapping[str, SettingValue], config: CoordinatorConfig) -> GroupSettings:
-        """Return the settings in force for a group with these settings of its own."""
-        if not configs:  # each heartbeat asks, and few groups have settings of their own
+        """Return the settings in force for a group whose own settings are `configs`."""
+        if not configs:  # called at each heartbeat, and few groups have their own settings
             return self._of_coordinator(config)
         values = values_in_force(self.settings, configs, config)
         return GroupSettings(
@@ -410,7 +405,7 @@ class ModernSettings:
 
 
 def bump(context: StepContext, rule: RuleId, reason: str, **details: object) -> None:
-    """Raise the group epoch by one. A rebalance begins with it unless one is running already."""
+    """Raise the group epoch by one. This starts a rebalance unless one is already running."""
     group = context.group_of(ModernGroup)
     was_rebalancing = group.is_rebalancing
     group.group_epoch += 1
@@ -425,23 +420,21 @@ def due_in_ms(context: StepContext, interval_ms: int) -> int:
     return 0 if computed_ms == 0 else max(0, computed_ms + interval_ms - context.now_ms)
 
 
-def come_to_rest(context: StepContext) -> None:
-    """Settle a group whose last member is gone: the assignment epoch becomes the group epoch, and no
-    assignment interval is running.
-
-    The next member to join therefore gets its partitions at once (KAFKA-20442).
+def settle_emptied(context: StepContext) -> None:
+    """Settle a group whose last member is gone: its target counts as current, and no assignment interval
+    runs. The next member to join therefore gets its partitions at once (KAFKA-20442).
     """
     group = context.group_of(ModernGroup)
     group.assignment_epoch, group.assignment_timestamp_ms = group.group_epoch, 0
 
 
-# The history says when every member has its target assignment. Rows GS4, SP25.
+# The history records when every member has its target assignment. Rows GS4, SP25.
 
 
 def record_stable(
     context: StepContext, group: ModernGroup, rule: RuleId, members: Iterable[str], *, has_rebalanced: bool
 ) -> None:
-    """Record that every member has its target, with the time since the rebalance began if it was one."""
+    """Record that every member has its target, with the duration of the rebalance, if any."""
     began_ms = group.last_rebalance_at_ms
     context.record(
         rule,
@@ -458,9 +451,9 @@ _TopicIdPartition = tuple[bytes, int]
 """A partition."""
 
 
-def is_wanted(context: StepContext, settings: ModernSettings, *, current: str, too_early: str) -> bool:
-    """Return True if the group has changed since the last target, and the assignment interval is over. The
-    rows are those of a group that has not changed, and of an interval that is not over.
+def is_target_due(context: StepContext, settings: ModernSettings, *, current: str, too_early: str) -> bool:
+    """Return True if the group has changed since the last target, and the assignment interval is over.
+    `current` is the row of a group that has not changed, `too_early` that of a running interval.
     """
     group = context.group_of(ModernGroup)
     if group.assignment_epoch >= group.group_epoch:
@@ -498,8 +491,8 @@ def note_target(
     last: Targets,
     left_out: list[str],
 ) -> None:
-    """Record that the group's target is now that of the group epoch. `last` is the previous target, and
-    `left_out` are the topics that are not in the new one.
+    """Record that the target of the group epoch is computed. `last` is the previous target, and `left_out`
+    are the topics that are not in the new one.
     """
     last_epoch, target, names = group.assignment_epoch, group.target, group.names_by_id()
     group.assignment_epoch, group.assignment_timestamp_ms = group.group_epoch, context.now_ms
@@ -521,8 +514,8 @@ def note_target(
 
 
 def _moves(last: Targets, target: Targets) -> tuple[int, int]:
-    """Return two numbers: the partitions that moved from one member to another, and the partitions that have
-    a member now and had none before.
+    """Return two numbers: the partitions that moved to another member, and the partitions that had no member
+    before.
     """
     had, lost, got = set[_TopicIdPartition](), set[_TopicIdPartition](), set[_TopicIdPartition]()
     for member_id in last.keys() | target.keys():

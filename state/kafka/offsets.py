@@ -69,8 +69,8 @@ def answer_fetch(
     unstable: PartitionsOfTopics,
     decided: RuleId | None = None,
 ) -> None:
-    """Answer with these offsets. A missing offset is not an error. `decided` is the row of the answer, if it
-    is neither Q2 nor Q3.
+    """Answer with these offsets. A missing offset is not an error. `decided` replaces Q2 or Q3 as the row of
+    the answer.
     """
     if request.topics is None:
         row = context.rule("Q2")
@@ -91,8 +91,8 @@ def answer_fetch(
 
 
 def _each_once(topics: Sequence[TopicPartitions]) -> list[TopicPartitions]:
-    """Return the request's topics and partitions without repetitions, because a small request could otherwise
-    fetch a large metadata text many thousand times.
+    """Return the request's distinct topics and partitions, because a small request could otherwise fetch a
+    large metadata text many thousand times.
     """
     partitions: dict[tuple[str, UUID | None], dict[int, None]] = {}
     for topic in topics:
@@ -182,12 +182,8 @@ def delete_offsets(context: StepContext, request: OffsetDelete, reply_to: ReplyT
 def _found(
     group: Group, topic: TopicPartitions, gone: Mapping[str, set[int]], pending: Container[int]
 ) -> set[int]:
-    """Return the requested partitions that have an offset, committed or pending, and are not in `gone`
-    already.
-
-
-    A request may name a topic many times, so the work depends on the requested partitions, not on the
-    group's.
+    """Return the requested partitions that have a committed or pending offset and are not yet in `gone`. A
+    request may name a topic many times, so the work depends on the requested partitions, not on the group's.
     """
     offsets, seen = group.offsets.get(topic.name, {}), gone.get(topic.name, ())
     return {p for p in topic.partition_indexes if (p in offsets or p in pending) and p not in seen}
@@ -195,10 +191,9 @@ def _found(
 
 # Retention: unused offsets expire. A group without members and offsets is deleted. Rows Z1 to Z7.
 #
-# A pass is due at a multiple of `offsets.retention.check.interval.ms`. Only the first pass that could
-# expire an offset is armed, so an idle group is not called. Source:
-# OffsetMetadataManager.cleanupExpiredOffsets, ClassicGroup.offsetExpirationCondition,
-# GroupMetadataManager.maybeDeleteGroup.
+# A pass is due at a multiple of `offsets.retention.check.interval.ms`. Only the first pass that could expire
+# an offset is armed, so an idle group takes no work. Source: OffsetMetadataManager.cleanupExpiredOffsets,
+# ClassicGroup.offsetExpirationCondition, GroupMetadataManager.maybeDeleteGroup.
 
 
 def retention_pass(context: StepContext) -> None:
@@ -253,7 +248,7 @@ def _arm_for_all(context: StepContext, group: KafkaGroup) -> None:
     if group.offsets and not group.can_expire_offsets:
         context.rule("Z5")
         return
-    # A partition with a pending offset does not expire, and this runs again when none is pending any more.
+    # A partition with a pending offset does not expire. This runs again when none is pending.
     pending = group.pending_partitions()
     due_ms = min(
         (
@@ -366,7 +361,7 @@ def remember_deleted(group: Group, ids: Collection[bytes]) -> None:
     group.deleted_topic_ids = deleted[-DELETED_IDS_MAX:]
 
 
-# Pending offsets of partitions that are deleted, and their topic ids. Row TO17.
+# Pending offsets of deleted partitions, and their topic ids. Row TO17.
 
 
 def forget_pending(context: StepContext, is_gone: Callable[[str, int, Offset], bool]) -> dict[str, set[int]]:
@@ -393,7 +388,7 @@ def forget_pending(context: StepContext, is_gone: Callable[[str, int, Offset], b
 def _without(
     entry: PendingOffsets, is_gone: Callable[[str, int, Offset], bool], gone: dict[str, set[int]]
 ) -> tuple[dict[str, dict[int, Offset]], bool]:
-    """Return the offsets of an entry that stay, and True if any was removed. The removed offsets are added to
+    """Return the remaining offsets of an entry, and True if any was removed. The removed offsets are added to
     `gone`.
     """
     left: dict[str, dict[int, Offset]] = {}
@@ -422,8 +417,8 @@ def set_topic_id(context: StepContext, topic: str, topic_id: bytes) -> None:
 
 
 def pending_offsets(group: Group) -> dict[str, dict[int, int]]:
-    """Return the offsets that are pending in transactions, by topic and partition. If a partition has
-    several, the last one counts.
+    """Return the offsets that are pending in transactions, by topic and partition. The last one of a
+    partition counts.
     """
     found: dict[str, dict[int, int]] = {}
     for entry in group.pending:
@@ -432,12 +427,12 @@ def pending_offsets(group: Group) -> dict[str, dict[int, int]]:
     return found
 
 
-# The positions of offsets in a group that moves to another requests topic.
+# The positions of offsets when a group moves to another requests topic.
 
 
 def precede_other_log(group: Group) -> None:
     """Renumber the positions of the group's offsets. They keep their order, and precede every request of
-    another log, whose positions begin at 0 again.
+    another log, which starts at position 0.
     """
     committed = [offset.position for offsets in group.offsets.values() for offset in offsets.values()]
     ordered = sorted({*committed, *(entry.position for entry in group.pending)})

@@ -1,7 +1,5 @@
-"""What a protocol of Kafka is: `KafkaProtocol`.
-
-`state.kafka.protocols` has all of them. A request finds its handler by the protocol of its group, and by
-its own type (`state.kafka.step`).
+"""The interface of Kafka's protocols. `state.kafka.protocols` has all of them. A request's handler depends on
+the protocol of its group and on its own type (`state.kafka.step`).
 """
 
 from abc import abstractmethod
@@ -89,9 +87,7 @@ FAILED = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 def refuse_oversized(context: StepContext, request: OversizedRequest, reply_to: ReplyTo) -> None:
-    """Refuse a request that is too large for the log. In groups of this protocol the assignment in a
-    SyncGroup is not used.
-    """
+    """Refuse a request that is too large for the log. These groups ignore the assignment of a SyncGroup."""
     if request.kind == "JoinGroup":
         refuse_join(context, context.rule("J9"), request, reply_to)
     else:
@@ -111,7 +107,7 @@ def refuse_join(context: StepContext, row: RuleId, request: OversizedRequest, re
 
 
 def reason_of(request: OversizedRequest) -> str:
-    """Return the reason for the history, with both sizes."""
+    """Return the reason for the history, with the size and its limit."""
     return (
         f"a {request.kind} of {request.size_bytes} bytes is too large: "
         f"the limit of the requests topic is {request.max_bytes}"
@@ -147,32 +143,30 @@ def topic_snapshots(topics: Mapping[str, Topic | None]) -> dict[str, TopicSnapsh
 G = TypeVar("G", bound=KafkaGroup)
 
 Before = tuple[str, bool]
-"""The state of a group before a step, and whether its members were on their way to their targets."""
+"""The state of a group before a step, and True if its members were still moving to their targets."""
 
 
 class KafkaProtocol(StoredKind[G, DeadlineReached]):
-    """The rules for the groups of one of Kafka's protocols.
-
-    A handler takes the context, its request, and the address of the answer. Offsets are the same in every
-    protocol but for who may commit and fetch them, so a protocol has checks for these requests and no
-    handlers.
+    """The rules of one of Kafka's protocols. A handler takes the context, its request, and the address of the
+    answer. Protocols differ only in who may commit and fetch offsets, so they have checks for these requests
+    and no handlers.
     """
 
     group_type = GroupType.KAFKA
     group_class: ClassVar[type[Any]]
     handlers: ClassVar[Handlers]
     without_own_group: ClassVar[Handlers] = {}
-    """Handlers of this protocol's own requests for a group id that has no group, or one of another protocol.
-    The `handlers` of that group's protocol go first.
+    """Handlers of this protocol's own requests to a group id without a group, or with one of another
+    protocol, whose `handlers` come first.
     """
     unanswered_handlers: ClassVar[Handlers] = {}
-    """Handlers of what the coordinator's own service reports, which has no answer: they take the context, the
+    """Handlers of reports of the coordinator's own service, which get no answer. They take the context, the
     group and the report.
     """
     checks_group_id: ClassVar[Sequence[type]] = ()
-    """This protocol's own requests that check by themselves whether the group id is empty."""
+    """This protocol's own requests that themselves check for an empty group id."""
     settings: ClassVar[Sequence[GroupSetting]] = ()
-    """What a group can have of its own, by AlterConfigs of the resource GROUP."""
+    """The settings that a group can have, by AlterConfigs of the resource GROUP."""
     breaks_ties_by_member = True
     """True if the member id decides which of two equal deadlines fires first, not the order of `timers`."""
 
@@ -196,12 +190,12 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
 
     @abstractmethod
     def take_over(self, context: StepContext, group: G, outage: Outage) -> None:
-        """Handle the end of an outage, for which time stood still. The group is not quarantined."""
+        """Handle the end of an outage. The group is not quarantined."""
 
     @abstractmethod
     def release(self, context: StepContext, group: G) -> int | None:
         """Resume the deadlines of a group whose quarantine has ended. Return the time in ms of a deadline of
-        the whole group, or None if there is none.
+        the whole group, if any.
         """
 
     @abstractmethod
@@ -210,7 +204,7 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
 
     @abstractmethod
     def timers_of(self, group: G, kind: TimerKind, member_id: str) -> Iterator[Timer]:
-        """Return some armed timers, among them those of this kind, without visiting all members."""
+        """Return the armed timers of this kind, and maybe others, without visiting all members."""
 
     def next_deadline_ms(self, group: G, config: CoordinatorConfig) -> int | None:
         return min((at_ms for at_ms, _, _ in self._armed(group)), default=None)
@@ -239,7 +233,7 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
 
     @abstractmethod
     def shift_deadlines(self, context: StepContext, group: G, by_ms: int) -> None:
-        """Shift the deadlines by the time for which time stood still, and let sessions begin anew."""
+        """Shift the deadlines by the time for which time stood still, and restart the sessions."""
 
     def answer_parked(self, context: StepContext, group: G, row: RuleId) -> None:
         """Answer every parked request with an error, because the group's deadlines stop. A protocol that
@@ -249,7 +243,7 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
     # Settings.
 
     def conflict_of(self, values: Mapping[str, int]) -> tuple[str, str] | None:
-        """Return the row and a sentence if the values of the group's settings contradict each other, else
+        """Return the row and a message if the values of the group's settings contradict each other, else
         None.
         """
         return None
@@ -257,11 +251,11 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
     # The end of a step.
 
     def before(self, group: G) -> Before:
-        """Return the value before a step that `settle` compares with."""
+        """Return the state before a step, for `settle` to compare."""
         return group.state, False
 
     def settle(self, context: StepContext, group: G, before: Before) -> None:
-        """Record where a step has brought the group. `before` is the value of `before()` under the protocol
+        """Record the outcome of a step for the group. `before` is the result of `before()` under the protocol
         that the group had then.
         """
 

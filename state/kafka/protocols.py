@@ -51,8 +51,8 @@ from state.protocol import Handler, StoredKind
 
 # A group id that has no group. Rows J4, J5, J9, S1, H1, L1, O1, O2, TO2, TO3, Q1, D1, V1, K1.
 #
-# The classic protocol's requests are answered here, and those that are the same in every protocol. Other
-# protocols' own requests are among their `without_own_group`.
+# The classic protocol's requests are answered here, and those that all protocols share. Other protocols' own
+# requests are in their `without_own_group`.
 
 
 FIRST_VERSION_WITH_GROUP_ID_NOT_FOUND = 9  # of OffsetCommit (KIP-848)
@@ -81,8 +81,8 @@ def _commit(
     commit: Handler,
 ) -> None:
     """Handle a commit to a group id without a group. A commit by no member creates a group without members,
-    which is a classic one. `rows` are those of a commit by a member and by none. Requests of a version below
-    `knows_error_from` do not know the error of a missing group.
+    which is a classic one. `rows` are those of a commit by a member and without one. Requests of a version
+    below `knows_error_from` do not know the error of a missing group.
     """
     of_member, of_no_member = rows
     if request.generation_id >= 0:
@@ -95,7 +95,7 @@ def _commit(
 
 
 def fetch_offsets(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
-    """Answer a fetch from a group id without a group. It is no error, and no group is created."""
+    """Answer a fetch from a group id without a group. This is not an error and creates no group."""
     answer_fetch(context, request, reply_to, {}, {}, context.rule("Q1"))
 
 
@@ -169,8 +169,6 @@ def handlers() -> dict[type, Mapping[type, Handler]]:
 
 
 class ConfigsKind(StoredKind[ConfigsOnly, DeadlineReached]):
-    """See `StoredKind`."""
-
     group_type = GroupType.KAFKA
     group_class = ConfigsOnly
 
@@ -200,15 +198,14 @@ _KEPT_BY_NAME = {setting.name: setting for setting in KEPT_SETTINGS}
 
 
 def describe_configs(context: StepContext, request: DescribeGroupConfigs, reply_to: ReplyTo) -> None:
-    """Answer with the value of each setting that is in force, whether or not the group exists."""
+    """Answer with each setting's value in force. The group need not exist."""
     configs = _of_coordinator(context.config) if request.of_coordinator else _of_group(context)
     context.reply(reply_to, DescribeGroupConfigsResponse, context.rule("CF25"), configs=configs)
 
 
 def alter_configs(context: StepContext, request: AlterGroupConfigs, reply_to: ReplyTo) -> None:
-    """Set settings of the group, whether or not it exists. Nothing is set if one is refused.
-
-    No epoch changes, because the values are read where they are used (row CF22).
+    """Set settings of the group, which need not exist. Nothing is set if one is refused. No epoch changes,
+    because values are read where they are used (row CF22).
     """
     try:
         configs = _altered(context, request)

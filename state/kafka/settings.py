@@ -1,6 +1,4 @@
-"""The settings that a group can have of its own, and those of protocols that the coordinator does not
-implement.
-"""
+"""A group's own settings, and those of protocols that the coordinator does not implement."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,15 +10,15 @@ from kafka_why.contract.messages import SettingValue
 from kafka_why.numbers import INT32_MAX
 from state.config import ConfigError, CoordinatorConfig, whole_number
 
-# The settings that a group can have of its own, whatever its protocol. Rows CF19 to CF22.
+# A group's own settings, for all protocols. Rows CF19 to CF22.
 #
-# Each protocol has its own ones (`KafkaProtocol.settings`). A group's own value stays stored when the
-# coordinator's bounds change, and is brought into the bounds where it is used (KIP-1240). Source:
-# GroupConfig.java, GroupConfigManager.java.
+# Each protocol has its own (`KafkaProtocol.settings`). A group's own value stays stored when the
+# coordinator's bounds change, and is clamped where it is used (KIP-1240). Source: GroupConfig.java,
+# GroupConfigManager.java.
 
 
 class SettingBounds(Struct, frozen=True):
-    """The coordinator's value of a setting, which a group without its own has, and the bounds of both."""
+    """The coordinator's value of a setting, the default of groups, and the bounds of both."""
 
     value: int
     at_least: int
@@ -28,7 +26,7 @@ class SettingBounds(Struct, frozen=True):
 
 
 class GroupSetting(Struct, frozen=True):
-    """A setting by Kafka's name. `row` is the one that refuses a value out of its bounds."""
+    """A setting by Kafka's name. `row` refuses a value out of bounds."""
 
     name: str
     row: str
@@ -38,7 +36,7 @@ class GroupSetting(Struct, frozen=True):
 def values_in_force(
     settings: Iterable[GroupSetting], configs: Mapping[str, SettingValue], config: CoordinatorConfig
 ) -> dict[str, int]:
-    """Return the value of each setting that is in force for a group with these settings of its own."""
+    """Return each setting's value in force for a group whose own settings are `configs`."""
     return {setting.name: _value(setting, configs, config) for setting in settings}
 
 
@@ -49,10 +47,9 @@ def _value(setting: GroupSetting, configs: Mapping[str, SettingValue], config: C
     return min(max(int(configs[setting.name]), bounds.at_least), bounds.at_most)
 
 
-# Settings of groups of protocols that the coordinator does not have: it keeps them, and they have no
-# effect.
+# Settings of protocols that the coordinator does not have: stored, but without effect.
 #
-# A value has to be one that Kafka takes under its default settings of brokers. Source: GroupConfig.java,
+# A value has to be valid for Kafka under the brokers' default settings. Source: GroupConfig.java,
 # ShareGroupConfig.java, GroupCoordinatorConfig.java.
 
 
@@ -65,9 +62,9 @@ BOOLEAN, STRING, INT, LIST = 1, 2, 3, 7
 ReadSetting = Callable[[str, str], SettingValue]
 
 
-class KeptSetting(Struct, frozen=True):
-    """A setting by Kafka's name, with Kafka's default. `read` returns the value to keep of a given one, or
-    raises ConfigError. `config_type` is that of a DescribeConfigsResponse.
+class StoredSetting(Struct, frozen=True):
+    """A setting by Kafka's name, with Kafka's default. `read` parses a given value, or raises ConfigError.
+    `config_type` is that of a DescribeConfigsResponse.
     """
 
     name: str
@@ -76,8 +73,8 @@ class KeptSetting(Struct, frozen=True):
     config_type: int = STRING
 
 
-def _number(name: str, default: int, at_least: int, at_most: int = INT32_MAX) -> KeptSetting:
-    return KeptSetting(name, str(default), partial(whole_number, at_least=at_least, at_most=at_most), INT)
+def _number(name: str, default: int, at_least: int, at_most: int = INT32_MAX) -> StoredSetting:
+    return StoredSetting(name, str(default), partial(whole_number, at_least=at_least, at_most=at_most), INT)
 
 
 def _one_of(name: str, given: str, known: tuple[str, ...]) -> str:
@@ -110,25 +107,25 @@ def _topic(name: str, given: str) -> str:
 _BOOLEANS = ("true", "false")
 
 KEPT_SETTINGS = (
-    KeptSetting(
+    StoredSetting(
         "errors.deadletterqueue.copy.record.enable", "false", partial(_one_of, known=_BOOLEANS), BOOLEAN
     ),
-    KeptSetting("errors.deadletterqueue.topic.name", "", _topic),
-    KeptSetting("share.auto.offset.reset", "latest", _reset),
+    StoredSetting("errors.deadletterqueue.topic.name", "", _topic),
+    StoredSetting("share.auto.offset.reset", "latest", _reset),
     _number("share.delivery.count.limit", 5, 2, 10),
-    KeptSetting(
+    StoredSetting(
         "share.isolation.level",
         "read_uncommitted",
         partial(_one_of, known=("read_committed", "read_uncommitted")),
     ),
     _number("share.partition.max.record.locks", 2_000, 100, 4_000),
     _number("share.record.lock.duration.ms", 30_000, 15_000, 60_000),
-    KeptSetting("share.renew.acknowledge.enable", "true", partial(_one_of, known=_BOOLEANS), BOOLEAN),
+    StoredSetting("share.renew.acknowledge.enable", "true", partial(_one_of, known=_BOOLEANS), BOOLEAN),
     _number("streams.assignment.interval.ms", 1_000, 0, 15_000),
-    KeptSetting("streams.assignor.name", "sticky", partial(_one_of, known=("sticky",))),
+    StoredSetting("streams.assignor.name", "sticky", partial(_one_of, known=("sticky",))),
     _number("streams.heartbeat.interval.ms", 5_000, 5_000, 15_000),
     _number("streams.initial.rebalance.delay.ms", 3_000, 0),
     _number("streams.num.standby.replicas", 0, 0, 2),
-    KeptSetting("streams.rack.aware.assignment.tags", "", _tags, LIST),
+    StoredSetting("streams.rack.aware.assignment.tags", "", _tags, LIST),
     _number("streams.session.timeout.ms", 45_000, 45_000, 60_000),
 )

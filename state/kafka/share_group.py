@@ -1,4 +1,4 @@
-"""A share group (KIP-932): its epochs, its members, its target assignment, and how far its partitions are.
+"""A share group (KIP-932): its epochs, members, target assignment, and the state of its partitions.
 
 This file holds data and queries only; `state.kafka.share` changes a group. The order of the fields is the
 layout of the stored state. Source: ShareGroup.java, ShareGroupMember.java,
@@ -20,7 +20,7 @@ PROTOCOL_TYPE = "share"
 LEAVE_GROUP_MEMBER_EPOCH = -1
 
 NO_START_OFFSET = -1
-"""The partition leader decides where the group begins: by `share.auto.offset.reset`."""
+"""The partition leader decides the start offset, by `share.auto.offset.reset`."""
 
 
 class ShareGroupState(StrEnum):
@@ -34,8 +34,8 @@ class ShareMember(Struct, array_like=True, forbid_unknown_fields=True):
     """One member of the group. Times are in milliseconds.
 
     `subscribed_topic_names` is sorted. `previous_epoch` is the member epoch before the last target that the
-    member came to. `assigned` are the partitions that the member may fetch from, by topic id. Other members
-    may have them, too.
+    member reached. `assigned` are the partitions that the member may fetch from, by topic id. Other members
+    may share them.
     """
 
     member_id: str
@@ -53,13 +53,11 @@ class ShareMember(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class InitializationTask(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """How the share coordinator was asked to initialize the state of a partition.
-
-    `task` is the open task, "" if it ended with the error `error_code`: the next heartbeat asks again, with
-    the same `state_epoch` and `start_offset`, so that an equal epoch always means that this very state was
-    written (SP16). `error_code` is that of the last result, 0 before the first. `at_ms` is the time of the
-    asking. `altered`: an administrator gave the start offset. Such a partition may be initialized, too, and
-    is so again if the task fails.
+    """A request to the share coordinator to initialize a partition. `task` is the open task, "" if it ended
+    with the error `error_code`. The next heartbeat then repeats the request with the same `state_epoch` and
+    `start_offset`, so that an equal epoch always means equal state (SP16). `error_code` is that of the last
+    result, 0 before the first. `at_ms` is the time of the request. `altered`: an administrator gave the start
+    offset. Such a partition may already be initialized, and stays so if the task fails.
     """
 
     task: str
@@ -85,8 +83,8 @@ class InitializedTopic(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class DeletingTopic(Struct, array_like=True, forbid_unknown_fields=True):
-    """The partitions of a topic whose state the share coordinator was asked to delete at `at_ms`, each with
-    the error code of its last outcome, 0 before one. `task` is the open task, "" if it ended with an error.
+    """The partitions of a topic whose deletion was requested at `at_ms`, each with the error code of its last
+    outcome, 0 before the first. `task` is the open task, "" if it ended with an error.
     """
 
     name: str
@@ -104,10 +102,9 @@ class ParkedKind(StrEnum):
 
 
 class ParkedTopic(Struct, array_like=True, forbid_unknown_fields=True):
-    """A topic that a parked request names. `topic_id` is b"" if no topic has the name.
-
-    `outcomes` are error codes by partition, None for one that the share coordinator has still to answer. The
-    row `refused` says why nothing of the topic was asked for, "" if something was.
+    """A topic that a parked request names. `topic_id` is b"" if no topic has the name. `outcomes` are error
+    codes by partition, None before the share coordinator's answer. `refused` is the row that refused the
+    whole topic, "" if none did.
     """
 
     name: str
@@ -131,13 +128,12 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
     """The state of one share group.
 
     `target` is the target assignment by member id. `topics` are the topics that the group knows: None for a
-    name that no topic has. Only the methods of this class change the members, what they subscribe to, and the
-    target, because they keep what is derived. By topic id, `initializing` are the partitions whose state the
-    share coordinator was asked to initialize, `initialized` those for which it has, which alone can be
-    assigned, and `deleting` those whose state it has to delete. `deletion` is the task that deletes the state
-    of the whole group, "" if none does: the group ends with it. `parked` are the requests that wait for the
-    share coordinator. At `overdue_deadline_ms` the open tasks are looked at, None if no task is open, or all
-    were found overdue. Those that were asked for after `noted_until_ms` were not found overdue yet.
+    missing topic. Only the methods of this class change the members, what they subscribe to, and the target,
+    because they update what is derived. By topic id, `initializing` are the partitions whose initialization
+    is requested, `initialized` those that can be assigned, and `deleting` those whose deletion is requested.
+    `deletion` is the task that deletes the whole group, "" without one. `parked` are the requests that wait
+    for the share coordinator. At `overdue_deadline_ms` the open tasks are checked, None if no task is open or
+    all are known to be overdue. Tasks requested after `noted_until_ms` were not overdue yet.
     """
 
     type_name = "share"
@@ -241,7 +237,7 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
         return topic in self.subscribed()
 
     def unknown_topics(self) -> list[str]:
-        """Return the subscribed names, sorted, that the group knows nothing of (row MI12)."""
+        """Return the sorted subscribed names that are not among the known topics (row MI12)."""
         return sorted(self.subscribed() - self.topics.keys())
 
     def names_by_id(self) -> dict[bytes, str]:
@@ -255,7 +251,7 @@ class ShareGroup(ModernGroup, tag="KafkaShare"):
 
     def assignable(self, topic: Topic) -> list[int]:
         """Return the sorted partitions of the topic that can be assigned: those whose state is initialized
-        and is not being written anew.
+        and is not being rewritten.
         """
         initialized, initializing = (
             self.initialized.get(topic.topic_id),

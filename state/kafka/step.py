@@ -19,7 +19,7 @@ from kafka_why.contract.kafka.requests import (
 from kafka_why.contract.messages import ReleaseGroup, ReleaseGroupResponse
 from state.config import CoordinatorConfig
 from state.inputs import Failed, Outage, Quarantine, Received, cause_of
-from state.kafka.commits import remember_longer, transaction_marker
+from state.kafka.commits import extend_ended_retention, transaction_marker
 from state.kafka.context import Effects, KafkaGroup, RuleId, StepContext
 from state.kafka.group import ConfigsOnly, DeadlineReached, TimerKind
 from state.kafka.offsets import arm_retention, retention_pass, topic_metadata
@@ -35,7 +35,7 @@ KafkaEvent = (
     | Quarantine[DeadlineReached | Outage]
 )
 
-# The texts of refusals that have nothing to do with the request.
+# Error texts that do not depend on the request.
 _REFUSALS = {
     ErrorCode.INVALID_GROUP_ID: "The group id is invalid.",
     ErrorCode.UNKNOWN_SERVER_ERROR: "The coordinator failed at this request, and nothing has changed.",
@@ -52,10 +52,10 @@ def step(
 ) -> Effects:
     """Apply one event to a group at a time, and return the effects.
 
-    `stored` is changed in place. It is the group, or the settings of a group that does not exist, or None if
-    there is neither. The returned effects hold what there is afterwards. `now_ms` is never before the group's
-    clock. No client request raises: errors are answers. Requests, due deadlines and takeovers are events. The
-    caller fires deadlines in time order (`state.timeline`).
+    `stored` is changed in place. It is the group, or the settings of a group that does not exist, or None
+    without both. The returned effects hold the new one. `now_ms` is never before the group's clock. No client
+    request raises: errors are answers. Requests, due deadlines and takeovers are events. The caller fires
+    deadlines in time order (`state.timeline`).
     """
     group, kept = (None, stored) if isinstance(stored, ConfigsOnly) else (stored, None)
     context = StepContext(
@@ -94,8 +94,8 @@ def reply_to(request: AnyAnswered, request_id: str) -> ReplyTo:
 
 
 def _principal_of(event: KafkaEvent) -> str | None:
-    """Return the principal of the event's request. None for any other event, and for what the coordinator's
-    own service writes.
+    """Return the principal of the event's request, None for other events and for requests of the
+    coordinator's own service.
     """
     if isinstance(event, (Received, Failed)) and not isinstance(event.request, Unanswered):
         return event.request.principal
@@ -150,10 +150,8 @@ def _deadline_reached(context: StepContext, deadline: DeadlineReached) -> None:
 
 
 def _take_over(context: StepContext, outage: Outage) -> None:
-    """Take a group over after an outage. Ended transactions are remembered for longer, by the length of the
-    outage.
-    """
-    remember_longer(context, outage.length_ms)
+    """Take a group over after an outage. The retention of ended transactions is extended by its length."""
+    extend_ended_retention(context, outage.length_ms)
     if context.group.quarantined is None:
         protocol_of(context.group).take_over(context, context.group, outage)
 
@@ -161,9 +159,7 @@ def _take_over(context: StepContext, outage: Outage) -> None:
 def refuse(
     context: StepContext, event: Received[AnyRequest] | Failed[AnyRequest], rule: RuleId, error: ErrorCode
 ) -> None:
-    """Answer any request with an error and nothing else. As in Kafka, the answer to a JoinGroup repeats the
-    member id.
-    """
+    """Answer any request with only an error. As in Kafka, the answer to a JoinGroup repeats the member id."""
     request = event.request
     if isinstance(request, Unanswered):
         return
@@ -198,7 +194,7 @@ def release(context: StepContext, _: ReleaseGroup, to: ReplyTo) -> None:
     context.reply(to, ReleaseGroupResponse, row)
 
 
-# Of every group id, whatever it has.
+# For every group id, with or without a group.
 _OF_ALL: dict[type, Handler] = {
     TransactionMarker: transaction_marker,
     ReleaseGroup: release,
@@ -207,5 +203,5 @@ _OF_ALL: dict[type, Handler] = {
     AlterGroupConfigs: alter_configs,
 }
 HANDLERS = {group_type: {**_OF_ALL, **table} for group_type, table in handlers().items()}
-"""By the type of the group (the type of None without a group), and by the type of the request."""
+"""By the type of the group (NoneType without one), and by the type of the request."""
 _CHECK_GROUP_ID = {request for protocol in PROTOCOLS for request in protocol.checks_group_id}

@@ -1,4 +1,4 @@
-"""The topics of a classic group, and the assignment of a group whose assignment the coordinator makes."""
+"""The topics of a classic group, and the assignment that the coordinator computes for one."""
 
 from collections.abc import Iterable
 
@@ -30,8 +30,8 @@ from state.kafka.group import is_more_of, topic_of, watched
 
 
 def validate_protocols(context: StepContext, request: JoinGroup) -> RuleAndError | None:
-    """Rows M1 and M2: refuse a protocol that the coordinator cannot assign for. None if it can assign for all
-    of them.
+    """Rows M1 and M2: return the refusal of a protocol that the coordinator cannot assign for, None if it can
+    assign for all.
     """
     for protocol in request.protocols:
         if not is_for_coordinator(protocol.name):
@@ -55,7 +55,7 @@ def record_partition_counts(context: StepContext, request: JoinGroup) -> RuleAnd
         reported[topic] = max(count, reported.get(topic, 0))
     known = group.partitions_per_topic | reported
     if _size(known.values()) > most:
-        # Counts are also known for topics without any subscriber.
+        # Some counts are of topics without a subscriber.
         wanted = _topics_for_coordinator(group, request)
         if _size(count for topic, count in known.items() if topic in wanted) > most:
             return context.rule("M5"), ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -96,7 +96,7 @@ def _size(counts: Iterable[int]) -> int:
 
 
 def _topics_for_coordinator(group: ClassicGroup, request: JoinGroup) -> set[str]:
-    """Return the topics of every member that the coordinator may have to assign after this JoinGroup."""
+    """Return all members' topics that the coordinator may have to assign after this JoinGroup."""
     replaced = {request.member_id, group.static_members.get(request.group_instance_id or "")}
     others = [member.protocols for id_, member in group.members.items() if id_ not in replaced]
     topics: set[str] = set()
@@ -124,9 +124,7 @@ def assign(group: ClassicGroup, last_generation: int) -> dict[str, bytes]:
 
 
 def _last_assigned(member: ClassicGroupMember) -> tuple[TopicPartition, ...]:
-    """Return the partitions that the member was assigned last. Empty if the leader's bytes are not an
-    assignment.
-    """
+    """Return the member's last assignment, empty if the leader's bytes are not an assignment."""
     try:
         return decode_assignment(member.assignment).partitions
     except ProtocolError:
@@ -173,7 +171,7 @@ def all_topics(by_member: Subscriptions | None) -> list[str] | None:
     return sorted({topic for topics in by_member.values() for topic in topics})
 
 
-def where_they_differ(by_member: Subscriptions | None) -> Subscriptions | None:
+def subscriptions_if_different(by_member: Subscriptions | None) -> Subscriptions | None:
     """Return `by_member`, or None if all members subscribe to the same topics or if the topics are
     unknown.
     """

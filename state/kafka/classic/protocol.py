@@ -29,7 +29,7 @@ from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from state.inputs import Outage
 from state.kafka.classic import rebalance
 from state.kafka.classic.assignment import topic_metadata
-from state.kafka.classic.rebalance import EXTENSION_AT_LEAST_MS, arm_session
+from state.kafka.classic.rebalance import JOIN_EXTENSION_MIN_MS, arm_session
 from state.kafka.classic.requests import heartbeat, join, leave, oversized, sync
 from state.kafka.classic_group import ClassicGroup, ClassicGroupMember
 from state.kafka.context import RuleAndError, RuleId, StepContext
@@ -287,10 +287,10 @@ class ClassicProtocol(KafkaProtocol[ClassicGroup]):
         """
         phase = group.join_phase
         if phase is not None and phase.deadline_ms <= context.now_ms:
-            phase.deadline_ms = context.deadline(max(phase.delay_ms, EXTENSION_AT_LEAST_MS))
+            phase.deadline_ms = context.deadline(max(phase.delay_ms, JOIN_EXTENSION_MIN_MS))
         if group.sync_deadline_ms is not None and group.sync_deadline_ms <= context.now_ms:
             group.sync_deadline_ms = context.deadline(
-                max(group.rebalance_timeout_ms(), EXTENSION_AT_LEAST_MS)
+                max(group.rebalance_timeout_ms(), JOIN_EXTENSION_MIN_MS)
             )
         return None if phase is None else phase.deadline_ms
 

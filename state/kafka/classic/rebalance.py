@@ -35,9 +35,8 @@ def arm_session(context: StepContext, member: ClassicGroupMember) -> None:
 
 
 # The least extension of a join phase in which no member rejoined. With a rebalance timeout of 0 the phase
-# would be extended for ever at the same time, because the group's clock moves only from deadline to deadline.
-# Kafka's clock runs meanwhile.
-EXTENSION_AT_LEAST_MS = 1_000
+# would be extended forever without time passing, because the group's clock moves from deadline to deadline.
+JOIN_EXTENSION_MIN_MS = 1_000
 
 
 def add_member(
@@ -64,7 +63,8 @@ def add_member(
         protocols=request.protocols,
         is_new=True,
         parked_join=reply_to,
-        # The departure of a client with a parked JoinGroup is not noticed. The member expires at this time.
+        # A client that disconnects while its JoinGroup is parked is not noticed, so the member expires at
+        # this time.
         heartbeat_deadline_ms=context.deadline(NEW_MEMBER_JOIN_TIMEOUT_MS),
     )
     group.add(member, request.protocol_type)
@@ -117,7 +117,7 @@ def prepare(
     client_reason: str | None = None,
 ) -> None:
     """Rows R1 to R5: start a rebalance, in which every member has to join again. `rule` is the row that led
-    to the rebalance, `member_id` the member that caused it, None if no single member did.
+    to it, `member_id` the member that caused it, or None if no single member did.
     """
     if group.state is GroupState.COMPLETING_REBALANCE:
         reset_assignments(context, context.rule("R1"), ErrorCode.REBALANCE_IN_PROGRESS)
@@ -247,7 +247,7 @@ def _init_next_generation(context: StepContext, group: ClassicGroup, rule: RuleI
         leader_id=group.leader_id,
         protocol_name=group.protocol_name,
         topics=group.subscribed_topics,
-        subscriptions=assignment.where_they_differ(by_member),
+        subscriptions=assignment.subscriptions_if_different(by_member),
     )
     for member in group.members.values():
         if member.parked_join is not None:
@@ -284,7 +284,7 @@ def _maybe_elect_new_joined_leader(context: StepContext, group: ClassicGroup) ->
     elected = next((m for m in group.members.values() if m.parked_join is not None), None)
     if elected is None:
         row = context.rule("C3")
-        _wait_for_joins(context, group, EXTENSION_AT_LEAST_MS)
+        _wait_for_joins(context, group, JOIN_EXTENSION_MIN_MS)
         assert group.join_phase is not None
         context.record(
             row,
@@ -425,7 +425,9 @@ def replace_static_member(
 def _replace_member(
     context: StepContext, group: ClassicGroup, rule: RuleId, old: ClassicGroupMember, member_id: str
 ) -> ClassicGroupMember:
-    """Row W1: fence the old id's parked requests, and replace the old member by a copy with the new id."""
+    """Row W1: fence the old id's parked requests, and replace the old member with a copy that has the new
+    id.
+    """
     fenced = rule, ErrorCode.FENCED_INSTANCE_ID
     if old.parked_join is not None:
         context.reply(old.parked_join, JoinGroupResponse, *fenced, member_id=old.member_id)
@@ -447,7 +449,7 @@ def _replace_member(
     group.add(member, group.protocol_type or "")
     if was_leader:
         group.leader_id = member_id
-    arm_session(context, member)  # still with the old session timeout, as in Kafka
+    arm_session(context, member)  # with the old session timeout, as in Kafka
     return member
 
 
@@ -460,9 +462,8 @@ def _answer_without_rebalance(
     member: ClassicGroupMember,
     old_leader_id: str | None,
 ) -> None:
-    """Row W2: answer at once. A returning leader must not assign again.
-
-    The answer says so by skip_assignment. Versions without that field get the leader's old id as the leader.
+    """Row W2: answer at once. A returning leader must not assign again, so the answer has skip_assignment.
+    Versions without that field get the leader's old id as the leader.
     """
     if request.api_version >= FIRST_VERSION_WITH_SKIP_ASSIGNMENT:
         is_leader = group.leader_id == member.member_id

@@ -52,9 +52,7 @@ def join_no_group(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -
 
 
 def _admit(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Rows J6 to J8: refuse the JoinGroup if the group is full; otherwise handle it as that of a known or of
-    a new member.
-    """
+    """Rows J6 to J8: refuse the JoinGroup if the group is full, else admit its known or new member."""
     group = context.group_of(ClassicGroup)
     if not _accept_joining_member(context, group, request.member_id):
         return _refuse_for_size(context, group, request, reply_to)
@@ -129,8 +127,8 @@ def _join_new_member(
 
 
 def _record_partition_counts(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> bool:
-    """Rows M3 and M5, the last check of a JoinGroup, because only an accepted JoinGroup changes what the
-    group knows of topics. Return whether it is accepted.
+    """Rows M3 and M5, the last check of a JoinGroup, because only an accepted JoinGroup changes the group's
+    known topics. Return True if it is accepted.
     """
     refusal = assignment.record_partition_counts(context, request)
     if refusal is not None:
@@ -152,8 +150,8 @@ def _record_partition_counts(context: StepContext, request: JoinGroup, reply_to:
 def _require_member_id(
     context: StepContext, rule: RuleId, request: JoinGroup, reply_to: ReplyTo, member_id: str
 ) -> None:
-    """Row N5: answer with a member id that the client joins with (KIP-394). A lost answer therefore leaves no
-    ghost member.
+    """Row N5: answer with the member id to join with (KIP-394), so that a lost answer leaves no ghost
+    member.
     """
     deadline_ms = context.deadline(request.session_timeout_ms)
     context.group_of(ClassicGroup).pending_members[member_id] = PendingMember(
@@ -200,8 +198,8 @@ def _rejoin(
     reply_to: ReplyTo,
     member: ClassicGroupMember,
 ) -> None:
-    """Rows E6 to E11: handle a JoinGroup of a known member. If it missed its answer, it gets the answer
-    again. As in Kafka, the timeouts of its request are then ignored.
+    """Rows E6 to E11: handle a JoinGroup of a known member. A member that missed its answer gets it again,
+    and as in Kafka the timeouts of its request are then ignored.
     """
     same_protocols = member.protocols == request.protocols
     match group.state:

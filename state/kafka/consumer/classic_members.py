@@ -34,20 +34,27 @@ from state.kafka.consumer.members import (
     SenderIdentity,
     Update,
     admit,
-    check_room,
+    check_capacity,
     fence,
-    go_on,
+    generated_member_id,
     is_full,
-    made_id,
+    update_and_reconcile,
 )
 from state.kafka.consumer.migration import assignment_bytes, by_topic_id
 from state.kafka.consumer.target import arm_session, maybe_update_target
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
-from state.kafka.context import RuleAndError, RuleId, StepContext, deciding_rule, start_anew
+from state.kafka.context import RuleAndError, RuleId, StepContext, deciding_rule, restart_group
 from state.kafka.group import reported
-from state.kafka.modern import ClientIdentity, RequestRefused, bump, look, merge_reported, record_refusal
+from state.kafka.modern import (
+    ClientIdentity,
+    RequestRefused,
+    bump,
+    merge_reported,
+    record_refusal,
+    refresh_fingerprint,
+)
 
-# JoinGroup: its sender becomes or is a classic member of the group. Rows CV1 to CV18, CV35, DN7, DN8, MI14.
+# JoinGroup: its sender is, or becomes, a classic member of the group. Rows CV1 to CV18, CV35, DN7, DN8, MI14.
 #
 # The coordinator assigns, so it answers at once, and no classic member is the leader of such a group. Source:
 # GroupMetadataManager.classicGroupJoinToConsumerGroup.
@@ -73,8 +80,8 @@ def _refuse(context: StepContext, request: JoinGroup, reply_to: ReplyTo, refused
 
 
 def _join_empty_group(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
-    """Row CV2: an Empty group becomes a classic group, if the JoinGroup is one that a new group accepts. In
-    Kafka the group is gone even if the JoinGroup is refused.
+    """Row CV2: an Empty group becomes a classic group if a new group would accept the JoinGroup. Kafka
+    deletes the group even if the JoinGroup is refused.
     """
     row = context.rule("CV2")
     error = ErrorCode.NONE
@@ -86,7 +93,7 @@ def _join_empty_group(context: StepContext, request: JoinGroup, reply_to: ReplyT
         context.reply(reply_to, JoinGroupResponse, row, error, member_id=request.member_id)
         return
     reason = "a JoinGroup to the Empty consumer group: it becomes a classic group; its offsets stay"
-    start_anew(context, row, ClassicGroup, reason)
+    restart_group(context, row, ClassicGroup, reason)
     classic_requests.join(context, request, reply_to)
 
 
@@ -104,13 +111,13 @@ def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
         or is_static
         or request.api_version < classic_requests.FIRST_VERSION_WITH_MEMBER_ID_REQUIRED
     ):
-        row, member_id = context.rule("CV6"), made_id(context, request.client_id, None)
+        row, member_id = context.rule("CV6"), generated_member_id(context, request.client_id, None)
         context.reply(reply_to, JoinGroupResponse, row, ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
         return
     sender = _identify(context, group, request)
     subscription = _subscription(context, request)
     owned = _owned(context, group, request, subscription)
-    _check_room(context, request, sender, subscription)
+    _check_capacity(context, request, sender, subscription)
     merge_reported(context, group, request.topics)
     predecessor = sender.predecessor
     if is_static and predecessor is not None and migration.can_replace(context, predecessor):
@@ -119,7 +126,7 @@ def _join(context: StepContext, request: JoinGroup, reply_to: ReplyTo) -> None:
         return
     member = _member(context, request, sender)
     row = context.rule("CV16")
-    go_on(context, group, member, _update(request, member, subscription), owned)
+    update_and_reconcile(context, group, member, _update(request, member, subscription), owned)
     _answer(context, row, request, reply_to, member)
 
 
@@ -133,8 +140,8 @@ def _check_policy(context: StepContext) -> None:
 
 
 def _check_size(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> None:
-    """Row CV4: refuse a new member if the group is full. As with HB20, a static member that returns adds
-    none.
+    """Row CV4: refuse a new member if the group is full. As with HB20, a returning static member does not
+    count.
     """
     if is_full(context, request.member_id) and request.group_instance_id not in group.static_members:
         message = f"the group is full: group.consumer.max.size is {context.config.group_consumer_max_size}"
@@ -144,8 +151,8 @@ def _check_size(context: StepContext, group: ConsumerGroup, request: JoinGroup) 
 
 
 def _check_protocols(context: StepContext, group: ConsumerGroup, request: JoinGroup) -> None:
-    """Row CV5: raise RequestRefused unless one of the offered protocols is offered by every classic member of
-    the group, too. Without classic members, any protocol is accepted.
+    """Row CV5: raise RequestRefused unless every classic member of the group also offers one of the offered
+    protocols.
     """
     classic = [member.classic for member in group.members.values() if member.classic is not None]
     offered = Counter(name for one in classic for name in {protocol.name for protocol in one.protocols})
@@ -166,7 +173,7 @@ def _identify(context: StepContext, group: ConsumerGroup, request: JoinGroup) ->
     instance_id, member_id = request.group_instance_id, request.member_id
     if not member_id:
         context.rule("CV7")
-        member_id = made_id(context, request.client_id, instance_id)
+        member_id = generated_member_id(context, request.client_id, instance_id)
     if instance_id is None:
         member = group.members.get(member_id)
         return SenderIdentity(context.rule("CV10" if member is None else "CV9"), member_id, member)
@@ -195,8 +202,8 @@ def _subscription(context: StepContext, request: JoinGroup) -> Subscription:
 def _owned(
     context: StepContext, group: ConsumerGroup, request: JoinGroup, subscription: Subscription
 ) -> Partitions:
-    """Return the partitions that the sender still has, by topic id. Row MI14: raise RequestRefused if the id
-    of one of these topics is unknown.
+    """Return the partitions that the sender owns, by topic id. Row MI14: raise RequestRefused if one of these
+    topic ids is unknown.
     """
     found = reported(group.topics, request.topics or {}, group.deleted_topic_ids)
     owned, unknown = by_topic_id(subscription.owned_partitions, {**group.topics, **found})
@@ -206,18 +213,18 @@ def _owned(
     return owned
 
 
-def _check_room(
+def _check_capacity(
     context: StepContext, request: JoinGroup, sender: SenderIdentity, subscription: Subscription
 ) -> None:
-    """Raise RequestRefused if the group has no room for what the sender subscribes to."""
+    """Raise RequestRefused if the sender's subscription would exceed the group's maximum of partitions."""
     most = context.config.group_max_partitions
     message = f"the group would have too many partitions: group.max.partitions is {most}"
     topics = set(subscription.topics)
-    check_room(context, sender, topics, request.topics, message, EntryType.JOIN_REFUSED)
+    check_capacity(context, sender, topics, request.topics, message, EntryType.JOIN_REFUSED)
 
 
 def _member(context: StepContext, request: JoinGroup, sender: SenderIdentity) -> ConsumerMember:
-    """Return the sender's member, which is added or replaces another one if it is new."""
+    """Return the sender's member. A new one is added, or replaces the static member."""
     member, why = sender.member, request.reason
     if member is None:
         reason = "a new member joined with the classic protocol"
@@ -269,14 +276,13 @@ def _join_and_downgrade(
     sender: SenderIdentity,
     subscription: Subscription,
 ) -> None:
-    """Rows DN7 and DN8: the sender takes the place of the last member on the consumer protocol.
-
-    If the members are at their target, it becomes the assignment of the classic generation, and the sender is
-    answered at once. Otherwise a rebalance starts, in which this JoinGroup is parked. Kafka differs twice:
-    where a rebalance starts it answers with generation 0, and it starts none if another member is not yet at
-    its target, so that two members have the same partition for a time.
+    """Rows DN7 and DN8: the sender replaces the last member on the consumer protocol. If all members have
+    their target, the target becomes the classic generation's assignment, and the sender is answered at once.
+    Otherwise a rebalance starts, in which this JoinGroup is parked. Kafka differs twice: it answers with
+    generation 0 when a rebalance starts, and it starts none if another member has not reached its target, so
+    two members have the same partition for a time.
     """
-    is_settled = _is_settled(context, group, sender, subscription)
+    is_settled = _needs_no_rebalance(context, group, sender, subscription)
     member = _member(context, request, sender)
     member.client_id, member.client_host = request.client_id, request.client_host
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -307,16 +313,18 @@ def _join_and_downgrade(
     )
 
 
-def _is_settled(
+def _needs_no_rebalance(
     context: StepContext, group: ConsumerGroup, sender: SenderIdentity, subscription: Subscription
 ) -> bool:
-    """Return True if the target fits the subscriptions after this JoinGroup, and all other members
-    are at it.
-    """
+    """Return True if this JoinGroup needs no new target and all other members have reached theirs."""
     before = sender.predecessor
     assert before is not None
     same_topics = sorted(set(subscription.topics)) == before.subscribed_topic_names
-    if not same_topics or before.subscribed_topic_regex or look(context.group_of(ConsumerGroup)):
+    if (
+        not same_topics
+        or before.subscribed_topic_regex
+        or refresh_fingerprint(context.group_of(ConsumerGroup))
+    ):
         return False
     others = [member for member in group.members.values() if member is not before]
     is_current = group.assignment_epoch == group.group_epoch
@@ -423,7 +431,7 @@ def _differ(given: str | None, own: str) -> bool:
 
 
 def _is_behind(group: ConsumerGroup, member: ConsumerMember) -> bool:
-    """Row CV29: return True if the member's epoch is below that of the target.
+    """Row CV29: return True if the member's epoch is below the target's.
 
     A new group epoch alone makes no member join again: its target has to be computed first (KAFKA-20272).
     """
@@ -459,12 +467,12 @@ def _await_join(context: StepContext, member: ConsumerMember, classic: ClassicMe
 def _update_target_of_classic_members(context: StepContext, group: ConsumerGroup) -> None:
     """Row DN13: compute a due target at a Heartbeat if the group has no members on the consumer protocol.
 
-    Otherwise the partitions of a member that left stay unassigned, because classic members that are at their
-    target do not join again. In Kafka they do stay unassigned.
+    Otherwise the partitions of a member that left stay unassigned (as they do in Kafka), because classic
+    members that have their target do not join again.
     """
     if any(member.classic is None for member in group.members.values()):
         return
-    if group.metadata_stale and look(group):
+    if group.metadata_stale and refresh_fingerprint(group):
         bump(context, context.rule("DN13"), "the topics that members subscribe to have changed")
     if group.group_epoch > group.assignment_epoch:
         context.rule("DN13")

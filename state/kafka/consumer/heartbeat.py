@@ -27,17 +27,17 @@ from state.kafka.consumer.members import (
     SenderIdentity,
     Update,
     admit,
-    check_room,
+    check_capacity,
     fence,
-    go_on,
+    generated_member_id,
     is_full,
-    made_id,
+    update_and_reconcile,
 )
 from state.kafka.consumer.migration import upgrade
-from state.kafka.consumer.regex import look_to_ask
+from state.kafka.consumer.regex import pattern_to_check
 from state.kafka.consumer.target import SETTINGS, Owned, arm_session
 from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
-from state.kafka.context import RuleId, StepContext, start_anew
+from state.kafka.context import RuleId, StepContext, restart_group
 from state.kafka.modern import (
     ClientIdentity,
     RequestRefused,
@@ -62,9 +62,7 @@ FIRST_VERSION_WITH_CLIENTS_MEMBER_ID = 1
 
 
 def check_request(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
-    """Raise RequestRefused if the request is invalid by itself, or names an assignor that is not
-    configured.
-    """
+    """Raise RequestRefused if the request is malformed, or names an assignor that is not configured."""
     config = context.config
     if not config.consumer_protocol:
         message = "The consumer group protocol is switched off (group.coordinator.rebalance.protocols)."
@@ -81,7 +79,7 @@ def check_request(context: StepContext, request: ConsumerGroupHeartbeat) -> None
 
 
 def _fault(context: StepContext, request: ConsumerGroupHeartbeat) -> tuple[RuleId, str] | None:
-    """Return the row that refuses the request as invalid, and a sentence that says why."""
+    """Return the row that refuses the request as invalid, and the message."""
     epoch = request.member_epoch
     needs_id = (
         request.api_version >= FIRST_VERSION_WITH_CLIENTS_MEMBER_ID
@@ -126,7 +124,7 @@ def _fault_of_join(context: StepContext, request: ConsumerGroupHeartbeat) -> tup
 
 
 def identify(context: StepContext, request: ConsumerGroupHeartbeat, owned: Owned | None) -> SenderIdentity:
-    """Return the sender's identity without changing anything. Raise RequestRefused for a sender that may not
+    """Return the sender's identity without changing anything. Raise RequestRefused if the sender may not
     continue.
     """
     _check_size(context, request)
@@ -142,7 +140,7 @@ def identify(context: StepContext, request: ConsumerGroupHeartbeat, owned: Owned
 
 
 def _check_size(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
-    """Row HB20: refuse a new member if the group is full. A static member that returns adds none
+    """Row HB20: refuse a new member if the group is full. A returning static member does not count
     (KAFKA-20601).
     """
     if not is_full(context, request.member_id):
@@ -189,8 +187,8 @@ def _joining_with_instance(
 
 
 def _is_replaceable(owner: ConsumerMember) -> bool:
-    """Return True if another process may take the member's instance id: it left for a while, or is on the
-    classic protocol, which has no release.
+    """Return True if another process may take over the member's instance id: the member left temporarily, or
+    is on the classic protocol, where instance ids are not released.
     """
     return owner.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH or owner.classic is not None
 
@@ -200,7 +198,7 @@ def _member_id(context: StepContext, request: ConsumerGroupHeartbeat) -> str:
     if request.member_id:
         return request.member_id
     context.rule("HB21")
-    return made_id(context, request.client_id, request.instance_id)
+    return generated_member_id(context, request.client_id, request.instance_id)
 
 
 def check_instance(
@@ -228,8 +226,8 @@ def _check_epoch(
 ) -> RuleId:
     """Rows HB25 to HB28: return the row that accepts the request's epoch, or raise RequestRefused.
 
-    The previous epoch is accepted from a client that owns only partitions that the member may use: the answer
-    with the new epoch was lost.
+    The previous epoch is accepted from a client that owns only partitions that the member may use, because
+    the answer with the new epoch may have been lost.
     """
     received = request.member_epoch
     if received == member.member_epoch:
@@ -255,7 +253,7 @@ def _is_part_of(owned: Owned, assigned: Mapping[bytes, Mapping[int, int]]) -> bo
     return all(assigned.get(topic_id, {}).keys() >= set(numbers) for topic_id, numbers in owned.items())
 
 
-# A ConsumerGroupHeartbeat by which a member leaves, for good or for a while. Rows HB37 to HB42.
+# A ConsumerGroupHeartbeat by which a member leaves, permanently or temporarily. Rows HB37 to HB42.
 #
 # Source: GroupMetadataManager.consumerGroupLeave.
 
@@ -278,10 +276,8 @@ def leave(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: Reply
 
 
 def _leave_for_a_while(context: StepContext, rule: RuleId, member: ConsumerMember) -> None:
-    """Free the partitions that the static member was giving up. It keeps the others until its session ends,
-    which is not renewed.
-
-    The member has nothing to wait for, so its state is STABLE (unlike KAFKA-20641).
+    """Free the partitions that the static member was revoking. It keeps the others until its session ends,
+    and that deadline is not renewed. Its state is STABLE, because it waits for nothing (unlike KAFKA-20641).
     """
     if member.member_epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:
         return
@@ -311,8 +307,8 @@ _KIND = "consumer group"
 
 
 def maybe_create_consumer_group(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
-    """Make a consumer group for the request if it joins: a new group, or the classic group that becomes one.
-    Raise RequestRefused if it does not join, or the group cannot become one.
+    """Create a consumer group for a request that joins, or convert the classic group to one. Raise
+    RequestRefused if the request does not join, or the group cannot be converted.
     """
     if request.member_epoch != 0:
         raise _no_consumer_group(context, leaves=request.member_epoch < 0)
@@ -324,7 +320,7 @@ def maybe_create_consumer_group(context: StepContext, request: ConsumerGroupHear
         context.create_group(ConsumerGroup, context.rule("HB15"), reason)
     elif context.group.is_empty:
         reason = "the Empty classic group becomes a consumer group; its offsets stay"
-        start_anew(context, context.rule("HB17"), ConsumerGroup, reason)
+        restart_group(context, context.rule("HB17"), ConsumerGroup, reason)
     else:
         context.rule("HB18")
         upgrade(context, request)
@@ -352,7 +348,7 @@ refusal_of_describe = refusal("AD2", _KIND)
 
 
 def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
-    """Handle a heartbeat to a consumer group, or to a group id that may get one. A refused request changes
+    """Handle a heartbeat to a consumer group, or to a group id that may become one. A refused request changes
     nothing.
     """
     try:
@@ -374,20 +370,20 @@ def heartbeat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: R
 
 
 def _beat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: ReplyTo) -> None:
-    """Handle the heartbeat of a sender that joins, or is a member. Raise RequestRefused if it may not
+    """Handle the heartbeat of a member or of a sender that joins. Raise RequestRefused if it may not
     continue.
     """
     owned = _owned(request.topic_partitions)
     group = context.group_of(ConsumerGroup)
     sender = identify(context, request, owned)
-    _check_room(context, request, sender)
+    _check_capacity(context, request, sender)
     if _has_new_pattern(request, sender):
         context.save()
     if request.topics is not None:
         merge_reported(context, group, request.topics)
     member = _member(context, request, sender)
     assigned_before = member.assigned
-    go_on(context, group, member, _update(request, member), owned)
+    update_and_reconcile(context, group, member, _update(request, member), owned)
     arm_session(context, member)
     row, is_full = _answer_row(context, request, assigned_before != member.assigned)
     context.reply(
@@ -398,12 +394,12 @@ def _beat(context: StepContext, request: ConsumerGroupHeartbeat, reply_to: Reply
         member_epoch=member.member_epoch,
         heartbeat_interval_ms=SETTINGS.of(context).heartbeat_interval_ms,
         assignment=assigned_partitions(member.assigned) if is_full else None,
-        look=look_to_ask(context, group, member) or UNSET,
+        look=pattern_to_check(context, group, member) or UNSET,
     )
 
 
-def _check_room(context: StepContext, request: ConsumerGroupHeartbeat, sender: SenderIdentity) -> None:
-    """Raise RequestRefused if the group has no room for what the sender subscribes to."""
+def _check_capacity(context: StepContext, request: ConsumerGroupHeartbeat, sender: SenderIdentity) -> None:
+    """Raise RequestRefused if the sender's subscription would exceed the group's maximum of partitions."""
     names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
     if not names and not regex:
         return
@@ -423,7 +419,7 @@ def _check_room(context: StepContext, request: ConsumerGroupHeartbeat, sender: S
         f"group.max.partitions, {context.config.group_max_partitions}."
     )
     event = EntryType.JOIN_REFUSED if request.member_epoch == 0 else None
-    check_room(context, sender, topics, reported, message, event)
+    check_capacity(context, sender, topics, reported, message, event)
 
 
 def _has_new_pattern(request: ConsumerGroupHeartbeat, sender: SenderIdentity) -> bool:
@@ -434,7 +430,7 @@ def _has_new_pattern(request: ConsumerGroupHeartbeat, sender: SenderIdentity) ->
 
 
 def _member(context: StepContext, request: ConsumerGroupHeartbeat, sender: SenderIdentity) -> ConsumerMember:
-    """Return the sender's member, which is added or replaces another one if it is new."""
+    """Return the sender's member. A new one is added, or replaces the static member."""
     member = sender.member
     if member is None:
         return admit(context, sender, _client(request), "joined the group")
@@ -480,9 +476,7 @@ def _update(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> Update:
 
 
 def _resolution(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> RegexResolution | None:
-    """Return the topics that the member's pattern matches by this request, None if the request does not
-    report them.
-    """
+    """Return the topics that the request reports for the member's pattern, None if it reports none."""
     if request.subscribed_topic_regex is not None or not request.looked:
         return request.regex
     return request.looked.get(member.subscribed_topic_regex)
@@ -491,7 +485,7 @@ def _resolution(request: ConsumerGroupHeartbeat, member: ConsumerMember) -> Rege
 def _answer_row(
     context: StepContext, request: ConsumerGroupHeartbeat, has_changed: bool
 ) -> tuple[RuleId, bool]:
-    """Return the row of the answer, and whether the answer has the assignment (rows HB58 to HB61)."""
+    """Return the row of the answer, and True if the answer has the assignment (rows HB58 to HB61)."""
     if request.member_epoch == 0:
         return context.rule("HB58"), True
     subscribes = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None

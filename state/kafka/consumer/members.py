@@ -1,6 +1,4 @@
-"""The members of a consumer group: how they join and continue, what a request changes in them, and their
-removal.
-"""
+"""The members of a consumer group: joining, continuing, updates by requests, and removal."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -22,7 +20,14 @@ from state.kafka.consumer.target import (
 )
 from state.kafka.consumer_group import ClassicMember, ConsumerGroup, ConsumerMember
 from state.kafka.context import RuleId, StepContext, new_member_id
-from state.kafka.modern import ClientIdentity, RequestRefused, bump, come_to_rest, has_room, look
+from state.kafka.modern import (
+    ClientIdentity,
+    RequestRefused,
+    bump,
+    has_capacity,
+    refresh_fingerprint,
+    settle_emptied,
+)
 
 # Changes of a member by a heartbeat or a JoinGroup, and the group epoch. Rows HB48 to HB55.
 #
@@ -30,9 +35,9 @@ from state.kafka.modern import ClientIdentity, RequestRefused, bump, come_to_res
 
 
 class Update(Struct, frozen=True, kw_only=True):
-    """The fields of a member after the request. `subscribed_topic_names` is sorted. `resolution` is what the
-    pattern matches, None if the sender does not know it. With `checks_topics` it filters what patterns match.
-    Times are in ms.
+    """The fields of a member after the request. `subscribed_topic_names` is sorted. `resolution` has the
+    topics that the pattern matches, None if the sender does not know them. With `checks_topics` the sender
+    filters them by ACLs. Times are in ms.
     """
 
     client_id: str
@@ -49,7 +54,7 @@ class Update(Struct, frozen=True, kw_only=True):
 
 
 def update_member(context: StepContext, group: ConsumerGroup, member: ConsumerMember, update: Update) -> bool:
-    """Update the member, and raise the group epoch if the group needs another target. Return whether the
+    """Update the member, and raise the group epoch if the group needs a new target. Return True if the
     member's subscription has changed. Raise RequestRefused for an invalid pattern.
     """
     names, regex = member.subscribed_topic_names, member.subscribed_topic_regex
@@ -73,7 +78,7 @@ def update_member(context: StepContext, group: ConsumerGroup, member: ConsumerMe
         reasons.append(f"changes the group's assignor from {was_preferred} to {is_preferred}")
     if not reasons and not group.metadata_stale:
         return subscription_changed
-    topics_changed = look(group)
+    topics_changed = refresh_fingerprint(group)
     if reasons:
         row = context.rule(
             "HB49" if names_changed else "HB52" if change is RegexChange.UPDATED_AND_RESOLVED else "HB62"
@@ -89,7 +94,7 @@ def update_member(context: StepContext, group: ConsumerGroup, member: ConsumerMe
 def _change(
     context: StepContext, group: ConsumerGroup, member: ConsumerMember, update: Update
 ) -> RegexChange:
-    """Prepare the group for the member's pattern, and return how the pattern or its topics change. Raise
+    """Prepare the group for the member's pattern, and return the change of the pattern or its topics. Raise
     RequestRefused for an invalid pattern.
     """
     regex = update.subscribed_topic_regex
@@ -101,8 +106,8 @@ def _change(
 
 
 def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) -> None:
-    """Row HB48: set the fields of the member. Its timers on the classic protocol are a part of `classic`, so
-    they end with it.
+    """Row HB48: set the fields of the member. Its timers on the classic protocol are in `classic`, so they
+    end with it.
     """
     if update.instance_id != member.instance_id:
         if member.instance_id is not None:
@@ -123,16 +128,14 @@ def _set_fields(group: ConsumerGroup, member: ConsumerMember, update: Update) ->
 
 # Joining and continuing, by a ConsumerGroupHeartbeat or by a JoinGroup. Rows HB20, HB44, CV4, TA31.
 #
-# What differs between both is who the sender is, and what its request says of the member: `identity`,
-# `heartbeat` and `classic_join`. Source: GroupMetadataManager.consumerGroupHeartbeat,
-# classicGroupJoinToConsumerGroup, replaceMember.
+# Only the sender's identity and the requested changes differ between the two: `heartbeat` and
+# `classic_members`. Source: GroupMetadataManager.consumerGroupHeartbeat, classicGroupJoinToConsumerGroup,
+# replaceMember.
 
 
 class SenderIdentity(Struct, frozen=True):
     """The sender of a request that joins or continues: its member id, and its member, None if it is new.
-
-    `replaced` is the member of the sender's instance id if the sender takes its place. `rule` is the row that
-    decided this.
+    `replaced` is the static member that the sender replaces. `rule` is the row that decided this.
     """
 
     rule: RuleId
@@ -142,13 +145,11 @@ class SenderIdentity(Struct, frozen=True):
 
     @property
     def predecessor(self) -> ConsumerMember | None:
-        """The member whose place the sender has: the replaced member or the sender's own, None if
-        it is new.
-        """
+        """The replaced member or the sender's own, None if the sender is new."""
         return self.member or self.replaced
 
 
-def made_id(context: StepContext, client_id: str, instance_id: str | None) -> str:
+def generated_member_id(context: StepContext, client_id: str, instance_id: str | None) -> str:
     """Return the member id that the coordinator derives from the request for its sender."""
     prefix = client_id if instance_id is None else instance_id
     return new_member_id(prefix, context.cause, context.config.member_id_namespace)
@@ -160,7 +161,7 @@ def is_full(context: StepContext, member_id: str) -> bool:
     return len(members) >= context.config.group_consumer_max_size and member_id not in members
 
 
-def check_room(
+def check_capacity(
     context: StepContext,
     sender: SenderIdentity,
     topics: Collection[str],
@@ -169,15 +170,13 @@ def check_room(
     event: EntryType | None,
 ) -> None:
     """Row TA31: raise RequestRefused if the group would have more partitions than the coordinator assigns to
-    one group.
-
-    `reported` is what the request says of the topics. The refusal has the text `message` and the history
-    entry `event`.
+    one group. `reported` are the topics that the request reports. The refusal has the text `message` and the
+    history entry `event`.
     """
     before = sender.predecessor
     member_id = sender.member_id if before is None else before.member_id
     group = context.group_of(ConsumerGroup)
-    if not has_room(context.config, group, member_id, topics, reported):
+    if not has_capacity(context.config, group, member_id, topics, reported):
         raise RequestRefused(context.rule("TA31"), ErrorCode.GROUP_MAX_SIZE_REACHED, message, event)
 
 
@@ -189,8 +188,8 @@ def admit(
     *,
     client_reason: str | None = None,
 ) -> ConsumerMember:
-    """Add the sender, which is new, to the members, or replace the member whose instance id it has. `reason`
-    is the history's sentence about a new member.
+    """Add the new sender to the members, or replace the member with its instance id. `reason` is the
+    history's sentence about a new member.
     """
     if sender.replaced is not None:
         return _replace_member(context, sender.rule, sender.replaced, sender.member_id, client)
@@ -208,12 +207,11 @@ def admit(
     return member
 
 
-def go_on(
+def update_and_reconcile(
     context: StepContext, group: ConsumerGroup, member: ConsumerMember, update: Update, owned: Owned | None
 ) -> None:
-    """Update the member and the group epoch, compute a due target, and take the member one step towards it.
-
-    `owned` is what the client has by its request, None if it says nothing. Raise RequestRefused for an
+    """Update the member and the group epoch, compute a due target, and move the member one step towards it.
+    `owned` are the partitions that the request reports, None if it reports none. Raise RequestRefused for an
     invalid pattern.
     """
     subscription_changed = update_member(context, group, member, update)
@@ -224,9 +222,9 @@ def go_on(
 def _replace_member(
     context: StepContext, rule: RuleId, old: ConsumerMember, member_id: str, client: ClientIdentity
 ) -> ConsumerMember:
-    """Put a copy of a static member under a new member id in its place. The old member's timers go with it.
-    The new member is at epoch 0, with the old one's partitions, subscription and target. A member that has
-    the new id already loses its own: the group needs another target.
+    """Replace a static member with a copy under a new member id. The old member's timers end. The new member
+    is at epoch 0, with the old one's partitions, subscription and target. If the new id already has a member,
+    that member's partitions are lost and the group needs a new target.
     """
     group = context.group_of(ConsumerGroup)
     target = group.target.get(old.member_id)
@@ -265,7 +263,7 @@ def _replace_member(
     )
     if other is not None:
         forget_unused(context)
-        look(group)
+        refresh_fingerprint(group)
         reason = f"member {member_id} gave up its own place for that of instance {member.instance_id}"
         bump(context, rule, reason, member_id=member_id)
     return member
@@ -320,10 +318,10 @@ def fence(
         context.rule("HB43")
         return
     forget_unused(context)
-    look(group)
+    refresh_fingerprint(group)
     bump(context, context.rule("HB46"), cause)
     if not group.members:
-        come_to_rest(context)  # row K5
+        settle_emptied(context)  # row K5
 
 
 def _who(member_ids: Sequence[str]) -> str:

@@ -35,7 +35,7 @@ from state.kafka.context import RuleId, StepContext
 from state.kafka.group import Group, Topic
 from state.kafka.modern import RequestRefused, fingerprint
 
-# Which conversions of groups with members are allowed: `group.consumer.migration.policy`. Rows PO1 to PO4.
+# The allowed conversions of groups with members: `group.consumer.migration.policy`. Rows PO1 to PO4.
 #
 # Source: ConsumerGroupMigrationPolicy.java.
 
@@ -62,15 +62,14 @@ def _policy(context: StepContext) -> MigrationPolicy:
     return policy
 
 
-# The bytes of classic members, which go by topic name, and the consumer group's partitions, which go by
-# topic id.
+# Classic members' bytes name topics by name, a consumer group's partitions by topic id.
 
 
 def by_topic_id(
     partitions: Iterable[TopicPartition], topics: Mapping[str, Topic | None]
 ) -> tuple[Partitions, list[str]]:
-    """Return the partitions, each once, by topic id, and the names, sorted, of topics that are not in
-    `topics`. A topic that does not exist any more is left out.
+    """Return the distinct partitions by topic id, and the sorted names that are not in `topics`. Topics that
+    no longer exist are left out.
     """
     numbers: dict[bytes, set[int]] = {}
     unknown = set()
@@ -114,8 +113,8 @@ def _version(subscription: bytes) -> int:
 
 
 def maybe_downgrade(context: StepContext, group: ConsumerGroup, reason: str) -> bool:
-    """Convert the group to a classic group and start a rebalance, if the members that remain after a removal
-    allow it. Return whether it was converted. `reason` says who was removed and why.
+    """If the members that remain after a removal allow it, convert the group to a classic group, start a
+    rebalance and return True. `reason` says who was removed and why.
     """
     if not group.members or any(member.classic is None for member in group.members.values()):
         return False
@@ -130,8 +129,8 @@ def maybe_downgrade(context: StepContext, group: ConsumerGroup, reason: str) -> 
 
 
 def can_replace(context: StepContext, replaced: ConsumerMember) -> bool:
-    """Row CV15: return True if the group becomes a classic group when a classic member replaces this static
-    member.
+    """Row CV15: return True if replacing this static member by a classic one converts the group to a classic
+    group.
     """
     members = context.group_of(ConsumerGroup).members.values()
     others = [member for member in members if member.member_id != replaced.member_id]
@@ -148,7 +147,7 @@ def _is_allowed(context: StepContext, members: int) -> bool:
 
 
 def convert(context: StepContext, rule: RuleId, reason: str) -> ClassicGroup:
-    """Make the group a Stable classic group. Each member has its target as its assignment."""
+    """Convert the group to a Stable classic group. Each member's target becomes its assignment."""
     old = context.group_of(ConsumerGroup)
     group = _classic_group(context, old)
     context.become(group)
@@ -193,9 +192,7 @@ def _classic_group(context: StepContext, old: ConsumerGroup) -> ClassicGroup:
 
 
 def _partitions_per_topic(old: ConsumerGroup, names: Mapping[bytes, str]) -> dict[str, int]:
-    """Return the partition counts of the generation, for an assignor of the coordinator: those of the
-    target.
-    """
+    """Return the partition counts of the target, for a server-side assignor."""
     counts = Counter[str]()
     for target in old.target.values():
         for topic_id, numbers in target.items():
@@ -227,12 +224,13 @@ def _classic_member(member: ConsumerMember) -> ClassicGroupMember:
 # The epoch of a group that never formed a generation: that of a new consumer group.
 FIRST_EPOCH = 1
 
-# The number of topics that a group asks the watcher for at a time. The group's view must fit into a record.
+# The number of topics that a group requests from the watcher at a time, because its view must fit into a
+# record.
 WANTED_TOPICS_MAX = 1_000
 
 
-class _Parsed(Struct, frozen=True):
-    """What a classic member subscribes to, and the partitions that it has."""
+class _ParsedMember(Struct, frozen=True):
+    """A classic member's subscription and its partitions."""
 
     member: ClassicGroupMember
     subscription: Subscription
@@ -240,10 +238,8 @@ class _Parsed(Struct, frozen=True):
 
 
 def upgrade(context: StepContext, request: ConsumerGroupHeartbeat) -> None:
-    """Convert the classic group of the request, which joins, to a group of the consumer protocol.
-
-    Its members continue as classic members with the partitions that they have. Raises RequestRefused if the
-    group cannot be upgraded.
+    """Convert the classic group to the consumer protocol, because `request` joins it. Its members continue as
+    classic members and keep their partitions. Raises RequestRefused if the group cannot be upgraded.
     """
     group = context.group_of(ClassicGroup)
     _check(context, group)
@@ -271,12 +267,12 @@ def _check(context: StepContext, group: ClassicGroup) -> None:
         raise _refused(context, context.rule("UP1"), why)
 
 
-def _parse(context: StepContext, group: ClassicGroup) -> list[_Parsed]:
-    """Row UP2: read the members' subscriptions and assignments. Assignments with data of an assignor of the
-    application, or with a partition that two members have, cannot be taken over.
+def _parse(context: StepContext, group: ClassicGroup) -> list[_ParsedMember]:
+    """Row UP2: read the members' subscriptions and assignments. Assignments with an application's own
+    assignor data, or in which two members have one partition, cannot be converted.
 
-    A member without an assignment, because a rebalance took it away, has what its JoinGroup says it owns: a
-    cooperative client goes on with it until it syncs. In Kafka it has nothing (row UP9).
+    A member whose assignment a rebalance took away keeps what its JoinGroup says it owns, because a
+    cooperative client uses it until it syncs. In Kafka it keeps nothing (row UP9).
     """
     parsed = []
     owners: dict[TopicPartition, str] = {}
@@ -299,7 +295,7 @@ def _parse(context: StepContext, group: ClassicGroup) -> list[_Parsed]:
                 both = f"members {owner_id} and {member.member_id}"
                 why = f"{both} were both assigned {partition.topic}-{partition.partition}"
                 raise _refused(context, context.rule("UP2"), why)
-        parsed.append(_Parsed(member, subscription, assignment.partitions))
+        parsed.append(_ParsedMember(member, subscription, assignment.partitions))
     order = {member_id: n for n, member_id in enumerate(group.members)}
     return sorted(parsed, key=lambda one: order[one.member.member_id])
 
@@ -312,11 +308,13 @@ def _metadata(group: ClassicGroup, member: ClassicGroupMember) -> bytes:
     return offered.get(group.protocol_name or "", member.protocols[0].metadata)
 
 
-def _by_topic_id(context: StepContext, group: ClassicGroup, parsed: list[_Parsed]) -> dict[str, Partitions]:
+def _by_topic_id(
+    context: StepContext, group: ClassicGroup, parsed: list[_ParsedMember]
+) -> dict[str, Partitions]:
     """Row UP5: return the partitions of each member, by member id.
 
     Row MI14: raise RequestRefused if the id of an assigned topic is unknown, because a member would lose
-    partitions that it uses.
+    partitions in use.
     """
     assigned, wanted = {}, set[str]()
     for one in parsed:
@@ -332,12 +330,12 @@ def _by_topic_id(context: StepContext, group: ClassicGroup, parsed: list[_Parsed
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         message,
         EntryType.JOIN_REFUSED if missing != group.wanted_topics else None,
-        after=lambda undone: _want(undone, missing),
+        after=lambda undone: _request_topics(undone, missing),
     )
 
 
-def _want(context: StepContext, topics: list[str]) -> None:
-    """Store the unknown topic names in the group, which is classic again, for the topic watcher."""
+def _request_topics(context: StepContext, topics: list[str]) -> None:
+    """Store the unknown topic names in the restored classic group, for the topic watcher."""
     context.group_of(ClassicGroup).wanted_topics = topics
 
 
@@ -347,7 +345,7 @@ def _refused(context: StepContext, rule: RuleId, why: str) -> RequestRefused:
 
 
 def _answer_parked(context: StepContext, group: ClassicGroup) -> None:
-    """Row UP3: end the rebalance. Members that wait for it have to join again, now a consumer group."""
+    """Row UP3: end the rebalance. Members that wait for it have to join again."""
     error = ErrorCode.REBALANCE_IN_PROGRESS
     for member in group.members.values():
         if member.parked_join is not None:
@@ -360,14 +358,14 @@ def _answer_parked(context: StepContext, group: ClassicGroup) -> None:
 def _convert(
     context: StepContext,
     old: ClassicGroup,
-    parsed: list[_Parsed],
+    parsed: list[_ParsedMember],
     assigned: dict[str, Partitions],
     request: ConsumerGroupHeartbeat,
 ) -> None:
     """Rows UP4 to UP6.
 
     Where the last assignment lacks a partition, because not every member has synced or a topic has grown, no
-    fingerprint is kept: the joiner's heartbeat then raises the epoch, and a target is computed. In Kafka such
+    fingerprint is stored, so the joiner's heartbeat raises the epoch and a target is computed. In Kafka such
     a partition stays without a member if the joiner replaces a static member with the same topics.
     """
     epoch = old.generation or FIRST_EPOCH
@@ -411,7 +409,7 @@ def _is_complete(group: ConsumerGroup) -> bool:
     return all(topic is None or assigned.get(topic.topic_id, 0) >= topic.partitions for topic in topics)
 
 
-def _consumer_member(one: _Parsed, assigned: dict[str, Partitions], epoch: int) -> ConsumerMember:
+def _consumer_member(one: _ParsedMember, assigned: dict[str, Partitions], epoch: int) -> ConsumerMember:
     member = one.member
     return ConsumerMember(
         member_id=member.member_id,

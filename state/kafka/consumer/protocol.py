@@ -32,7 +32,7 @@ from kafka_why.contract.kafka.snapshot import (
     named,
 )
 from state.inputs import Outage
-from state.kafka.classic.rebalance import EXTENSION_AT_LEAST_MS
+from state.kafka.classic.rebalance import JOIN_EXTENSION_MIN_MS
 from state.kafka.commits import FIRST_VERSION_WITH_ERRORS_OF_GROUPS
 from state.kafka.consumer import classic_members
 from state.kafka.consumer.classic_members import join
@@ -66,7 +66,7 @@ _CLASSIC, _CONSUMER = 0, 1  # the types of members (KIP-1099)
 
 
 def describe(context: StepContext, _: ConsumerGroupDescribe, reply_to: ReplyTo) -> None:
-    """Answer with the group, its members, and what they have and are to have."""
+    """Answer with the group, its members, their assignments and their targets."""
     group = context.group_of(ConsumerGroup)
     names = group.names_by_id()
     context.reply(
@@ -85,9 +85,7 @@ def describe(context: StepContext, _: ConsumerGroupDescribe, reply_to: ReplyTo) 
 def _described_member(
     group: ConsumerGroup, member: ConsumerMember, names: Mapping[bytes, str]
 ) -> ConsumerGroupMemberDescription:
-    """Row AD4: describe a member. Until it has given up what it has to, its assignment still includes these
-    partitions (AD5).
-    """
+    """Row AD4: describe a member. Its assignment includes partitions that it has not revoked yet (AD5)."""
     held: dict[bytes, set[int]] = {}
     for partitions in (member.assigned, member.pending_revocation):
         for topic_id, numbers in partitions.items():
@@ -167,7 +165,7 @@ def _of_member(member: ConsumerMember) -> Iterator[Timer]:
 
 
 def _cause(context: StepContext, member: ConsumerMember, kind: TimerKind) -> tuple[RuleId, str]:
-    """Return the row of a due deadline, and in words what the member failed to do in time."""
+    """Return the row of a due deadline, and a text about what the member failed to do in time."""
     own = f"within its rebalance timeout of {member.rebalance_timeout_ms} ms"
     match kind:
         case TimerKind.HEARTBEAT if member.classic is not None:
@@ -193,7 +191,8 @@ def _is_due(context: StepContext, deadline_ms: int | None) -> bool:
     return deadline_ms is not None and deadline_ms <= context.now_ms
 
 
-# Rights to commit to a group of the consumer protocol and fetch from it, by member epoch. Rows OF3 to OF23.
+# Permission to commit to a group of the consumer protocol and fetch from it, by member epoch. Rows OF3 to
+# OF23.
 #
 # A member whose epoch has moved on may still commit the partitions that it had at the epoch of its commit
 # (KIP-1251). No commit extends a session, and the state of the member does not matter (rows OF15, OF17).
@@ -224,7 +223,7 @@ def _validate_epoch(
 
 
 def _topic_id(group: ConsumerGroup, topic: CommittedTopic) -> bytes | None:
-    """Return the topic id of the request, else the one that the group knows by the topic's name."""
+    """Return the request's topic id, else the id that the group knows for the topic's name."""
     if topic.topic_id is not None:
         return topic.topic_id.bytes
     known = group.topics.get(topic.name)
@@ -232,8 +231,8 @@ def _topic_id(group: ConsumerGroup, topic: CommittedTopic) -> bytes | None:
 
 
 def _assignment_epoch(member: ConsumerMember, topic_id: bytes | None, partition: int) -> int | None:
-    """Return the epoch at which the member got the partition, None if it neither has it nor has to give it
-    up.
+    """Return the epoch at which the member got the partition, None if it neither has it nor has to revoke
+    it.
     """
     if topic_id is None:
         return None
@@ -247,7 +246,7 @@ def _stale(member: ConsumerMember) -> ErrorCode:
 
 
 class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
-    """The consumer protocol. See `KafkaProtocol`. No request is parked: each is answered at once."""
+    """The consumer protocol. No request is parked: each is answered at once."""
 
     group_class = ConsumerGroup
     handlers: ClassVar[Handlers] = {
@@ -302,7 +301,7 @@ class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
         row, reason = _cause(context, member, deadline.kind)
         fence(context, row, [member.member_id], reason)
 
-    # Deadlines after time stood still: in an outage (row F5), or in a quarantine (row F4). Row TM12.
+    # Deadlines after an outage (row F5) or a quarantine (row F4), in which time stood still. Row TM12.
 
     def take_over(self, context: StepContext, group: ConsumerGroup, outage: Outage) -> None:
         """Restart all sessions and shift all other timers by the length of the outage. The topics are
@@ -339,7 +338,7 @@ class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
         would fire it at once, and the group would be quarantined again.
         """
         for member in group.members.values():
-            full_ms = max(member.rebalance_timeout_ms, EXTENSION_AT_LEAST_MS)
+            full_ms = max(member.rebalance_timeout_ms, JOIN_EXTENSION_MIN_MS)
             if _is_due(context, member.rebalance_deadline_ms):
                 member.rebalance_deadline_ms = context.deadline(full_ms)
             classic = member.classic
@@ -348,15 +347,15 @@ class ConsumerProtocol(KafkaProtocol[ConsumerGroup]):
             if classic is not None and _is_due(context, classic.sync_deadline_ms):
                 classic.sync_deadline_ms = context.deadline(full_ms)
 
-    # The end of a step: whether the group has come to rest. Rows GS1 and GS4.
+    # The end of a step: has the group become Stable or Empty? Rows GS1 and GS4.
 
     def before(self, group: ConsumerGroup) -> Before:
-        """Return the state of the group, and whether its members are on their way to their targets."""
+        """Return the state of the group, and True if its members are still moving to their targets."""
         return group.progress
 
     def settle(self, context: StepContext, group: ConsumerGroup, before: Before) -> None:
-        """Note the new state of the group, and record that it has become Stable or Empty. `before` is from
-        before the step, `Empty` for a new group.
+        """Note the new state of the group, and record that it has become Stable or Empty. `before` is the
+        state before the step, `Empty` for a new group.
 
         Every change of the state has a history entry, so a step without one costs nothing here.
         """

@@ -1,8 +1,8 @@
 """A member's pattern (SubscribedTopicRegex) and the topics that it matches. Rows RG4a to RG4f, RX1 to RX4,
 RA3.
 
-The patterns are matched outside of the core: the sender of a heartbeat adds the result to it, and the
-topic watcher sends new results (`regex_resolved`).
+Patterns are matched outside the core: the sender of a heartbeat adds the result to it, and the topic watcher
+sends new results (`regex_resolved`).
 Source: GroupMetadataManager.maybeUpdateRegularExpressions.
 """
 
@@ -20,37 +20,37 @@ from kafka_why.contract.kafka.wording import listed
 from state.kafka.consumer.target import forget_unused, store_topic_images
 from state.kafka.consumer_group import CheckedRegex, ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import RuleId, StepContext
-from state.kafka.modern import RequestRefused, bump, look, merge_reported
+from state.kafka.modern import RequestRefused, bump, merge_reported, refresh_fingerprint
 
 # Patterns whose topics are filtered by what members may DESCRIBE. Rows RA1 to RA5.
 #
 # Where the sender of a heartbeat checks ACLs, it leaves topics out of what a pattern matches. The topic
-# watcher has no member's rights. So for such a pattern its results only remove topics, and tell by a digest
-# that the cluster's topics have changed. The group then asks a member with the pattern for another look, by
-# the answer to its heartbeat. Without a look the group learns no new topic. In Kafka a heartbeat starts the
-# look, which is filtered by the rights of its sender, and the result holds for all members with the
-# pattern, as here. Source: GroupMetadataManager.maybeUpdateRegularExpressions, refreshRegularExpressions,
+# watcher has no member's rights. So for such a pattern its results only remove topics, and their digest shows
+# that the cluster's topics have changed. The group then requests another check from a member with the
+# pattern, in the answer to its heartbeat. Only a check adds topics. In Kafka a heartbeat starts the check,
+# which is filtered by its sender's rights. As here, the result then applies to all members with the pattern.
+# Source: GroupMetadataManager.maybeUpdateRegularExpressions, refreshRegularExpressions,
 # TopicRegexResolver.filterTopicDescribeAuthorizedTopics.
 
 
-LOOKS_APART_MS = 10_000
-"""The least time between two looks for a pattern of a group, as in Kafka. A look that was asked for and did
-not come is asked for again then, perhaps of another member. Source: REGEX_BATCH_REFRESH_MIN_INTERVAL_MS.
+CHECK_MIN_INTERVAL_MS = 10_000
+"""Minimum time between two checks of a group's pattern, as in Kafka. After this time a check that did not
+come is requested again, perhaps from another member. Source: REGEX_BATCH_REFRESH_MIN_INTERVAL_MS.
 """
 
 
 def begin_checks(context: StepContext, group: ConsumerGroup, pattern: str) -> None:
-    """Filter the pattern's topics from now on (row RA1). The topics that the group knows stay until the next
-    look, which is requested here.
+    """Filter the pattern's topics from now on (row RA1). The group's topics stay until the next check, which
+    is requested here.
     """
     if pattern not in group.checked_regexes:
         context.rule("RA1")
         _keep_checked(group, pattern, CheckedRegex())
 
 
-def is_look_due(context: StepContext, group: ConsumerGroup, pattern: str) -> bool:
-    """Return True if the group needs another look at a checked pattern. Its topics may have changed, or the
-    rights may have (after `group.consumer.regex.refresh.interval.ms`). False for other patterns.
+def is_check_due(context: StepContext, group: ConsumerGroup, pattern: str) -> bool:
+    """Return True if a checked pattern needs another check, because its topics have changed, or the rights
+    may have (after `group.consumer.regex.refresh.interval.ms`).
     """
     checked = group.checked_regexes.get(pattern)
     if checked is None:
@@ -60,29 +60,29 @@ def is_look_due(context: StepContext, group: ConsumerGroup, pattern: str) -> boo
     return checked.is_wanted or looked_at_ms is None or context.now_ms - looked_at_ms > most_ms
 
 
-def was_asked(group: ConsumerGroup, pattern: str) -> bool:
-    """Return True if a member was asked to look at this pattern."""
+def is_check_requested(group: ConsumerGroup, pattern: str) -> bool:
+    """Return True if a check of this pattern was requested."""
     checked = group.checked_regexes.get(pattern)
     return checked is not None and checked.asked_at_ms is not None
 
 
-def look_to_ask(context: StepContext, group: ConsumerGroup, member: ConsumerMember) -> str | None:
-    """Return the member's pattern if the answer to its heartbeat should ask the member to match it again (row
-    RA4), else None. The time of asking is recorded.
+def pattern_to_check(context: StepContext, group: ConsumerGroup, member: ConsumerMember) -> str | None:
+    """Return the member's pattern if its heartbeat's answer should request a check (row RA4), else None. The
+    time of the request is recorded.
     """
     pattern = member.subscribed_topic_regex
     checked = group.checked_regexes.get(pattern)
-    if checked is None or not is_look_due(context, group, pattern):
+    if checked is None or not is_check_due(context, group, pattern):
         return None
     last = [at_ms for at_ms in (checked.asked_at_ms, checked.looked_at_ms) if at_ms is not None]
-    if last and context.now_ms - max(last) < LOOKS_APART_MS:
+    if last and context.now_ms - max(last) < CHECK_MIN_INTERVAL_MS:
         return None
     context.rule("RA4")
     _keep_checked(group, pattern, replace(checked, asked_at_ms=context.now_ms))
     return pattern
 
 
-def note_look(
+def record_check(
     context: StepContext,
     group: ConsumerGroup,
     rule: RuleId,
@@ -91,15 +91,15 @@ def note_look(
     *,
     has_entry: bool,
 ) -> None:
-    """Record a member's look at a pattern, if the result was filtered or the pattern is a checked one.
+    """Record a member's check of a pattern, if the result was filtered or the pattern is a checked one.
 
     `has_entry`: the history already has an entry about the result. A changed digest always needs an entry,
-    because the topic watcher learns of it by this entry.
+    because it notifies the topic watcher.
     """
     before = group.checked_regexes.get(pattern)
     if before is None and resolution.seen is UNSET:
         return
-    # A gateway without ACLs filters nothing and sends no digest, so another look is needed.
+    # A gateway without ACLs filters nothing and sends no digest, so another check is needed.
     seen = "" if resolution.seen is UNSET else resolution.seen
     asked_at_ms = None if before is None else before.asked_at_ms
     _keep_checked(group, pattern, CheckedRegex(seen, context.now_ms, asked_at_ms, is_wanted=not seen))
@@ -108,10 +108,8 @@ def note_look(
         context.record(rule, EntryType.REGEX_RESOLVED, reason, topics=sorted(resolution.topics))
 
 
-def note_failed_look(context: StepContext, group: ConsumerGroup, pattern: str) -> None:
-    """Note that the pattern could not be matched this time: the group keeps its topics until the next
-    result.
-    """
+def record_failed_check(context: StepContext, group: ConsumerGroup, pattern: str) -> None:
+    """Record that the pattern could not be matched: the group keeps its topics until the next result."""
     checked = group.checked_regexes.get(pattern)
     if checked is not None:
         looked = replace(checked, looked_at_ms=context.now_ms, is_wanted=not checked.seen)
@@ -123,8 +121,7 @@ def allowed_of_watcher(
 ) -> dict[str, RegexResolution]:
     """Return the part of the watcher's results that the group accepts.
 
-    A checked pattern's result loses the topics that the group does not know from a look of a member (row
-    RA2).
+    Topics that no member's check found are removed from a checked pattern's result (row RA2).
     """
     return {
         pattern: _allowed(context, group, pattern, result) if pattern in group.checked_regexes else result
@@ -133,8 +130,10 @@ def allowed_of_watcher(
     }
 
 
-def note_seen(context: StepContext, group: ConsumerGroup, patterns: Mapping[str, RegexResolution]) -> bool:
-    """Request a look at each checked pattern for which the watcher saw other topics than the last look (row
+def request_checks(
+    context: StepContext, group: ConsumerGroup, patterns: Mapping[str, RegexResolution]
+) -> bool:
+    """Request a check of each checked pattern whose topics changed for the watcher since the last check (row
     RA5). Return True if there is such a pattern.
     """
     differing = [
@@ -154,9 +153,7 @@ def note_seen(context: StepContext, group: ConsumerGroup, patterns: Mapping[str,
 def _allowed(
     context: StepContext, group: ConsumerGroup, pattern: str, result: RegexResolution
 ) -> RegexResolution:
-    """Return the watcher's result without the topics that the group does not know from a look of a member
-    (row RA2).
-    """
+    """Return the watcher's result without the topics that no member's check found (row RA2)."""
     context.rule("RA2")
     known = set(group.resolved_regexes[pattern].topics)
     return replace(result, topics={name: image for name, image in result.topics.items() if name in known})
@@ -188,21 +185,21 @@ def update_regex(
 ) -> RegexChange:
     """Prepare the group for the member's pattern `new`, "" for none, before the member has it.
 
-    `resolution` is what the sender of the request knows of the pattern, None if it does not know. With
-    `checks_topics` the sender filters what patterns match, so nobody else may add topics to it. Raises
-    RequestRefused (row RG4c) if the pattern is new to the group and is no regular expression.
+    `resolution` is the sender's result for the pattern, None without one. With `checks_topics` the sender
+    filters results, so no other source may add topics. Raises RequestRefused (row RG4c) if the pattern is new
+    to the group and is not a regular expression.
     """
     if new == member.subscribed_topic_regex:
         context.rule("RG4a")
         change = _refresh(context, group, new, resolution, checks_topics=checks_topics)
     else:
-        change = _changed(context, group, member, new, resolution, checks_topics=checks_topics)
+        change = _change_pattern(context, group, member, new, resolution, checks_topics=checks_topics)
     if new and checks_topics:
         begin_checks(context, group, new)
     return change
 
 
-def _changed(
+def _change_pattern(
     context: StepContext,
     group: ConsumerGroup,
     member: ConsumerMember,
@@ -222,7 +219,7 @@ def _changed(
         context.rule("RG4f")
         return RegexChange.UPDATED_AND_RESOLVED
     if new not in others:
-        return _new_to_the_group(context, group, new, resolution)
+        return _add_pattern(context, group, new, resolution)
     if new in group.resolved_regexes:
         context.rule("RG4d")
         if checks_topics and new not in group.checked_regexes and _is_usable(resolution):
@@ -232,7 +229,7 @@ def _changed(
     return _resolve_at_once(context, group, new, resolution)
 
 
-def _new_to_the_group(
+def _add_pattern(
     context: StepContext, group: ConsumerGroup, pattern: str, resolution: RegexResolution | None
 ) -> RegexChange:
     row = context.rule("RG4c")
@@ -264,18 +261,17 @@ def _refresh(
     *,
     checks_topics: bool,
 ) -> RegexChange:
-    """Row RG5d: a request that repeats its pattern brings a result where none is known, and a newer one where
-    the known one is old. The fingerprint is then compared again. Row RA3: a request brings a look that is
-    due, or the first filtered result.
+    """Row RG5d: take the result of a request that repeats its pattern if the group has none or an old one.
+    The fingerprint is then compared again. Row RA3: take a due check, or the first filtered result.
     """
     if not pattern or resolution is None:
         return RegexChange.NONE
     known = group.resolved_regexes.get(pattern)
     begins_checks = checks_topics and known is not None and pattern not in group.checked_regexes
-    is_look = begins_checks or (is_look_due(context, group, pattern) and was_asked(group, pattern))
+    is_look = begins_checks or (is_check_due(context, group, pattern) and is_check_requested(group, pattern))
     if resolution.error is not None:
         if is_look:
-            note_failed_look(context, group, pattern)
+            record_failed_check(context, group, pattern)
         return RegexChange.NONE
     is_old = known is None or (
         resolution.at_ms - known.at_ms > context.config.group_consumer_regex_refresh_interval_ms
@@ -295,13 +291,13 @@ def _is_usable(resolution: RegexResolution | None) -> TypeGuard[RegexResolution]
 def take_result(
     context: StepContext, group: ConsumerGroup, rule: RuleId, pattern: str, resolution: RegexResolution
 ) -> bool:
-    """Store a pattern's result that came with a request, and what it reports of the topics. Return True if
-    the pattern's topics changed.
+    """Store a pattern's result from a request, and the topics that it reports. Return True if the pattern's
+    topics changed.
     """
     known = group.resolved_regexes.get(pattern)
     has_entry = known is None or known.topics != sorted(resolution.topics)
     has_changed = store_result(context, group, rule, pattern, resolution)
-    note_look(context, group, rule, pattern, resolution, has_entry=has_entry)
+    record_check(context, group, rule, pattern, resolution, has_entry=has_entry)
     merge_reported(context, group, dict(resolution.topics))
     return has_changed
 
@@ -329,8 +325,7 @@ def _keep(group: ConsumerGroup, pattern: str, result: ResolvedRegex) -> None:
     group.resolved_regexes = dict(sorted({**group.resolved_regexes, pattern: result}.items()))
 
 
-# RegexResolved: what the patterns of a group match, as the topic watcher reads the cluster. Rows RG6 to
-# RG8, RX6.
+# RegexResolved: the topic watcher's results for the patterns of a group. Rows RG6 to RG8, RX6.
 #
 # Source: GroupMetadataManager.handleRegularExpressionsResult.
 
@@ -343,7 +338,7 @@ def regex_resolved(context: StepContext, group: ConsumerGroup, request: RegexRes
     members = group.members.values()
     patterns = {member.subscribed_topic_regex for member in members} - {""}
     results = {p: r for p, r in sorted(request.patterns.items()) if p in patterns}
-    has_seen_others = note_seen(context, group, results)
+    has_seen_others = request_checks(context, group, results)
     allowed = allowed_of_watcher(context, group, results)
     taken = {p: r for p, r in allowed.items() if _is_new(context, group, p, r)}
     if not taken:
@@ -359,7 +354,7 @@ def regex_resolved(context: StepContext, group: ConsumerGroup, request: RegexRes
     images = {name: image for result in taken.values() for name, image in result.topics.items()}
     store_topic_images(context, group, dict(images), set(images))
     forget_unused(context)
-    topics_changed = look(group)
+    topics_changed = refresh_fingerprint(group)
     if not changed and not topics_changed:
         return
     reason = "the topics that members subscribe to have changed"

@@ -1,4 +1,4 @@
-"""The target assignment of a consumer group, and the steps by which its members come to it."""
+"""The target assignment of a consumer group, and the steps by which its members reach it."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -22,7 +22,7 @@ from state.kafka.modern import (
     ModernSettings,
     by_topic_id,
     forget_topics,
-    is_wanted,
+    is_target_due,
     note_target,
     store_watched,
     topics_of_target,
@@ -53,11 +53,11 @@ def maybe_update_target(context: StepContext, group: ConsumerGroup) -> None:
     """Compute the target assignment if the group has changed since the last one and the assignment interval
     is over. The request has already been applied to the members.
     """
-    if not is_wanted(context, SETTINGS, current="TA1", too_early="TA2"):
+    if not is_target_due(context, SETTINGS, current="TA1", too_early="TA2"):
         return
     last, name = group.target, preferred_assignor(group, context.config)
     topics, left_out = topics_of_target(context, group)
-    group.target, group.target_assignor = by_topic_id(_deal(group, name, topics), topics), name
+    group.target, group.target_assignor = by_topic_id(_run_assignor(group, name, topics), topics), name
     note_target(context, group, context.rule("TA3"), name, last, left_out)
 
 
@@ -70,7 +70,7 @@ def preferred_assignor(group: ConsumerGroup, config: CoordinatorConfig) -> str:
     return max(config.group_consumer_assignors, key=lambda name: votes[name])
 
 
-def _deal(
+def _run_assignor(
     group: ConsumerGroup, assignor: str, topics: Mapping[str, Topic]
 ) -> Mapping[str, list[TopicPartition]]:
     """Run the assignor, which assigns by topic name (rows TA14 to TA19, TA28, TA29). Each member has an
@@ -88,8 +88,8 @@ def _deal(
 def _subscription(
     group: ConsumerGroup, member: ConsumerMember, topics: Mapping[str, Topic], names: Mapping[bytes, str]
 ) -> Subscription:
-    """Return the member's existing topics and its last target of them, which counts as what it owns. Topic
-    ids that none of the member's topics has any more are left out.
+    """Return the member's existing topics, and its last target as its owned partitions. Topic ids that no
+    longer belong to one of its topics are left out.
     """
     subscribed = group.topics_of(member) & topics.keys()
     owned = [
@@ -103,21 +103,20 @@ def _subscription(
     )
 
 
-# The topics of a consumer group: what the topic watcher reports, and what is forgotten. Rows MI8 to MI15,
-# HB45.
+# The topics of a consumer group: reports of the topic watcher, and unused topics. Rows MI8 to MI15, HB45.
 #
 # Source: GroupMetadataManager.onMetadataUpdate.
 
 
 def topic_metadata(context: StepContext, group: ConsumerGroup, request: TopicMetadata) -> None:
-    """Keep what the topic watcher reports of the topics that the group knows or subscribes to (row MI8)."""
+    """Store the topic watcher's reports of topics that the group knows or subscribes to (row MI8)."""
     store_topic_images(context, group, request.topics, {*group.topics, *group.subscribed()})
 
 
 def store_topic_images(
     context: StepContext, group: ConsumerGroup, images: TopicImages, names: Collection[str]
 ) -> None:
-    """Keep what the topic watcher reports of the topics with these names."""
+    """Store the topic watcher's reports of the topics with these names."""
     found = store_watched(context, group, images, names)
     if not found:
         return
@@ -153,11 +152,11 @@ def forget_unused(context: StepContext) -> None:
     forget_topics(context, group, used)
 
 
-# Reconciliation: how a member comes from what it has to its target assignment. Rows RC0 to RC18, TM3.
+# Reconciliation: a member moves from its current to its target assignment. Rows RC0 to RC18, TM3.
 #
-# A member gives partitions up first, and moves to the epoch of the target when it has shown that it has. A
-# partition that another member still holds is waited for. Each heartbeat of a member takes it one step
-# further; nothing is pushed. Source: CurrentAssignmentBuilder.java, GroupMetadataManager.maybeReconcile.
+# A member first revokes partitions, and moves to the target's epoch when it has shown that it did. It waits
+# for partitions that another member still holds. Each of its heartbeats is one step; nothing is pushed.
+# Source: CurrentAssignmentBuilder.java, GroupMetadataManager.maybeReconcile.
 
 
 Owned = Mapping[bytes, Collection[int]]
@@ -165,12 +164,12 @@ Owned = Mapping[bytes, Collection[int]]
 
 C = TypeVar("C", bound=Collection[int])
 
-# What a sentence of the history names.
+# Limits of what a sentence of the history names.
 _NAMED_MEMBERS = 3
 
 
 class _Next(Struct, frozen=True):
-    """What a member becomes. `waits_for` are partitions of its target that other members hold."""
+    """A member's next state. `waits_for` are partitions of its target that other members hold."""
 
     rule: RuleId
     epoch: int
@@ -187,11 +186,9 @@ def reconcile(
     owned: Owned | None,
     subscription_changed: bool,
 ) -> None:
-    """Take the member one step towards the group's target assignment.
-
-    `owned` are the partitions that the client has by this request. If it is None, the client counts as having
-    all that was assigned to it. `subscription_changed` is True if the request changed the topics that the
-    member subscribes to.
+    """Move the member one step towards the group's target assignment. `owned` are the partitions that the
+    request reports. If it is None, the client counts as owning all that was assigned to it.
+    `subscription_changed` is True if the request changed the topics that the member subscribes to.
     """
     if member.is_reconciled_to(group.assignment_epoch) and not subscription_changed:
         context.rule("RC0")
@@ -208,7 +205,7 @@ def _step(
     owned: Owned | None,
     subscription_changed: bool,
 ) -> _Next | None:
-    """Return what the member becomes, None if it stays as it is."""
+    """Return the member's next state, or None if it does not change."""
     match member.state:
         case MemberState.STABLE:
             if member.member_epoch != group.assignment_epoch:
@@ -233,9 +230,8 @@ def _step(
 def _advance(
     context: StepContext, group: ConsumerGroup, member: ConsumerMember, owned: Owned | None
 ) -> _Next:
-    """Return what becomes of the member on its way to its target.
-
-    The target of a topic that the member does not subscribe to counts as empty.
+    """Return the member's next state on its way to its target. The target of a topic that it does not
+    subscribe to counts as empty.
     """
     epoch, was = group.assignment_epoch, member.state
     target = group.target.get(member.member_id, {})
@@ -252,7 +248,7 @@ def _advance(
         _set(revoke, topic_id, {number: at for number, at in has.items() if number not in kept})
         holders = group.held.get(topic_id, {})
         missing = [number for number in wanted if number not in kept]
-        # A partition whose revocation the member itself acknowledges now is free for it.
+        # A partition whose revocation the member acknowledges by this request is free for it.
         taken = [number for number in missing if holders.get(number, member.member_id) != member.member_id]
         _set(waits_for, topic_id, taken)
         _set(add, topic_id, sorted(set(missing).difference(taken)))
@@ -277,9 +273,7 @@ def _advance(
 def _shrink(
     context: StepContext, group: ConsumerGroup, member: ConsumerMember, owned: Owned | None
 ) -> _Next | None:
-    """Return what becomes of the member within its epoch if it drops the topics that it no longer subscribes
-    to.
-    """
+    """Return the member's next state, at its epoch, without the topics that it no longer subscribes to."""
     subscribed = _subscribed_ids(group, member)
     dropped = [topic_id for topic_id in member.assigned if topic_id not in subscribed]
     if not dropped:
@@ -300,7 +294,7 @@ def _shrink(
 def _write(context: StepContext, group: ConsumerGroup, member: ConsumerMember, becomes: _Next) -> None:
     """Store the member's next state, arm or disarm its rebalance timer (TM3), and add a history entry.
 
-    If nothing but `previous_epoch` changes, nothing is recorded.
+    If only `previous_epoch` changes, nothing is recorded.
     """
     member.previous_epoch = member.member_epoch
     if (becomes.epoch, becomes.state, becomes.assigned, becomes.pending) == (
@@ -345,7 +339,7 @@ def _reason(
     revoked: AssignedPartitions,
     names: dict[bytes, str],
 ) -> str:
-    """Return what happened to the member, in a sentence. `revoked` is what its client has shown to have
+    """Return a sentence about the change of the member. `revoked` are the partitions that its client has
     revoked.
     """
     does = []
@@ -370,7 +364,7 @@ def _reason(
 
 
 def _held_by_others(group: ConsumerGroup, waits_for: Partitions, names: dict[bytes, str]) -> str:
-    """Return the partitions, by the member that still holds them."""
+    """Return the partitions by the member that still holds them."""
     by_holder: dict[str, Partitions] = {}
     for topic_id, numbers in waits_for.items():
         for number in numbers:

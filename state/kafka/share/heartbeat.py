@@ -1,4 +1,4 @@
-"""ShareGroupHeartbeat: a member joins, keeps its session alive, and gets what its target has. Rows SH11 to
+"""ShareGroupHeartbeat: a member joins, keeps its session alive, and gets its target assignment. Rows SH11 to
 SH28.
 
 Source: GroupCoordinatorService.shareGroupHeartbeat, GroupMetadataManager.shareGroupHeartbeat.
@@ -33,19 +33,19 @@ from state.kafka.modern import (
     assigned_partitions,
     bump,
     by_topic_id,
-    come_to_rest,
     due_in_ms,
-    has_room,
+    has_capacity,
     is_blank,
     is_not,
-    is_wanted,
-    look,
+    is_target_due,
     merge_reported,
     no_member,
     not_found,
     note_target,
     record_refusal,
+    refresh_fingerprint,
     refusal,
+    settle_emptied,
     topics_of_target,
 )
 from state.kafka.share.offsets import alter_offsets
@@ -69,7 +69,7 @@ MEMBER_ID_MAX_CHARS = 36
 
 
 def check_request(context: StepContext, request: ShareGroupHeartbeat) -> None:
-    """Raise RequestRefused if the request is invalid by itself."""
+    """Raise RequestRefused if the request is malformed."""
     fault = _fault(context, request)
     if fault is not None:
         row, message = fault
@@ -77,7 +77,7 @@ def check_request(context: StepContext, request: ShareGroupHeartbeat) -> None:
 
 
 def _fault(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, str] | None:
-    """Return the row that refuses the request as invalid, and a sentence that says why."""
+    """Return the row that refuses the request as invalid, and the message."""
     if not 0 < len(request.member_id) <= MEMBER_ID_MAX_CHARS:
         return context.rule("SH3"), f"MemberId must have 1 to {MEMBER_ID_MAX_CHARS} characters."
     if is_blank(request.member_id):
@@ -102,8 +102,8 @@ def _fault(context: StepContext, request: ShareGroupHeartbeat) -> tuple[RuleId, 
 def identify(
     context: StepContext, group: ShareGroup, request: ShareGroupHeartbeat
 ) -> tuple[RuleId, ShareMember | None]:
-    """Return the row that decided who the sender is, and its member, None if it is new. Nothing changes.
-    Raise RequestRefused for a sender that may not continue.
+    """Return the row that identified the sender, and its member, None if it is new. Nothing changes. Raise
+    RequestRefused if the sender may not continue.
     """
     member = group.members.get(request.member_id)
     _check_size(context, group, member)
@@ -127,7 +127,9 @@ def _check_size(context: StepContext, group: ShareGroup, member: ShareMember | N
 
 
 def _check_epoch(context: StepContext, received: int, member: ShareMember) -> RuleId:
-    """Rows SH18 to SH20. The epoch before the last is accepted: the answer with the new one was lost."""
+    """Rows SH18 to SH20. The previous epoch is accepted, because the answer with the new one may have been
+    lost.
+    """
     epoch, previous = member.member_epoch, member.previous_epoch
     if received == epoch:
         return context.rule("SH18")
@@ -144,12 +146,12 @@ def _check_epoch(context: StepContext, received: int, member: ShareMember) -> Ru
     raise RequestRefused(row, ErrorCode.FENCED_MEMBER_EPOCH, message, EntryType.MEMBER_FENCED)
 
 
-def check_room(context: StepContext, request: ShareGroupHeartbeat, group: ShareGroup | None) -> None:
+def check_capacity(context: StepContext, request: ShareGroupHeartbeat, group: ShareGroup | None) -> None:
     """Row TA31: raise RequestRefused if the group would have more partitions than the coordinator assigns to
     one group.
     """
     names = request.subscribed_topic_names
-    if names and not has_room(context.config, group, request.member_id, names, request.topics):
+    if names and not has_capacity(context.config, group, request.member_id, names, request.topics):
         most = context.config.group_max_partitions
         message = f"Group {context.group_id} would have more partitions than group.max.partitions, {most}."
         event = EntryType.JOIN_REFUSED if request.member_epoch == 0 else None
@@ -168,8 +170,8 @@ def update_member(
     request: ShareGroupHeartbeat,
     is_pending: bool,
 ) -> bool:
-    """Update the member, and raise the group epoch at most once if the group needs another target. Return
-    True if the epoch was raised.
+    """Update the member, and raise the group epoch at most once if the group needs a new target. Return True
+    if the epoch was raised.
 
     `is_pending` is True if, before the request, the target did not match the initialized partitions (row
     SH22).
@@ -182,7 +184,9 @@ def update_member(
     if names != before:
         group.subscribe(member, names)
         forget_unused(context, group)
-    topics_changed = look(group) if names != before or is_pending or group.metadata_stale else False
+    topics_changed = (
+        refresh_fingerprint(group) if names != before or is_pending or group.metadata_stale else False
+    )
     if names != before:
         reason = f"member {member.member_id} {names_change(before, names)}"
         bump(context, context.rule("SH21"), reason, member_id=member.member_id)
@@ -208,7 +212,7 @@ def _why_pending(missing: Mapping[str, Collection[int]]) -> str:
 
 
 def leave(context: StepContext, group: ShareGroup, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
-    """Remove the member. Its epoch is not checked. Raise RequestRefused if the sender is no member."""
+    """Remove the member. Its epoch is not checked. Raise RequestRefused if the sender is not a member."""
     member = group.members.get(request.member_id)
     if member is None:
         raise no_member(context, "SH30", request.member_id)
@@ -224,8 +228,8 @@ def leave(context: StepContext, group: ShareGroup, request: ShareGroupHeartbeat,
 
 
 def deadline_reached(context: StepContext, group: ShareGroup, deadline: DeadlineReached) -> None:
-    """Remove the member whose session is over, answer the parked requests that are overdue, or record the
-    tasks that are overdue, as the kind of the timer demands.
+    """Handle a timer by its kind: remove a member whose session is over, answer overdue parked requests, or
+    record overdue tasks.
     """
     if deadline.kind is TimerKind.PARKED:
         return parked_overdue(context, group, deadline)
@@ -244,31 +248,30 @@ def _remove(context: StepContext, group: ShareGroup, rule: RuleId, member: Share
     group.remove(member)
     context.record_member(rule, EntryType.MEMBER_REMOVED, member, reason, member_epoch=member.member_epoch)
     forget_unused(context, group)
-    look(group)
+    refresh_fingerprint(group)
     bump(context, rule, f"member {member.member_id} was removed: {reason}")
     if not group.members:
-        come_to_rest(context)
+        settle_emptied(context)
         context.record(context.rule("SH32"), EntryType.EMPTY, "the last member is gone")
 
 
-# When a member's next heartbeat is due: in the group's heartbeat interval, or earlier, if the member waits
-# for its first partitions. Row SH28a.
+# A member's next heartbeat is due after the group's heartbeat interval, or earlier if it waits for its first
+# partitions. Row SH28a.
 #
-# Only a heartbeat computes a target and brings it to its member. In Kafka a member that joins thus waits
-# for a whole heartbeat interval (5 s), although the share coordinator has initialized its partitions
-# before.
+# Only a heartbeat computes and delivers a target. So in Kafka a joining member waits for a whole heartbeat
+# interval (5 s), although the share coordinator initializes its partitions earlier.
 
 
 SHORTEST_MS = 100
 _FOR_STATE_MS = 1_000
-"""Most tasks of the share coordinator take less."""
+"""Most tasks of the share coordinator are faster."""
 _TASK_AGE_MAX_MS = 10_000
-"""After that a share coordinator may take any time. So a member has some ten such heartbeats at most."""
+"""After that a share coordinator may take any time. A member sends about ten such heartbeats at most."""
 _MAY_PASS = RETRIABLE | {ErrorCode.NONE}
 
 
 def next_heartbeat_ms(context: StepContext, group: ShareGroup, member: ShareMember) -> int:
-    """Return the HeartbeatIntervalMs of an answer to the member. All members with partitions get the same
+    """Return the HeartbeatIntervalMs of the answer to the member. All members with partitions get the same
     interval.
     """
     settings = SETTINGS.of(context)
@@ -286,8 +289,8 @@ def next_heartbeat_ms(context: StepContext, group: ShareGroup, member: ShareMemb
 
 
 def _waits_for_state(context: StepContext, group: ShareGroup, member: ShareMember) -> bool:
-    """Return True if a recent task is open for partitions of one of the member's topics, and it did not fail
-    before for a reason that lasts: then each heartbeat asks again (row SI14).
+    """Return True if a recent task for one of the member's topics is open. A task that failed with a lasting
+    error does not count, because each heartbeat requests it again (row SI14).
     """
     since_ms = context.now_ms - _TASK_AGE_MAX_MS
     return any(
@@ -299,15 +302,15 @@ def _waits_for_state(context: StepContext, group: ShareGroup, member: ShareMembe
     )
 
 
-# Reconciliation: a member comes to the target assignment in one step. Rows ST9 to ST11.
+# Reconciliation: a member reaches the target assignment in one step. Rows ST9 to ST11.
 #
-# Nothing has to be given up first, because any number of members may have a partition. Source:
+# Nothing is revoked first, because any number of members may have a partition. Source:
 # GroupMetadataManager.maybeReconcile, ShareGroupAssignmentBuilder.java.
 
 
 def reconcile(context: StepContext, group: ShareGroup, member: ShareMember, is_bumped: bool) -> None:
-    """Take the member to the group's target assignment. `is_bumped`: the request raised the group epoch. The
-    member loses at once what it no longer subscribes to.
+    """Move the member to the group's target assignment. `is_bumped`: the request raised the group epoch.
+    Partitions of topics that it no longer subscribes to are removed at once.
     """
     epoch = group.assignment_epoch
     if member.member_epoch != epoch:
@@ -362,8 +365,8 @@ _KIND = "share group"
 
 
 def check_may_create(context: StepContext, request: ShareGroupHeartbeat) -> None:
-    """Raise RequestRefused if the request cannot create a share group. No group of another type
-    becomes one.
+    """Raise RequestRefused if the request cannot create a share group. Groups of other types are never
+    converted.
     """
     error = ErrorCode.GROUP_ID_NOT_FOUND
     leaves = request.member_epoch < 0
@@ -377,7 +380,7 @@ def check_may_create(context: StepContext, request: ShareGroupHeartbeat) -> None
 
 
 def alter_no_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_to: ReplyTo) -> None:
-    """Create a share group if the group id has no group. A group of another type is left as it is."""
+    """Create a share group if the group id has no group. A group of another type does not change."""
     alter = _not_altered if context.has_group else alter_offsets
     alter(context, request, reply_to)
 
@@ -391,7 +394,7 @@ refusal_of_offsets = refusal("SD11", _KIND)
 
 
 def heartbeat(context: StepContext, request: ShareGroupHeartbeat, reply_to: ReplyTo) -> None:
-    """Handle a heartbeat to a share group. An error changes nothing of the group."""
+    """Handle a heartbeat to a share group. An error leaves the group unchanged."""
     group = context.group_of(ShareGroup)
     try:
         check_request(context, request)
@@ -399,7 +402,7 @@ def heartbeat(context: StepContext, request: ShareGroupHeartbeat, reply_to: Repl
             leave(context, group, request, reply_to)
             return
         row, member = identify(context, group, request)
-        check_room(context, request, group)
+        check_capacity(context, request, group)
     except RequestRefused as refused:
         _refuse(context, request, refused, reply_to)
     else:
@@ -411,7 +414,7 @@ def heartbeat_no_share_group(context: StepContext, request: ShareGroupHeartbeat,
     try:
         check_request(context, request)
         check_may_create(context, request)
-        check_room(context, request, None)
+        check_capacity(context, request, None)
     except RequestRefused as refused:
         _refuse(context, request, refused, reply_to)
         return
@@ -439,7 +442,7 @@ def _beat(
     known: ShareMember | None,
     reply_to: ReplyTo,
 ) -> None:
-    """Handle the heartbeat of a sender that joins, or is a member. The steps have the order of Kafka's."""
+    """Handle the heartbeat of a member or of a sender that joins, in Kafka's order of steps."""
     if request.topics is not None:
         merge_reported(context, group, request.topics)
     is_pending = is_assignment_pending(group)
@@ -489,10 +492,9 @@ SETTINGS = ModernSettings("share", session="SN14", heartbeat="SN14", assignment=
 
 def is_assignment_pending(group: ShareGroup) -> bool:
     """Row SH22: return True if the target does not match the initialized partitions of subscribed topics: one
-    of them is in no target, or a target has a partition that is not initialized.
-
-    If another target has to be computed anyway, this is not checked (row SH24). Only the current id of a
-    topic counts, not that of an earlier topic of the same name.
+    of them is in no target, or a target has a partition that is not initialized. If a new target is due
+    anyway, this is not checked (row SH24). Only the topic's current id counts, not that of an earlier topic
+    of the same name.
     """
     if not group.initialized or group.is_rebalancing:
         return False
@@ -521,18 +523,18 @@ def _with_state(group: ShareGroup) -> Iterator[tuple[str, Topic]]:
 
 def maybe_update_target(context: StepContext) -> None:
     """Compute the target assignment if the group has changed since the last one and the assignment interval
-    is over. The members are those of after the request.
+    is over. The request has already been applied to the members.
     """
-    if not is_wanted(context, SETTINGS, current="ST1", too_early="ST2"):
+    if not is_target_due(context, SETTINGS, current="ST1", too_early="ST2"):
         return
     group, row = context.group_of(ShareGroup), context.rule("ST3")
     last = group.target
     topics, left_out = topics_of_target(context, group)
-    group.set_target(by_topic_id(_deal(group, topics), topics))
+    group.set_target(by_topic_id(_run_assignor(group, topics), topics))
     note_target(context, group, row, simple.NAME, last, left_out)
 
 
-def _deal(group: ShareGroup, topics: Mapping[str, Topic]) -> Mapping[str, list[TopicPartition]]:
+def _run_assignor(group: ShareGroup, topics: Mapping[str, Topic]) -> Mapping[str, list[TopicPartition]]:
     """Let the assignor assign by topic name. Each member has an entry."""
     names = {topic.topic_id: name for name, topic in topics.items()}
     last = {

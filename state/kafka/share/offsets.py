@@ -11,7 +11,7 @@ from kafka_why.contract.kafka.share_requests import (
 )
 from state.kafka.context import StepContext
 from state.kafka.group import Topic, Topics, reported
-from state.kafka.modern import RequestRefused, answer_refused, bump, come_to_rest, merge_reported
+from state.kafka.modern import RequestRefused, answer_refused, bump, merge_reported, settle_emptied
 from state.kafka.share.state import (
     ask,
     ask_for_deletion,
@@ -22,15 +22,15 @@ from state.kafka.share.state import (
 )
 from state.kafka.share_group import InitializationTask, ParkedKind, ParkedTopic, ShareGroup
 
-# What the requests that change the offsets of a share group are refused for, and the topics that they name.
-# Rows SO9 to SO9d, SO14, SK6, SP17, TA31.
+# The requests that change the offsets of a share group: refusals and named topics. Rows SO9 to SO9d, SO14,
+# SK6, SP17, TA31.
 #
 # Source: GroupMetadataManager (throwIfShareGroupIsNotEmpty, alterShareGroupOffsets,
 # sharePartitionsEligibleForOffsetDeletion).
 
 
 PARKED_AT_MOST = 10
-"""The requests of one group about its offsets that wait at a time: each may be as large as a record."""
+"""The maximum of one group's offset requests that wait at a time. Each may be as large as a record."""
 
 
 def check_empty(context: StepContext, row: str) -> None:
@@ -41,7 +41,7 @@ def check_empty(context: StepContext, row: str) -> None:
 
 
 def topics_of(context: StepContext, names: Collection[str], images: TopicImages | None) -> Topics:
-    """Return the topics of these names, as the group knows them or the request reports them.
+    """Return the topics with these names, as the group or the request knows them.
 
     Raise RequestRefused if the sender could not reach the brokers and the group does not know all the topics.
     """
@@ -71,12 +71,9 @@ def check_open(
         raise RequestRefused(context.rule("SK6"), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)
 
 
-def check_room(context: StepContext, topics: Collection[ParkedTopic], new: int) -> None:
-    """Raise RequestRefused if the request names more partitions than the coordinator keeps of one group (row
-    TA31), or if too many requests are parked already (row SO9d).
-
-    `new` is the number of partitions that the request adds to those of which the share coordinator may have
-    state.
+def check_capacity(context: StepContext, topics: Collection[ParkedTopic], new: int) -> None:
+    """Raise RequestRefused if the group would have state of too many partitions (row TA31), or if too many
+    requests are parked (row SO9d). `new` is the number of partitions for which the request adds state.
     """
     most = context.config.group_max_partitions
     group = context.group_of(ShareGroup) if context.has_group else None
@@ -91,10 +88,10 @@ def check_room(context: StepContext, topics: Collection[ParkedTopic], new: int) 
         raise RequestRefused(context.rule("SO9d"), ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, message)
 
 
-# AlterShareGroupOffsets: a group without members begins elsewhere. Rows SO9 to SO12, SK2, SK6.
+# AlterShareGroupOffsets: move the start of a group without members. Rows SO9 to SO12, SK2, SK6.
 #
-# The share coordinator writes the state of a partition anew, above the state epoch that it has. Meanwhile
-# the partition is assigned to nobody. Source: GroupCoordinatorService.alterShareGroupOffsets,
+# The share coordinator rewrites the state of a partition under a higher state epoch. Meanwhile the partition
+# is assigned to nobody. Source: GroupCoordinatorService.alterShareGroupOffsets,
 # GroupMetadataManager.alterShareGroupOffsets.
 
 
@@ -108,7 +105,7 @@ def alter_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_t
         if context.has_group:
             check_empty(context, "SO9")
         topics = topics_of(context, [topic.topic_name for topic in request.topics], request.images)
-        wanted, named = _sort_out(request, topics)
+        wanted, named = _existing_partitions(request, topics)
         if wanted:
             _check(context, wanted, named, topics)
     except RequestRefused as refused:
@@ -120,9 +117,11 @@ def alter_offsets(context: StepContext, request: AlterShareGroupOffsets, reply_t
         reply_altered(context, context.rule("SO9c"), reply_to, named)
 
 
-def _sort_out(request: AlterShareGroupOffsets, topics: Topics) -> tuple[_Offsets, list[ParkedTopic]]:
-    """Return the start offsets of the partitions that exist, and the topics of the answer. If the request
-    names a partition twice, its last start offset counts.
+def _existing_partitions(
+    request: AlterShareGroupOffsets, topics: Topics
+) -> tuple[_Offsets, list[ParkedTopic]]:
+    """Return the start offsets of existing partitions, and the topics of the answer. If the request names a
+    partition twice, its last start offset counts.
     """
     wanted: _Offsets = {}
     named: dict[str, ParkedTopic] = {}
@@ -140,7 +139,7 @@ def _sort_out(request: AlterShareGroupOffsets, topics: Topics) -> tuple[_Offsets
 
 
 def _check(context: StepContext, wanted: _Offsets, named: list[ParkedTopic], topics: Topics) -> None:
-    """Raise RequestRefused if the group has no room for these partitions, or one of them has an open task."""
+    """Raise RequestRefused if the group would have too many partitions, or one of these has an open task."""
     new = sum(map(len, wanted.values()))
     if context.has_group:
         group = context.group_of(ShareGroup)
@@ -150,11 +149,11 @@ def _check(context: StepContext, wanted: _Offsets, named: list[ParkedTopic], top
             assert topic is not None
             check_open(context, context.group_of(ShareGroup), name, topic, offsets.keys())
             new -= len(offsets.keys() & known.get(topic.topic_id, ()))
-    check_room(context, named, new)
+    check_capacity(context, named, new)
 
 
 def _alter(context: StepContext, request: AlterShareGroupOffsets, wanted: _Offsets, topics: Topics) -> None:
-    """Ask for the new state of the partitions, above the group epoch of any state before (SK2)."""
+    """Request new state of the partitions, with an epoch above any earlier one (SK2)."""
     row = context.rule("SO10")
     if not context.has_group:
         context.create_group(ShareGroup, row, "first AlterShareGroupOffsets for this group id")
@@ -162,7 +161,7 @@ def _alter(context: StepContext, request: AlterShareGroupOffsets, wanted: _Offse
     images = request.images or {}
     merge_reported(context, group, {name: images[name] for name in wanted if name in images})
     bump(context, row, "an administrator altered offsets")
-    come_to_rest(context)
+    settle_emptied(context)
     asked = {}
     for name, offsets in sorted(wanted.items()):
         topic = topics[name]
@@ -181,7 +180,7 @@ def _alter(context: StepContext, request: AlterShareGroupOffsets, wanted: _Offse
 
 
 def _forget_failed_deletion(group: ShareGroup, topic_id: bytes, numbers: Mapping[int, int]) -> None:
-    """Forget the failed deletion of these partitions, because their state is written anew."""
+    """Forget the failed deletion of these partitions, because their state is rewritten."""
     deleting = group.deleting.get(topic_id)
     if deleting is None:
         return
@@ -190,8 +189,7 @@ def _forget_failed_deletion(group: ShareGroup, topic_id: bytes, numbers: Mapping
         del group.deleting[topic_id]
 
 
-# DeleteShareGroupOffsets: a group without members forgets where it stands in topics. Rows SO14 to SO20,
-# SK6.
+# DeleteShareGroupOffsets: a group without members forgets its offsets in topics. Rows SO14 to SO20, SK6.
 #
 # Source: GroupCoordinatorShard.initiateDeleteShareGroupOffsets, GroupMetadataManager
 # (sharePartitionsEligibleForOffsetDeletion, completeDeleteShareGroupOffsets).
@@ -213,7 +211,7 @@ def delete_offsets(context: StepContext, request: DeleteShareGroupOffsets, reply
         asked: _Asked = {}
         named = [_named(context, group, name, topic, asked) for name, topic in topics.items()]
         if any(topic.outcomes for topic in named):
-            check_room(context, named, 0)
+            check_capacity(context, named, 0)
     except RequestRefused as refused:
         return answer_refused(context, request, reply_to, refused)
     if not any(topic.outcomes for topic in named):
@@ -228,10 +226,8 @@ def delete_offsets(context: StepContext, request: DeleteShareGroupOffsets, reply
 def _named(
     context: StepContext, group: ShareGroup, name: str, topic: Topic | None, asked: _Asked
 ) -> ParkedTopic:
-    """Return the parked topic: the partitions whose outcomes the answer waits for. Add the partitions that
-    the share coordinator has to be asked for to `asked`.
-
-    Raise RequestRefused if a partition has another open task.
+    """Return the parked topic: the partitions whose outcomes the answer waits for. Add those whose deletion
+    has to be requested to `asked`. Raise RequestRefused if a partition has another open task.
     """
     if topic is None:
         return ParkedTopic(name, b"", refused="SO17")
@@ -254,7 +250,7 @@ def _named(
 
 
 def _ask(context: StepContext, group: ShareGroup, asked: _Asked, deadline_ms: int) -> None:
-    """Ask for the deletion of these partitions, and forget everything else that the group knows of them."""
+    """Request the deletion of these partitions' state, and forget everything else about them."""
     row = context.rule("SO17a")
     group.initialized = {id_: topic for id_, topic in group.initialized.items() if id_ not in asked}
     group.initializing = {id_: topic for id_, topic in group.initializing.items() if id_ not in asked}

@@ -83,7 +83,7 @@ from state.protocol import Handlers, WhyRefused
 # DescribeShareGroupOffsets.
 
 
-# ShareGroupDescribe, and DescribeShareGroupOffsets as far as the coordinator knows. Rows SD3, SO3.
+# ShareGroupDescribe, and the coordinator's part of DescribeShareGroupOffsets. Rows SD3, SO3.
 #
 # Source: GroupMetadataManager.shareGroupDescribe, ShareGroup.asDescribedGroup,
 # ShareGroupMember.asShareGroupDescribeMember, GroupCoordinatorService.describeShareGroupAllOffsets.
@@ -162,7 +162,7 @@ def _member_snapshot(group: ShareGroup, member: ShareMember, names: dict[bytes, 
 
 
 def open_tasks(group: ShareGroup) -> list[ShareTask]:
-    """Return the open tasks, the oldest first. Partitions that were asked for alike are in one task."""
+    """Return the open tasks, the oldest first. One task has all partitions that were requested together."""
     tasks: dict[str, ShareTask] = {}
     for topic_id, initializing in group.initializing.items():
         alike: dict[InitializationTask, list[int]] = {}
@@ -191,7 +191,7 @@ def open_tasks(group: ShareGroup) -> list[ShareTask]:
 
 
 def state_result(context: StepContext, group: ShareGroup, result: ShareStateResult) -> None:
-    """Apply the outcome of a task or of a part of it. Members learn of the consequences by their next
+    """Apply the outcome of a task or of a part of it. Members get the consequences with their next
     heartbeats.
     """
     deletes = any(topic.task == result.task for topic in group.deleting.values())
@@ -216,13 +216,12 @@ def _refuse_leave(context: StepContext, request: LeaveGroup, reply_to: ReplyTo) 
 
 
 def _fetch_no_offsets(context: StepContext, request: OffsetFetch, reply_to: ReplyTo) -> None:
-    """Answer a fetch: a share group has no committed offsets, which is no error."""
+    """Answer a fetch: a share group has no committed offsets, which is not an error."""
     answer_fetch(context, request, reply_to, {}, {}, context.rule("SO22"))
 
 
 class ShareProtocol(KafkaProtocol[ShareGroup]):
-    """The protocol of share groups. See `KafkaProtocol`. Requests that the share coordinator has a part
-    in are parked."""
+    """The protocol of share groups. Requests that need the share coordinator are parked."""
 
     group_class = ShareGroup
     handlers: ClassVar[Handlers] = {
@@ -243,7 +242,7 @@ class ShareProtocol(KafkaProtocol[ShareGroup]):
     without_own_group: ClassVar[Handlers] = {
         ShareGroupHeartbeat: heartbeat_no_share_group,
         ShareGroupDescribe: describe_no_group,
-        DescribeShareGroupOffsets: answer_with("SO5"),  # as in Kafka, a missing share group is no error
+        DescribeShareGroupOffsets: answer_with("SO5"),  # as in Kafka, a missing share group is not an error
         AlterShareGroupOffsets: alter_no_offsets,
         DeleteShareGroupOffsets: delete_no_offsets,
     }
@@ -291,8 +290,8 @@ class ShareProtocol(KafkaProtocol[ShareGroup]):
             ),
         )
 
-    # The armed timers of a share group: the sessions of its members, that of the requests that wait, and that
-    # of the tasks for the share coordinator.
+    # The armed timers of a share group: its members' sessions, and the timers of parked requests and of the
+    # share coordinator's tasks.
 
     def timers(self, group: ShareGroup) -> Iterator[Timer]:
         """Yield the timers of the group and all members."""
@@ -315,16 +314,15 @@ class ShareProtocol(KafkaProtocol[ShareGroup]):
         if member is not None and member.session_deadline_ms is not None:
             yield member.session_deadline_ms, TimerKind.HEARTBEAT, member_id
 
-    # The end of a step: whether the group has members, and whether each has come to its target. Rows SG4,
-    # SG5, SP25.
+    # The end of a step: has the group members, and has each its target? Rows SG4, SG5, SP25.
 
     def before(self, group: ShareGroup) -> Before:
-        """Return the state of the group, and whether members are on their way to a target."""
+        """Return the state of the group, and True if members are still moving to a target."""
         return group.state, not group.is_settled
 
     def settle(self, context: StepContext, group: ShareGroup, before: Before) -> None:
         """Note the new state of the group, and record that each member has its target, because the state does
-        not say it. `before` is from before the step, `Empty` for a new group.
+        not show it. `before` is the state before the step, `Empty` for a new group.
 
         Every change has a history entry, so a step without one costs nothing here.
         """
@@ -363,7 +361,7 @@ class ShareProtocol(KafkaProtocol[ShareGroup]):
             group.overdue_deadline_ms = context.deadline_at(group.overdue_deadline_ms + by_ms)
 
     def release(self, context: StepContext, group: ShareGroup) -> None:
-        """Row F4: nothing is due, because the sessions moved with the group's clock."""
+        """Row F4: do nothing, because the sessions moved with the group's clock."""
 
     def check_commit(
         self, context: StepContext, group: ShareGroup, request: OffsetCommit | TxnOffsetCommit

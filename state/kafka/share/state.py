@@ -1,5 +1,5 @@
-"""The state of a share group's partitions at the cluster's share coordinators: the tasks for these, the
-initialization of partitions, and the deletion of their state.
+"""The state of a share group's partitions at the cluster's share coordinators: the tasks that initialize and
+delete it.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -28,8 +28,8 @@ from state.kafka.modern import (
     RequestRefused,
     assignable_topics,
     bump,
-    come_to_rest,
     forget_topics,
+    settle_emptied,
     store_watched,
 )
 from state.kafka.share_group import (
@@ -55,7 +55,7 @@ RETRIABLE = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Errors that pass. The task stays open, and whoever carries it out tries again."""
+"""Temporary errors. The task stays open, and its executor retries."""
 
 _CODES = frozenset(ErrorCode)
 
@@ -67,7 +67,7 @@ EndedTasks = dict[bytes, dict[int, int]]
 
 
 def error_of(code: int) -> ErrorCode:
-    """Return the error of the code, UNKNOWN_SERVER_ERROR if it is none that the coordinator answers with."""
+    """Return the error of the code, UNKNOWN_SERVER_ERROR if the coordinator never answers with it."""
     return ErrorCode(code) if code in _CODES else ErrorCode.UNKNOWN_SERVER_ERROR
 
 
@@ -82,20 +82,20 @@ def in_words(partitions: Mapping[str, Collection[int]]) -> str:
     return listed(texts, "partition")
 
 
-# Tasks that the share coordinator has not ended for long. Row SP15.
+# Tasks that the share coordinator has left open for too long. Row SP15.
 #
-# Nobody is fenced: members go on with the partitions that they have. Kafka has no such note.
+# Nobody is fenced: members continue with their partitions. Kafka does not report this.
 
 
 OVERDUE_MS = 60_000
-"""The age of an open task at which the history has an entry about it."""
+"""The age of an open task at which the history gets an entry."""
 
 _ENTRIES = {
     EntryType.SHARE_PARTITIONS_NOT_INITIALIZED: "initialized",
     EntryType.SHARE_PARTITIONS_NOT_DELETED: "deleted",
 }
 _OpenTask = tuple[str, int, str, int]
-"""What a partition has still to be, the time of the asking, and the partition."""
+"""The open task of a partition: its kind, the time of the request, and the partition."""
 
 
 def watch_tasks(context: StepContext, group: ShareGroup) -> None:
@@ -143,15 +143,15 @@ def _open_tasks(group: ShareGroup) -> Iterator[_OpenTask]:
                 yield "deleted", deleting.at_ms, deleting.name, number
 
 
-# Requests that are answered when the share coordinator has done what they ask for: DeleteGroups,
+# Requests that are answered when the share coordinator has carried them out: DeleteGroups,
 # AlterShareGroupOffsets, DeleteShareGroupOffsets. Rows SP9, SO11, SO12, SO20, F2.
 #
-# An outcome is that of a partition, whichever task and record brought it, so it may come in parts. Source:
-# GroupCoordinatorService (persisterInitialize, deleteShareGroupOffsetsState, deleteGroups).
+# Outcomes are per partition, so those of a request may arrive in parts. Source: GroupCoordinatorService
+# (persisterInitialize, deleteShareGroupOffsetsState, deleteGroups).
 
 
 PARKED_MS = 60_000
-"""How long a request waits for the share coordinator."""
+"""The time for which a request waits for the share coordinator."""
 
 RESPONSES: dict[ParkedKind, type[AnyResponse]] = {
     ParkedKind.DELETE_GROUP: DeleteGroupResponse,
@@ -190,7 +190,7 @@ def note_ended(context: StepContext, group: ShareGroup, ended: EndedTasks) -> No
 
 
 def note_gone(context: StepContext, group: ShareGroup, gone: Iterable[bytes]) -> None:
-    """Note that topics were deleted. The share coordinator deletes their state on its own."""
+    """Record that topics were deleted. The share coordinator deletes their state itself."""
     for parked in group.parked:
         deletes = parked.kind is ParkedKind.DELETE_OFFSETS
         outcome = ErrorCode.NONE if deletes else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -226,8 +226,8 @@ def reply_altered(context: StepContext, row: RuleId, to: ReplyTo, topics: Iterab
 
 
 def reply_deleted(context: StepContext, row: RuleId, to: ReplyTo, topics: Iterable[ParkedTopic]) -> None:
-    """Answer a DeleteShareGroupOffsets with the outcomes of all topics. As in Kafka, a topic of which nothing
-    was asked for has no id.
+    """Answer a DeleteShareGroupOffsets with the outcomes of all topics. As in Kafka, a topic without a
+    requested deletion has no id.
     """
     responses = [_deleted(topic) for topic in topics]
     context.reply(to, DeleteShareGroupOffsetsResponse, row, responses=responses)
@@ -269,9 +269,7 @@ def answer_parked(context: StepContext, group: ShareGroup, row: RuleId) -> None:
 def refuse_parked(
     context: StepContext, parked: Iterable[Parked], row: RuleId, error: ErrorCode, message: str
 ) -> None:
-    """Answer each of these requests with the same error, and with the text if the answer has a
-    field for it.
-    """
+    """Answer each of these requests with the same error, and its text if the answer has a field for it."""
     for waiting in parked:
         response = RESPONSES[waiting.kind]
         fields = {"error_message": message} if "error_message" in response.__struct_fields__ else {}
@@ -281,13 +279,13 @@ def refuse_parked(
 # The state of a share group's partitions at the cluster's share coordinator, before they can be assigned.
 # Rows SI1 to SI20, SK6, SP12, SP16.
 #
-# The core asks by a task in the group's state, which the group's view shows. What the share coordinator
-# answered comes from the log (`ShareStateResult`). Source: GroupMetadataManager
+# The core requests by a task in the group's state, which the group's view shows. The share coordinator's
+# answers come from the log (`ShareStateResult`). Source: GroupMetadataManager
 # (maybeCreateInitializeShareGroupStateRequest, initializeShareGroupState, uninitializeShareGroupState).
 
 
 _Then = tuple[str, str]
-"""What follows the failure of a partition, in words, and the row that says so."""
+"""The consequence of a partition's failure, as text, and its row."""
 _GOES_ON: _Then = "it goes on trying", "SI10"
 _ASKED_AGAIN: _Then = "the next heartbeat asks again", "SI14"
 _AS_BEFORE: _Then = "it is what it was", "SO12"
@@ -295,8 +293,8 @@ _ABOVE: _Then = "it is asked again above that epoch", "SI11"
 
 
 def ask_for_initialization(context: StepContext, group: ShareGroup) -> None:
-    """Ask for the partitions of subscribed topics that are neither initialized nor asked for. What is asked
-    for now can be assigned by a later heartbeat at the earliest.
+    """Request the initialization of subscribed partitions that are neither initialized nor requested. They
+    can be assigned by a later heartbeat at the earliest.
     """
     topics, _ = assignable_topics(group, context.config.group_max_partitions)
     wanted = {name: asked for name, topic in topics.items() if (asked := _wanted(context, group, topic))}
@@ -313,7 +311,7 @@ def ask(
     row: RuleId,
     wanted: Mapping[bytes, tuple[str, Mapping[int, InitializationTask]]],
 ) -> None:
-    """Ask the share coordinator to initialize these partitions, by topic id. `row` has asked for them."""
+    """Request the initialization of these partitions, by topic id. `row` is the row that demands it."""
     for topic_id, (name, asked) in wanted.items():
         initializing = group.initializing.setdefault(topic_id, InitializingTopic(name, {}))
         initializing.partitions = dict(sorted({**initializing.partitions, **asked}.items()))
@@ -329,8 +327,8 @@ def ask(
 
 
 def _wanted(context: StepContext, group: ShareGroup, topic: Topic) -> dict[int, InitializationTask]:
-    """Return what has to be asked of the topic. A partition whose task has failed is asked for as before
-    (SP16). No state begins before that of an earlier time is deleted (SK6).
+    """Return the initializations that the topic needs. A failed one is requested again unchanged (SP16). New
+    state waits until earlier state is deleted (SK6).
     """
     deleting = group.deleting.get(topic.topic_id)
     if deleting is not None and deleting.task:
@@ -353,7 +351,7 @@ def _wanted(context: StepContext, group: ShareGroup, topic: Topic) -> dict[int, 
 
 
 def _sentence(wanted: Mapping[str, Mapping[int, InitializationTask]]) -> str:
-    """`foo-0, foo-1 at epoch 2`, and where they begin if the brokers do not decide it."""
+    """`foo-0, foo-1 at epoch 2`, and their start offsets unless the brokers decide them."""
     texts: dict[tuple[int, int], list[str]] = {}
     for name, asked in wanted.items():
         for number, one in sorted(asked.items()):
@@ -429,8 +427,8 @@ def _take(context: StepContext, group: ShareGroup, ready: Mapping[bytes, set[int
 def _is_initialized(asked: InitializationTask, outcome: ShareStatePartition) -> bool:
     """Return True if the share coordinator has a state of the partition that the group can use.
 
-    A state of a later epoch with a start offset belongs to this group from when it was coordinated elsewhere
-    (SK11). It does not count if an administrator asked for another start offset.
+    State of a later epoch with a start offset is this group's own, from an earlier coordinator (SK11). It
+    does not count if an administrator requested another start offset.
     """
     is_adopted = (
         not asked.altered
@@ -444,11 +442,9 @@ def _is_initialized(asked: InitializationTask, outcome: ShareStatePartition) -> 
 def _after(
     asked: InitializationTask, outcome: ShareStatePartition
 ) -> tuple[InitializationTask | None, _Then]:
-    """Return the task that is left for a partition whose initialization failed (None for no task), and what
-    happens next, for the history.
-
-    After a retriable error its task stays open. If an administrator's start offset failed, the partition
-    keeps its earlier state.
+    """Return the remaining task of a partition whose initialization failed (or None), and what happens next,
+    for the history. After a retriable error the task stays open. If an administrator's start offset failed,
+    the partition keeps its earlier state.
     """
     code = outcome.error_code
     if code in RETRIABLE:
@@ -460,7 +456,7 @@ def _after(
         return replace(asked, task="", error_code=code, state_epoch=epoch), _ASKED_AGAIN
     if epoch == asked.state_epoch:
         return None, _AS_BEFORE
-    # The task is named by the request and the epoch, so that outcomes in parts lead to one and the same.
+    # The request and the epoch name the task, so that outcomes in parts lead to the same one.
     task = f"{asked.task.partition('@')[0]}@{epoch}"
     return replace(asked, task=task, error_code=code, state_epoch=epoch), _ABOVE
 
@@ -485,19 +481,18 @@ def _overtake(context: StepContext, group: ShareGroup, recorded_epoch: int) -> N
     reason += "the group was coordinated elsewhere"
     bump(context, context.rule("SI11"), reason)
     if not group.members:
-        come_to_rest(context)
+        settle_emptied(context)
 
 
-# Deletion of the state of partitions at the share coordinator, for topics or for the whole group. Rows SD14
-# to SD17, SP12, SP17, SI10.
+# Deletion of partitions' state at the share coordinator, for topics or for the whole group. Rows SD14 to
+# SD17, SP12, SP17, SI10.
 #
-# A group is deleted with its state: DeleteGroups waits for the outcome, which comes from the log, and
-# nobody joins meanwhile. Source: GroupCoordinatorShard.sharePartitionDeleteRequests,
-# GroupCoordinatorService.deleteGroups.
+# A group is deleted with its state: DeleteGroups waits for the outcome from the log, and nobody joins
+# meanwhile. Source: GroupCoordinatorShard.sharePartitionDeleteRequests, GroupCoordinatorService.deleteGroups.
 
 
 def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> None:
-    """Delete an Empty group, at once if the share coordinator has no state of it."""
+    """Delete an Empty group, at once if the share coordinator has no state for it."""
     group = context.group_of(ShareGroup)
     if not group.is_empty:
         context.reply(reply_to, DeleteGroupResponse, context.rule("SD14"), ErrorCode.NON_EMPTY_GROUP)
@@ -515,7 +510,7 @@ def delete_group(context: StepContext, _: DeleteGroup, reply_to: ReplyTo) -> Non
     group.deletion = context.cause
     group.initializing, group.initialized = {}, {}
     ask_for_deletion(context, row, partitions, "the group is to be deleted", deadline_ms)
-    _give_up_altering(context, row)
+    _cancel_altering(context, row)
 
 
 def refuse_while_deleted(context: StepContext) -> None:
@@ -530,9 +525,9 @@ def _is_being_deleted(group_id: str) -> str:
     return f"Group {group_id} is being deleted."
 
 
-def _give_up_altering(context: StepContext, row: RuleId) -> None:
-    """Give up what an AlterShareGroupOffsets waits for, because the group is deleted.
-    DeleteShareGroupOffsets continues.
+def _cancel_altering(context: StepContext, row: RuleId) -> None:
+    """Cancel waiting AlterShareGroupOffsets requests, because the group is deleted. DeleteShareGroupOffsets
+    continues.
     """
     group = context.group_of(ShareGroup)
     altering = [parked for parked in group.parked if parked.kind is ParkedKind.ALTER_OFFSETS]
@@ -548,11 +543,9 @@ def ask_for_deletion(
     why: str,
     deadline_ms: int,
 ) -> None:
-    """Ask the share coordinator to delete the state of these partitions, of which the group knows nothing
-    else any more.
-
-    `partitions` are names and numbers by topic id. `why` is the beginning of the history's sentence, and
-    `row` is the row that demands the deletion.
+    """Request the deletion of these partitions' state. The group has already forgotten everything else about
+    them. `partitions` are names and numbers by topic id. `why` starts the history's sentence, and `row` is
+    the row that demands the deletion.
     """
     group = context.group_of(ShareGroup)
     asked = {
@@ -608,7 +601,9 @@ def note_deletion(context: StepContext, group: ShareGroup, result: ShareStateRes
 
 
 def _maybe_close(group: ShareGroup, topic_id: bytes) -> None:
-    """Forget the topic if all its partitions are deleted. If all that remain have failed, close its task."""
+    """Forget the topic if all its partitions are deleted. If all remaining ones have failed, close its
+    task.
+    """
     topic = group.deleting[topic_id]
     if not topic.partitions:
         del group.deleting[topic_id]
@@ -629,9 +624,7 @@ def _record_not_deleted(context: StepContext, code: int, partitions: PartitionsB
 
 
 def maybe_end_deletion(context: StepContext, group: ShareGroup) -> None:
-    """Delete the group if none of its state is left. If the deletion of what is left has failed, keep the
-    group.
-    """
+    """Delete the group if none of its state is left. Keep it if the deletion of the rest has failed."""
     codes = [code for topic in group.deleting.values() for code in topic.partitions.values()]
     if not group.deletion or 0 in codes:
         return
@@ -644,8 +637,7 @@ def maybe_end_deletion(context: StepContext, group: ShareGroup) -> None:
         context.reply(waiting.reply_to, DeleteGroupResponse, row, error)
 
 
-# The topics of a share group: what the topic watcher reports, and what is forgotten. Rows MI8 to MI15,
-# SI18.
+# The topics of a share group: reports of the topic watcher, and unused topics. Rows MI8 to MI15, SI18.
 #
 # Source: GroupMetadataManager (onMetadataUpdate, maybeCleanupShareGroupState).
 
@@ -654,7 +646,7 @@ T = TypeVar("T")
 
 
 def topic_metadata(context: StepContext, group: ShareGroup, request: TopicMetadata) -> None:
-    """Keep what the topic watcher reports of the topics that the group knows or subscribes to (row MI8).
+    """Store the topic watcher's reports of topics that the group knows or subscribes to (row MI8).
 
     The share coordinator deletes the state of deleted topics by itself, so the group forgets their ids.
     """
@@ -680,9 +672,7 @@ def topic_metadata(context: StepContext, group: ShareGroup, request: TopicMetada
 
 
 def forget_unused(context: StepContext, group: ShareGroup) -> None:
-    """Forget the topics that no subscription, no state, no member's partitions and no target refers to (row
-    MI15).
-    """
+    """Forget the topics that no subscription, state, member's partition or target refers to (row MI15)."""
     used = {id_ for target in group.target.values() for id_ in target}
     used.update(topic_id for topic_id, _, _ in group.state_partitions())
     for member in group.members.values():

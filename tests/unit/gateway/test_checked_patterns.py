@@ -17,7 +17,7 @@ from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import RegexResolution, RegexResolved
 from kafka_why.contract.kafka.share_requests import TopicImage
 from records.topic_patterns import digest
-from state.kafka.consumer.regex import LOOKS_APART_MS
+from state.kafka.consumer.regex import CHECK_MIN_INTERVAL_MS
 from tests.harness.gateway import PATIENCE_S, TOPICS, GatewayFixture, RawClient, Right, acls, played, topic_id
 from tests.unit.gateway.test_consumer_members import (
     DESCRIBE,
@@ -58,7 +58,7 @@ async def asked_to_look(world: GatewayFixture, client: RawClient, epoch: int, *t
     """The topics come, the watcher tells, and the answer to a heartbeat asks for a look."""
     world.broker.topics |= dict.fromkeys(topics, 1)
     world.core.tell(watcher_saw(world, *world.broker.topics))
-    world.core.advance(LOOKS_APART_MS)
+    world.core.advance(CHECK_MIN_INTERVAL_MS)
     await beat(client, epoch)
     assert last_asked(world).looked is UNSET
 

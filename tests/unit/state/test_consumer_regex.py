@@ -7,7 +7,7 @@ from msgspec import structs
 from kafka_why.contract.kafka.requests import RegexResolution
 from kafka_why.contract.kafka.share_requests import TopicImage
 from state.config import CoordinatorConfig
-from state.kafka.consumer.regex import RegexChange, look_to_ask, update_regex
+from state.kafka.consumer.regex import RegexChange, pattern_to_check, update_regex
 from state.kafka.consumer_group import CheckedRegex, ConsumerGroup, ConsumerMember, ResolvedRegex
 from state.kafka.context import StepContext
 
@@ -48,8 +48,8 @@ def test_checked_pattern_follows_kafkas_order() -> None:
     group.members["m"].subscribed_topic_regex = "[ab]"
     assert update(group, "[ab]", filtered, LATER, checks=True)[1] == ["RG4a"]
     context = StepContext(group, "g", "requests-0-1", 2_000, LATER)
-    assert look_to_ask(context, group, group.members["m"]) == "[ab]"
-    assert look_to_ask(context, group, group.members["m"]) is None
+    assert pattern_to_check(context, group, group.members["m"]) == "[ab]"
+    assert pattern_to_check(context, group, group.members["m"]) is None
     change, rows, _ = update(group, "[ab]", filtered, LATER, checks=True)
     assert (change, rows[:2]) == (RegexChange.REFRESHED, ["RG4a", "RA3"])
     assert group.resolved_regexes["[ab]"].topics == ["a", "b"]

@@ -237,7 +237,7 @@ def by_the_marker_alone(_: int, __: int, ___: int, committed: bool) -> MarkerOut
         ("is_over", lambda _, __: False),
         ("is_overtaken", lambda _, __: False),
         ("outcome_of", by_the_marker_alone),
-        ("is_behind", lambda _, __: True),
+        ("is_later_in_log", lambda _, __: True),
     ],
     ids=[
         "positions ignored",
