@@ -1,4 +1,4 @@
-"""The events topic as a Spark table, a row for each history entry."""
+"""The events topic as a Spark table, one row per history entry."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -21,12 +21,12 @@ _ENTRY = """
 
 
 def events_table(records: DataFrame) -> DataFrame:
-    """Return the entries in `records`, which have a column `value` as Kafka's source produces it.
+    """Return the entries in `records`, whose column `value` is that of Kafka's source.
 
     The columns are as in `kafka_why.contract.kafka.history.HistoryEntry` and in
-    `kafka_why.contract.rocketmq.history.HistoryEntry`, with its tag `protocol`, null for Kafka's groups; and
-    `at`, the entry's time as a timestamp. Duplicates, which the topic's at-least-once writer can make, are
-    one row. Entries without a group are omitted.
+    `kafka_why.contract.rocketmq.history.HistoryEntry`, with its tag `protocol`, null for Kafka's groups. `at`
+    is the entry's time as a timestamp. Duplicates from the at-least-once writer are removed. Entries without
+    a group are omitted.
     """
     entry = F.from_json(F.col("value").cast("string"), _ENTRY)
     return (

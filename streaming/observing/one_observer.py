@@ -1,8 +1,8 @@
-"""The check that an observer's topics belong to no other observer. The incarnation in each view names the
-observer that wrote it.
+"""The check that no other observer uses an observer's topics. The incarnation in each view names the observer
+that wrote it.
 
-Two observers would write each view and each history entry twice, under incarnations of their own. The check
-runs once, at the start, so it does not find an observer that starts at the same moment.
+Two observers would write each view and each history entry twice, under their own incarnations. The check runs
+once, at the start, so it does not find an observer that starts at the same moment.
 """
 
 from collections.abc import Iterable
@@ -20,12 +20,12 @@ from streaming.service.topics import TopicsError
 LAST_RECORDS = 200
 """The number of records at the end of a partition that are searched for the newest view."""
 _TIMEOUT_MS = 30_000
-# Characters of the observer's namespace that are its id.
+# Length of the observer's id, a prefix of its namespace.
 _ID_CHARS = 8
 
 
 class _View(Struct, frozen=True):
-    """The field used of `kafka_why.contract.kafka.snapshot.GroupSnapshot`."""
+    """The only field needed of `kafka_why.contract.kafka.snapshot.GroupSnapshot`."""
 
     incarnation: str
 

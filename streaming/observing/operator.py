@@ -45,7 +45,7 @@ from streaming.query.operator import in_log_order
 from streaming.query.output import OutputRows
 from streaming.query.output_values import committed_offset, dead_letter
 
-# The output records of one call of the observing operator, for topics that a coordinator has, too.
+# The output records of one call of the observing operator. A coordinator has the same topics.
 
 
 class ObservedOutput(OutputRows):
@@ -82,7 +82,7 @@ class ObservedOutput(OutputRows):
         self.add(self._layout.groups_topic, value, group.group_id.encode())
 
     def tombstone(self, group_id: str) -> None:
-        """Add the tombstone of a group that does not exist any more."""
+        """Add the tombstone of a group that no longer exists."""
         self.add(self._layout.groups_topic, None, group_id.encode())
 
     def dead_letter(self, letter: DeadLetter) -> None:
@@ -206,11 +206,11 @@ class ObservingCall:
         self._removed_ms[group.group_id] = seen.removed_ms
 
     def _decode_group(self, group_id: str) -> ObservedGroup | None:
-        """Return the group, decoded once in a call, or None if it does not exist."""
+        """Return the group, decoded once per call, or None if it does not exist."""
         if group_id not in self._decoded:
             entry = self._entries.get(group_id)
             group = self._decoded[group_id] = None if entry is None else decode_observed(group_id, entry)
-            if group is not None:  # another process may have looked up its topics
+            if group is not None:  # another process may have found its topics
                 self._names.find(group.topic_ids())
         return self._decoded[group_id]
 
@@ -241,8 +241,7 @@ class ObservingCall:
 
 def by_time(rows: Iterable[LogRow]) -> Iterator[LogRow]:
     """Yield the rows of records and sightings, merged by their append times: each sighting comes before the
-    first record of the log that is not older. `rows` have the sightings first, and then the records in the
-    log's order.
+    first record that is not older. In `rows` the sightings come first, then the records in the log's order.
     """
     sightings = deque[LogRow]()
     for row in rows:

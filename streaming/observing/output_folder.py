@@ -1,14 +1,13 @@
-"""The files of an observer's output folder, for clusters to which an observer may write nothing.
-
-Each batch has a file of its own in a table's folder, named by the batch, so a batch that runs again replaces
-its file and adds nothing. From time to time the files of a folder are merged. Names of files:
+"""The files of an observer's output folder, for clusters to which an observer may not write. Each batch has
+its own file in a table's folder, named by the batch, so a batch that runs again replaces its file. The files
+of a folder are merged from time to time. Names of files:
 
     events/date=2026-11-26/batch-000000000041.parquet    entries of the history, by the date (UTC)
     groups/to-000000000040.parquet                       of all batches up to 40; only the latest views
     offsets/...                                          the same of committed offsets
     dead_letters/date=.../...                            records that could not be read
 
-A file appears complete, by a rename. While files are merged, a reader can see rows twice, but misses none.
+Files are renamed when complete. During a merge a reader may see rows twice, but misses none.
 """
 
 import re
@@ -49,7 +48,7 @@ TABLES = (EVENTS, GROUPS, OFFSETS, DEAD_LETTERS)
 
 
 def claim_folder(output_dir: Path, data_folder: Path) -> None:
-    """Claim the folder for the output of this checkpoint from its first batch on, and for no other output.
+    """Claim the folder for the output of this checkpoint, from its first batch on.
 
     Raises FolderError if the checkpoint has written elsewhere, or if the folder has other files.
     """
@@ -80,7 +79,9 @@ class OutputFolder:
         shutil.rmtree(self.staging, ignore_errors=True)
 
     def place(self, table: OutputTable, batch_id: int) -> None:
-        """Move the batch's files of a table from `staging` to their places, except those without rows."""
+        """Move the batch's files of a table from `staging` to the table's folder, except those without
+        rows.
+        """
         for path in sorted((self.staging / table.name).rglob("*.parquet")):
             if pq.read_metadata(path).num_rows:
                 folder = self._root / path.parent.relative_to(self.staging)
@@ -152,7 +153,7 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 def _move(path: Path, to: Path) -> None:
-    """Move a file to its place durably, because Spark commits the batch next."""
+    """Move a file durably, because Spark commits the batch next."""
     sync(path)
     path.replace(to)
     sync(to.parent)

@@ -1,8 +1,8 @@
 """The pipeline from records of `__consumer_offsets` to records of the observer's topics.
 
 `observe_groups` is a function of a DataFrame, as `streaming.query.pipeline.coordinate` is. It has no
-deadlines: without a record, it has nothing to do. Offsets of transactions are read when the transaction has
-committed, and never if it has not (`read_committed`).
+deadlines, so it does nothing without records. Offsets of a transaction are read once it has committed
+(`read_committed`).
 """
 
 import json
@@ -78,7 +78,7 @@ class FolderSink:
             self.folder.merge(batch_id)
         kept = output.persist()
         try:
-            # Here all tasks work on the batch, and then one on each file.
+            # All tasks process the batch here. Then one task writes each file.
             present = {row["topic"] for row in kept.select("topic").distinct().collect()}
             for table, topic, columns in self._tables():
                 if topic in present:
@@ -133,7 +133,7 @@ MAX_RECORDS_A_BATCH = 200_000
 _MAX_PARTITION_FETCH_BYTES = 1024 * 1024
 # After each poll the source asks the broker for the partition's ends. Kafka's default is 500 records.
 _MAX_POLL_RECORDS = 2_000
-# The producer may wait for more records, because no client waits for one, and each task flushes at its end.
+# The producer may wait for more records, because no client waits for one and each task flushes at its end.
 # Small batches are expensive for the brokers.
 _LINGER_MS = 100
 _PRODUCER_BATCH_BYTES = 256 * 1024
@@ -192,7 +192,7 @@ def _shard(shards: int) -> Column:
 
 
 def _sightings(sightings: DataFrame, shards: int) -> DataFrame:
-    """Return the rows of sightings, each in its group's shard. `kafka_why.contract.sightings` defines their
+    """Return the sightings as rows, each in its group's shard. `kafka_why.contract.sightings` defines their
     keys.
     """
     key = F.col("key").cast("string")
@@ -208,8 +208,8 @@ def _sightings(sightings: DataFrame, shards: int) -> DataFrame:
 
 def read_sightings(spark: SparkSession, client_config: ClientConfig, topic: str) -> DataFrame:
     """Read the sightings topic, which has one partition. Sightings that were deleted before they were read
-    are skipped without an error. The query is assigned the partition, because a consumer that subscribes is a
-    member of a group.
+    are skipped without an error. The query assigns itself the partition, because subscribing would make it a
+    group member.
     """
     return (
         spark.readStream.format("kafka")

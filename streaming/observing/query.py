@@ -1,4 +1,4 @@
-"""The observer's query under its supervisor: it waits for the coordinator's topic, and pins what it read."""
+"""The observer's query under its supervisor. It waits for the coordinator's topic and pins it."""
 
 import threading
 import time
@@ -43,9 +43,9 @@ class ObserverOptions:
     of `layout`, or if there is an `output_dir` to Parquet files there.
 
     `shards` is the number of shards of a partition (`streaming.query.admission`), `state_partitions` the
-    number of partitions in which Spark keeps the state. If one is None, the checkpoint's own number holds, or
-    the default for a new one. A batch begins `batch_interval_ms` after the one before it. Brokers are polled
-    for rebalancing groups every `poll_interval_ms`, or never if that is 0. `replication_factor` and
+    number of partitions in which Spark keeps the state. If one is None, it is the checkpoint's number, or the
+    default for a new checkpoint. A batch begins `batch_interval_ms` after the one before it. Brokers are
+    polled for rebalancing groups every `poll_interval_ms`, or never if that is 0. `replication_factor` and
     `min_insync_replicas` are those of new topics. `spark` are further settings of Spark.
     """
 
@@ -88,7 +88,7 @@ class ObserversQuery(SupervisedQuery):
 
     source = SOURCE
     service = "observer"
-    way_back = (
+    remedy = (
         "stop the observer, move its folder away, and delete its topics or give another --prefix: "
         f"{_ANEW} (docs/observe.md, 'A damaged checkpoint')"
     )
@@ -151,9 +151,7 @@ class ObserversQuery(SupervisedQuery):
         return None
 
     def _pin(self, source: FoundTopics) -> _Found:
-        """Pin the checkpoint to this cluster and topic for ever. Raises FolderError if it is pinned to
-        others.
-        """
+        """Pin the checkpoint to this cluster and topic. Raises FolderError if it is pinned to others."""
         options = self._options
         identity = self._checkpoint.pin(
             Identity(

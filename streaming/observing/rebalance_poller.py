@@ -1,9 +1,8 @@
-"""A poller that asks the brokers which classic groups are rebalancing, and writes the answers to the
-sightings topic.
+"""A poller of the brokers for rebalancing classic groups, which it writes to the sightings topic.
 
 A rebalance of a classic group appears in `__consumer_offsets` only when it is over. ListGroups by state and
-DescribeGroups show it while it lasts. The query reads these sightings as a second log, so its output depends
-on records alone.
+DescribeGroups show it while it is running. The query reads these sightings as a second log, so its output
+depends on records alone.
 """
 
 import time
@@ -32,17 +31,17 @@ from kafka_why.lifetimes import BackgroundThread
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
 from streaming.observing.operator import SOURCE
 
-# The rebalancing groups that polls of the brokers show, as records of the sightings topic. No IO.
+# Rebalancing groups found by polls, as records of the sightings topic. No IO.
 #
 # Times are seconds of a monotonic clock.
 
 
 GROUPS_MAX = 2_000
-"""The largest number of groups that are followed at a time."""
+"""The maximum number of groups followed at a time."""
 # The maximum number of ends kept for a partition. The oldest ones suffice, because the query reaches them
 # first.
 _ENDS_MAX = 64
-# A rebalance that is over is forgotten after this time, even if the query has not read up to its end.
+# A finished rebalance is forgotten after this time, even if the query has not read up to its end.
 _FORGET_S = 600.0
 
 
@@ -85,14 +84,13 @@ class RebalanceRuns:
         self._new_name = new_name
         self._runs: dict[str, _Run] = {}
         self._over: dict[str, _Run] = {}
-        # Groups that were already rebalancing when they could first be followed, so the time of their start
-        # is unknown.
+        # Groups whose rebalance began before they were followed, at an unknown time.
         self._unbounded: frozenset[str] = frozenset()
         self._before_s: float | None = None
         self._ends: dict[int, _Ends] = {}
 
     def choose(self, listed: set[str]) -> list[str]:
-        """Return the groups to follow among those listed. Groups that are followed already come first."""
+        """Return the listed groups to follow. Groups that are already followed come first."""
         return sorted(listed, key=lambda group_id: (group_id not in self._runs, group_id))[:GROUPS_MAX]
 
     def update(
@@ -104,7 +102,7 @@ class RebalanceRuns:
         *,
         is_whole: bool,
     ) -> None:
-        """Apply a poll: the groups `listed` as rebalancing, and what was `seen` of those that `choose`
+        """Apply a poll: the groups `listed` as rebalancing, and the states `seen` of those that `choose`
         returns.
 
         `is_whole` is True if every broker has answered. `asked_s` is the time before the first request,
@@ -209,7 +207,7 @@ log = structlog.get_logger()
 
 
 class RebalancePoller(BackgroundThread):
-    """A thread that polls the brokers every `interval_ms` until stopped, also while they are unreachable.
+    """A thread that polls the brokers every `interval_ms` until stopped, even while they are unreachable.
 
     `partitions` is the number of partitions of `__consumer_offsets`. Brokers older than Kafka 2.6 do not list
     groups by state. With such brokers the thread logs a warning once, and ends.

@@ -56,8 +56,8 @@ class Observer(Startable):
     """The observer of this process. `status` shows when it is ready.
 
     `start` raises FolderError, TopicsError, JarsUnavailable, JavaNotFound or SparkFailed. `on_failure` is
-    called in a thread when Spark has ended again and again: then `failure` is the reason, and the caller has
-    to `stop` it. `on_batch` is called in a thread with each committed batch.
+    called in a thread when Spark keeps ending. `failure` is the reason, and the caller has to `stop` the
+    observer. `on_batch` is called in a thread with each committed batch.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Observer(Startable):
 
     @property
     def spark_restarts(self) -> int:
-        """The number of restarts of Spark after its JVM had ended."""
+        """The number of restarts of Spark after the end of its JVM."""
         return self._session.restarts if self._session else 0
 
     def start(self) -> None:

@@ -1,5 +1,5 @@
-"""The admission of messages: it finds the requests of a shard's groups in the log, and refuses the other
-messages with a reason.
+"""The admission of messages: it accepts the requests of a shard's groups, and refuses other messages with a
+reason.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,12 +23,11 @@ from kafka_why.numbers import parse_whole_number
 from kafka_why.partitioner import partition_of
 from streaming.query.log_order import LogRow
 
-# Shards: groups that share one keyed state, because each state that a batch touches has a cost.
+# Shards: groups that share one keyed state, because each state that a batch touches costs time.
 #
-# `partition = murmur2(group id) mod P`, `shard = (partition, crc32(group id) mod k)`. k is a power of two,
-# so the slot of a pack (`kafka_why.contract.pack`) decides the shard of all its requests if k is at most
-# PACK_SLOTS. With a k of MAX_SHARDS practically every group has its own keyed state. The checkpoint
-# pins P and k.
+# `partition = murmur2(group id) mod P`, `shard = (partition, crc32(group id) mod k)`. k is a power of two, so
+# the slot of a pack (`kafka_why.contract.pack`) decides the shard of all its requests if k is at most
+# PACK_SLOTS. With k = MAX_SHARDS nearly every group has its own keyed state. The checkpoint pins P and k.
 
 
 DEFAULT_SHARDS = 64
@@ -36,7 +35,7 @@ MAX_SHARDS = 2**32
 
 
 def check_shards(shards: int) -> None:
-    """Raise ValueError unless this is a number of shards a partition may have."""
+    """Raise ValueError unless a partition may have this number of shards."""
     if shards.bit_count() != 1 or not 1 <= shards <= MAX_SHARDS:
         raise ValueError(f"{shards} is not a power of two from 1 to {MAX_SHARDS}")
 
@@ -83,8 +82,8 @@ class Admission:
     skip: frozenset[str]
 
     def messages(self, row: LogRow) -> Iterator[LogMessage]:
-        """Yield the messages of a record in their order. A record to skip, and a pack that is too large, are
-        one message each.
+        """Yield the messages of a record in their order. A record to skip or a pack that is too large is one
+        message.
         """
         record = request_id(self.layout.requests_topic, row.partition, row.offset)
         if not is_pack(row.value) or record in self.skip or len(row.value) > self.layout.request_max_bytes:
@@ -94,9 +93,8 @@ class Admission:
             yield LogMessage(row, n, value, f"{record}#{n}")
 
     def admit(self, message: LogMessage, is_known: Callable[[str], bool]) -> AnyRequest | Refusal:
-        """Return the request of a message, or why it is not a request for this shard and partition.
-
-        `is_known` returns True for a group that is known to belong to this partition.
+        """Return the request of a message, or its refusal. `is_known` returns True for a group that is known
+        to belong to this partition.
         """
         if message.id in self.skip:
             return Refusal(Reason.SKIPPED, "skipped by configuration", None)

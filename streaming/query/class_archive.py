@@ -2,9 +2,9 @@
 reading and verifying each class.
 
 The archives halve the processor time of a start (docs/tuning.md, "How long a start takes"). ``python -m
-streaming.query.class_archive`` makes them: the command runs the coordinator's query on an embedded broker,
-and both JVMs write their loaded classes when they exit. An archive fits one Java and one set of jars. If
-either changes, the JVM ignores the archive until the command makes it again.
+streaming.query.class_archive`` creates them: it runs the coordinator's query on an embedded broker, and both
+JVMs write their loaded classes when they exit. An archive fits one Java and one set of jars. If either
+changes, the JVM ignores the archive until it is created again.
 
 Source: JEP 350, dynamic archives of application class-data sharing.
 """
@@ -30,7 +30,7 @@ from streaming.query.operator import ConfigEpoch, Operator
 from streaming.query.session import Session
 from streaming.query.spark_settings import DEFAULT_JAVA_OPTIONS
 
-# The JVM takes some 5 s to write the archive, on a busy machine a minute.
+# The JVM takes about 5 s to write the archive, on a busy machine a minute.
 _WRITE_TIMEOUT_S = 300.0
 _LOG_TAIL_CHARS = 2_000
 _BATCHES = 3
@@ -39,11 +39,11 @@ _PAUSE_S = 0.2
 
 
 class ArchiveFailed(RuntimeError):
-    """An archive could not be made. The message has the reason. Without archives, starts are slower."""
+    """An archive could not be created. The message has the reason. Without archives, starts are slower."""
 
 
 def make(spark: Path, broker: Path) -> None:
-    """Make both archives in one folder, or replace them. Raises ArchiveFailed, SparkFailed, JavaNotFound or
+    """Create or replace both archives in one folder. Raises ArchiveFailed, SparkFailed, JavaNotFound or
     JarsUnavailable.
     """
     try:

@@ -1,12 +1,11 @@
 """The requirements of executors on other machines: this project's code, and the packages that it imports.
 
-The code is sent to them, so that the driver and all executors always run the same. The packages have to
-be in the executors' Python. Their versions decide, too, what is answered and stored, so they have to be
-the driver's. A job checks them at the start. Each Python worker checks itself once, too, because an
-executor may come later.
+The code is sent to them, so that the driver and all executors run the same. The packages have to be in the
+executors' Python, in the driver's versions, because versions affect what is answered and stored. A job checks
+them at the start, and each Python worker checks itself once, because executors may join later.
 
-This module imports nothing but Python's library and what Spark itself brings, because it has to load, and
-name the package, where another one is missing.
+This module imports only the standard library and Spark's own packages, because it has to load where a package
+is missing, and name it.
 """
 
 import gc
@@ -27,7 +26,7 @@ import pyspark
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 
-# The packages of this project that the query's function is made of.
+# The packages of this project that the query's function needs.
 SENT = ("assignors", "checkpoints", "embedded", "kafka_why", "records", "state", "streaming")
 # The distributions that they import in a Python worker.
 REQUIRED = ("confluent-kafka", "kafka-python", "msgspec", "numpy", "pandas", "pyarrow", "pyspark")
@@ -41,8 +40,8 @@ _MISSING = "none"
 
 
 class ExecutorsUnfit(RuntimeError):
-    """The executors lack something that the query needs, or there are none. The message names what is missing
-    and where.
+    """The executors lack a requirement of the query, or there are none. The message says what is missing and
+    where.
     """
 
 
@@ -50,7 +49,7 @@ class ExecutorsUnfit(RuntimeError):
 class Demand:
     """The requirements on a Python worker. `versions` are those of Python and of each distribution.
 
-    `mark` is a file that only a shared checkpoint has on another machine, with its content.
+    `mark` is a file with its content. Another machine sees it only in a shared checkpoint.
     """
 
     versions: tuple[tuple[str, str], ...]
@@ -120,10 +119,10 @@ def with_mark(demand: Demand, checkpoint: str, content: str) -> Demand:
     """Return the demand with a check that workers have the same checkpoint as the driver, if it is a path of
     files.
 
-    Otherwise executors would write the state into folders of their own machines, where the next executor does
-    not find it. Raises FolderNotWritable.
+    Otherwise executors would write the state into local folders, where the next executor does not find it.
+    Raises FolderNotWritable.
     """
-    # These import what only the driver has to have.
+    # These import packages that only the driver needs.
     from kafka_why.local_files import LocalFiles
     from streaming.query.storage import storage_at
 
@@ -191,7 +190,7 @@ def _cause(error: Exception) -> str:
 
 
 def demand_of_driver() -> Demand:
-    """Return the versions that this process has as the requirements on executors."""
+    """Return this process's versions as the requirements on executors."""
     return Demand(versions())
 
 
@@ -200,8 +199,8 @@ class WorkerFunction:
     """A function for applyInPandasWithState that a Python worker can unpickle only if `checks` pass. A check
     that fails raises.
 
-    Spark sends the function to a worker for each pass of each task, also for a task without a single row,
-    whose state is committed all the same. So the checks are made where the worker unpickles the function.
+    Spark sends the function to a worker for each pass of each task, even without rows, and commits the task's
+    state. So the checks run when the worker unpickles the function.
     """
 
     function: Callable[..., Iterator[Any]]

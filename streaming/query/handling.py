@@ -1,6 +1,5 @@
-"""The handling of one message of the log: its effects on its group, and its answer.
-
-The operator and the replica (`streaming.replica`) both call it, so that both give the same answers.
+"""The handling of one message of the log: its effects on its group, and its answer. The operator and the
+replica (`streaming.replica`) share it, so they give the same answers.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,8 +35,8 @@ class Sink(Protocol):
         """
 
     def waits_for_views(self, request: AnyRequest, request_id: str) -> None:
-        """Leave the response to this request to the query, because the response promises that the views on
-        the topics are up to date.
+        """Leave the response to the query, because it promises that the views on the topics are up to
+        date.
         """
 
     def dead_letter(self, letter: DeadLetter) -> None:
@@ -63,8 +62,8 @@ class DecodedGroup:
 
         self.key = group_id.encode()
         self.is_unpublished = entry is not None and entry.next_deadline_ms == codec.UNPUBLISHED_DEADLINE_MS
-        # The deadline in the entry is of an earlier call, maybe under another configuration, and RocketMQ's
-        # deadlines depend on it. So the timeline computes its first deadline again.
+        # The deadline in the entry may be from another configuration, on which RocketMQ's deadlines depend.
+        # So the timeline computes its first deadline again.
         self.timeline = Timeline(
             group_id,
             restore(),
@@ -78,7 +77,7 @@ class DecodedGroup:
         )
         self._version_before = self.version
         self.version_noted = self.version
-        """The version that `streaming.replica.state_machine.ChangedGroups` has recorded last."""
+        """The last version recorded by `streaming.replica.state_machine.ChangedGroups`."""
         self._faults_reported = 0
 
     @property

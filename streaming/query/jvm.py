@@ -1,4 +1,4 @@
-"""The JVM of Spark: one that this process starts, or that of `spark-submit`, which started this process."""
+"""The JVM of Spark: one that this process starts, or that of `spark-submit`."""
 
 import contextlib
 import os
@@ -29,7 +29,7 @@ LAUNCH_ERRORS = (PySparkException, Py4JError, OSError)
 
 
 class SparkFailed(RuntimeError):
-    """Spark did not start, or has ended. The message has the reason and the path of Spark's log."""
+    """Spark did not start or has ended. The message has the reason and the path of Spark's log."""
 
 
 class Jvm(Protocol):
@@ -47,11 +47,12 @@ class Jvm(Protocol):
         """End the JVM at once. It may have ended already."""
 
     def end(self, grace_s: float) -> None:
-        """End the JVM if it is this process's own, and the connection to it. It may have ended already."""
+        """End the JVM if this process started it, and close the connection. It may have ended already."""
 
 
 class OwnJvm:
-    """A JVM that ends with this process. `hold_fd` stays open until it ends. Its output goes to `log_path`.
+    """A JVM that ends with this process. It holds `hold_fd` open until it ends. Its output goes to
+    `log_path`.
 
     Raises one of LAUNCH_ERRORS, and SparkFailed if it hangs.
     """
@@ -130,7 +131,7 @@ def is_given() -> bool:
 
 
 def start_failure(error: BaseException, log: Path | str) -> SparkFailed:
-    """Return the error for a start that failed. `log` is the place of Spark's log."""
+    """Return the error for a start that failed. `log` names Spark's log."""
     try:
         text = str(error)
     except (Py4JError, OSError):  # the JVM has ended, and with it the text of Java's error
@@ -144,8 +145,7 @@ def start_failure(error: BaseException, log: Path | str) -> SparkFailed:
 @contextlib.contextmanager
 def _not_longer_than(limit_s: float, log_path: Path) -> Iterator[None]:
     """Kill the JVM that this thread launches, and raise SparkFailed, if the launch takes longer.
-
-    launch_gateway waits for its JVM without a limit, and does not say which process it is.
+    launch_gateway waits for its JVM without a limit, and does not report the process.
     """
     thread = threading.get_native_id()
     older = _children_of(thread)
@@ -201,8 +201,8 @@ def _deferred_signals() -> Iterator[None]:
 
 # The watchdog: it ends a JVM that hangs, so that another one can be started.
 #
-# A JVM that does not answer for `UNANSWERED_S` is killed, also while Spark starts in it. The service then
-# continues as after any end of its JVM (`streaming.service.query.spark_keeper`).
+# A JVM that does not answer for `UNANSWERED_S` is killed, even while Spark starts. The service then continues
+# as after any end of its JVM (`streaming.service.query.spark_keeper`).
 
 
 UNANSWERED_S = 10
@@ -264,8 +264,7 @@ class Watchdog:
 # The temporary files of Spark's JVM are in a folder of the coordinator, emptied before each start of a JVM.
 #
 # A JVM that is killed leaves its temporary files: native libraries, some 15 MB, and a copy of the state. In
-# /tmp they would stay there for ever. The lock of the coordinator's folder ensures that no other JVM uses
-# them.
+# /tmp they would stay forever. The lock of the coordinator's folder ensures that no other JVM uses them.
 
 
 LOCAL_DIR = "spark.local.dir"
@@ -278,9 +277,7 @@ _SHORT_FOLDER = "/tmp"  # noqa: S108 - Spark gives each socket a random name
 
 
 def temporary_file_settings(folder: Path, spark: Mapping[str, str], *, is_local: bool) -> dict[str, str]:
-    """Empty this folder, and return these settings of Spark with those that let the JVM keep its temporary
-    files in it.
-
+    """Empty this folder, and return the settings `spark` with those that put the JVM's temporary files in it.
     Settings in `spark` about temporary files take precedence. `is_local`: no executor runs elsewhere. Raises
     FolderNotWritable.
     """
@@ -292,7 +289,10 @@ def temporary_file_settings(folder: Path, spark: Mapping[str, str], *, is_local:
     if not _can_have_sockets(folder):
         system = Path(tempfile.gettempdir())
         ours[SOCKET_FOLDER] = str(system if _can_have_sockets(system) else _SHORT_FOLDER)
-    options = [f'"-Djava.io.tmpdir={folder}"', spark.get(JAVA_OPTIONS, "")]  # of two, the last one holds
+    options = [
+        f'"-Djava.io.tmpdir={folder}"',
+        spark.get(JAVA_OPTIONS, ""),
+    ]  # of two values, the last one wins
     return ours | dict(spark) | {JAVA_OPTIONS: " ".join(filter(None, options))}
 
 
@@ -301,7 +301,7 @@ def _can_have_sockets(folder: Path) -> bool:
 
 
 def empty_folder(folder: Path) -> None:
-    """Empty the folder, or make it. No JVM may use it. Raises FolderNotWritable."""
+    """Empty or create the folder. No JVM may use it. Raises FolderNotWritable."""
     try:
         shutil.rmtree(folder, ignore_errors=True)
         make_private_folder(folder)

@@ -1,7 +1,7 @@
 """The rows of one shard in the log's order, in bounded memory.
 
 Spark passes a shard's rows in chunks and promises no order: its sort compares only keys, and spilled rows
-come back in any order. So LogOrder collects the rows and sorts them by (partition, offset). Above a bound it
+come back in any order. So LogOrder collects the rows and sorts them by (partition, offset). Above a limit it
 writes sorted runs to temporary files and merges them.
 """
 

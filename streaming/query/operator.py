@@ -1,7 +1,8 @@
 """The stateful operator. Spark calls it for one shard's new rows, or for the shard's next deadline.
 
-Only this package touches Spark's keyed state. Spark promises little: rows come in any order and in chunks,
-and a timeout fires again until it is set again. The core needs strict order, and `ShardCall` provides it.
+Only this package touches Spark's keyed state. Spark gives no guarantees: rows come in any order and in
+chunks, and a timeout fires again until it is replaced. The core needs strict order, which `ShardCall`
+provides.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +27,7 @@ BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 @dataclass(frozen=True, slots=True)
 class ConfigEpoch:
-    """A configuration, the first batch that knows it, and the time after which it is in force.
+    """A configuration, the first batch that uses it, and the time after which it is in force.
 
     `skip` are ids of records to dead-letter unread from that batch on.
     """
@@ -41,10 +42,10 @@ class ConfigEpoch:
 class Operator:
     """The function for applyInPandasWithState. Spark sends it to Python workers, so it must stay small.
 
-    `epochs` are ordered by their batches and times. A batch that runs again after a restart knows the epochs
-    of its first run. `shards` is the number of shards of a partition of requests. `under_way` is the start of
-    the paths of the files in which workers note the request that they handle (`streaming.query.shard_call`),
-    or None if they write no notes.
+    `epochs` are ordered by their batches and times. A batch that runs again after a restart uses the epochs
+    of its first run. `shards` is the number of shards of a partition of requests. `notes_prefix` starts the
+    paths of the files in which workers note their current request (`streaming.query.shard_call`), None for no
+    notes.
     """
 
     layout: TopicLayout
@@ -52,7 +53,7 @@ class Operator:
     outages: tuple[KnownOutage, ...] = ()
     step: StepFunction = step
     shards: int = DEFAULT_SHARDS
-    under_way: str | None = None
+    notes_prefix: str | None = None
 
     def __call__(
         self, key: tuple[int], frames: Iterable[pd.DataFrame], state: SparkGroupState
@@ -65,15 +66,15 @@ class Operator:
             state,
             outages=self.known_outages(batch_id),
             step=self.step,
-            note=note_writer(self.under_way, _task()),
+            note=note_writer(self.notes_prefix, _task()),
         )
         if not state.hasTimedOut:
             yield from call.apply(in_log_order(frames))
         yield from call.finish(state.getCurrentWatermarkMs())
 
     def configs(self, batch_id: int | None) -> Configs:
-        """Return the configurations that the batch knows, in the order of their times, or all configurations
-        if `batch_id` is None.
+        """Return the configurations that the batch uses, in the order of their times, or all if `batch_id` is
+        None.
         """
         first, *later = self._known_epochs(batch_id)
         return Configs(first.config, [ConfigChange(epoch.after_ms, epoch.config) for epoch in later])

@@ -37,18 +37,18 @@ from streaming.query.output_values import (
     transaction_record,
 )
 
-# One batch has one sink. `topic` is the record's topic, null if the row is not a record. `partition` -1: the
-# sink chooses it by the key.
+# `topic` is the record's topic, null if the row is not a record. `partition` -1: the sink chooses it by the
+# key.
 OUTPUT_SCHEMA = "topic string, partition int, key binary, value binary"
 BY_KEY = -1
 
-# The responses to a large backlog leave frame by frame while the operator works.
+# The responses to a large backlog are sent frame by frame while the operator works.
 FRAME_MAX_RECORDS = 8_192
 FRAME_MAX_BYTES = 16 * 1024 * 1024
 
 # PySpark joins frames and states until they have spark.sql.execution.arrow.maxRecordsPerBatch (10,000) rows,
-# whatever their bytes, and fails above 2 GiB. So a frame of large records, or one beside a large state, is
-# padded with empty rows until its row count matches its bytes. 80 MiB are then enough.
+# whatever their bytes, and fails above 2 GiB. So a frame of large records, or with a large state, is padded
+# with empty rows until its row count matches its bytes. 80 MiB are then enough.
 BYTES_PER_ROW = 8 * 1024
 
 _COLUMNS = [column.split()[0] for column in OUTPUT_SCHEMA.split(", ")]
@@ -58,8 +58,8 @@ class OutputRows:
     """The collected records of one call, in the order of their creation. `frame` empties it."""
 
     def __init__(self) -> None:
-        # One list of rows, because a frame of one array of objects is made in a fifth of the time of a frame
-        # of four lists.
+        # One list of rows, because a frame of one array of objects is built five times as fast as one of four
+        # lists.
         self._rows: list[tuple[str | None, int, bytes | None, bytes | None]] = []
         self._bytes = 0
 
@@ -74,9 +74,8 @@ class OutputRows:
         self._bytes += len(value or b"")
 
     def frame(self, state_bytes: int = 0) -> Iterator[pd.DataFrame]:
-        """Yield the records collected since the last call as one frame, none if there are no records.
-
-        `state_bytes` is the size of the state that leaves Python beside the frame.
+        """Yield the records since the last call as one frame, if any. `state_bytes` is the size of the state
+        that leaves Python with the frame.
         """
         empty_rows = (self._bytes + state_bytes) // BYTES_PER_ROW - len(self._rows)
         if empty_rows > 0:
@@ -188,7 +187,7 @@ class Output(OutputRows):
             self.add(self._layout.transactions_topic, value, key, groups_partition)
 
     def all_offsets(self, group: Group) -> None:
-        """Add all offsets of a group whose records are not on the topic. Their requests are not known."""
+        """Add all offsets of a group whose records are not on the topic. Their requests are unknown."""
         groups_partition = partition_of(group.group_id, self._layout.request_partitions)
         for topic, partitions in group.offsets.items():
             for partition, offset in partitions.items():

@@ -66,13 +66,13 @@ def committed_offset(
     )
 
 
-# Answers to packed requests leave in packs of about this size.
+# Answers to packed requests are sent in packs of about this size.
 ANSWERS_MAX_BYTES = 256 * 1024
 
 
 def response_value(reply: Reply | rocketmq.Reply, max_bytes: int) -> tuple[bytes, str | None]:
-    """Encode a response. A response that is too large for the topic becomes an error: then the second value
-    is the text for its dead letter.
+    """Encode a response. A response that is too large becomes an error. The second value is then the text of
+    its dead letter.
     """
     value = encode(reply.response)
     if len(value) <= max_bytes:
@@ -92,10 +92,9 @@ def transaction_record(effects: Effects, change: TransactionChange) -> PendingTr
 def dead_letter(
     reason: Reason, text: str, key: bytes, message: LogMessage | None, request: str = "", *, answered: bool
 ) -> DeadLetter:
-    """Return the dead letter with the reason why a message was refused, or why it failed.
-
-    `message` is the message concerned, None if it is no longer at hand: then `request` is its id, or "" if a
-    deadline failed. `key` is that of the record, or of the group whose deadline failed.
+    """Return the dead letter of a message that was refused or failed. `message` is None if it is no longer
+    available. `request` is then its id, or "" if a deadline failed. `key` is that of the record, or of the
+    group whose deadline failed.
     """
     return DeadLetter(
         version=RECORD_VERSION,

@@ -1,12 +1,12 @@
-"""The guard of a checkpoint that more than one machine can reach: no task works for a coordinator that has
-lost its topics.
+"""The guard of a checkpoint that several machines can reach: no task runs for a coordinator that has lost its
+topics.
 
-A folder's lock keeps two drivers apart on one machine. On storage that several machines reach, a driver can
-sleep through a takeover and wake up with a plan that the new owner has not seen. So each task first checks on
-the owner topic that its coordinator's claim is still in force. Spark writes a batch's plan before its tasks
-run, and a new owner reads the last plan after its claim. So a task that finds no later claim belongs to a
-batch whose plan the new owner sees, and runs again with the same output. A task that finds one fails, and
-neither its output nor its state is written. docs/decisions/0019-a-standby.md has the whole proof.
+A folder's lock excludes a second driver on one machine. On shared storage a driver can sleep through a
+takeover and wake up with a plan that the new owner has not seen. So each task first checks on the owner topic
+that its coordinator's claim is still in force. Spark writes a batch's plan before its tasks run, and a new
+owner reads the last plan after its claim. So a task that finds no later claim belongs to a batch whose plan
+the new owner sees, and runs again with the same output. A task that finds one fails, and neither its output
+nor its state is written. docs/decisions/0019-a-standby.md has the proof.
 """
 
 import time
@@ -39,8 +39,8 @@ class OwnerGuard:
     epoch: int
 
     def check(self) -> None:
-        """Raise LostTopics if there is a later claim, KafkaException if no broker answers. A task is checked
-        at its first call only.
+        """Raise LostTopics if there is a later claim, KafkaException if no broker answers. Only a task's
+        first call checks.
         """
         context = TaskContext.get()
         task = None if context is None else context.taskAttemptId()
@@ -64,9 +64,8 @@ class ClaimsReader:
         self._next = 0
 
     def claims(self) -> Claims:
-        """Return the claims as of now: all that were acknowledged before this call. Raises KafkaException.
-
-        Costs one request while there is no new claim.
+        """Return all claims that were acknowledged before this call. Raises KafkaException. Without a new
+        claim this costs one request.
         """
         partition = TopicPartition(self._topic, 0)
         _, end = self._consumer.get_watermark_offsets(partition, timeout=_TIMEOUT_S, cached=False)

@@ -1,8 +1,8 @@
 """The pipeline from records of the requests topic to records of the output topics.
 
 `coordinate` is a function of a DataFrame, so tests can give it files, unsorted rows and their own times.
-`start` reads from and writes to Kafka. docs/decisions/0001-time.md explains time. In short: requests have a
-null event time, so they are never late and never advance time. Only clock records advance the watermark.
+`start` reads from and writes to Kafka. Requests have a null event time, so they are never late and never
+advance time (docs/decisions/0001-time.md). Only clock records advance the watermark.
 """
 
 import re
@@ -36,9 +36,9 @@ _LATER_OWNER_FOUND = re.compile(rf"{re.escape(LATER_OWNER)}\d")
 # delay every batch.
 FETCH_MAX_WAIT_MS = 10
 
-# The source asks for the partitions' ends by Kafka's admin client. That client waits for a leader that has
-# left the cluster until the call times out, also where there is a new leader. Kafka's 60 s would stop all
-# groups for so long. All tries together, a second apart, take 3 minutes, as 3 tries of 60 s do.
+# The source queries the partitions' ends by Kafka's admin client, which waits for a leader that has left the
+# cluster until the call times out, even if there is a new leader. Kafka's 60 s would stop all groups for that
+# long. All attempts, a second apart, take 3 minutes, as 3 attempts of 60 s do.
 ENDS_TIMEOUT_MS = 5_000
 ENDS_TRIES = 30
 # Kafka's default.
@@ -50,8 +50,7 @@ StatefulFunction: TypeAlias = Callable[[Any, Iterator[pd.DataFrame], SparkGroupS
 def has_later_owner(error: str) -> bool:
     """Return True if a query failed by this error because it has read a clock record of a later owner.
 
-    The text of another error may contain the query's plan, and so these words, but without an epoch after
-    them.
+    Another error may contain the query's plan and so these words, but no epoch after them.
     """
     return _LATER_OWNER_FOUND.search(error) is not None
 
@@ -67,8 +66,8 @@ def coordinate(
     timestamp).
 
     Streaming only. Columns of the result: topic, key, value, partition (null: by the key). A batch with a
-    clock record of an epoch above `owner_epoch` fails with LATER_OWNER. If `owner_epoch` is None, no batch
-    fails for this. `shards` is the number of shards of a partition (`streaming.query.admission`).
+    clock record of an epoch above `owner_epoch` fails with LATER_OWNER, unless that is None. `shards` is the
+    number of shards of a partition (`streaming.query.admission`).
     """
     timed = records.select(
         _shard(shards).alias("shard"),
@@ -76,7 +75,7 @@ def coordinate(
         _event_time(owner_epoch).alias("event_time"),
     ).withWatermark("event_time", "0 milliseconds")
     # The predicate has to name the event-time column. The optimizer pushes any other predicate on clock
-    # records below the watermark operator, which then sees no clock record, and time stands still.
+    # records below the watermark operator, which then sees no clock record, so time stands still.
     requests = timed.where(F.col("event_time").isNull())
     if int(records.sparkSession.conf.get(STATE_PARTITIONS) or 0) == 1:
         # One partition of state needs no shuffle, which saves each batch a stage. With several, a batch that
@@ -132,7 +131,7 @@ def _key() -> Column:
 
 
 def log_row() -> Column:
-    """Return all fields that the operator needs of a record in one column, because each column costs time per
+    """Return all fields of a record that the operator needs, in one column because each column costs time per
     shard.
     """
     header = F.concat_ws(
@@ -180,9 +179,9 @@ def start(
     guard: OwnerGuard | None = None,
     batch_interval_ms: int = 0,
 ) -> StreamingQuery:
-    """Start the coordinator's query on a checkpoint, with a guard if other machines reach it, too. `demand`
-    are the requirements on executors, or None if there are none. A batch begins `batch_interval_ms` after the
-    one before it, or when that one ends.
+    """Start the coordinator's query on a checkpoint, with a guard if other machines can reach it. `demand`
+    are the requirements on executors, if any. A batch begins `batch_interval_ms` after the one before it, or
+    when that one ends.
     """
     layout = operator.layout
     requests = read_requests(spark, client_config, layout)

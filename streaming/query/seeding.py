@@ -1,9 +1,9 @@
-"""The state of a checkpoint as a whole: read from one, or written as the first batch of a new one.
+"""The whole state of a checkpoint: read, or written as the first batch of a new checkpoint.
 
 Spark has no API that writes a query's state. So one batch of the coordinator's own query
-(`pipeline.coordinate`), with `StateWriter` in place of the operator, writes the state of a new checkpoint. So
-its state store, schema and pinned settings are those of the query that continues. The source of the batch is
-a folder of files, which `checkpoints.spark_logs` replaces with the requests topic afterwards.
+(`pipeline.coordinate`), with `StateWriter` as its operator, writes the state. Its state store, schema and
+pinned settings are therefore those of the query that continues. The source of the batch is a folder of files,
+which `checkpoints.spark_logs` replaces with the requests topic afterwards.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -55,7 +55,7 @@ def read_state(spark: SparkSession, checkpoint_uri: str, batch: int) -> Iterator
     try:
         for row in rows.toLocalIterator():
             yield codec.ShardRow(row.key, row.version, bytes(row.payload))
-    except Py4JJavaError as error:  # an error of a task, which pyspark does not know here
+    except Py4JJavaError as error:  # an error of a task, which pyspark does not convert here
         raise PySparkException(error.java_exception.toString()) from None
 
 
@@ -86,10 +86,10 @@ def write_state(
     state: State,
     state_partitions: int = DEFAULT_STATE_PARTITIONS,
 ) -> None:
-    """Write a new checkpoint that has this state after its batch 0. `state` has the groups by shard number.
+    """Write a new checkpoint whose state after batch 0 is this one. `state` has the groups by shard number.
 
-    Spark keeps the state in `state_partitions` partitions. `rows` is a folder for the rows, which does not
-    exist; it is needed only during this call. Raises StreamingQueryException.
+    Spark keeps the state in `state_partitions` partitions. `rows` is the path of a temporary folder, which
+    must not exist. Raises StreamingQueryException.
     """
     rows.mkdir()
     _write_rows(rows / "rows.parquet", shards, state)
@@ -111,8 +111,8 @@ def write_state(
 
 
 def _write_rows(path: Path, shards: int, state: State) -> None:
-    """Write a record for each shard. It is marked as a pack, because the key of a pack is the number of its
-    shard, so `coordinate` puts it there.
+    """Write a record for each shard, marked as a pack: a pack's key is its shard's number, so `coordinate`
+    puts it there.
     """
     # Spark plans no batch without rows, so a state without groups needs a row, too.
     numbered = iter(sorted(state.items()) or [(0, {})])

@@ -1,4 +1,4 @@
-"""The Spark session: local or on a cluster, on a JVM of its own or that of spark-submit."""
+"""The Spark session: local or on a cluster, in its own JVM or that of spark-submit."""
 
 import contextlib
 import os
@@ -50,7 +50,7 @@ from streaming.query.spark_settings import CHECKPOINT_FILE_MANAGER as CHECKPOINT
 from streaming.query.spark_settings import LOOPBACK as LOOPBACK
 
 MASTER_WAIT_S = 120.0
-"""A driver waits this long for its master, because a cluster starts both at the same time."""
+"""The time for which a driver waits for its master, because a cluster starts both at once."""
 
 _CONNECT_TIMEOUT_S = 5.0
 _PAUSE_S = 1.0
@@ -104,11 +104,11 @@ class Session(Closeable):
     machine reaches the master); the code is sent to them, and they are checked.
 
     `ui_host` is the address the UI listens on. `ui_port` 0 takes a free port, None switches the UI off. The
-    JVM's output goes to `log_path`. `hold_fd` stays open until the JVM has ended, see
-    `kafka_why.service_folder.Folder.lock`. These do nothing to the JVM of spark-submit, except for `ui_port`.
+    JVM's output goes to `log_path`. The JVM holds `hold_fd` open until it ends, see
+    `kafka_why.service_folder.Folder.lock`. For the JVM of spark-submit only `ui_port` applies.
 
-    `temporary_folder` is emptied for the temporary files of the JVM. If it is None, they are in the system's
-    folder. `extra` are further Spark settings, which override the coordinator's. Raises SparkFailed.
+    `temporary_folder` is emptied and then has the JVM's temporary files. If it is None, they are in the
+    system's folder. `extra` are further Spark settings, which override the coordinator's. Raises SparkFailed.
 
     After the JVM has ended, `restart` starts Spark in another one. Methods may be called in several threads,
     but not while it does so.
@@ -137,7 +137,7 @@ class Session(Closeable):
             ours["spark.ui.port"] = str(ui_port)
         self._stack = contextlib.ExitStack()
         self.log_path: Path | str = log_path
-        """The place of the JVM's output."""
+        """The path or name of the JVM's log."""
         self.demand: executors.Demand | None = None
         """The requirements on executors, or None for a local Spark."""
         self.ui_url: str | None = None
@@ -187,7 +187,7 @@ class Session(Closeable):
         try:
             with self._watched(), _own_interrupts():
                 self._context = SparkContext(conf=self._conf, gateway=self._jvm.gateway)
-            # Otherwise the end of the JVM makes it print a traceback.
+            # Otherwise it prints a traceback when the JVM ends.
             self._context._accumulatorServer.handle_error = _ignore  # type: ignore[method-assign]
             self.spark = SparkSession(self._context)
             self.ui_url = self._context.uiWebUrl
@@ -205,7 +205,9 @@ class Session(Closeable):
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """Kill this process's own JVM if it hangs while Spark starts: calls to it would wait for ever."""
+        """Kill this process's own JVM if it hangs while Spark starts, because calls to it would wait
+        forever.
+        """
         if not self.can_restart:
             yield
             return
@@ -235,9 +237,9 @@ class Session(Closeable):
     def restart(self) -> None:
         """Start Spark again, in a new JVM with the same settings, after the old one has ended.
 
-        Nothing of the old JVM runs any more when the new one starts. The UI gets its port again if that is
-        free. Only `spark` and objects made by it are new. Raises SparkFailed and FolderNotWritable, after
-        which it may be called again.
+        The old JVM has ended completely when the new one starts. The UI gets its port again if that is free.
+        Only `spark` and its objects are new. Raises SparkFailed and FolderNotWritable, after which it may be
+        called again.
         """
         assert self.can_restart, "the JVM of spark-submit cannot be started again"
         if self.has_lost_jvm():
@@ -274,8 +276,8 @@ class Session(Closeable):
         return self._jvm.has_ended()
 
     def use_state_partitions(self, number: int) -> None:
-        """Set the number of state partitions of queries that start from now on. A checkpoint that was made
-        with another number keeps its own.
+        """Set the number of state partitions of queries that start from now on. A checkpoint with another
+        number keeps it.
         """
         self._conf.set(STATE_PARTITIONS, str(number))  # for a restart
         self.spark.conf.set(STATE_PARTITIONS, number)
@@ -285,8 +287,8 @@ class Session(Closeable):
         jvm.ping(self._jvm.gateway)
 
     def check_running(self) -> None:
-        """Raise SparkFailed if Spark has stopped by itself: a cluster gives up an application whose executors
-        fail again and again. Errors of a JVM that has ended are Py4J's.
+        """Raise SparkFailed if Spark has stopped, because a cluster gives up an application whose executors
+        keep failing. If the JVM has ended, the errors are Py4J's.
         """
         if self._context._jsc is not None and self._context._jsc.sc().isStopped():
             raise SparkFailed(f"Spark has stopped the application. Its log is {self.log_path}")
@@ -305,9 +307,7 @@ def _ignore(request: object, client_address: object) -> None: ...
 
 @contextlib.contextmanager
 def _own_path() -> Iterator[None]:
-    """Restore this process's `sys.path` after the block. SparkContext adds a folder to it that has none of
-    our code.
-    """
+    """Restore this process's `sys.path` after the block, because SparkContext adds an unneeded folder."""
     path = list(sys.path)
     try:
         yield
@@ -326,7 +326,7 @@ def _drop_context() -> None:
 
 
 def _check_submitted(submitted: Jvm, conf: SparkConf) -> None:
-    """Raise SparkFailed if spark-submit was given a setting that only the code may choose, or not the jars,
+    """Raise SparkFailed if spark-submit was given a setting that only the code may choose, or lacks the jars,
     which cannot be added later.
     """
     for name, otherwise in FIXED.items():
@@ -343,10 +343,8 @@ def _check_submitted(submitted: Jvm, conf: SparkConf) -> None:
 
 
 def _choose_python(conf: SparkConf, *, is_local: bool) -> None:
-    """Set the Python that workers run. It is set in the environment, because pyspark reads it only there.
-
-    It is this process's Python, or on a cluster the one of the settings. Otherwise workers would run the
-    first python3 on the path.
+    """Set the Python that workers run, in the environment because pyspark reads it only there: this process's
+    Python, or on a cluster that of the settings. Otherwise workers would run the first python3 on the path.
     """
     chosen = None if is_local else conf.get(_PYTHON) or os.environ.get("PYSPARK_PYTHON")
     os.environ["PYSPARK_PYTHON"] = chosen or sys.executable
@@ -357,8 +355,8 @@ def _listen_at(ui_host: str) -> None:
 
     Spark's web servers listen on SPARK_LOCAL_IP of the environment, otherwise on all addresses. No setting of
     the session changes that (WebUI.bind of Spark 4.2). SPARK_PUBLIC_DNS is the host of the UI's URL,
-    otherwise spark.driver.host, which is also right for a UI on all addresses. Raises SparkFailed if the
-    address is not one of this machine, because Spark itself would report that only in its log.
+    otherwise spark.driver.host, which is also right for a UI on all addresses. Raises SparkFailed if this
+    machine does not have the address, because Spark would only log that.
     """
     family = socket.AF_INET6 if ":" in ui_host else socket.AF_INET
     try:

@@ -1,8 +1,8 @@
 """A call of the operator for the rows and deadlines of one shard's groups.
 
 A group is decoded when a message or a deadline first touches it, and encoded at the end of the call. A group
-that is not touched keeps its encoded bytes. Each group has a timeline of its own, so a fault in one group
-affects no other.
+that is not touched keeps its encoded bytes. Each group has its own timeline, so a fault in one group affects
+no other.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -21,26 +21,24 @@ from streaming.query.handling import DecodedGroup, handle
 from streaming.query.log_order import LogRow
 from streaming.query.output import Output
 
-# Notes, in a file, of the request that a Python worker handles, because a worker that is killed leaves no
-# error that names the request.
+# Notes of a Python worker's current request, in a file, because a killed worker leaves no error that names
+# the request.
 #
-# The notes cost a write for each request, so a query takes them only after its workers have died.
+# Each request then costs a write, so a query has notes only after its workers have died.
 
 
 WORKER_DIED = "Python worker exited unexpectedly"
-"""The text in the error of a query whose worker ended without a Python error."""
+"""The error text of a query whose worker ended without a Python error."""
 
 Note = Callable[[str], None]
 
 
 def no_note(text: str) -> None:
-    """Write no note."""
+    """Do nothing, because notes are off."""
 
 
 def note_writer(prefix: str | None, task: int) -> Note:
-    """Return a function that writes the notes of a task to a file of its own, or `no_note` if `prefix` is
-    None.
-    """
+    """Return a function that writes the notes of a task to its own file, or `no_note` if `prefix` is None."""
     if prefix is None:
         return no_note
     path = Path(f"{prefix}-{task}")
@@ -119,10 +117,8 @@ class ShardCall:
         return group
 
     def finish(self, watermark_ms: int) -> Iterator[pd.DataFrame]:
-        """Fire the deadlines that the watermark allows, and write the state. Every call ends here.
-
-        Spark's Python timeouts stay set until the next call sets one. A call that writes state without
-        setting a timeout clears it.
+        """Fire the deadlines that the watermark allows, and write the state, at the end of every call. A call
+        that writes state has to set Spark's timeout again, because writing clears it.
         """
         for group_id, entry in self._entries.items():
             if entry.next_deadline_ms is not None and entry.next_deadline_ms <= watermark_ms:
@@ -130,7 +126,7 @@ class ShardCall:
         for group_id, group in self._decoded.items():
             self._note(f"the deadlines of group {group_id!r}")
             group.fire_until(watermark_ms, self._output)
-            self._put_to_rest(group)
+            self._encode_group(group)
             if self._output.is_full:
                 yield from self._output.frame()
         self._note("")
@@ -145,8 +141,8 @@ class ShardCall:
             self._state.remove()
         yield from self._output.frame(len(payload))
 
-    def _put_to_rest(self, awake: DecodedGroup) -> None:
-        """Write what the call has changed of a group: its records of compacted topics, and its entry."""
+    def _encode_group(self, awake: DecodedGroup) -> None:
+        """Encode a group that the call has changed, and write its records of compacted topics."""
         group, key = awake.timeline.group, awake.key
         if awake.is_unpublished and isinstance(group, Group):
             self._output.all_offsets(group)

@@ -1,5 +1,4 @@
-"""The settings of Spark, with a reason for each on which latency or correctness depends, and who may change
-them.
+"""The settings of Spark, with the reason for each that affects latency or correctness, and who may change it.
 
 A local Spark is the JVM of this process. On a cluster, tasks run in executors on other machines
 (docs/spark-cluster.md, "On a Spark cluster").
@@ -35,7 +34,7 @@ _MASTER = (
     r"|spark://[^\s,:]+:\d+(,[^\s,:]+:\d+)*|k8s://\S+|yarn"
 )
 
-# Settings for which there is an option, with that option.
+# Settings that have an option, with that option.
 WITH_AN_OPTION: Mapping[str, str] = {
     "spark.driver.host": "--driver-host",
     "spark.master": "--master",
@@ -43,7 +42,7 @@ WITH_AN_OPTION: Mapping[str, str] = {
     "spark.ui.enabled": "--ui-port",
     "spark.ui.port": "--ui-port",
 }
-# Settings that only the code may choose, with what another value would do.
+# Settings that only the code may choose, with the effect of another value.
 FIXED: Mapping[str, str] = {
     "spark.speculation": "a second attempt of a running task would write its answers again",
     "spark.submit.deployMode": "the coordinator is the driver, and runs where it is started",
@@ -56,8 +55,8 @@ FIXED: Mapping[str, str] = {
     f"{STATE_STORE}.checkpointFormatVersion": "the checkpoint could not be read",
     f"{STATE_STORE}.providerClass": "the checkpoint could not be read",
 }
-# What Spark hides in its UI, its REST API and its logs: settings and variables of these names, and in plans
-# options of these names and these texts. Spark's own defaults do not know the settings of Kafka's clients.
+# Secrets that Spark hides in its UI, its REST API and its logs: settings and variables of these names, and in
+# plans options of these names and these texts. Spark's own defaults lack the settings of Kafka's clients.
 REDACTED_SETTINGS = "spark.redaction.regex"
 REDACTED_OPTIONS = "spark.sql.redaction.options.regex"
 REDACTED_TEXTS = "spark.sql.redaction.string.regex"
@@ -69,12 +68,12 @@ _REDACTED: Mapping[str, str] = {
         r"|-----BEGIN [A-Z ]+-----.*?-----END [A-Z ]+-----"
     ),
 }
-# Settings whose given values are joined with ours, with the separator of the values.
+# Settings whose given values are joined to ours, with the separator.
 _JOINED = {DRIVER_CLASS_PATH: os.pathsep, JARS: ",", **dict.fromkeys(_REDACTED, "|")}
 
 
 class SettingRefused(ValueError):
-    """The user gave a setting that only the code may choose. The message says why."""
+    """A given setting may only be chosen by the code. The message says why."""
 
 
 def settings() -> dict[str, str]:
@@ -84,15 +83,15 @@ def settings() -> dict[str, str]:
     """
     return {
         "spark.sql.session.timeZone": "UTC",
-        # Each partition costs two passes of a Python worker a batch, even without rows. So: few, at most one
-        # a core.
+        # Each partition costs two passes of a Python worker a batch, even without rows. So use few, at most
+        # one per core.
         STATE_PARTITIONS: str(DEFAULT_STATE_PARTITIONS),
         # Otherwise a task waits up to 3 s for the executor that has cached the partition's consumer.
         "spark.locality.wait": "0",
         "spark.speculation": "false",
         # For a checkpoint on a local disk (`streaming.query.storage`).
         CHECKPOINT_FILE_MANAGER: FILE_SYSTEM,
-        # Clock records come all the time, so no timeout needs a batch without data.
+        # Clock records keep coming, so no timeout needs a batch without data.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         # Over TCP, small pieces to and from a Python worker wait for delayed acknowledgements.
         "spark.python.unix.domain.socket.enabled": "true",
@@ -108,20 +107,20 @@ def settings() -> dict[str, str]:
         # Saves one read for each write. The UI then shows 0 as the number of state rows.
         f"{STATE_STORE}.rocksdb.trackTotalNumberOfRows": "false",
         "spark.sql.streaming.metricsEnabled": "true",
-        # What the UI shows is kept on the heap. A batch is a job and an execution with its plan, so the
-        # default, 1,000 of each, is some minutes of batches.
+        # The UI's data is on the heap. A batch is a job and an execution with its plan, so the default, 1,000
+        # of each, is some minutes of batches.
         "spark.ui.retainedJobs": "200",
         "spark.ui.retainedStages": "200",
         "spark.sql.ui.retainedExecutions": "200",
         "spark.ui.showConsoleProgress": "false",
-        # Users of the UI may look, but not end the query's jobs.
+        # Users of the UI may not end the query's jobs.
         "spark.ui.killEnabled": "false",
         **_REDACTED,
     }
 
 
 def jar_settings(master: str | None) -> dict[str, str]:
-    """Return the settings that give the jars to the driver, and to the executors where there are any."""
+    """Return the settings that give the jars to the driver, and to executors if there are any."""
     jars = spark_jars()
     # The driver does not get its jars by spark.jars, because the archive of classes has no classes of Spark's
     # own class loader, nor by spark.jars.packages, which also puts the jars on every Python worker's path.
@@ -141,15 +140,15 @@ def local_settings() -> dict[str, str]:
 
 def cluster_settings(master: str, driver_host: str | None) -> dict[str, str]:
     """Return Spark's settings for tasks that run in executors, which reach the driver at `driver_host`. If it
-    is None, they take the address from which this machine reaches the master. Raises SettingRefused.
+    is None, they use the address from which this machine reaches the master. Raises SettingRefused.
     """
     host = driver_host or find_driver_host(master)
     return {
         "spark.driver.host": host,
-        # The name of a Kubernetes service is no address of the driver's own machine.
+        # The name of a Kubernetes service is not an address of the driver's own machine.
         "spark.driver.bindAddress": host if _is_own(host) else ANY_ADDRESS[0],
-        # A task runs again on any executor. `spark.excludeOnFailure` stays off: a batch that fails for a
-        # reason of its own would fail on each executor, and for an hour Spark would use none of them.
+        # A task runs again on any executor. `spark.excludeOnFailure` stays off: a batch with its own fault
+        # would fail on each executor, and for an hour Spark would use none of them.
         "spark.task.maxFailures": str(CLUSTER_TASK_FAILURES),
         # A batch waits this long for an executor whose machine is cut off. Spark's defaults are 120 s, and a
         # check each 60 s.
@@ -160,11 +159,11 @@ def cluster_settings(master: str, driver_host: str | None) -> dict[str, str]:
 
 
 def java_settings() -> dict[str, str]:
-    """Return the options of the driver's JVM. The archive of Spark's classes is among them if it exists.
+    """Return the options of the driver's JVM, with the archive of Spark's classes if it exists.
 
     A JVM ignores an archive of other classes or of another Java.
     """
-    # The optimizing compiler would never be done, because planning a batch runs much code and little of it
+    # The optimizing compiler would never finish, because planning a batch runs much code, but little of it
     # often (docs/decisions/0014-the-fixed-cost-of-a-batch.md).
     options = [QUICK_COMPILER]
     if (archive := spark_archive()).exists():
@@ -193,7 +192,7 @@ def check_given(given: Mapping[str, str]) -> None:
 
 
 def check_master(master: str) -> None:
-    """Raise SettingRefused unless Spark takes this as a master."""
+    """Raise SettingRefused unless Spark accepts this as a master."""
     if not re.fullmatch(_MASTER, master):
         raise SettingRefused(
             f"{master!r} is not a master of Spark: local[N], spark://HOST:PORT, k8s://https://HOST:PORT or "

@@ -1,4 +1,4 @@
-"""The places where a checkpoint may be, and Spark's file manager for each.
+"""The kinds of storage for a checkpoint, and Spark's file manager for each.
 
 The file manager decides how Spark detects a second driver on the same checkpoint: by the rename of a new file
 of `offsets` or `commits`, which must fail if the file exists. Sources: Spark's CheckpointFileManager,
@@ -21,10 +21,10 @@ from pyspark.sql import SparkSession
 from checkpoints.files import Files
 from kafka_why.local_files import FolderError, FolderNotWritable, LocalFiles
 
-# Files of a place that Hadoop reaches by its URI, as hdfs:// or s3a://, through Spark's JVM.
+# Files that Hadoop reaches by a URI, such as hdfs:// or s3a://, through Spark's JVM.
 #
-# So a coordinator needs no other client of the storage, and the same settings (`spark.hadoop.*`) and
-# credentials hold for Spark's checkpoint and for the other files.
+# So a coordinator needs no other storage client, and Spark's checkpoint and the other files have the same
+# settings (`spark.hadoop.*`) and credentials.
 
 
 _MISSING = "java.io.FileNotFoundException"
@@ -34,8 +34,8 @@ class HadoopFiles:
     """A folder of a Hadoop file system. If `renames`, a rename replaces a file at once, as on HDFS.
 
     Without it a file is written under its own name: object stores show it when it is complete. `spark`
-    returns the present Spark session, which is a new one after a restart. Methods raise Py4JError if Spark
-    does not run.
+    returns the current Spark session, which changes at a restart. Methods raise Py4JError if Spark does not
+    run.
     """
 
     def __init__(self, spark: Callable[[], SparkSession], uri: str, *, renames: bool) -> None:
@@ -132,8 +132,8 @@ class HadoopFiles:
             raise FolderNotWritable(f"{self._uri}/{name} cannot be removed: {_reason(error)}") from None
 
     def check(self) -> None:
-        """Check that a file can be written, found, replaced and, with `renames`, that a rename does not
-        replace a file unless it is asked to. Spark detects a second driver by the latter.
+        """Check that a file can be written, found and replaced, and with `renames` that a plain rename does
+        not replace a file. Spark detects a second driver by the latter.
 
         Raises FolderError.
         """
@@ -153,7 +153,7 @@ class HadoopFiles:
                 self.remove(f"{probe}.other")
 
     def _rename_unless_exists(self, name: str, other: str) -> bool:
-        """Rename a file, and return True, or return False if the other name is taken."""
+        """Rename a file and return True, or return False if the new name exists."""
         try:
             self._rename(self._path(name), self._path(other), "NONE")
         except Py4JJavaError as error:
@@ -194,8 +194,7 @@ _PACKAGE = "org.apache.spark.sql.execution.streaming.checkpointing"
 FILE_SYSTEM = f"{_PACKAGE}.FileSystemBasedCheckpointFileManager"
 # Its rename is one step of the name node, and fails if the file exists.
 FILE_CONTEXT = f"{_PACKAGE}.FileContextBasedCheckpointFileManager"
-# The schemes of object stores, where a rename is a copy. A file appears under its own name when it is
-# complete.
+# The schemes of object stores, where a rename is a copy. A file appears under its name when it is complete.
 OBJECT_STORES = ("s3a", "gs", "oss", "cosn")
 _ONE_LETTER = 1
 
@@ -204,7 +203,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """The place of a checkpoint. `path` is set if this machine reaches it by a path."""
+    """The storage of a checkpoint. `path` is set if it is on this machine."""
 
     uri: str
     path: Path | None
@@ -212,22 +211,19 @@ class Storage:
 
     @property
     def has_atomic_rename(self) -> bool:
-        """Return True if a rename that must not replace a file is one step there.
-
-        On a local path it is a check and then a rename; object stores copy.
+        """Return True if a rename that must not replace a file is atomic. On a local path it is a check and
+        then a rename; object stores copy.
         """
         return self.path is None and self.scheme not in OBJECT_STORES
 
     @property
     def file_manager(self) -> str:
-        """The class of Spark's file manager for this place."""
+        """The class of Spark's file manager for this storage."""
         return FILE_CONTEXT if self.has_atomic_rename else FILE_SYSTEM
 
     def open(self, spark: Callable[[], SparkSession]) -> Files:
-        """Return the files of this place. `spark` is called only if the place has no path, and then at each
-        use.
-
-        Raises FolderError if the place cannot keep a checkpoint.
+        """Return the files of this storage. `spark` is called only without a path, and then at each use.
+        Raises FolderError if the storage cannot hold a checkpoint.
         """
         if self.path is not None:
             return LocalFiles(self.path)

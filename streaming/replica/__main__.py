@@ -1,7 +1,5 @@
-"""The process of the replica, a child of the service. `streaming.replica.messages` has the messages between
-them.
-
-It ends when its standard input ends, so it does not outlive the service.
+"""The process of the replica, a child of the service (`streaming.replica.messages`). It ends with its
+standard input, so it does not outlive the service.
 """
 
 import gc
@@ -31,8 +29,7 @@ from streaming.replica.state_machine import InDoubt, StateMachine
 from streaming.replica.terms import ReplicaSeed, first_terms, later_terms, take_seed
 
 _REPORT_INTERVAL_S = 0.2
-# The time for which one thread may keep the interpreter from the others. An answer must not wait for the
-# audit.
+# The time for which one thread may hold the interpreter, so that an answer does not wait for the audit.
 _SWITCH_INTERVAL_S = 0.0005
 # A request's objects live either briefly or long, so garbage collections can be rare.
 _GC_THRESHOLDS = (50_000, 20, 1_000)
@@ -52,7 +49,7 @@ def main() -> None:
         start.replica,
         StateMachine(first_terms(start, seed), seed),
         topic_id=seed.identity.requests_topic_id,
-        stands_by=start.stands_by,
+        is_standby=start.is_standby,
         on_pending=_send,
     )
     gc.collect()
@@ -89,9 +86,7 @@ def _report(follower: RequestsFollower) -> None:
 
 
 def _send(report: ReplicaReport | PendingChanges) -> None:
-    """Write a message. It is lost if the service has ended. Standard input then ends, too, and so this
-    process does.
-    """
+    """Write a message, which is lost if the service has ended. This process then ends, too."""
     with _sending, suppress(BrokenPipeError):
         os.write(sys.stdout.fileno(), encode_line(report))
 

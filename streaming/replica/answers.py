@@ -1,4 +1,4 @@
-"""The early answers that the replica has made and not appended yet."""
+"""The early answers that the replica has not appended yet."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -36,14 +36,11 @@ class _Pack:
 
 
 class Answers:
-    """A sink that keeps only the answers, because the query writes history, views and offsets.
-
-    It also keeps the changes of pending transactions, because the service needs them early.
-
-    `list_changed` lists the groups of a group's partition that have changed since the last committed batch.
-
-    While it `is_silent`, it keeps no answers either. Messages to connections of RocketMQ's clients have no
-    request that they answer, so they come from the query.
+    """A sink that collects only the answers, because the query writes history, views and offsets. It also
+    collects the changes of pending transactions, because the service needs them early. `list_changed` lists
+    the groups of a group's partition that have changed since the last committed batch. While it `is_silent`,
+    it collects no answers. Messages to connections of RocketMQ's clients answer no request, so the query
+    sends them.
     """
 
     def __init__(
@@ -126,7 +123,7 @@ class Answers:
         """Do nothing, because the query writes it."""
 
     def drain(self) -> list[EarlyRecord]:
-        """Return the records to append, and forget them."""
+        """Return and clear the records to append."""
         for reply_partition in list(self._packs):
             self._close(reply_partition)
         taken, self._records, self.size_bytes = self._records, [], 0

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-# The bounds on answers of the query that are kept because the replica has not given its own yet.
+# The limits of stored answers of the query to which the replica has not answered yet.
 KEPT_OF_QUERY = 20_000
 KEPT_OF_QUERY_BYTES = 32 * 1024 * 1024
-# An early answer is overdue if the query has not given it this long after the batch that read its request.
+# An early answer is overdue if the query has not answered this long after the batch that read the request.
 OVERDUE_AFTER_S = 5.0
 
 # JSON escapes quotes within strings, so these bytes are the names of fields. Every response has both, in this
@@ -23,15 +23,15 @@ _REQUEST = b'"request":"'
 
 
 class ReplicaPosition(NamedTuple):
-    """A position in the log at which early answers were made: before these offsets of the partitions of
-    requests, and with the deadlines up to `as_of_ms` fired.
+    """The position in the log of early answers: before these offsets of the partitions of requests, with the
+    deadlines up to `as_of_ms` fired.
     """
 
     offsets: Mapping[int, int]
     as_of_ms: int
 
     def is_before(self, other: "ReplicaPosition") -> bool:
-        """Return True if everything before this position is before the other one, too."""
+        """Return True if this position is nowhere after the other one."""
         if self.as_of_ms > other.as_of_ms:
             return False
         return all(offset <= other.offsets.get(number, 0) for number, offset in self.offsets.items())
@@ -51,7 +51,7 @@ class _Early(NamedTuple):
 
 
 class Audit:
-    """The early answers that the query has not given yet, and the result of the comparisons so far."""
+    """The early answers that the query has not repeated yet, and the result of the comparisons so far."""
 
     def __init__(self) -> None:
         self.compared = 0
@@ -115,7 +115,7 @@ class Audit:
             self._of_query_bytes -= len(oldest)
 
     def committed(self, read: ReplicaPosition, now_s: float) -> None:
-        """Record that the query has committed a batch, and has reached this position by it."""
+        """Record that the query has committed a batch up to this position."""
         with self._lock:
             self._batches.append((now_s, read))
 
@@ -127,7 +127,7 @@ class Audit:
         with self._lock:
             while self._batches and self._batches[0][0] + OVERDUE_AFTER_S <= now_s:
                 _, read = self._batches.popleft()
-            request = next(iter(self._early), None)  # the first one was made first
+            request = next(iter(self._early), None)  # the first one is the oldest
             if read is None or request is None:
                 return None
             early, position = self._early[request]

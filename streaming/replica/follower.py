@@ -23,7 +23,7 @@ from streaming.replica.responses_reader import ResponsesReader
 from streaming.replica.state_machine import HELD_MAX, HeldRecords, Record, StateMachine
 from streaming.replica.terms import Terms
 
-# A replica that is further ahead answers nothing, so that clients notice that the query does not keep up.
+# A replica that is further ahead stops answering, so that clients notice that the query does not keep up.
 LEAD_MAX_S = 300.0
 LEAD_MAX_BYTES = 256 * 1024 * 1024
 
@@ -35,7 +35,7 @@ class Lead(NamedTuple):
     """The seconds since the query last committed a batch, and the size of the early answers that wait for the
     query's.
 
-    The warnings have no current figures, so that they change only with the reason.
+    The warnings have no current numbers, so that they change only with the reason.
     """
 
     seconds: float = 0.0
@@ -64,7 +64,7 @@ class Lead(NamedTuple):
         return None
 
 
-# A replica that is further behind answers nothing until it has reached the end of the topic, because the
+# A replica that is further behind stops answering until it has reached the end of the topic, because the
 # query is as fast.
 LAG_MAX_MS = 5_000
 # A replica stops answering after this time without a clock record of its own coordinator.
@@ -85,9 +85,9 @@ class ReplicaFailed(RuntimeError):
 
 
 class RequestsFollower:
-    """A follower of the requests topic, which runs until `stop`. With `stands_by` it answers nothing until it
-    is promoted. `topic_id` is the id of the requests topic that the state belongs to. `on_pending` gets
-    changes of pending transactions. `wall_ms` is the clock by which the lag is measured.
+    """A follower of the requests topic, which runs until `stop`. As a standby it does not answer until it is
+    promoted. `topic_id` is the id of the requests topic that the state belongs to. `on_pending` gets changes
+    of pending transactions. `wall_ms` is the clock by which the lag is measured.
 
     `run` calls `begin` once and then `round` repeatedly, while `responses` and `log_watch` work in threads of
     their own.
@@ -101,7 +101,7 @@ class RequestsFollower:
         machine: StateMachine,
         *,
         topic_id: str,
-        stands_by: bool = False,
+        is_standby: bool = False,
         on_pending: Callable[[PendingChanges], None] = lambda _: None,
         wall_ms: Callable[[], float] = lambda: time.time() * 1000,
         now_s: Callable[[], float] = time.monotonic,
@@ -114,15 +114,15 @@ class RequestsFollower:
         self._now_s = now_s
         self._stopped = threading.Event()
         self._audit = Audit()
-        self._held = HeldRecords(machine) if stands_by else None
+        self._held = HeldRecords(machine) if is_standby else None
         self._promotion: tuple[ReplicaId, Terms, Mapping[int, int]] | None = None
         self._committed: BatchCommitted | None = None
         self._answers = 0
         self._reason = _FOLLOWS
         self._last_at_ms = 0.0
         self._lag_records = 0
-        # The ends of the requests topic when this follower began. The query may have answered earlier
-        # requests without its notice.
+        # The ends of the requests topic when this follower began. It may have missed the query's answers to
+        # earlier requests.
         self._found: dict[int, int] = {}
         self._broker_error = ""
         self._committed_s = self._owned_s = self._now_s()
@@ -132,7 +132,7 @@ class RequestsFollower:
             self._audit,
             self._stopped.set,
             replica,
-            compares=not stands_by,
+            compares=not is_standby,
             now_s=now_s,
         )
         self.log_watch = LogWatch(
@@ -224,7 +224,7 @@ class RequestsFollower:
         self._promotion = (replica, terms, handled)
 
     def report(self) -> ReplicaReport:
-        """Return the present state. Any thread may call it."""
+        """Return the current state. Any thread may call it."""
         reason = self._broker_error or self._reason
         if not reason and self._now_s() - self._owned_s > UNOWNED_AFTER_S:
             reason = "no clock record of its coordinator comes"
@@ -282,7 +282,7 @@ class RequestsFollower:
         self.responses.promote(self._replica)
         self._committed_s = self._owned_s = self._now_s()
         self.log_watch.renew()
-        # Requests of the outage wait for their answers.
+        # Requests of the outage await answers.
         self._machine.is_permitted = not self.log_watch.why_silent()
         held.act()
         self._held = None
@@ -315,7 +315,7 @@ class RequestsFollower:
             self._answers += len(record.answers)
 
     def _confirm_log(self) -> None:
-        """Stop answering, before records are applied, if the log may have lost records that the query has not
+        """Stop answering, before applying records, if the log may have lost records that the query has not
         read.
         """
         if not self._machine.is_permitted:
@@ -340,8 +340,8 @@ class RequestsFollower:
             self._machine.is_permitted = not self._reason
 
     def _why_silent(self) -> str:
-        """Return why no answer may be given now, or "" if answers may be given. A reason stays until the
-        replica has nearly reached the end of the topic.
+        """Return why the replica may not answer now, or "". A reason stays until it has nearly reached the
+        end of the topic.
         """
         if self._reason and self._lag_records > _RECORDS_MAX:
             return self._reason
@@ -365,6 +365,6 @@ class RequestsFollower:
         self._broker_error = error.str()
 
     def _on_error(self, error: KafkaError) -> None:
-        # One of several brokers may be away for long. If that matters, records stay away.
+        # One of several brokers may be unreachable for long. If that matters, no records arrive.
         if error.code() in (KafkaError._ALL_BROKERS_DOWN, KafkaError._AUTHENTICATION):
             self._broker_error = error.str()

@@ -1,4 +1,4 @@
-"""The groups of a partition in a replica's memory. A few are decoded, and the others keep their bytes."""
+"""The groups of a partition in a replica's memory. A few are decoded, the others stay encoded."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ class ReplicaGroups:
         self._decode_group = decode_group
         self._decoded_max = decoded_max
         self._decoded: OrderedDict[str, DecodedGroup] = OrderedDict()
-        # (time, group id): one for each group with a deadline, at a time that is not later than the deadline.
+        # (time, group id) for each group with a deadline, at a time that is not later than the deadline.
         self._due = [
             (entry.next_deadline_ms, group_id)
             for group_id, entry in entries.items()
@@ -51,19 +51,19 @@ class ReplicaGroups:
         if group is None:
             group = self._decoded[group_id] = self._decode_group(group_id, self._entries.pop(group_id, None))
             if len(self._decoded) > self._decoded_max:
-                self._put_to_rest(*self._decoded.popitem(last=False))
+                self._encode_group(*self._decoded.popitem(last=False))
         else:
             self._decoded.move_to_end(group_id)
         return group
 
     def due(self, until_ms: int) -> Iterator[DecodedGroup]:
-        """Yield the groups that may have a deadline until this time. The caller has to finish with a group
-        before it takes the next, because that may encode the group.
+        """Yield the groups that may have a deadline until this time. The caller must be done with a group
+        before taking the next, which may encode it.
         """
         found = []
         while self._due and self._due[0][0] <= until_ms:
             at_ms, group_id = heappop(self._due)
-            # Only a group's scheduled time counts. The heap may also have later times of it from before.
+            # Only a group's scheduled time counts. The heap may also have obsolete later times.
             if self._scheduled_ms.get(group_id) == at_ms:
                 del self._scheduled_ms[group_id]
                 if group_id in self:
@@ -72,7 +72,7 @@ class ReplicaGroups:
             yield self.decoded(group_id)
 
     def touched(self, group: DecodedGroup) -> None:
-        """Note the present deadlines of the group."""
+        """Update the scheduled deadline of the group."""
         at_ms, group_id = group.timeline.due_ms, group.timeline.group_id
         if at_ms is None:
             return
@@ -81,12 +81,12 @@ class ReplicaGroups:
             self._scheduled_ms[group_id] = at_ms
             heappush(self._due, (at_ms, group_id))
 
-    def rest(self) -> None:
+    def encode_all(self) -> None:
         """Encode all groups."""
         while self._decoded:
-            self._put_to_rest(*self._decoded.popitem(last=False))
+            self._encode_group(*self._decoded.popitem(last=False))
 
-    def _put_to_rest(self, group_id: str, awake: DecodedGroup) -> None:
+    def _encode_group(self, group_id: str, awake: DecodedGroup) -> None:
         group = awake.timeline.group
         if group is not None:
             self._entries[group_id] = codec.encode_group(group, awake.timeline.next_due_ms())

@@ -1,8 +1,8 @@
-"""A watch for the loss of records of the requests topic that the query has not read.
+"""Detection of records of the requests topic that were lost before the query read them.
 
 Kafka deletes records by DeleteRecords, by retention or with their topic, whether they were read or not. The
-query can never continue behind a gap, so an answer that is given early would be the only trace of its
-request. The replica therefore answers only while the topic was seen whole a moment ago.
+query can never continue after a gap, so an early answer would be the only trace of its request. The replica
+therefore answers only if a recent poll saw no gap.
 """
 
 import struct
@@ -22,10 +22,10 @@ from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.lifetimes import BackgroundThread
 
-# The time from the start of a poll to the start of the next one, so that slow polls are not rarer.
+# The time between the starts of two polls.
 INTERVAL_S = 0.2
-# An older poll does not permit an answer. With the round of the follower that is under way, this bounds the
-# time from the loss of a record to the last answer: at most 1 s (docs/faults.md has it measured).
+# An older poll does not permit an answer. With the follower's current round, this limits the time from the
+# loss of a record to the last answer to 1 s (measured in docs/faults.md).
 CONFIRMED_FOR_S = 0.5
 # After a short pause of the machine, the last poll is too old. A new one takes milliseconds.
 _RENEWAL_WAIT_S = 0.3
@@ -42,8 +42,7 @@ class Loss(Struct, frozen=True, kw_only=True):
 
 
 class LogWatch(BackgroundThread):
-    """A watch on the start of the requests topic, compared with the query's position, from `start` until
-    `stop`.
+    """Compares the start of the requests topic with the query's position, from `start` until `stop`.
 
     `topic_id` is the id of the topic that the state belongs to. `positions` are the offsets of the first
     records that no committed batch has read, by partition.
@@ -88,26 +87,26 @@ class LogWatch(BackgroundThread):
         return Loss(reason=f"records were deleted before they were handled: {', '.join(lost)}")
 
     def why_silent(self) -> str:
-        """Return why no answer may be given, or "" if answers may be given."""
+        """Return why the replica may not answer, or "" if it may."""
         if self._now_s() - self._seen_s > CONFIRMED_FOR_S:
             return "the start of the requests topic is not known"
         loss = self.loss()
         return "" if loss is None else loss.reason
 
     def renew(self) -> None:
-        """Wait a moment for a new poll of the topic if the last one is too old."""
+        """Wait briefly for a new poll of the topic if the last one is too old."""
         with self._changed:
             self._changed.wait_for(lambda: self._now_s() - self._seen_s <= CONFIRMED_FOR_S, _RENEWAL_WAIT_S)
 
     def poll(self) -> None:
         """Poll the topic once. Raises KafkaException if the brokers do not answer in time.
 
-        A topic that a broker does not know is a loss for as long as no broker knows it: the service checks
-        whether the topic is gone.
+        A topic unknown to a broker counts as a loss until a broker knows it. The service checks if the topic
+        was deleted.
         """
         began_s = self._now_s()
         places = [TopicPartition(self._topic, number) for number in self._positions]
-        # Both are under way at the same time.
+        # Both requests run concurrently.
         earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
         starts = self._admin.list_offsets(dict.fromkeys(places, earliest), request_timeout=_TIMEOUT_S)
         described = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=_TIMEOUT_S)
@@ -132,6 +131,6 @@ class LogWatch(BackgroundThread):
     def _run(self) -> None:
         while not self._stopped.is_set():
             next_s = time.monotonic() + INTERVAL_S
-            with suppress(KafkaException):  # then the last poll gets too old, which stops the answers
+            with suppress(KafkaException):  # the last poll then becomes too old, which stops the answers
                 self.poll()
             self._stopped.wait(max(0.0, next_s - time.monotonic()))

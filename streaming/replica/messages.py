@@ -17,21 +17,21 @@ from streaming.replica.log_watch import Loss
 class StartReplica(Struct, frozen=True, kw_only=True):
     """The first message to the replica. `seed` is the path of its seed (`streaming.replica.terms`).
 
-    The owner is the one of `replica`. With `stands_by` it answers nothing until it is promoted, and the owner
-    is another coordinator.
+    The owner is the one of `replica`. A standby does not answer until it is promoted; the owner is another
+    coordinator.
     """
 
     client_config: ClientConfig
     layout: TopicLayout
     replica: ReplicaId
     seed: str
-    stands_by: bool = False
+    is_standby: bool = False
 
 
 class PromoteReplica(Struct, frozen=True, kw_only=True, tag=True):
-    """The message that a standby has taken the topics: from now on this is the replica `replica`, with all
-    these configurations and outages. `handled` are the offsets of the first records that no committed batch
-    has read, by partition.
+    """The message that a standby has taken the topics: it continues as the replica `replica`, with all these
+    configurations and outages. `handled` are the offsets of the first records that no committed batch has
+    read, by partition.
     """
 
     replica: ReplicaId
@@ -60,9 +60,9 @@ class ReplicaReport(Struct, frozen=True, kw_only=True, tag=True):
 
     `applied` are the offsets of the next records by partition. `lag_records` are the records that it has not
     applied, and `lag_ms` is the age of the last one that it applied. `lead_s` and `lead_bytes` are those of
-    `streaming.replica.follower`. `answers` were appended, `compared` of them with the query's. `groups` are
-    in its memory. `alarm` is for the operator. `loss` says why the query cannot continue from where it is,
-    None if it can. A `difference` ends the replica.
+    `streaming.replica.follower`. `answers` is the number of appended answers, `compared` of which were
+    compared with the query's. `groups` is the number in memory. `alarm` is for the operator. `loss` says why
+    the query cannot continue, None if it can. A `difference` ends the replica.
     """
 
     phase: ReplicaPhase

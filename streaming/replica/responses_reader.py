@@ -1,5 +1,5 @@
 """The replica's reader of the responses topic. It compares the replica's answers with the query's. On a
-standby it learns the time up to which the owner's replica has acted.
+standby it reads the time up to which the owner's replica has acted.
 """
 
 import time
@@ -26,11 +26,11 @@ _FETCH_MIN_BYTES = 64 * 1024
 
 class ResponsesReader(BackgroundThread):
     """A reader of the responses topic from its end as of `begin`, in a thread from `start` on. `on_end` is
-    called when it has found a difference, or fails.
+    called when it finds a difference or fails.
 
     `replica` is the id of the replica that it belongs to. `horizon_ms` is the latest time that the owner's
-    replica has reached (`StateMachine.as_of_ms`). `is_replaced` is True once a later replica has begun: from
-    then on the answers of this one do not count.
+    replica has reached (`StateMachine.as_of_ms`). `is_replaced` is True once a later replica has begun: the
+    answers of this one then no longer count.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ResponsesReader(BackgroundThread):
         )
 
     def begin(self) -> None:
-        """Begin at the ends of the partitions. Raises KafkaException."""
+        """Start at the ends of the partitions. Raises KafkaException."""
         self._next_offsets = self._ends()
         topic = self._layout.responses_topic
         self._consumer.assign([TopicPartition(topic, *place) for place in self._next_offsets.items()])
@@ -77,9 +77,7 @@ class ResponsesReader(BackgroundThread):
         self._consumer.close()
 
     def differs(self, difference: AnswerDifference | None) -> None:
-        """Keep the difference if it is the first one. Differences are expected where a later owner's outage
-        begins.
-        """
+        """Store the first difference. Differences are expected where a later owner's outage begins."""
         if difference is not None and self.difference is None and not self.is_replaced:
             self.difference = difference
             self._on_end()
@@ -108,7 +106,7 @@ class ResponsesReader(BackgroundThread):
                 self._handle(message)
 
     def _catch_up(self) -> bool:
-        """Read the topic to its present end. Return False if that takes too long, or if a partition has no
+        """Read the topic to its current end. Return False if that takes too long, or if a partition has no
         leader.
         """
         give_up_s = time.monotonic() + _CATCH_UP_TIMEOUT_S

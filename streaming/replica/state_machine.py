@@ -1,4 +1,4 @@
-"""The replica's copy of the groups: it takes the records of the requests topic and makes the query's
+"""The replica's copy of the groups: it applies the records of the requests topic and gives the query's
 answers.
 
 No IO and no clock. Time is in the log: `at_ms` of a record is the broker's append time.
@@ -31,8 +31,8 @@ from streaming.replica.terms import NO_OWNER, ReplicaSeed, Terms
 
 # The groups of a partition whose published view may be stale.
 #
-# The query writes a group's view with its batch. A replica that answers earlier knows which groups have
-# changed since the last batch that is committed, and ListGroups shows these as they are now.
+# The query writes a group's view with its batch. A replica knows which groups have changed since the last
+# committed batch, and ListGroups shows their current state.
 
 
 # More changed groups, or longer ids, are not listed. ListGroups then waits for the query's answer.
@@ -42,7 +42,7 @@ LISTED_MAX_CHARS = 256 * 1024
 
 class ChangedGroups:
     """The ids of changed groups, each with the log position of its last change: the offset after it, and the
-    time on which the change acted.
+    change's time.
     """
 
     def __init__(self) -> None:
@@ -52,8 +52,8 @@ class ChangedGroups:
         return len(self._places)
 
     def note(self, group: DecodedGroup, end: int, at_ms: int) -> None:
-        """Record a change of a group after its use. A use without a new entry in the group's history changes
-        nothing that ListGroups shows.
+        """Record a change of a group after its use. Without a new history entry, nothing that ListGroups
+        shows has changed.
         """
         if group.version != group.version_noted:
             group.version_noted = group.version
@@ -62,7 +62,7 @@ class ChangedGroups:
             self._places.move_to_end(group_id)
 
     def committed(self, end: int, watermark_ms: int) -> None:
-        """Forget the changes that the query has published, too: it has read up to offset `end`, and fired the
+        """Forget the changes that the query has published: it has read up to offset `end`, and fired the
         deadlines before `watermark_ms`.
         """
         while self._places:
@@ -97,11 +97,13 @@ JOURNAL_MAX_BYTES = 256 * 1024
 
 
 class InDoubt(RuntimeError):
-    """The log is not as the replica requires, so the query's answers may differ. The message says why."""
+    """The log violates a requirement of the replica, so the query's answers may differ. The message says
+    why.
+    """
 
 
 class Record(NamedTuple):
-    """A record of the requests topic. `key` and `value` are None where the record has none."""
+    """A record of the requests topic. `key` and `value` are None if absent."""
 
     partition: int
     offset: int
@@ -130,7 +132,7 @@ class StateMachine:
         self.as_of_ms = 0
         self.is_owned = False
         self.is_permitted = False
-        """True if answers may be given at all. False until the reader has come to the end of the topic."""
+        """True if answers may be given. False until the reader has reached the end of the topic."""
         count = terms.layout.request_partitions
         entries: dict[int, dict[str, codec.StoredGroup]] = {number: {} for number in range(count)}
         for group_id, entry in seed.groups():
@@ -152,9 +154,8 @@ class StateMachine:
         return self.partitions[number].changed_groups()
 
     def change_terms(self, terms: Terms) -> None:
-        """Continue under other terms. Raises InDoubt if they change something at times on which it has acted.
-
-        A standby may have followed early answers that do not count, which only a later reader can know.
+        """Continue under other terms. Raises InDoubt if they differ at times on which it has acted. A standby
+        may have followed early answers that turn out not to count.
         """
         if _past(terms, self.as_of_ms) != _past(self._terms, self.as_of_ms):
             raise InDoubt(f"the outages or settings until {self.as_of_ms} are not those it applied")
@@ -207,16 +208,14 @@ class Partition:
 
     def change_terms(self, terms: Terms) -> None:
         """Continue under other terms, for `StateMachine.change_terms`."""
-        self.groups.rest()  # decoded groups use the old terms
+        self.groups.encode_all()  # decoded groups use the old terms
         self._terms = terms
         self._periods = Periods(terms.configs, terms.outages)
         self._owner_seen_ms = None
         self._admission = Admission(terms.layout, self._admission.partition, terms.shards, terms.skip)
 
     def check_gap(self, record: Record) -> None:
-        """Raise InDoubt if the owner was silent for so long that there may have been an outage that is not
-        known here.
-        """
+        """Raise InDoubt if the owner was silent for so long that there may have been an unknown outage."""
         seen_ms = self._owner_seen_ms
         if seen_ms is None or record.at_ms - seen_ms <= GAP_MAX_MS or self.has_ended:
             return
@@ -240,7 +239,7 @@ class Partition:
         seen_ms = self._owner_seen_ms
         if is_own_clock or (seen_ms is not None and record.at_ms - seen_ms <= OWNER_SILENCE_MS):
             return True
-        # The requests of the outage that this owner has ended are this owner's.
+        # This owner answers the requests of the outage that it has ended.
         ended = terms.ended_outage
         return ended is not None and ended.after_ms < record.at_ms <= ended.until_ms
 
@@ -311,15 +310,14 @@ def _past(terms: Terms, as_of_ms: int) -> tuple[list[Outage], CoordinatorConfig,
     )
 
 
-# The log on a standby: its replica does not act on times on which no coordinator has acted.
+# The log on a standby: its replica does not act on times after the owner's.
 #
-# A standby does not know yet when an outage begins. Requests of an outage are handled at its end, so a
-# replica that has applied one at its own time would be wrong. An outage begins after the horizon, the
-# greatest time on which the owner's replica says that it has acted (`kafka_why.contract.early_answers`). So
-# everything later is held back.
+# A standby does not know yet when an outage begins. Requests of an outage are handled at its end, so applying
+# one at its own time would be wrong. An outage begins after the horizon, the latest time that the owner's
+# replica reports to have acted on (`kafka_why.contract.early_answers`). So all later records are held back.
 
 
-# If this many records wait, the owner's replica does not answer, and a new seed is better than more records.
+# If this many records wait, the owner's replica is not answering, and a new seed is better than more records.
 HELD_MAX = 200_000
 
 

@@ -1,4 +1,4 @@
-"""The terms of a replica: everything besides the log that decides its answers."""
+"""The terms of a replica: everything besides the log that affects its answers."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -16,16 +16,15 @@ from state.config import Configs, CoordinatorConfig
 from state.inputs import Outage
 from streaming.replica.messages import PromoteReplica, StartReplica
 
-# The seed of a replica: the state after a committed batch, and what decides the records that follow.
+# The seed of a replica: the state after a committed batch, and the terms for the records that follow.
 #
 # The service writes it to a file, because only Spark reads its own state. The replica has no Spark.
 
 
 class ReplicaSeed(Struct, frozen=True, kw_only=True):
-    """The state after `batch`, whose `ends` are the offsets of the first records that it has not read.
-
-    `epochs` and `outages` are all that are known, those of later batches too. `batch` -1: there is no
-    committed batch, so the replica begins at the beginning of the topic.
+    """The state after `batch`, which has read up to the offsets `ends` (exclusive). `epochs` and `outages`
+    are all known ones, including those of later batches. `batch` -1: there is no committed batch, so the
+    replica starts at the beginning of the topic.
     """
 
     identity: Identity
@@ -36,7 +35,7 @@ class ReplicaSeed(Struct, frozen=True, kw_only=True):
     rows: list[codec.ShardRow]
 
     def groups(self) -> Iterator[tuple[str, codec.StoredGroup]]:
-        """Yield the groups at rest. Raises StateError."""
+        """Yield the encoded groups. Raises StateError."""
         for row in self.rows:
             yield from codec.read_row(*row).items()
 
@@ -57,7 +56,7 @@ def take_seed(path: Path) -> ReplicaSeed:
 
 
 NO_OWNER = 0
-"""The epoch of a standby's replica: no claim has it, and no later owner ends it."""
+"""The epoch of a standby's replica. No claim has it, and no later owner ends it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ def terms_of(
     has_ended_last: bool = False,
 ) -> Terms:
     """Return the terms for a state with these configurations and outages. `has_ended_last` is True if this
-    owner has ended the last of the outages.
+    owner ended the last outage.
     """
     base = CoordinatorConfig(member_id_namespace=identity.member_id_namespace)
     return Terms(
@@ -101,15 +100,13 @@ def terms_of(
 
 
 def first_terms(start: StartReplica, seed: ReplicaSeed) -> Terms:
-    """Return the terms of a replica that starts. A standby does not know who will own the topics, and is no
-    owner itself.
-    """
+    """Return the terms of a replica that starts. A standby does not know who will own the topics."""
     return terms_of(
         seed.identity,
         seed.epochs,
         seed.outages,
         start.layout,
-        NO_OWNER if start.stands_by else start.replica.owner_epoch,
+        NO_OWNER if start.is_standby else start.replica.owner_epoch,
     )
 
 

@@ -1,4 +1,4 @@
-"""The pauses before something that has ended is started again."""
+"""The pauses before restarts."""
 
 FIRST_PAUSE_S = 0.5
 LONGEST_PAUSE_S = 30.0

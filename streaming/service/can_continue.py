@@ -1,8 +1,6 @@
-"""The check if a query can ever continue from its checkpoint.
-
-It is made before each start of the query, after each batch that fails, and when the replica sees records
-disappear. If the query cannot continue, the service ends like a refused start, because each further try would
-fail, too, and no batch would ever confirm the early answers given meanwhile.
+"""The check if a query can ever continue from its checkpoint: before each start of the query, after each
+failed batch, and when the replica sees records disappear. If it cannot, the service ends, because each
+further attempt would fail, and no batch would ever confirm the early answers given meanwhile.
 """
 
 import time
@@ -25,14 +23,13 @@ _UNREAD = "(docs/recovery.md, 'Requests that were deleted unread')"
 
 
 class CannotContinue(FolderError):
-    """The query can never continue from its checkpoint. The message says why, and what can be done."""
+    """The query can never continue from its checkpoint. The message has the reason and the remedy."""
 
 
 class RequestsLost(CannotContinue):
     """Records were deleted before a committed batch handled them.
 
-    `lost` has them by partition: the first offset, and the one after the last, or None if all later ones are
-    lost.
+    `lost` has the first offset and the one after the last by partition, None if all later ones are lost.
     """
 
     def __init__(self, message: str, lost: Mapping[int, tuple[int, int | None]]) -> None:
@@ -42,7 +39,7 @@ class RequestsLost(CannotContinue):
 
 class TopicLost(RequestsLost):
     """The topic was deleted, or deleted and created again. Spark's Kafka clients would wait for minutes in
-    the first case, and read on in the second.
+    the first case, and continue in the second.
     """
 
 
@@ -61,7 +58,7 @@ def check_can_continue(client_config: ClientConfig, checkpoint: Checkpoint) -> N
 
 
 def check_topic(client_config: ClientConfig, checkpoint: Checkpoint) -> None:
-    """Check that the topic is still the one that the state belongs to, if the state belongs to one.
+    """Check that the topic is still the one that the state belongs to, if any.
 
     Raises CannotContinue and TopicsError.
     """
@@ -105,7 +102,7 @@ def _find(client_config: ClientConfig, topic: str) -> FoundTopics:
 
 
 def _check_records(client_config: ClientConfig, topic: str, begin: Mapping[int, int]) -> None:
-    """Check that the topic has each record from these offsets on, and that it reaches them."""
+    """Check that the topic reaches these offsets, and has all records from there on."""
     if not begin:
         return
     places = {partition: TopicPartition(topic, partition) for partition in sorted(begin)}

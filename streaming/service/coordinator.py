@@ -1,7 +1,6 @@
-"""The service of a coordinator, and the list of its parts: `Coordinator._start`.
-
-Spark's JVM starts while the topics are claimed, the query after everything else, so that clients can reach a
-gateway before their sessions run. `Supervisor` keeps the query running.
+"""The service of a coordinator. `Coordinator._start` lists its parts. Spark's JVM starts while the topics are
+claimed, the query after everything else, so that clients can reach a gateway before their sessions run.
+`Supervisor` keeps the query running.
 """
 
 import threading
@@ -57,11 +56,10 @@ class Coordinator(Startable):
     """The coordinator of this process. `status` shows when it is ready.
 
     `start` raises FolderError, TopicsError, NotOwner, ConfigError, JarsUnavailable, JavaNotFound or
-    SparkFailed, each with a message that says what to do. `on_failure` is called in a thread when Spark has
-    ended again and again (`SparkKeeper`) or the topics have another owner (`is_deposed`). From then on this
-    process coordinates nothing, `failure` is the reason, and the caller has to `stop` it. `on_batch` is
-    called in a thread with each committed batch. `folder` is the options' folder if the caller has locked it
-    already.
+    SparkFailed, each with a message that says what to do. `on_failure` is called in a thread when Spark keeps
+    ending (`SparkKeeper`) or the topics have another owner (`is_deposed`). `failure` is then the reason, and
+    the caller has to `stop` the coordinator. `on_batch` is called in a thread with each committed batch.
+    `folder` is the options' folder if the caller has locked it already.
 
     `gateway` opens the gateway of this process and yields its address. It is entered as soon as the topics
     exist, so that clients can connect before the outage ends. It is None if gateways are separate processes.
@@ -111,7 +109,7 @@ class Coordinator(Startable):
 
     @property
     def start_times_s(self) -> dict[str, float]:
-        """The seconds from the start until the end of each of its stages that has ended."""
+        """The seconds from the start until the end of each completed stage."""
         return dict(self._times.ends_s)
 
     def ticker_age_s(self) -> float:
@@ -125,7 +123,7 @@ class Coordinator(Startable):
         return self._replica.state
 
     def transactions(self) -> TransactionsSummary:
-        """Return a summary of the transactions whose outcome the groups do not have yet."""
+        """Return a summary of the transactions whose outcome groups do not know yet."""
         return self._transactions.summary
 
     def share_state(self) -> ShareStateSummary:
@@ -148,7 +146,7 @@ class Coordinator(Startable):
         with ExitStack() as started:
             try:
                 self._start(started)
-            except BaseException as error:  # Ctrl-C too
+            except BaseException as error:  # including Ctrl-C
                 self.failure = f"the start failed: {first_line(error) or type(error).__name__}"
                 raise
             self._running = started.pop_all()
@@ -158,7 +156,7 @@ class Coordinator(Startable):
 
         1. The lock of the folder, the status, and the watch on the replica's state.
         2. The topics and the checkpoint.
-        3. Spark's JVM, in a thread, because it takes seconds. A checkpoint that is elsewhere needs it in 2.
+        3. Spark's JVM, in a thread, because it takes seconds. A remote checkpoint needs it in 2.
         4. The claim on the topics, the threads that append to them, and the gateway. A standby has only its
            gateway so far.
         5. The replica.
@@ -252,8 +250,8 @@ class Coordinator(Startable):
         started.enter_context(self._share_state)
 
     def _open_gateway(self, started: ExitStack, ours: LogAndState) -> None:
-        """Open the gateway of this process. If gateways are processes of their own, watch for the first
-        request instead, which ends the outage.
+        """Open the gateway of this process. If gateways are separate processes, watch for the first request
+        instead, which ends the outage.
         """
         if self._gateway is not None:
             self.gateway_address = started.enter_context(self._gateway())
@@ -262,8 +260,8 @@ class Coordinator(Startable):
                 self._first_request = watch_for_first_request(ours, self._pace.longest_interval_ms)
 
     def _start_replica(self, started: ExitStack, ours: LogAndState, session: Session) -> None:
-        """Start the replica, which stands by. To read the state takes as long as to start the query, so it is
-        read at once. A new checkpoint has no state yet.
+        """Start the replica as a standby, unless the checkpoint is new. Reading the state takes as long as
+        starting the query, so both run at once.
         """
         if not self.options.replica:
             return
@@ -285,7 +283,7 @@ class Coordinator(Startable):
         leading: ExitStack,
         stopping: threading.Event,
     ) -> None:
-        """Wait until the topics are free, and then start what a standby lacks."""
+        """Wait until the topics are free, and then start the parts that a standby lacks."""
         options = self.options
         rehearsal = Rehearsal(session, options.client_config, ours.layout, options.folder, stopping)
 

@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 
 class LostOffset(Struct, frozen=True):
-    """The last lost commit of a partition. `offset` is None if it was answered without a replica."""
+    """The last lost commit of a partition. `offset` is None if the query answered it."""
 
     topic: str
     partition: int
@@ -45,7 +45,7 @@ class LostOffset(Struct, frozen=True):
 
 
 class LostGroup(Struct, frozen=True):
-    """A group with the number of its acknowledged requests that are lost, and the commits among them."""
+    """A group with the number of its lost acknowledged requests, and the commits among them."""
 
     group_id: str
     requests: int
@@ -54,7 +54,7 @@ class LostGroup(Struct, frozen=True):
 
 class DeletedRange(Struct, frozen=True):
     """A range of records of the requests topic that were deleted before they were handled. `to_offset` is the
-    last one, None if all later ones are gone, too.
+    last one, None if all later ones are deleted, too.
     """
 
     partition: int
@@ -63,7 +63,7 @@ class DeletedRange(Struct, frozen=True):
 
 
 class LostRequests(Struct, frozen=True, kw_only=True):
-    """All acknowledged requests that are lost, as in the file `FILE`."""
+    """All lost acknowledged requests, as in the file `FILE`."""
 
     version: int = 1
     at_ms: int
@@ -93,7 +93,7 @@ class _Answer(Struct):
     topics: msgspec.Raw = msgspec.Raw(b"[]")
 
     def committed(self, offsets: list[int]) -> Iterator[LostOffset]:
-        """Yield the partitions that were committed, with these offsets if there is one for each partition."""
+        """Yield the committed partitions, with these offsets if there is one for each partition."""
         if self.type not in _COMMITS:
             return
         places = [
@@ -155,7 +155,7 @@ class FoundLosses:
 def find_lost(ours: LogAndState, lost: Mapping[int, tuple[int, int | None]]) -> list[LostGroup]:
     """Return the groups whose acknowledged requests are in `lost`, by partition as in `RequestsLost`.
 
-    Answers are found as long as the responses topic keeps them, an hour. Raises KafkaError, FolderError.
+    The responses topic keeps answers for an hour. Raises KafkaError, FolderError.
     """
     layout, checkpoint = ours.layout, ours.checkpoint
     found = FoundLosses(layout.requests_topic, lost)
@@ -205,7 +205,7 @@ def report_lost(ours: LogAndState, folder: Path, error: RequestsLost) -> None:
 
 @contextmanager
 def reporting_losses(ours: LogAndState, folder: Path) -> Iterator[None]:
-    """Report what is lost if the block raises RequestsLost."""
+    """Report the losses if the block raises RequestsLost."""
     try:
         yield
     except RequestsLost as error:
@@ -214,10 +214,8 @@ def reporting_losses(ours: LogAndState, folder: Path) -> Iterator[None]:
 
 
 def _write(folder: Path, report: LostRequests) -> str:
-    """Write the report, unless the folder has one with as many requests. Return its path.
-
-    A state that has lost requests never continues, so both are of the same loss, and answers are kept for an
-    hour only.
+    """Write the report, unless the folder has one with as many requests, and return its path. A state with
+    lost requests never continues, so both are about the same loss, and answers are kept for an hour only.
     """
     path = folder / FILE
     with suppress(OSError, msgspec.DecodeError):

@@ -21,18 +21,18 @@ class Options:
     """The options of a coordinator. `settings` are by Kafka's dotted names.
 
     With `replica` a second process answers before the query (`streaming.replica`). `batch_interval_ms` is the
-    interval of the query's batches. If it is None, it is REPLICA_BATCH_INTERVAL_MS with a replica, and
-    without one there is no pause.
+    interval of the query's batches. None means REPLICA_BATCH_INTERVAL_MS with a replica, and no pause without
+    one.
 
     `checkpoint` is the path or URI of the checkpoint, or None if it is in `folder`. `rest_interval_ms` is the
     interval of clock records while no group has a member (see `Pace`). `skip` are ids of records to
     dead-letter unread. `shards` is the number of shards of a partition (`streaming.query.admission`). If it
-    is None, the state's own number holds, or the default for a new one. With `take_over_topics` the
-    coordinator may claim topics that belong to another folder, see `streaming.service.ownership`. With
-    `standby` it waits until they are free. If gateways are separate processes, an outage ends at the first
-    request, at the latest `first_request_wait_s` after the start of the query. `master`, `driver_host` and
-    the settings `spark` are as in `Session`. `state_partitions` is the number of partitions in which Spark
-    keeps the state. None has the same meaning as for `shards`.
+    is None, it is the state's number, or the default for a new state. With `take_over_topics` the coordinator
+    may claim topics of another folder (`streaming.service.ownership`). With `standby` it waits until they are
+    free. If gateways are separate processes, an outage ends at the first request, at the latest
+    `first_request_wait_s` after the start of the query. `master`, `driver_host` and the settings `spark` are
+    as in `Session`. `state_partitions` is the number of partitions in which Spark keeps the state. None has
+    the same meaning as for `shards`.
     """
 
     client_config: ClientConfig

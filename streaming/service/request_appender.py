@@ -1,7 +1,6 @@
-"""A producer of requests that the service itself appends to the requests topic.
-
-They report to groups what happened elsewhere: to topics, to transactions, at share coordinators. So the log
-stays the only input of a group, and the query sends no requests to brokers.
+"""A producer of the service's own requests. They report to groups what happened to topics, to transactions,
+and at share coordinators. So the log stays the only input of a group, and the query sends no requests to
+brokers.
 """
 
 from collections.abc import Iterable, Sequence

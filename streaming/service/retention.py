@@ -1,8 +1,7 @@
-"""The time for which each topic has to keep its records, and the damage if it does not.
-
-Brokers delete by time and by size. Deletion by size follows the load, so no time can be promised with it.
-Other settings delete nothing that these two keep: large or old segments only delay a deletion, and
-local.retention.* deletes the local copy of what remote storage still serves.
+"""The time for which each topic has to keep its records, and the damage if it does not. Brokers delete by
+time and by size. Deletion by size depends on the load, so it guarantees no time. Other settings delete
+nothing earlier: large or old segments only delay a deletion, and local.retention.* deletes the local copy of
+records in remote storage.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,9 +12,9 @@ from kafka_why.contract.layout import TopicLayout
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 
-# After a longer downtime the coordinator may find that requests were deleted, and then refuses to continue.
+# After a longer downtime requests may have been deleted, and the coordinator refuses to continue.
 LONGEST_DOWNTIME_MS = 3 * DAY_MS
-# A restart after a crash reads the early answers since the last batch. A replica leads by 5 minutes at most.
+# A restart after a crash reads the early answers since the last batch, at most 5 minutes.
 _RESTART_MS = HOUR_MS // 4
 
 Settings = Mapping[str, str]
@@ -25,8 +24,8 @@ Settings = Mapping[str, str]
 class LeastRetention:
     """The minimum time for which a topic has to keep its records, whatever their size.
 
-    `loss` names the damage of a shorter time. A topic with a shorter one is refused if `is_required`, and
-    named in the log if not.
+    `loss` names the damage of a shorter time. A topic with a shorter one is refused if `is_required`, else
+    logged.
     """
 
     ms: int
@@ -47,7 +46,7 @@ class LeastRetention:
 
 
 def least_retentions(layout: TopicLayout) -> Mapping[str, LeastRetention]:
-    """Return the least retention of each topic that deletes records. Compacted topics have none."""
+    """Return the least retention of each topic that deletes records, so not of compacted ones."""
     downtime_ms = LONGEST_DOWNTIME_MS
     return {
         layout.requests_topic: LeastRetention(

@@ -1,5 +1,5 @@
-"""The start of a coordinator: the time of each stage, its announcement on the events topic, and the
-configurations with the one that it adds.
+"""The start of a coordinator: the time of each stage, its announcement on the events topic, and its
+configuration.
 """
 
 import time
@@ -49,7 +49,7 @@ class StartTimes:
 
 
 def announce(client_config: ClientConfig, layout: TopicLayout, epoch: Epoch, owner_epoch: int | None) -> None:
-    """Publish the claim and the configuration, from now on in force, on the events topic.
+    """Publish the claim and the configuration that is now in force on the events topic.
 
     Raises TopicsError.
     """
@@ -79,8 +79,8 @@ def begin_epoch(
     skip: Sequence[str],
     acted: Acted,
 ) -> list[Epoch]:
-    """Return all configurations, with a new one of this start. It is in force after the time until which
-    coordinators have acted.
+    """Return all configurations, with a new one of this start. It is in force after the last time on which a
+    coordinator acted.
     """
     skip = unhandled(checkpoint, topic, skip)
     return checkpoint.epochs(
@@ -89,8 +89,8 @@ def begin_epoch(
 
 
 def unhandled(checkpoint: Checkpoint, topic: str, skip: Sequence[str]) -> list[str]:
-    """Return the records to skip, except those that a committed batch has handled. The effects of such a
-    record are done, so a replay of the log, which has no batches, must handle it, too.
+    """Return the records to skip, except those that a committed batch has handled. Its effects exist, so a
+    replay of the log, which has no batches, must handle it, too.
     """
     if not skip:
         return []
@@ -107,7 +107,7 @@ def unhandled(checkpoint: Checkpoint, topic: str, skip: Sequence[str]) -> list[s
 
 
 def config_epochs(epochs: Sequence[Epoch], identity: Identity) -> tuple[ConfigEpoch, ...]:
-    """Return the configurations as the operator takes them."""
+    """Return the configurations in the operator's form."""
     base = CoordinatorConfig(member_id_namespace=identity.member_id_namespace)
     return tuple(
         ConfigEpoch(e.from_batch, base.with_settings(e.settings), frozenset(e.skip), e.after_ms)

@@ -37,9 +37,7 @@ class StatusBoard:
         return self._status
 
     def enter(self, phase: ServicePhase, reason: str, *, batch_id: int | None = None) -> None:
-        """Move to a phase with its reason. `batch_id` is the last committed batch, None to keep the known
-        one.
-        """
+        """Move to a phase with its reason. `batch_id` is the last committed batch, None if unchanged."""
         with self._changed:
             old = self._status
             last = old.batch_id if batch_id is None else batch_id
@@ -96,7 +94,7 @@ class StatusBoard:
 
 
 def _write(path: Path, content: bytes) -> OSError | None:
-    """Write a file, whole or not at all. Return the error, or None."""
+    """Write a file atomically. Return the error, or None."""
     temporary = path.with_suffix(".new")
     try:
         make_private_folder(path.parent)
@@ -110,8 +108,8 @@ def _write(path: Path, content: bytes) -> OSError | None:
 
 
 def _overwrite(path: Path, content: bytes) -> bool:
-    """Overwrite a file, which takes no space on most file systems, or else remove it. Return True if the file
-    has the content.
+    """Overwrite a file, which takes no space on most file systems, or else remove it. Return True if it was
+    overwritten.
     """
     try:
         with path.open("r+b", buffering=0) as file:
@@ -126,7 +124,7 @@ def _overwrite(path: Path, content: bytes) -> bool:
 
 
 def read_status(path: Path) -> ServiceStatus:
-    """Read the status another process last wrote. Raises FileNotFoundError if none has."""
+    """Read the last status of another process. Raises FileNotFoundError without one."""
     return msgspec.json.decode(path.read_bytes(), type=ServiceStatus)
 
 
@@ -138,10 +136,9 @@ INTERVAL_S = 0.2
 
 
 class ReplicaWatch(BackgroundThread):
-    """A thread that keeps the replica's phrase in the status, and logs each new phase.
-
-    A thread of its own, because the other ones wait: for Spark to start, for the topics to be free.
-    `is_stopping` returns True while the service stops in order.
+    """A thread that updates the replica's phrase in the status, and logs each new phase. It is separate
+    because other threads wait, for example for Spark or for the topics. `is_stopping` returns True during an
+    orderly stop.
     """
 
     def __init__(

@@ -68,7 +68,7 @@ _TELEMETRY: Settings = MappingProxyType(
     }
 )
 
-# A sighting that is older is of a rebalance that has been in the log for long.
+# An older sighting is of a rebalance that is already in the log.
 SIGHTINGS_TOPIC: tuple[int, Settings] = (
     1,
     {"message.timestamp.type": "LogAppendTime", **_DELETED_BY_TIME, "retention.ms": str(3 * DAY_MS)},
@@ -92,14 +92,16 @@ def as_topics_error(problem: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """The number of replicas of each partition, and how many must have a record before it is acknowledged."""
+    """The number of replicas of each partition, and of those that must have a record before it is
+    acknowledged.
+    """
 
     factor: int
     min_in_sync: int
 
     @classmethod
     def on(cls, brokers: int, factor: int | None, min_in_sync: int | None) -> "Replication":
-        """Return the given numbers, with the default of a cluster with `brokers` live brokers for None.
+        """Return the given numbers, with defaults for a cluster with `brokers` live brokers.
 
         Raises TopicsError if no record could ever be written.
         """
@@ -114,7 +116,7 @@ class Replication:
 
 @dataclass(frozen=True, slots=True)
 class FoundTopics:
-    """The topics as they are on the cluster: the id and the number of partitions of each."""
+    """The topics of the cluster: the id and the number of partitions of each."""
 
     cluster_id: str
     ids: Mapping[str, str]
@@ -130,7 +132,7 @@ def prepare_topics(
     """Create missing topics, check existing ones, and return the identity that the state would belong to.
 
     Numbers that are None get the default of `Replication`. A log line names each existing topic with less
-    replication. Raises TopicsError with every problem. The identity's namespace is a new one.
+    replication. Raises TopicsError with every problem. The identity's namespace is new.
     """
     found = prepare(
         client_config,
@@ -281,8 +283,8 @@ def least_message_bytes(layout: TopicLayout) -> Mapping[str, int]:
 
 
 def _found(admin: KafkaAdminClient, topics: list[str]) -> tuple[dict[str, Any], Mapping[str, Settings]]:
-    """Return the description and the settings of each topic, which exist. A broker learns a moment later of
-    topics that another one has created.
+    """Return the description and the settings of each existing topic. A broker may not know at once topics
+    that another one has created.
     """
     give_up_s = time.monotonic() + _KNOWN_TIMEOUT_S
     while True:
@@ -298,7 +300,7 @@ def _found(admin: KafkaAdminClient, topics: list[str]) -> tuple[dict[str, Any], 
 
 
 def _warn_of_less(topic: str, described: Mapping[str, Any], found: Settings, wanted: Replication) -> None:
-    """Log that the topic's records are less safe than those of a new topic on this cluster would be."""
+    """Log a warning if the topic's records are less safe than those of a new topic on this cluster."""
     factor = min(len(partition["replica_nodes"]) for partition in described["partitions"])
     min_in_sync = int(found[_MIN_IN_SYNC])
     if factor < wanted.factor or min_in_sync < wanted.min_in_sync:
@@ -319,7 +321,7 @@ def _create(
         topic: {
             "num_partitions": partitions,
             "replication_factor": replication.factor,
-            # Given in any case, because the brokers' own default may be more than there are replicas.
+            # Always given, because the brokers' default may exceed the number of replicas.
             "configs": {**settings, _MIN_IN_SYNC: str(replication.min_in_sync)},
         }
         for topic, (partitions, settings) in topics.items()
@@ -371,12 +373,12 @@ def _retention_problems(topic: str, found: Settings, least: LeastRetention | Non
 
 @dataclass(frozen=True, slots=True)
 class LogAndState:
-    """The topics of `layout` on a cluster, and the checkpoint of the state that is made from them."""
+    """The topics of `layout` on a cluster, and the checkpoint of their state."""
 
     client_config: ClientConfig
     layout: TopicLayout
     checkpoint: Checkpoint
 
     def with_topic_sizes(self) -> Self:
-        """Return the same with the limits on sizes that the topics have. Raises KafkaError."""
+        """Return a copy with the size limits of the existing topics. Raises KafkaError."""
         return replace(self, layout=with_topic_sizes(self.client_config, self.layout))

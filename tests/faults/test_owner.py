@@ -157,14 +157,14 @@ def test_owner_of_new_topics_has_time_to_write_its_first_clock_record(
 ) -> None:
     """The topic of requests is still empty. Two standbys that start at the same moment come to this."""
     monkeypatch.setattr("streaming.service.ownership.owner.SILENCE_MS", 60_000)
-    come_within = ClockRecords.come_within
+    comes_within = ClockRecords.comes_within
 
     def starts_its_clock(self: ClockRecords, timeout_s: float) -> bool:
         with ticking(broker, layout, owner_epoch=1):
-            return come_within(self, timeout_s)
+            return comes_within(self, timeout_s)
 
     claim_topics(broker, layout, claim_of("one"))
-    monkeypatch.setattr(ClockRecords, "come_within", starts_its_clock)
+    monkeypatch.setattr(ClockRecords, "comes_within", starts_its_clock)
     with pytest.raises(NotOwner, match=r"is running: process \d+ on .*, folder /data/one, .*, epoch 1\."):
         claim_topics(broker, layout, claim_of("one", "/data/two"))
 

@@ -10,7 +10,7 @@ from streaming.replica.messages import BatchCommitted, PromoteReplica, StartRepl
 from streaming.replica.state_machine import InDoubt, StateMachine
 from streaming.replica.terms import NO_OWNER, ReplicaSeed, first_terms, later_terms
 from streaming.service.can_continue import handled_ends
-from streaming.service.replica.supervision import NEAR_MS, SparkSource, can_go_on_with
+from streaming.service.replica.supervision import NEAR_MS, SparkSource, can_continue_with
 from tests.harness.simulated_broker import CLIENT_CONFIG, TOPIC_ID, EarlyProducer
 from tests.harness.simulated_cluster import Notes, SimulatedCluster
 
@@ -53,20 +53,20 @@ class Replica:
         self.end()
         self._plan, self._is_wanted = outages, True
 
-    def stay_ended(self, _: str) -> None:
+    def end_because(self, _: str) -> None:
         self.end()
 
     def stand_by(self, _: SparkSource | None = None) -> None:
         self._plan, self._is_wanted = None, True
 
     @property
-    def stands_by(self) -> bool:
+    def is_standby(self) -> bool:
         return self._is_wanted and self._plan is None
 
     def promote(self, _: SparkSource, record: OwnerRecord) -> bool:
         follower, known = self.follower, self._known
-        fits = follower is None or (known is not None and can_go_on_with(known, record))
-        if not (self.stands_by and fits):
+        fits = follower is None or (known is not None and can_continue_with(known, record))
+        if not (self.is_standby and fits):
             self.end()
             return False
         self._plan = record.outages
@@ -142,34 +142,34 @@ class Replica:
         if self._seeding is None:
             self._seed_it()
         else:
-            (stands_by, record, self._seed), self._seeding = self._seeding, None
-            self._begin(record, self._seed, stands_by=stands_by)
+            (is_standby, record, self._seed), self._seeding = self._seeding, None
+            self._begin(record, self._seed, is_standby=is_standby)
 
     def _seed_it(self) -> None:
-        stands_by = self._plan is None
+        is_standby = self._plan is None
         self._known = record = self._checkpoint.record()
         if not record.epochs:
             return
-        if not stands_by:
+        if not is_standby:
             try:
                 self._checkpoint.check_owner(self._owner_epoch)
             except FolderError:
                 return
         outages = record.outages if self._plan is None else self._plan
-        self._seeding = stands_by, record, self._world.seed_of(record.epochs, outages)
+        self._seeding = is_standby, record, self._world.seed_of(record.epochs, outages)
 
-    def _begin(self, record: OwnerRecord, seed: ReplicaSeed, *, stands_by: bool) -> None:
-        promotion = self._promotion if stands_by and self._plan is not None else None
-        if promotion is not None and not can_go_on_with(record, promotion):
+    def _begin(self, record: OwnerRecord, seed: ReplicaSeed, *, is_standby: bool) -> None:
+        promotion = self._promotion if is_standby and self._plan is not None else None
+        if promotion is not None and not can_continue_with(record, promotion):
             self._world.seen("promotion of another seed")
             return
-        self._number += not stands_by
+        self._number += not is_standby
         self._start = StartReplica(
             client_config=CLIENT_CONFIG,
             layout=self._world.layout,
             replica=ReplicaId(self._owner_epoch, self._number),
             seed="",
-            stands_by=stands_by,
+            is_standby=is_standby,
         )
         self._notes = Notes()
         self._world.notes[self._start.replica] = self._notes
@@ -186,7 +186,7 @@ class Replica:
             self._start.replica,
             machine,
             topic_id=TOPIC_ID,
-            stands_by=stands_by,
+            is_standby=is_standby,
             wall_ms=now_ms,
             now_s=lambda: now_ms() / 1_000,
         )
@@ -195,7 +195,7 @@ class Replica:
         if promotion is not None:
             self._world.seen("promotion while seeding")
             self._promote(self.follower, promotion)
-        self._world.seen("standby" if stands_by else "replica")
+        self._world.seen("standby" if is_standby else "replica")
 
     def committed(self, ends: dict[int, int], watermark_ms: int) -> None:
         if self.follower is not None:

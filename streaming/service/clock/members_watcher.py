@@ -1,4 +1,4 @@
-"""The members watcher: it finds out from the groups topic if any group has members (`Pace`)."""
+"""The members watcher: it reads from the groups topic if any group has members (`Pace`)."""
 
 import time
 
@@ -16,7 +16,7 @@ POLL_S = 1.0
 
 
 class _View(Struct):
-    """The fields of the views of both protocols that show whether somebody may wait for a deadline."""
+    """The fields of both protocols' views that show if a client may wait for a deadline."""
 
     members: list[msgspec.Raw] = []
     pending_members: list[msgspec.Raw] = []
@@ -29,7 +29,7 @@ _decode = msgspec.json.Decoder(_View).decode
 
 
 class GroupsWithMembers:
-    """The groups that have members, pending members or clients by their last records on the groups topic."""
+    """The groups with members, pending members or clients, by their last records on the groups topic."""
 
     def __init__(self) -> None:
         self._groups: set[bytes] = set()
@@ -56,11 +56,11 @@ def _has_members(value: bytes) -> bool:
 
 
 class MembersWatcher(FollowerThread):
-    """A thread that reads the groups topic when no request has come for a while, and reports to `pace` that
-    no group has members. While no broker answers, it reports nothing.
+    """A thread that reads the groups topic after a while without requests, and reports to `pace` if no group
+    has members. While no broker answers, it reports nothing.
     """
 
-    _retried = Exception  # without this thread, clock records stay frequent for ever
+    _retried = Exception  # without this thread, clock records stay frequent
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout, pace: Pace) -> None:
         self._client_config = client_config

@@ -1,12 +1,11 @@
 """The pace of clock records: frequent while a deadline may come, rare while no group has a member.
 
 Only deadlines wait for clock records. Requests do not, because a request's own append time advances its
-group. So clock records may be rare while no group has a member or a client. Offset retention, the expiry of
-locks and of member ids that nobody uses are then late by one pause at most.
+group. So clock records may be rare while no group has a member or a client. Offset retention and the expiry
+of locks and of unused member ids are then late by one pause at most.
 
-The groups topic shows that no group has a member. It is read to its end as of a moment after a batch has
-processed the last request (`streaming.service.clock.members_watcher`). Any later request makes clock records
-frequent again.
+The groups topic shows if a group has a member. It is read to its end after a batch has processed the last
+request (`streaming.service.clock.members_watcher`). Any later request makes clock records frequent again.
 """
 
 import threading
@@ -20,10 +19,9 @@ QUIET_S = 3.0
 
 
 class Pace:
-    """The policy for the pause between two clock records. Safe for threads.
-
-    The ticker reports the offsets of its records, the supervisor how far batches have read, and the watcher
-    of the groups topic what it has found. `interval_ms` is the interval while a deadline may come.
+    """The policy for the pause between two clock records. Safe for threads. The ticker reports the offsets of
+    its records, the supervisor the offsets read by batches, and the members watcher that no group has
+    members. `interval_ms` is the interval while a deadline may come.
     """
 
     def __init__(
@@ -43,7 +41,7 @@ class Pace:
         self._sooner = threading.Event()
         # The offset of the next clock record of each partition if no other record comes, -1 if unknown.
         self._next = [-1] * partitions
-        # By partition: an offset behind requests that no batch has read yet.
+        # By partition: an offset after requests that no batch has read yet.
         self._unread: dict[int, int] = {}
         self._request_at_s = now_s()
         # No group had a member at this time.
@@ -75,8 +73,8 @@ class Pace:
                     self._see_request()
 
     def is_unproven(self) -> bool:
-        """Return True if batches have processed all requests, none has come for a while, and it is unknown if
-        a group has a member.
+        """Return True if batches have processed all requests, none has come for a while, and members are
+        unknown.
         """
         with self._lock:
             is_quiet = self._now_s() - self._request_at_s > self._quiet_s

@@ -1,9 +1,9 @@
-"""The ticker attests how far time has advanced, by clock records in the requests topic itself.
+"""The ticker attests the time by clock records in the requests topic itself.
 
 Each round appends a record to every partition and waits until all are acknowledged. Every request with a
 timestamp before the earliest of their append times then precedes one of these records or is readable already.
-The next round's records attest that time. So time is in the log, no request is late, and without a ticker
-time stands still and no session expires. Two tickers do no harm.
+The next round's records attest that time. So time is in the log and no request is late. Without a ticker time
+stands still and no session expires. Two tickers do no harm.
 """
 
 import time
@@ -32,11 +32,10 @@ log = structlog.get_logger()
 class Ticker(BackgroundThread):
     """A thread that appends clock records until stopped.
 
-    `pace` decides the pauses between them. If it is None, each pause is `interval_ms`. Its records carry
-    `owner_epoch`, see `streaming.service.ownership.owner`. `clock_lag_ms` is the maximum difference
-    between brokers' clocks (0 with one broker). If the broker's clock and `wall_ms` differ by more than
-    MAX_SKEW_MS, the ticker attests nothing and sets `alarm`, because a stepped clock must not expire all
-    members.
+    `pace` decides the pauses between them. If it is None, each pause is `interval_ms`. Its records have
+    `owner_epoch` (`streaming.service.ownership.owner`). `clock_lag_ms` is the maximum difference between
+    brokers' clocks (0 with one broker). If the broker's clock and `wall_ms` differ by more than MAX_SKEW_MS,
+    the ticker attests nothing and sets `alarm`, because a stepped clock must not expire all members.
     """
 
     def __init__(
@@ -71,11 +70,11 @@ class Ticker(BackgroundThread):
         super().stop()
 
     def age_s(self) -> float:
-        """Return the seconds since a round was attested, or since the ticker was made."""
+        """Return the seconds since a round was attested, or since the ticker was created."""
         return time.monotonic() - self._attested_at_s
 
     def cut_off_s(self) -> float:
-        """Return for how many seconds no broker has acknowledged a record, 0 if the last attempt
+        """Return the seconds for which no broker has acknowledged a record, 0 if the last attempt
         succeeded.
         """
         since_s = self._failing_since_s
@@ -97,7 +96,7 @@ class Ticker(BackgroundThread):
     def _tick(self, appender: "_Appender") -> None:
         while not self._stopped.is_set():
             try:
-                # The first append shows how late it is. The second attests that at once instead of a round
+                # The first append shows the broker's time. The second attests it at once instead of a round
                 # later.
                 self._append(appender)
                 self._append(appender)
@@ -140,7 +139,7 @@ class Ticker(BackgroundThread):
 
 
 def brokers_time_ms(client_config: ClientConfig, topic: str, partitions: int) -> int:
-    """Return the broker's current time in ms: every request now on the topic was appended then or before.
+    """Return the broker's current time in ms, at or before which all requests on the topic were appended.
 
     Raises KafkaError.
     """

@@ -1,5 +1,4 @@
-"""The outages: times without a coordinator, from the last time on which one has acted until clients can reach
-a gateway again.
+"""Outages: times without a coordinator, from the last action of one until clients can reach a gateway again.
 
 All sessions restart at the end of an outage, so it must not end before clients can reach a gateway. A
 gateway of this process listens before the query starts. If gateways are separate processes, the first
@@ -24,13 +23,13 @@ from kafka_why.topic_reader import Record, TopicReader
 from streaming.service.clock.ticker import brokers_time_ms
 from streaming.service.topics import LogAndState
 
-# The horizon: the greatest time that a replica has acted on, by the early answers that count.
+# The horizon: the latest time that a replica has acted on, by the early answers that count.
 #
 # Clients may have such an answer. So no outage begins before the horizon, and requests up to it are handled
 # at their own times, under the configuration in force at that time.
 
 
-# The key of a marker, because kafka-python sends no record without key and value.
+# The key of a marker, because kafka-python cannot send a record without key and value.
 MARKER_KEY = b"marker"
 # Brokers stamp the records of the topics by their own clocks.
 _CLOCKS_MS = 60_000
@@ -41,7 +40,7 @@ def end_replicas(client_config: ClientConfig, layout: TopicLayout, first: Replic
     """End the validity of early answers of replicas before `first`. Return their horizon in ms, or 0 if they
     have answered nothing.
 
-    `since_ms` is the last append time that a planned batch has read. Earlier answers are the query's, too.
+    `since_ms` is the last append time that a planned batch has read. The query repeats earlier answers.
     Raises KafkaError.
     """
     markers = _mark(client_config, layout, first)
@@ -84,11 +83,10 @@ _READ_TIMEOUT_MS = 30_000
 
 
 class Acted(NamedTuple):
-    """The greatest times in ms on which coordinators have acted so far, 0 on a new checkpoint.
-
-    They are the last append time that a planned batch has read, and the horizon of their replicas. `batch` is
-    the last batch that was planned by then. A driver of an earlier owner that wakes up may plan one more.
-    That batch has to know the outage, because it may read beyond these times.
+    """The latest times in ms on which coordinators have acted, 0 on a new checkpoint: the last append time
+    that a planned batch has read, and the horizon of their replicas. `batch` is the last planned batch. An
+    earlier owner's driver that wakes up may plan one more, which has to know the outage because it may read
+    beyond these times.
     """
 
     batch: int
@@ -101,7 +99,7 @@ class Acted(NamedTuple):
 
 
 def acted_so_far(ours: LogAndState, first: ReplicaId) -> Acted:
-    """Return how far coordinators have acted. Answers of replicas before `first` do not count from now on.
+    """Return how far coordinators have acted. Answers of replicas before `first` no longer count.
 
     Raises KafkaError.
     """
@@ -127,8 +125,9 @@ def end_outage(ours: LogAndState, acted: Acted) -> list[KnownOutage]:
 class FirstRequest:
     """A watch for the first request that shows that clients reach a gateway again. Raises KafkaError.
 
-    Such a request is appended after this object was made, or during the outage: more than `silence_ms` after
-    the last append of a running coordinator. A request that the last coordinator left unread shows nothing.
+    Such a request is appended after this object was created, or during the outage: more than `silence_ms`
+    after the last append of a running coordinator. A request that the last coordinator left unread does not
+    count.
     """
 
     def __init__(
@@ -147,19 +146,19 @@ class FirstRequest:
         self._reader.start(at={p: planned_ends.get(p.partition, 0) for p in partitions})
 
     def wait(self, timeout_s: float, given_up: Callable[[], bool]) -> bool:
-        """Wait for the request. Return False if it does not come within this time."""
+        """Wait for the request. Return False if it does not come in time."""
         give_up_s = time.monotonic() + timeout_s
         while True:
-            found = [self._is_it(record) for record in self._reader.poll(_POLL_MS)]
+            found = [self._is_from_client(record) for record in self._reader.poll(_POLL_MS)]
             if any(found):
                 return True
             if time.monotonic() > give_up_s or given_up():
                 return False
 
-    def _is_it(self, record: Record) -> bool:
+    def _is_from_client(self, record: Record) -> bool:
         partition = TopicPartition(record.topic, record.partition)
         if is_clock_record(record.key, record.value):
-            if record.offset < self._ends[partition]:  # later clock records are this coordinator's own
+            if record.offset < self._ends[partition]:  # later clock records are this coordinator's
                 self._ticked_ms[partition] = record.timestamp
             return False
         if is_of_the_service(record.value):
@@ -186,13 +185,13 @@ def is_of_the_service(value: bytes | None) -> bool:
     """Return True if the coordinator's own process sends records of this type: the watcher of topics, and the
     follower of transactions, which sends a TransactionMarker again until the group has handled it.
 
-    A TransactionMarker may be sent by hand, too (`groups abort-pending`), which shows no client either.
+    A TransactionMarker may also be sent by hand (`groups abort-pending`), which is not a client either.
     """
     return _type_of(value) in (TopicMetadata.__name__, TransactionMarker.__name__)
 
 
 def _type_of(value: bytes | None) -> str:
-    """Return the type of a request, "" if the record is not one request."""
+    """Return the type of a request, "" if the record is not a single request."""
     try:
         return msgspec.json.decode(value or b"", type=_Type).type
     except UNREADABLE:

@@ -1,7 +1,7 @@
-"""The lease: one coordinator's claim on its topics, with the order of steps that makes a takeover safe.
+"""The lease: one coordinator's claim on its topics, taken in an order of steps that makes a takeover safe.
 
-The order is proven in docs/decisions/0019-a-standby.md: the claim, then the fence, and only then the reading
-of what an earlier owner planned.
+The order is proven in docs/decisions/0019-a-standby.md: claim, fence, and only then read the plans of an
+earlier owner.
 """
 
 import threading
@@ -30,9 +30,9 @@ class Lease:
     """A coordinator's lease on the topics: it takes them for a state, and releases them. Not safe for
     threads.
 
-    `folder` is locked by this process. `is_shared`: the checkpoint is not in it, so the lock does not protect
-    the checkpoint. `tick_interval_ms` is the longest interval between clock records. All methods but
-    `release` and `close` raise KafkaError.
+    `folder` is locked by this process. `is_shared`: the checkpoint is elsewhere, so the lock does not protect
+    it. `tick_interval_ms` is the longest interval between clock records. All methods but `release` and
+    `close` raise KafkaError.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Lease:
 
     @property
     def guard(self) -> OwnerGuard | None:
-        """The check that every task makes, or None if the folder's lock keeps other coordinators out."""
+        """The check for every task, or None if the folder's lock excludes other coordinators."""
         if not self._is_shared:
             return None
         return OwnerGuard(self._client_config, self._layout.owner_topic, self.ownership.epoch)
@@ -77,9 +77,9 @@ class Lease:
     ) -> bool:
         """Wait until the topics are free and take them. Return False if `stopping` was set before.
 
-        `on_reason` is called with the reason to wait, `check` once a poll, and what it raises ends the wait.
-        `claimed` is called after the claim. Raises FolderError, and NotOwner if the topics belong to another
-        state.
+        `on_reason` is called with the reason to wait, `check` once per poll. An error of `check` ends the
+        wait. `claimed` is called after the claim. Raises FolderError, and NotOwner if the topics belong to
+        another state.
         """
         standby = Standby(self._client_config, self._layout, self.ownership, on_reason, check)
         wanted = self._wanted(checkpoint, identity)
@@ -90,7 +90,7 @@ class Lease:
         return True
 
     def release(self) -> None:
-        """Let a standby take over at once, because nothing of this coordinator runs any more."""
+        """Let a standby take over at once, because this coordinator has stopped completely."""
         try:
             self.ownership.release()
         except KafkaError as error:

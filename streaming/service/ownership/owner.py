@@ -1,10 +1,8 @@
-"""The owner of the topics, by claims on the owner topic. One claim is in force.
-
-The state in a folder is made from one requests topic. A second coordinator with another folder would answer
-every request a second time and differently. So a coordinator claims the topics before it starts anything.
-Each claim's epoch is one above the last. The claim of the highest epoch is in force, and among claims of the
-same epoch the one appended first. If two coordinators start at the same moment, the log decides, and both
-read the same order.
+"""The owner of the topics, by claims on the owner topic. A second coordinator with another folder would
+answer every request a second time and differently. So a coordinator claims the topics before it starts
+anything. Each claim's epoch is one above the last. The claim of the highest epoch is in force, and among
+claims of the same epoch the one appended first. If two coordinators start at the same moment, the log's order
+decides.
 
 Clock records carry the epoch of the coordinator that appends them. A query fails on a clock record of a
 higher epoch than its own (`streaming.query.pipeline`), so a coordinator that lost the topics answers no
@@ -34,8 +32,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import Closeable
 from kafka_why.topic_reader import Record, TopicReader
 
-# A running coordinator appends clock records. If none comes for this long, or for three of its intervals, no
-# coordinator runs.
+# If no clock record comes for this long, and for three of its intervals, no coordinator runs.
 SILENCE_MS = 2_000
 SILENT_INTERVALS = 3
 _POLL_MS = 100
@@ -53,8 +50,8 @@ class NotOwner(RuntimeError):
 
 
 def owner_id_of(identity: Identity) -> str:
-    """Return the owner id of a folder's state. An imported state has an id of its own, because its old folder
-    is another owner.
+    """Return the owner id of a folder's state. An imported state has its own id, because its old folder is
+    another owner.
     """
     if identity.moved is not None:
         return identity.moved.owner_id
@@ -71,7 +68,7 @@ def claim_of(
 ) -> Claim:
     """Return this process's claim for the state of this folder, or of the checkpoint elsewhere.
 
-    `TopicsOwnership.claim` sets its epoch, above the standing claim's and above `above_epoch`.
+    `TopicsOwnership.claim` sets its epoch, above that of the claim in force and above `above_epoch`.
     """
     return Claim(
         epoch=above_epoch,
@@ -84,11 +81,11 @@ def claim_of(
         since_ms=int(time.time() * 1000),
         tick_interval_ms=tick_interval_ms,
         checkpoint=checkpoint or "",
-        place=_place(folder) if checkpoint else "",
+        place=_folder_id(folder) if checkpoint else "",
     )
 
 
-def _place(folder: Path) -> str:
+def _folder_id(folder: Path) -> str:
     """Return an identifier of the folder, and of the machine since its last boot."""
     found = folder.stat()
     machine = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else f"{getnode():x}"
@@ -104,7 +101,7 @@ def silence_ms(tick_interval_ms: int) -> int:
 
 class ClockRecords:
     """A watch for the clock records of a running coordinator. All methods raise KafkaError if no broker
-    answers, because silence shows nothing then.
+    answers, because silence then means nothing.
 
     One partition is enough, because a ticker appends to all of them.
     """
@@ -119,9 +116,9 @@ class ClockRecords:
         """Return True if the requests topic has never had a record."""
         return not self._reader.ends([self._partition])[self._partition]
 
-    def come_within(self, timeout_s: float) -> bool:
-        """Return True if a clock record is appended within this time, from now on, or since the last call if
-        that returned False.
+    def comes_within(self, timeout_s: float) -> bool:
+        """Return True if a clock record is appended within this time, which starts now, or at the last call
+        if that returned False.
         """
         if not self._is_following:
             self._reader.start(end=[self._partition])
@@ -140,7 +137,7 @@ class ClockRecords:
                 return False
 
     def reconnect(self) -> None:
-        """Continue with a new connection. Raises KafkaError, and keeps the old one then."""
+        """Continue with a new connection. Raises KafkaError, and then keeps the old one."""
         reader = _reader(self._client_config)
         self._reader.close()
         self._reader, self._is_following = reader, False
@@ -171,15 +168,19 @@ class TopicsOwnership(Closeable):
         assert self._own is not None
         return self._own.epoch
 
-    def standing(self, requests_topic_id: str) -> Claim | None:
+    def claim_in_force(self, requests_topic_id: str) -> Claim | None:
         """Return the claim in force on this requests topic, after reading the owner topic to its end.
 
         A claim with another topic id is of a deleted topic of the same name. Its owner's state does not
         belong to this topic.
         """
         self._read_to_end()
-        standing = self._claims.in_force()
-        return standing if standing and standing.requests_topic_id == requests_topic_id else None
+        claim_in_force = self._claims.in_force()
+        return (
+            claim_in_force
+            if claim_in_force and claim_in_force.requests_topic_id == requests_topic_id
+            else None
+        )
 
     def claim(
         self, wanted: Claim, *, take_over: bool, moved: Moved | None = None, silent: Claim | None = None
@@ -187,12 +188,12 @@ class TopicsOwnership(Closeable):
         """Make this claim and set its epoch. Raises NotOwner.
 
         Topics of another folder are claimed only with `take_over`, and only while no coordinator runs on
-        them. `moved` says how the state came into its folder: then the topics of the folder that it came from
-        are claimed like its own, unless a coordinator ran there after the export. `silent` is a claim whose
-        coordinator is known not to run (`streaming.service.ownership.standby`).
+        them. `moved` is the state's origin: the topics of the folder that it came from may be claimed, unless
+        a coordinator ran there after the export. `silent` is a claim whose coordinator is known not to run
+        (`streaming.service.ownership.standby`).
         """
-        standing = self.standing(wanted.requests_topic_id)
-        self._check(standing, wanted, moved, take_over=take_over, silent=silent)
+        claim_in_force = self.claim_in_force(wanted.requests_topic_id)
+        self._check(claim_in_force, wanted, moved, take_over=take_over, silent=silent)
         before = self._claims.in_force()
         epoch = max(before.epoch if before else 0, wanted.epoch) + 1
         self._own = msgspec.structs.replace(wanted, epoch=epoch)
@@ -203,20 +204,20 @@ class TopicsOwnership(Closeable):
             self._append({self._own.claim_id: None})
             self._own = None
             raise NotOwner(f"another coordinator has just claimed the topics: {winner}")
-        if standing and standing.owner_id != wanted.owner_id:
-            log.warning("topics taken over", before=str(standing), now=str(self._own))
+        if claim_in_force and claim_in_force.owner_id != wanted.owner_id:
+            log.warning("topics taken over", before=str(claim_in_force), now=str(self._own))
         self._append({claim_id: None for claim_id in self._claims.ids() if claim_id != self._own.claim_id})
 
     def reconnect(self) -> None:
-        """Read the owner topic anew with a new connection. Raises KafkaError, and keeps the old one then."""
+        """Read the owner topic again with a new connection. Raises KafkaError, and then keeps the old one."""
         reader = _reader(self._client_config)
         self._reader.close()
         self._reader, self._claims = reader, Claims()
         self._reader.start(beginning=[self._partition])
 
     def release(self) -> None:
-        """Mark the claim as released, so that a standby need not wait for silence. The coordinator has ended
-        in order.
+        """Mark the claim as released, because the coordinator has stopped, so that a standby need not wait
+        for silence.
         """
         if self._own is not None and self.confirm_lost() is None:
             self._append({self._own.claim_id: msgspec.structs.replace(self._own, is_released=True)})
@@ -242,30 +243,33 @@ class TopicsOwnership(Closeable):
 
     def _check(
         self,
-        standing: Claim | None,
+        claim_in_force: Claim | None,
         wanted: Claim,
         moved: Moved | None,
         *,
         take_over: bool,
         silent: Claim | None,
     ) -> None:
-        if standing is None:
-            # Perhaps the owner topic was lost under a running coordinator, or one has claimed them meanwhile.
+        if claim_in_force is None:
+            # A running coordinator may have lost the owner topic, or one may have claimed the topics
+            # meanwhile.
             if self._is_running(wanted.tick_interval_ms, is_claimed=False):
-                self._refuse(self.standing(wanted.requests_topic_id))
+                self._refuse(self.claim_in_force(wanted.requests_topic_id))
             return
-        if is_same_folder(standing, wanted):
+        if is_same_folder(claim_in_force, wanted):
             return  # the folder's lock ensures that no other coordinator works in it
-        is_silent = standing.is_released or (silent is not None and silent.claim_id == standing.claim_id)
-        if not is_silent and self._is_running(standing.tick_interval_ms, is_claimed=True):
-            self._refuse(self.standing(wanted.requests_topic_id))
-        check_state(standing, wanted, moved, take_over=take_over)
+        is_silent = claim_in_force.is_released or (
+            silent is not None and silent.claim_id == claim_in_force.claim_id
+        )
+        if not is_silent and self._is_running(claim_in_force.tick_interval_ms, is_claimed=True):
+            self._refuse(self.claim_in_force(wanted.requests_topic_id))
+        check_state(claim_in_force, wanted, moved, take_over=take_over)
 
-    def _refuse(self, standing: Claim | None) -> NoReturn:
-        """Raise NotOwner because the coordinator of this claim, or one without a claim, runs."""
-        if standing is None:
+    def _refuse(self, claim_in_force: Claim | None) -> NoReturn:
+        """Raise NotOwner because the coordinator of this claim, or one without a claim, is running."""
+        if claim_in_force is None:
             raise NotOwner(f"a coordinator that made no claim runs on these topics. {_STOP_IT}")
-        raise NotOwner(f"these topics belong to a coordinator that is running: {standing}. {_STOP_IT}")
+        raise NotOwner(f"these topics belong to a coordinator that is running: {claim_in_force}. {_STOP_IT}")
 
     def _is_running(self, tick_interval_ms: int, *, is_claimed: bool) -> bool:
         """Return True if clock records are being appended. Waits for one, unless the topic is empty and
@@ -274,7 +278,7 @@ class TopicsOwnership(Closeable):
         with closing(ClockRecords(self._client_config, self._layout)) as clock:
             if not is_claimed and clock.is_new_topic():
                 return False
-            return clock.come_within(silence_ms(tick_interval_ms) / 1000)
+            return clock.comes_within(silence_ms(tick_interval_ms) / 1000)
 
     def _append(self, claims: dict[str, Claim | None]) -> None:
         if not claims:
@@ -311,13 +315,13 @@ def is_same_folder(claim: Claim, other: Claim) -> bool:
     return ours == theirs
 
 
-def check_state(standing: Claim, wanted: Claim, moved: Moved | None, *, take_over: bool) -> None:
+def check_state(claim_in_force: Claim, wanted: Claim, moved: Moved | None, *, take_over: bool) -> None:
     """Raise NotOwner if the topics belong to the state of another folder. See `TopicsOwnership.claim`."""
-    is_moved = moved is not None and standing.owner_id == moved.from_owner_id
-    if moved is not None and is_moved and standing.since_ms > moved.exported_at_ms and not take_over:
-        raise NotOwner(f"the old folder was in use after the export: {standing}. {_EXPORT_AGAIN}")
-    if standing.owner_id != wanted.owner_id and not is_moved and not take_over:
-        raise NotOwner(f"these topics belong to the state of another folder: {standing}. {_TAKE_OVER}")
+    is_moved = moved is not None and claim_in_force.owner_id == moved.from_owner_id
+    if moved is not None and is_moved and claim_in_force.since_ms > moved.exported_at_ms and not take_over:
+        raise NotOwner(f"the old folder was in use after the export: {claim_in_force}. {_EXPORT_AGAIN}")
+    if claim_in_force.owner_id != wanted.owner_id and not is_moved and not take_over:
+        raise NotOwner(f"these topics belong to the state of another folder: {claim_in_force}. {_TAKE_OVER}")
 
 
 _STOP_IT = (

@@ -1,8 +1,8 @@
 """The standby: it waits until the owner of the topics is silent or has ended, and then claims them.
 
-The owner runs while it appends clock records (`streaming.service.ownership.owner`). No clock of any machine
-is compared with another's: the standby measures how long no clock record comes. Silence counts only while a
-broker answers, because a broker that is away silences every owner, and only while this process runs.
+The owner runs while it appends clock records (`streaming.service.ownership.owner`). Machines' clocks are not
+compared: the standby measures how long no clock record comes. Silence counts only while this process runs and
+a broker answers, because an unreachable broker silences every owner.
 """
 
 import threading
@@ -34,17 +34,17 @@ PAUSE_S = 0.2
 POLL_S = 0.5
 # A poll that took longer waited for a broker, or this process was stopped. It counts as one poll.
 LONG_POLL_S = 2.0
-# An owner that has lost its brokers, too, gets this much longer to find them again. Its producer reconnects
-# after up to `ticker.RECONNECT_MAX_MS`, then looks for the leader and sends again what was under way.
+# An owner that has also lost its brokers gets this much longer to reconnect. Its producer waits up to
+# `ticker.RECONNECT_MAX_MS`, then finds the leader and resends its records.
 RETURN_S = 3.0
 
 log = structlog.get_logger()
 
 
 class StandbyThread(BackgroundThread):
-    """A thread that runs `lead`, which waits and then takes over. `lead` enters what it starts into the given
-    stack, which `stop` closes, and returns soon after the given event is set. `on_error` is called in the
-    thread if `lead` fails.
+    """A thread that runs `lead`, which waits and then takes over. `lead` adds the parts that it starts to the
+    given stack, which `stop` closes, and returns soon after the given event is set. `on_error` is called in
+    the thread if `lead` fails.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class StandbyThread(BackgroundThread):
         self._leading = ExitStack()
 
     def stop(self) -> None:
-        """End the wait, or stop what was started after it."""
+        """End the wait, or stop the parts that were started after it."""
         super().stop()
         self._leading.close()
 
@@ -106,9 +106,8 @@ class Silence:
 
 class Standby:
     """A standby, which waits for the topics and claims them. `on_reason` is called with a sentence when the
-    reason to wait changes, and `check` once a poll. An error of `check` ends the wait.
-
-    For one thread. The ownership has not been taken yet.
+    reason to wait changes, and `check` once per poll. An error of `check` ends the wait. For one thread.
+    `ownership` has no claim yet.
     """
 
     def __init__(
@@ -134,8 +133,8 @@ class Standby:
         """Claim the topics as soon as their owner does not run. Return False if `stopping` was set before.
 
         The arguments are those of `TopicsOwnership.claim`. Raises NotOwner if the topics belong to another
-        state, because waiting would be useless then. An owner that is killed is silent for `silence_ms`. An
-        owner that ends in order releases its claim.
+        state, because waiting would be useless. An owner that is killed is silent for `silence_ms`. An owner
+        that ends in order releases its claim.
         """
         with closing(ClockRecords(self._client_config, self._layout)) as clock:
             self._silence.reset()
@@ -158,7 +157,7 @@ class Standby:
 
     def _is_free(self, wanted: Claim, clock: ClockRecords, *, take_over: bool, moved: Moved | None) -> bool:
         """Poll once, and return True if the topics can be claimed."""
-        owner = self._ownership.standing(wanted.requests_topic_id)
+        owner = self._ownership.claim_in_force(wanted.requests_topic_id)
         if owner is None:
             return True
         check_state(owner, wanted, moved, take_over=take_over)
@@ -167,7 +166,7 @@ class Standby:
         self._owner = owner
         if owner.is_released or is_same_folder(owner, wanted):
             return True
-        if clock.come_within(POLL_S):
+        if clock.comes_within(POLL_S):
             self._silence.reset()
         else:
             self._silence.add_poll()
@@ -185,8 +184,8 @@ class Standby:
         try:
             self._ownership.claim(wanted, take_over=take_over, moved=moved, silent=self._owner)
         except NotOwner as error:
-            if self._ownership.standing(wanted.requests_topic_id) is None:
-                raise  # a coordinator runs whose claim is not on the topic any more
+            if self._ownership.claim_in_force(wanted.requests_topic_id) is None:
+                raise  # a coordinator runs whose claim is no longer on the topic
             log.info("the topics could not be claimed", reason=str(error))
             return False
         return True
@@ -194,5 +193,5 @@ class Standby:
     def _report(self, reason: str) -> None:
         if reason != self._reason:
             self._reason = reason
-            log.info("standing by", reason=reason)
+            log.info("claim_in_force by", reason=reason)
             self._on_reason(reason)

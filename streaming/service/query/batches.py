@@ -1,5 +1,5 @@
 """The batches of a query: Spark's progress reports, the pin of the last committed batch, and the description
-of one that fails.
+of a failing batch.
 """
 
 import re
@@ -58,13 +58,13 @@ class ProgressReader:
 
 # Each pin is synced to the disk, which may also hold the broker's log.
 INTERVAL_S = 1.0
-# A driver that lost the topics may replace the plan of the second batch of its successor, not of a later one.
+# A driver that lost the topics may replace the plans of its successor's first two batches, not of later ones.
 FIRST_BATCHES = 3
 
 
 class CommittedPin:
-    """The pin of a checkpoint's last committed batch. A full disk is no error, because a later batch will be
-    pinned.
+    """The pin of a checkpoint's last committed batch. A full disk is not an error, because a later batch will
+    be pinned.
     """
 
     def __init__(
@@ -81,8 +81,8 @@ class CommittedPin:
     def pin_often(self, batch: int, ends: Mapping[int, int]) -> None:
         """Pin a committed batch if it is one of the first, or if no batch was pinned within a second.
 
-        `ends` are the offsets, by partition, up to which it really read. The plan in the checkpoint may have
-        been replaced since by a driver that lost the topics (docs/decisions/0019-a-standby.md).
+        `ends` are the offsets, by partition, up to which it really read. A driver that lost the topics may
+        since have replaced the plan in the checkpoint (docs/decisions/0019-a-standby.md).
         """
         self._seen = (batch, ends)
         self._count += 1
@@ -90,8 +90,8 @@ class CommittedPin:
             self.pin(batch)
 
     def pin(self, batch: int) -> None:
-        """Pin a batch now, or none if it is -1. The offsets are those given to `pin_often` for it, or else
-        its plan's.
+        """Pin a batch now, or none if it is -1. The offsets are those given to `pin_often`, or else its
+        plan's.
         """
         if batch <= self._batch:
             return
@@ -113,20 +113,20 @@ _NAMED_FILES = 5
 
 
 def describe_failing_batch(
-    checkpoint: Checkpoint, batch: int, failures: int, error: str, under_way: Sequence[str] = ()
+    checkpoint: Checkpoint, batch: int, failures: int, error: str, interrupted: Sequence[str] = ()
 ) -> str:
     """Return one paragraph for the operator: the batch, its records, the failing record if known, and what to
     do.
 
-    `under_way` are the requests that workers handled when they died (`streaming.query.shard_call`).
+    `interrupted` are the requests that workers handled when they died (`streaming.query.shard_call`).
     """
-    named = _RECORD.search(error) or _LEFT_BEHIND.fullmatch("; ".join(under_way))
+    named = _RECORD.search(error) or _LEFT_BEHIND.fullmatch("; ".join(interrupted))
     if named:
         way_on = (
             f"the record at fault is {named[1]}; start with --skip-record {named[1]} to dead-letter it unread"
         )
-    elif under_way:
-        way_on = f"Python workers died, and handled {', '.join(under_way)} then"
+    elif interrupted:
+        way_on = f"Python workers died, and handled {', '.join(interrupted)} then"
     else:
         way_on = "the error names no record, so find the cause in its text"
     return (
@@ -136,14 +136,14 @@ def describe_failing_batch(
     )
 
 
-def describe_damaged_checkpoint(batch: int, damage: Sequence[str], way_back: str) -> str:
+def describe_damaged_checkpoint(batch: int, damage: Sequence[str], remedy: str) -> str:
     """Return one paragraph for the operator: the batch that cannot run, the damaged files, and what to do.
-    `way_back` is the remedy if these files are lost.
+    `remedy` is the way out if these files are lost.
     """
     more = f" (and {len(damage) - _NAMED_FILES} files more)" if len(damage) > _NAMED_FILES else ""
     return (
         f"batch {batch} cannot be run because the checkpoint is damaged: "
-        f"{'; '.join(damage[:_NAMED_FILES])}{more}. Put back these files, or {way_back}"
+        f"{'; '.join(damage[:_NAMED_FILES])}{more}. Put back these files, or {remedy}"
     )
 
 

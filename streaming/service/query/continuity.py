@@ -1,7 +1,5 @@
 """The replica and the outage around each start of the query. The time without a query is an outage, unless
 the replica has answered meanwhile.
-
-So it starts and ends the replica, and waits for what ends an outage.
 """
 
 from collections.abc import Callable
@@ -24,8 +22,8 @@ class Continuity:
     thread may call `end` and `is_settled`.
 
     `acted` is the result of `streaming.service.outages.outage.acted_so_far` when the owner took the topics.
-    `replica` is None if this owner runs none. `first_request` is what ends the outage where gateways are
-    processes of their own, None where the gateway of this process listens already.
+    `replica` is None if this owner runs none. `first_request` ends the outage if gateways are separate
+    processes, and is None if this process's gateway already listens.
     """
 
     def __init__(
@@ -45,7 +43,7 @@ class Continuity:
         self._begun: list[KnownOutage] | None = None
 
     def promote(self, spark: SparkSource) -> None:
-        """Promote the replica that stands by, so that it answers before the query starts, and end the outage.
+        """Promote the standby's replica, so that it answers before the query starts, and end the outage.
 
         Raises KafkaError.
         """
@@ -68,15 +66,15 @@ class Continuity:
         self._first_request = None
 
     def end_outage_or_promote(self, spark: SparkSource) -> list[KnownOutage]:
-        """End the outage, or promote the replica that stands by. Return the outages that the next query has
-        to know. Raises KafkaError.
+        """End the outage, or promote the standby's replica. Return the outages for the next query. Raises
+        KafkaError.
 
         While the replica answers, clients see a coordinator. So sessions continue, and there is no outage.
         """
-        if self._begun is None and self._replica is not None and self._replica.stands_by:
+        if self._begun is None and self._replica is not None and self._replica.is_standby:
             self.promote(spark)
         if self._begun is not None:
-            # The replica has these outages, whether it already answers or not.
+            # The replica, answering or not, has these outages.
             outages, self._begun, self._acted, self._goes_on = self._begun, None, None, True
             return outages
         self._goes_on = self._replica is not None and self._replica.is_answering()
@@ -93,20 +91,20 @@ class Continuity:
         return outages
 
     def query_started(self, spark: SparkSource, outages: list[KnownOutage], *, checks_clocks: bool) -> None:
-        """Start the replica, unless it has answered all the time. The query with these outages has started.
+        """Start the replica, unless it never stopped answering. The query with these outages has started.
 
-        If `checks_clocks` is False, clock records of later owners are ignored. Nothing in the log could then
-        end a replica of this owner, so none is started.
+        If `checks_clocks` is False, clock records of later owners are ignored. No replica is then started,
+        because nothing in the log could end it.
         """
         if self._replica is None or self._goes_on:
             return
         if checks_clocks:
             self._replica.follow(spark, outages)
         else:
-            self._replica.stay_ended("clock records of later owners are not believed, and one has to end it")
+            self._replica.end_because("clock records of later owners are not believed, and one has to end it")
 
     def batch_committed(self, ends: dict[int, int], watermark_ms: int) -> None:
-        """Report to the replica that a committed batch has read the requests up to these ends."""
+        """Notify the replica that a committed batch has read the requests up to these ends."""
         if self._replica is not None:
             self._replica.committed(ends, watermark_ms)
 
@@ -122,5 +120,5 @@ class Continuity:
             self._replica.end()
 
     def is_settled(self) -> bool:
-        """Return True if the query has handled what the replica has answered."""
+        """Return True if the query has handled all that the replica has answered."""
         return self._replica is None or self._replica.is_settled()

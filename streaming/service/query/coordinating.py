@@ -1,4 +1,4 @@
-"""The coordinator's query under its supervisor, with its replica, clock records and later owners."""
+"""The coordinator's query under its supervisor: replica, clock records, and detection of later owners."""
 
 import threading
 import time
@@ -39,13 +39,13 @@ from streaming.service.status import StatusBoard
 from streaming.service.topics import LogAndState
 
 TICKER_ALARM_AGE_S = 10.0
-# A longer time without a broker is an outage, because no heartbeat can arrive: a takeover follows.
+# After this time without a broker, a takeover ends an outage, because no heartbeat could arrive.
 CUT_OFF_S = 5.0
 # The longest wait of a stop for the batch with the last early answers.
 SETTLE_MAX_S = 5.0
 # The JVM is replaced after this time without a batch, if it has committed batches before.
 STANDSTILL_S = 60.0
-# A batch that has read records before their deletion is committed within this time.
+# A batch that read records before their deletion is committed within this time.
 LOSS_S = 2.0
 
 log = structlog.get_logger()
@@ -65,7 +65,7 @@ class CoordinatorsQuery(SupervisedQuery):
     """The query of one coordinator. `settle` it before its supervisor is stopped."""
 
     service = "coordinator"
-    way_back = (
+    remedy = (
         "stop the coordinator and go back to the newest intact batch: 'group-coordinator state rollback' "
         "loses no request (docs/recovery.md, 'A damaged checkpoint')"
     )
@@ -102,12 +102,12 @@ class CoordinatorsQuery(SupervisedQuery):
         self._reports = reports
         self._polls_without_batch: int | None = None
         self._loss_since_s: float | None = None
-        log_path = session.log_path  # a string if it is the log of spark-submit
-        self._under_way = str(log_path.with_name("under-way")) if isinstance(log_path, Path) else None
+        log_path = session.log_path  # a string for the log of spark-submit
+        self._notes_prefix = str(log_path.with_name("under-way")) if isinstance(log_path, Path) else None
 
     def settle(self) -> None:
         """End the replica, and wait until the query has handled everything that the replica has answered.
-        Views and history then include it, and a new version of this code need not answer it again.
+        Views and history then include it, and a new version of this code need not answer again.
         """
         self._continuity.end()
         self._status.wait_until(
@@ -145,7 +145,7 @@ class CoordinatorsQuery(SupervisedQuery):
     def committed(self, batch: BatchProgress) -> None:
         """Report to the parts of the service what was read."""
         if batch.rows_dropped:
-            # Requests have no event time, so Spark has no reason to drop one: this is a lost request.
+            # Requests have no event time, so Spark may not drop any: this request is lost.
             log.critical("Spark dropped requests", rows=batch.rows_dropped, batch=batch.batch_id)
         ends = batch.ends_of(self.source)
         self._ticker.pace.batch_read(ends)
@@ -155,8 +155,8 @@ class CoordinatorsQuery(SupervisedQuery):
         self._reports.on_batch(batch)
 
     def watch(self) -> None:
-        """Raise NotOwner when another coordinator has taken the topics, and CannotContinue when a loss of
-        requests that the replica has seen is confirmed.
+        """Raise NotOwner if another coordinator has taken the topics, and CannotContinue if the replica's
+        report of lost requests is confirmed.
         """
         successor = self._ownership.lost()
         if successor is not None:
@@ -169,7 +169,7 @@ class CoordinatorsQuery(SupervisedQuery):
             self._loss_since_s = time.monotonic()
             self._status.enter(ServicePhase.FAILING, loss.reason)
         if loss.is_other_topic:
-            self._session.kill()  # the query would read on there, and answer
+            self._session.kill()  # the query would continue there, and answer
         if loss.is_other_topic or time.monotonic() - self._loss_since_s > LOSS_S:
             self.check_can_continue()
 
@@ -180,8 +180,7 @@ class CoordinatorsQuery(SupervisedQuery):
     def hang(self) -> str | None:
         """Return a reason if nothing has been committed for STANDSTILL_S although the broker answers.
 
-        The first batch of a query may take long. So a batch that always takes long is run to its end by the
-        next JVM.
+        A query's first batch may take long, so the next JVM completes a batch that always takes long.
         """
         if self._polls_without_batch is None:
             return None
@@ -199,10 +198,9 @@ class CoordinatorsQuery(SupervisedQuery):
         return alarm, *self._reports.alarms()
 
     def cause_of(self, error: PySparkException) -> PySparkException | KafkaError:
-        """Raise NotOwner if the query failed because of a later owner, which has claimed the topics.
-        Otherwise return the error.
-
-        A clock record without a claim must not end the service: from then on only claims are checked.
+        """Raise NotOwner if the query failed because a later owner has claimed the topics. Otherwise return
+        the error. A clock record without a claim must not end the service, so later queries check only
+        claims.
         """
         text = str(error)
         if not pipeline.has_later_owner(text) and LATER_CLAIM not in text:
@@ -243,10 +241,10 @@ class CoordinatorsQuery(SupervisedQuery):
         that it handled.
         """
         has_died = WORKER_DIED in error
-        under_way = take_unfinished_notes(self._under_way) if has_died else []
+        interrupted = take_unfinished_notes(self._notes_prefix) if has_died else []
         notes = has_died and failures >= FAILURES_TO_NAME_THE_BATCH - 1
-        self._operator = replace(self._operator, under_way=self._under_way if notes else None)
-        return under_way
+        self._operator = replace(self._operator, notes_prefix=self._notes_prefix if notes else None)
+        return interrupted
 
 
 def _depose(successor: Claim) -> NoReturn:

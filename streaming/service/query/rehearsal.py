@@ -1,8 +1,8 @@
 """The rehearsal: a query that keeps a standby's Spark warm and writes nothing.
 
-A JVM's first query takes seconds: Java loads Spark's classes, Python workers start and import this package.
-A standby has the time for that before it takes over. The rehearsal reads clock records only, so it has no
-state, and its checkpoint is in the standby's own folder.
+A JVM's first query takes seconds: Java loads Spark's classes, Python workers start and import this package. A
+standby does that before it takes over. The rehearsal reads clock records only, so it has no state, and its
+checkpoint is in the standby's own folder.
 """
 
 import shutil
@@ -63,7 +63,7 @@ class Rehearsal(Startable):
         self._start_query()
 
     def _start_query(self) -> None:
-        """Start the query. Executors of a cluster do not reach this folder, so there is none on a cluster."""
+        """Start the query, but not on a cluster, whose executors do not reach this folder."""
         self._started_s = time.monotonic()
         self._restarts = self._session.restarts
         self._query = None
@@ -76,7 +76,7 @@ class Rehearsal(Startable):
         output = pipeline.coordinate(clock, self._operator, shards=self._operator.shards)
         try:
             self._query = (
-                output.where(F.col("topic") == "")  # there is no output, and nothing of it may be written
+                output.where(F.col("topic") == "")  # the query has no output
                 .writeStream.queryName("rehearsal")
                 .format("kafka")
                 .options(**pipeline.cluster_options(self._client_config))

@@ -1,11 +1,8 @@
 """The keeper of Spark: it restarts Spark, within the running service, whenever its JVM has ended.
 
-A JVM ends because somebody kills it, because the machine or its heap has no memory left, or because it hangs
-and the watchdog kills it. The ticker, the gateway and everything else in the service continue meanwhile. For
-clients this is what the end of a query is, only longer.
-
-Spark is given up if it ends again and again without a committed batch between, because then another
-process or another machine has to try.
+A JVM ends when it is killed, runs out of memory, or hangs and the watchdog kills it. The rest of the service
+continues meanwhile. For clients this is like the end of a query, only longer. The keeper gives up if Spark
+keeps ending without a committed batch, so that another process or machine can try.
 """
 
 import threading
@@ -65,7 +62,7 @@ log = structlog.get_logger()
 
 
 class SparkEnded(RuntimeError):
-    """Spark has ended and is not started again. The message has the reason and the place of Spark's log."""
+    """Spark has ended and is not started again. The message has the reason and the path of Spark's log."""
 
 
 class RestartableSpark(Protocol):
@@ -88,9 +85,9 @@ class RestartableSpark(Protocol):
 class SparkKeeper:
     """A keeper of one Spark between `start` and `stop`. One thread calls `keep` and `worked`.
 
-    A JVM that hangs is killed if this process can start another one, or if `has_standby`: the service then
-    ends, and the standby takes over. `pause` waits for a number of seconds, or until `stopping` is set.
-    `on_reason` is called with a sentence before each restart.
+    A hung JVM is killed if this process can start another one, or if `has_standby`: the service then ends,
+    and the standby takes over. `pause` waits for a number of seconds, or until `stopping` is set. `on_reason`
+    is called with a sentence before each restart.
     """
 
     def __init__(
@@ -108,7 +105,7 @@ class SparkKeeper:
         self._on_reason = on_reason
         self._kills_hung = spark.can_restart or has_standby
         self._hung: str | None = None
-        self._restarts = 0  # since Spark has worked
+        self._restarts = 0  # since Spark last worked
         self._watchdog: Watchdog | None = None
 
     def start(self) -> None:
@@ -160,7 +157,7 @@ class SparkKeeper:
         return f"{end}; its log is {self._spark.log_path}"
 
     def _restart(self, reason: str) -> None:
-        """Start Spark again, which may take several attempts. Returns without it if `stopping` is set."""
+        """Start Spark again, in several attempts if necessary. Returns early if `stopping` is set."""
         self.stop()
         self._hung = None
         while not self._stopping.is_set():

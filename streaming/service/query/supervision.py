@@ -1,8 +1,9 @@
 """The supervisor of a query: it starts the query, and restarts it whenever it ends.
 
-A query ends when the broker is away for long, a batch fails, a disk is full, a Python worker dies twice or
-Spark's JVM ends, which is started again first (`streaming.service.query.spark_keeper`). The next query starts
-from the checkpoint after a pause that grows. The batch that was running runs again and gives the same output.
+A query ends when the broker is unreachable for long, a batch fails, a disk is full, a Python worker dies
+twice, or Spark's JVM ends, which is started again first (`streaming.service.query.spark_keeper`). The next
+query starts from the checkpoint after a pause that grows. The batch that was running runs again and gives the
+same output.
 """
 
 import threading
@@ -42,7 +43,7 @@ FAILURES_TO_NAME_THE_BATCH = 3
 POLL_S = 0.2
 # The pause between two checks of a full disk.
 SPACE_POLL_S = 1.0
-# The pause between two checks, while there is an obstacle, that a query can ever continue. The check may wait
+# The pause between two checks, while there is an obstacle, that a query can continue at all. A check may wait
 # for a broker for 10 s.
 CHECK_S = 30.0
 
@@ -50,15 +51,14 @@ log = structlog.get_logger()
 
 
 class SupervisedQuery(ABC):
-    """A query with the logic that belongs to it alone. The supervisor's thread calls all methods.
-
-    `source` is the topic that it reads. `service` is the noun of its service. `way_back` is what an operator
-    can do if a damaged file of the checkpoint cannot be put back.
+    """The logic of one kind of query. The supervisor's thread calls all methods. `source` is the topic that
+    it reads. `service` is the noun of its service. `remedy` is the operator's remedy if a damaged file of
+    the checkpoint cannot be restored.
     """
 
     source: str
     service: str
-    way_back: str
+    remedy: str
     has_standby = False
     """True if another process takes over when this one ends."""
 
@@ -66,8 +66,8 @@ class SupervisedQuery(ABC):
     def start(self, stopping: threading.Event) -> StreamingQuery | None:
         """Start the query from its checkpoint. Returns None if `stopping` is set before it can start.
 
-        Raises PySparkException, KafkaError or FolderNotWritable if it is to be tried again. Any other error
-        ends the service.
+        Raises PySparkException, KafkaError or FolderNotWritable to be retried. Any other error ends the
+        service.
         """
 
     @abstractmethod
@@ -76,8 +76,8 @@ class SupervisedQuery(ABC):
 
     @abstractmethod
     def watch(self) -> None:
-        """Check for anything that has to end the query. Called every `POLL_S` while it runs. An error stops
-        the query.
+        """Raise an error if the query has to end. Called every `POLL_S` while it runs. An error stops the
+        query.
         """
 
     def obstacle(self) -> str | None:
@@ -100,12 +100,12 @@ class SupervisedQuery(ABC):
 
     def check_can_continue(self) -> None:
         """Check whether another query can continue where the last one failed. Raises CannotContinue,
-        NotOwner, and KafkaError if that cannot be known now.
+        NotOwner, and KafkaError if this is unknown now.
         """
         return
 
     def ended(self, error: Exception) -> None:
-        """Stop everything that would continue without a query, because this error ends the service."""
+        """Stop the parts that would continue without a query, because this error ends the service."""
         return
 
     def failed(self, error: str, failures: int) -> Sequence[str]:
@@ -198,10 +198,10 @@ class Supervisor(BackgroundThread):
         """
         remove_torn_state(self._checkpoint.files)
         if damage := describe_damage(self._checkpoint.files):
-            raise CannotContinue(describe_damaged_checkpoint(batch, damage, self._query.way_back))
+            raise CannotContinue(describe_damaged_checkpoint(batch, damage, self._query.remedy))
 
     def _check_can_continue(self) -> None:
-        """Raise the error that ends the service if every later query would fail, too."""
+        """Raise an error, which ends the service, if every later query would fail, too."""
         try:
             self._query.check_can_continue()
         except KafkaError as error:
@@ -258,7 +258,7 @@ class Supervisor(BackgroundThread):
         self._check_disk()  # a full disk may have ended the broker
         self._set_alarms()
         self._check_can_continue()  # the topic may be what is missing
-        running.stop()  # returns when the broker answers or Kafka's clients give it up, which takes minutes
+        running.stop()  # returns when the broker answers, or after minutes when Kafka's clients give up
         disk_checked_s, checked_s = float("-inf"), time.monotonic()
         while self._query.obstacle() and not self._stopped.is_set():
             if time.monotonic() - checked_s > CHECK_S:
@@ -273,7 +273,7 @@ class Supervisor(BackgroundThread):
     def _waited_for_space(self, error: str) -> bool:
         """If a disk is full, raise an alarm, wait for space, and return True. Otherwise return False.
 
-        A full disk is no failure of the batch, which is planned or run again when there is space.
+        A full disk is not a failure of the batch, which runs again when there is space.
         """
         full = self._check_disk()
         if full is None:
@@ -307,11 +307,11 @@ class Supervisor(BackgroundThread):
     def _report_failure(self, error: Exception, batch: int, failures: int, pause_s: float) -> None:
         phase = ServicePhase.RESTARTING
         reason = f"batch {batch} failed, attempt {failures}: {first_line(error)}"
-        what, _, _ = str(error).partition("\n=== Streaming Query ===")  # its plan helps nobody here
-        under_way = self._query.failed(what, failures)
+        what, _, _ = str(error).partition("\n=== Streaming Query ===")  # its plan is of no use here
+        interrupted = self._query.failed(what, failures)
         if failures >= FAILURES_TO_NAME_THE_BATCH:
             phase = ServicePhase.FAILING
-            reason = describe_failing_batch(self._checkpoint, batch, failures, what, under_way)
+            reason = describe_failing_batch(self._checkpoint, batch, failures, what, interrupted)
         self._status.enter(phase, reason, batch_id=batch - 1)
         log.error("query failed", batch=batch, attempt=failures, again_in_s=pause_s, error=reason)
 
@@ -324,7 +324,7 @@ def stopped_on_error(running: StreamingQuery) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        with suppress(Exception):  # the JVM may have ended; the block's error says more
+        with suppress(Exception):  # the JVM may have ended; the block's error is more useful
             running.stop()
         raise
 

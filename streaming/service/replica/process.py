@@ -1,4 +1,4 @@
-"""The process of a replica, from the side of the service."""
+"""The service's handle of a replica process."""
 
 import subprocess
 import sys
@@ -55,7 +55,7 @@ class ReplicaProcess:
         self.send(start)
 
     def follow(self) -> str:
-        """Read the reports of the process until it ends. Return the reason of its end."""
+        """Read the reports of the process until it ends. Return the reason."""
         assert self._process.stdout is not None
         for text in self._process.stdout:
             with suppress(msgspec.DecodeError):  # the last line of a process that was killed may be cut
@@ -76,14 +76,14 @@ class ReplicaProcess:
             self._on_pending(key, value)
 
     def send(self, message: StartReplica | BatchCommitted | PromoteReplica) -> None:
-        """Send the replica a message, which is lost if the process has ended."""
+        """Send a message to the replica. It is lost if the process has ended."""
         assert self._process.stdin is not None
         with suppress(OSError, ValueError):  # `follow` notices its end
             self._process.stdin.write(encode_line(message))
             self._process.stdin.flush()
 
     def end(self) -> None:
-        """End the process, which gives its last report if it can."""
+        """End the process, which sends a last report if it can."""
         self._hang_up()
         try:
             self._process.wait(_END_GRACE_S)

@@ -1,7 +1,5 @@
-"""The service's side of the replica: it seeds the replica, starts its process, and starts it again when it
-ends.
-
-The replica's end is never the service's, because the query answers without it.
+"""The supervision of the replica: seeding it, starting its process, and restarting it. Its end never ends the
+service, because the query answers without it.
 """
 
 import threading
@@ -33,12 +31,11 @@ from streaming.service.topics import LogAndState
 FIRST_PAUSE_S = 0.2
 # The count of failures starts again after a replica has run for this time.
 WELL_AFTER_S = 60.0
-# A replica counts as answering if its report is this recent, and if it has acted on times this near to the
-# present.
+# A replica counts as answering if its report is this recent, and it has acted on times this recent.
 RECENT_S = 1.0
 NEAR_MS = 1_500
 _POLL_S = 0.1
-# The pause between two checks of a standby for another outage that the owner knows.
+# The pause between two checks of a standby for a new outage of the owner's.
 CHECK_S = 2.0
 
 log = structlog.get_logger()
@@ -50,10 +47,8 @@ SparkSource: TypeAlias = Callable[[], SparkSession]
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The plan for starting a process. If `outages` is None, the process stands by with the checkpoint's
-    outages.
-
-    `promotion` is sent to a process that stands by, so that it answers, as soon as its seed is made.
+    """The plan for starting a process. If `outages` is None, the process is a standby with the checkpoint's
+    outages. `promotion` is sent to it as soon as its seed is written.
     """
 
     spark: SparkSource
@@ -114,11 +109,11 @@ class Replica:
         self._owner_epoch = owner_epoch
 
     def next_id(self) -> ReplicaId:
-        """Return an id above the ids of all replicas so far. Later replicas have no id below it."""
+        """Return an id above those of all earlier replicas. Later replicas have no lower id."""
         return ReplicaId(self._owner_epoch, self._number + 1)
 
     def is_answering(self) -> bool:
-        """Return True if the replica answers the requests of this moment."""
+        """Return True if the replica currently answers requests."""
         report = self._report()
         return report.phase is ReplicaPhase.ANSWERING and self._now_ms() - report.as_of_ms < NEAR_MS
 
@@ -129,31 +124,28 @@ class Replica:
         return self._report().loss
 
     def follow(self, spark: SparkSource, outages: list[KnownOutage]) -> None:
-        """Start a replica with these outages in place of the last one. It is seeded in a thread."""
+        """Replace the replica with one that has these outages. It is seeded in a thread."""
         self._start(_Plan(spark, outages))
 
     def stand_by(self, spark: SparkSource) -> None:
-        """Start a replica that answers nothing until it is promoted. It is seeded in a thread.
-
-        The coordinator is a standby, or it starts: reading the state takes as long as starting the query.
+        """Start a replica that does not answer until it is promoted. It is seeded in a thread. This is for a
+        standby, and for a start: reading the state takes as long as starting the query.
         """
         self._start(_Plan(spark, None))
 
     @property
-    def stands_by(self) -> bool:
-        """Return True if a replica stands by that has not been promoted."""
+    def is_standby(self) -> bool:
+        """Return True if the replica is a standby that has not been promoted."""
         return self._thread is not None and self._plan is not None and self._plan.outages is None
 
     def promote(self, spark: SparkSource, record: OwnerRecord) -> bool:
-        """Let the replica that stands by answer for the owner, whose record has these configurations and
-        outages.
-
-        Return False if none stands by, or if it was seeded when other outages were known. It is then ended.
+        """Let the standby's replica answer for the owner, whose record has these configurations and outages.
+        If there is none, return False. If it was seeded with other outages, end it and return False.
         """
         with self._process_changes:
             process, known = self._process, self._known
-            fits = process is None or (known is not None and can_go_on_with(known, record))
-            if self.stands_by and fits:
+            fits = process is None or (known is not None and can_continue_with(known, record))
+            if self.is_standby and fits:
                 self._number += 1
                 promotion = PromoteReplica(
                     replica=self._id(),
@@ -169,7 +161,7 @@ class Replica:
         return False
 
     def check_standby(self) -> None:
-        """Seed the standby's replica anew if the owner has begun another configuration or outage."""
+        """Reseed the standby's replica if the owner has a new configuration or outage."""
         process, known = self._process, self._known
         if process is None or known is None or time.monotonic() - self._checked_s < CHECK_S:
             return
@@ -191,8 +183,8 @@ class Replica:
                 phase=ReplicaPhase.ENDED, reason="the next one starts with the next query"
             )
 
-    def stay_ended(self, reason: str) -> None:
-        """End the replica, and start none until `follow`, for this reason."""
+    def end_because(self, reason: str) -> None:
+        """End the replica for this reason, and start none until `follow`."""
         self.end()
         self._idle = ReplicaReport(phase=ReplicaPhase.ENDED, reason=reason)
 
@@ -277,24 +269,24 @@ class Replica:
 
     def _run(self, plan: _Plan, ending: threading.Event) -> str:
         """Seed a process and run it until it ends. Returns the reason."""
-        stands_by = plan.outages is None
+        is_standby = plan.outages is None
         self._known = record = self._checkpoint.record()
         outages = record.outages if plan.outages is None else plan.outages
         seed = make_seed(self._checkpoint, plan.spark(), self._client_config, record.epochs, outages)
-        if not stands_by:
-            # The batch may be a later owner's, with an outage that is not known here.
+        if not is_standby:
+            # The batch may be a later owner's, with an unknown outage.
             self._checkpoint.check_owner(self._owner_epoch)
-        self._number += not stands_by
+        self._number += not is_standby
         with self._process_changes:
-            promotion = self._plan.promotion if stands_by and self._plan is not None else None
-            if promotion is not None and not can_go_on_with(record, promotion):
+            promotion = self._plan.promotion if is_standby and self._plan is not None else None
+            if promotion is not None and not can_continue_with(record, promotion):
                 return "another outage began while its seed was made"
             start = StartReplica(
                 client_config=self._client_config,
                 layout=self._layout,
                 replica=self._id(),
                 seed=str(write_seed(self._folder, seed)),
-                stands_by=stands_by,
+                is_standby=is_standby,
             )
             process = ReplicaProcess(start, self._on_pending)
             if promotion is not None:
@@ -327,9 +319,7 @@ class Replica:
         return self._difference
 
     def _wait_for_query(self, ending: threading.Event) -> None:
-        """Wait until the query has handled all present records, because one of them may have ended the
-        process.
-        """
+        """Wait until the query has handled all current records, one of which may have ended the process."""
         try:
             with TopicReader(self._client_config) as reader:
                 topic = self._layout.requests_topic
@@ -343,9 +333,9 @@ class Replica:
                 return
 
 
-def can_go_on_with(known: OwnerRecord, record: OwnerRecord | PromoteReplica) -> bool:
-    """Return True if a replica that knows the first record can continue with the second. The only new items
-    in it may be the outage that the new owner has ended, and the configuration with which it begins.
+def can_continue_with(known: OwnerRecord, record: OwnerRecord | PromoteReplica) -> bool:
+    """Return True if a replica that knows the first record can continue with the second. Its only new items
+    may be the outage that the new owner has ended, and that owner's configuration.
     """
     outages, epochs = len(known.outages), len(known.epochs)
     return (

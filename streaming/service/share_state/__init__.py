@@ -1,1 +1,1 @@
-"""The state of share groups' partitions: the cluster's share coordinators do what groups ask for."""
+"""The state of share groups' partitions: the cluster's share coordinators execute groups' tasks."""

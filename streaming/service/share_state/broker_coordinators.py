@@ -1,5 +1,5 @@
-"""The cluster's share coordinators, over the connections of kafka-python's admin client, which has no
-requests for them.
+"""The cluster's share coordinators, over the connections of kafka-python's admin client, which lacks their
+requests.
 """
 
 from base64 import urlsafe_b64encode
@@ -27,8 +27,8 @@ from streaming.service.share_state.partition_tasks import (
 )
 
 # Messages to a share coordinator, which kafka-python lacks: InitializeShareGroupState,
-# ReadShareGroupStateSummary and DeleteShareGroupState. They are made from Kafka's definitions in `schemas`,
-# as kafka-python makes its own.
+# ReadShareGroupStateSummary and DeleteShareGroupState. They are built from Kafka's definitions in `schemas`,
+# as kafka-python builds its own.
 
 
 _SCHEMAS = "streaming.service.share_state.schemas"
@@ -55,7 +55,7 @@ _VERSION = 0
 # kafka-python reads answers of up to 1 MB, and that of FindCoordinator repeats the keys.
 _KEYS_MAX_BYTES = 200_000
 _NO_LEADER_EPOCH = -1
-# The group in the request of `are_refused`. It need not exist.
+# The group named by `are_refused`. It need not exist.
 _ANY_GROUP = "permission"
 
 
@@ -74,12 +74,12 @@ class BrokerCoordinators(Closeable):
         )
 
     def are_refused(self, topic: str) -> bool:
-        """Return True if the brokers have share groups, and refuse the principal the requests of share
-        coordinators. This changes nothing at the brokers. Raises KafkaError, NoAnswer.
+        """Return True if the brokers support share groups but do not permit the principal share-state
+        requests. This changes nothing at the brokers. Raises KafkaError, NoAnswer.
 
-        Any broker is asked for the state of a partition of `topic`, which must exist. The broker answers, or
-        reports that it is not the share coordinator. It logs an error in neither case. A search for the share
-        coordinator would create the topic of the states.
+        Any broker is queried for the state of a partition of `topic`, which must exist. It answers, or
+        reports that it is not the share coordinator, and logs no error. A search for the share coordinator
+        would create the state topic.
         """
         _, level = self._admin.describe_features().get(SHARE_VERSION, {}).get("finalized", (0, 0))
         if not level:
@@ -104,7 +104,7 @@ class BrokerCoordinators(Closeable):
     def read(
         self, node_id: int | None, keys: Sequence[SharePartition]
     ) -> Mapping[SharePartition, RecordedState]:
-        """Return the recorded state of each partition, queried from any broker if `node_id` is None."""
+        """Return the recorded state of each partition, read from any broker if `node_id` is None."""
         kind = ReadShareGroupStateSummaryRequest.ReadStateSummaryData
         partitions = {
             key: kind.PartitionData(partition=key.partition, leader_epoch=_NO_LEADER_EPOCH) for key in keys
@@ -135,7 +135,7 @@ class BrokerCoordinators(Closeable):
             raise NotOwnerNow
         return {key: one.error_code for key, one in _answers(self._send(request, node_id), keys)}
 
-    def gone(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
+    def deleted(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
         try:
             described = self._admin.describe_topics(sorted(set(topics.values())))
         except Exception as error:
@@ -152,7 +152,7 @@ class BrokerCoordinators(Closeable):
             return send(self._admin, request, node_id)
         except (NodeNotReadyError, UnknownBrokerIdError) as error:
             raise NoAnswer(error, is_sent=False) from error
-        except Exception as error:  # whatever it is, the request may have been sent
+        except Exception as error:  # for any error, the request may have been sent
             raise NoAnswer(error) from error
 
     def close(self) -> None:

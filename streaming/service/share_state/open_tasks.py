@@ -1,7 +1,6 @@
-"""The open tasks of share groups, by the groups' views, and the work that is due for them. No IO, no clock.
-
-A task is open while a view shows it: then it is carried out, and again after a pause that doubles (row SP10).
-Nothing is stored over a restart. All times are of a clock that never goes back.
+"""The open tasks of share groups, by the groups' views, and the work that is due for them. No IO, no clock. A
+task is open while a view shows it. It is then carried out, and again after a pause that doubles (row SP10).
+Nothing survives a restart. All times are of a clock that never goes back.
 """
 
 from collections import Counter
@@ -24,15 +23,16 @@ FIRST_PAUSE_S = 30.0
 LONGEST_PAUSE_S = 300.0
 # After this time the outcomes so far are appended, although other partitions have none.
 PART_AFTER_S = 60.0
-# A partition without an outcome is tried again after a back-off, which doubles. The creation of the topic of
-# the states takes half a second.
+# A partition without an outcome is tried again after a back-off, which doubles. Creating the state topic
+# takes half a second.
 FIRST_BACKOFF_S = 0.2
 LONGEST_BACKOFF_S = 30.0
-# How long a broker may still process a request that was not answered.
+# The time for which a broker may still process an unanswered request.
 UNCERTAIN_S = 10.0
-# Partitions that are carried out at once, so that new tasks do not wait long for those of a large group.
+# The maximum of partitions carried out at once, so that new tasks do not wait long for those of a large
+# group.
 AT_ONCE = 5_000
-# Partitions in one record, which takes about 130 bytes for each.
+# The maximum of partitions in one record, of about 130 bytes each.
 PARTITIONS_PER_RECORD = 2_000
 # A task that is open for longer raises an alarm.
 OVERDUE_MS = 120_000
@@ -47,8 +47,8 @@ LOST = "lost"
 
 @dataclass(slots=True)
 class TaskCounts:
-    """The work done since the start, counted in partitions and in tasks. `refused` is True if, by their last
-    answer, the brokers do not grant CLUSTER_ACTION to the principal.
+    """The work done since the start, counted in partitions and in tasks. `refused` is True if the brokers'
+    last answer denied CLUSTER_ACTION to the principal.
 
     `failures` are by error code, or by LOST for requests without an answer.
     """
@@ -89,7 +89,9 @@ _group_record = msgspec.json.Decoder(_GroupRecord)
 
 @dataclass(slots=True)
 class _Wait:
-    """A partition that has no outcome yet: how often it was tried, the last error, when it is due again."""
+    """A partition without an outcome yet: its number of attempts, the last error, and when it is due
+    again.
+    """
 
     tries: int = 0
     error_code: int = 0
@@ -128,8 +130,8 @@ class OpenTasks:
     """The open tasks by the records of the groups topic. It decides which partitions are due, and when
     outcomes are reported.
 
-    `uncertain` are partitions with a change of unknown fate, each with the time until which it rests. The
-    object that replaces this one after a lost connection shares it.
+    `uncertain` are partitions whose last change has an unknown outcome, each with the time until which it
+    rests. The object that replaces this one after a lost connection shares them.
     """
 
     def __init__(self, counts: TaskCounts, uncertain: dict[SharePartition, float]) -> None:
@@ -178,7 +180,7 @@ class OpenTasks:
         return any(task.began_s is not None for task in self._tasks.values())
 
     def due(self, now_s: float) -> list[PartitionTask]:
-        """Return the partitions' tasks that have to be carried out now, each once."""
+        """Return the distinct partition tasks that are due now."""
         for key in [key for key, until_s in self._uncertain.items() if until_s <= now_s]:
             del self._uncertain[key]
         due: dict[SharePartition, PartitionTask] = {}
@@ -224,8 +226,8 @@ class OpenTasks:
         wait.error_code = result.error_code
 
     def reports(self, now_s: float) -> Iterator[TaskReport]:
-        """Yield the reports that are due: of each task whose partitions all have an outcome, and of each task
-        begun PART_AFTER_S ago, with the outcomes so far. The caller has to call `reported` after each.
+        """Yield the due reports: of each task whose partitions all have an outcome, and with the outcomes so
+        far of each task begun PART_AFTER_S ago. The caller has to call `reported` after each.
         """
         for name, task in list(self._tasks.items()):
             if task.began_s is None:
@@ -289,7 +291,7 @@ class OpenTasks:
 
 
 def _tasks_in(value: bytes | None) -> list[ShareTask]:
-    """Return the open tasks of a view. Most views are not of share groups, so they are not decoded."""
+    """Return the open tasks of a view. Views without share state are not decoded."""
     if value is None or b'"tasks"' not in value:
         return []
     consumer = _group_record.decode(value).consumer

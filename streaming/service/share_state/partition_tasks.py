@@ -2,9 +2,8 @@
 SP11, SI10, SI11, SK5, SK8, SK11.
 
 InitializeShareGroupState is not idempotent: repeated with the same state epoch, it discards the group's
-progress (row SI11). So each one directly follows a ReadShareGroupStateSummary that has found an earlier state
-epoch or none, and whoever does not know whether one was processed has to wait before the next
-(`NoOutcome.is_uncertain`).
+progress (row SI11). So each one directly follows a ReadShareGroupStateSummary that found an earlier state
+epoch or none, and after an unknown outcome the next one has to wait (`NoOutcome.is_uncertain`).
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -16,14 +15,14 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.share_requests import ShareStatePartition
 from state.kafka.share.state import RETRIABLE
 
-# Partitions in one request. The coordinator writes a record for each of them.
+# The maximum of partitions in one request. The coordinator writes a record for each.
 BATCH_PARTITIONS = 1_000
 # The state epoch of a partition that has no state. A group epoch is greater.
 NO_STATE = 0
 
 
 class SharePartition(NamedTuple):
-    """A partition of a share group. Its state has a share coordinator of its own."""
+    """A partition of a share group. Each partition's state has its own share coordinator."""
 
     group_id: str
     topic_id: UUID
@@ -45,7 +44,7 @@ class PartitionTask(NamedTuple):
 
 
 class RecordedState(NamedTuple):
-    """The state that a share coordinator has recorded of a partition. Without a state, the epoch is 0."""
+    """A partition's state as its share coordinator recorded it. Without a state, the epoch is 0."""
 
     error_code: int
     state_epoch: int
@@ -53,7 +52,7 @@ class RecordedState(NamedTuple):
 
 
 class NoOutcome(NamedTuple):
-    """The result for a partition without an outcome yet. `error_code` is the reason, or 0 for a lost
+    """The result of a partition that has no outcome yet. `error_code` is the reason, or 0 for a lost
     connection.
 
     `is_uncertain`: a change was sent and not answered, so a broker may still process it.
@@ -72,7 +71,7 @@ class NoAnswer(Exception):
 
 
 class NotOwnerNow(Exception):
-    """This process may not change any state now, because another process may have taken over."""
+    """This process may not change state now, because another one may have taken over."""
 
 
 Result = ShareStatePartition | NoOutcome
@@ -82,10 +81,8 @@ T = TypeVar("T")
 
 class ShareCoordinators(Protocol):
     """The requests to share coordinators. All methods raise NoAnswer. The partitions of a request to a node
-    are of one group.
-
-    An answer that lacks a partition leaves it out. What changes a state raises NotOwnerNow, and sends nothing
-    then.
+    are of one group. Results omit partitions that the answer lacks. Methods that change a state raise
+    NotOwnerNow instead of sending.
     """
 
     def find(self, keys: Sequence[SharePartition]) -> Mapping[SharePartition, tuple[int, int]]:
@@ -100,16 +97,16 @@ class ShareCoordinators(Protocol):
     def delete(self, node_id: int, keys: Sequence[SharePartition]) -> Mapping[SharePartition, int]:
         """Send DeleteShareGroupState. Return the error code of each partition."""
 
-    def gone(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
+    def deleted(self, topics: Mapping[UUID, str]) -> Collection[UUID]:
         """Return the ids of the topics that no longer exist. `topics` has their names."""
 
 
 def carry_out(items: Sequence[PartitionTask], coordinators: ShareCoordinators) -> Results:
-    """Carry out each partition's task. The result omits partitions that could not be handled while this
-    process was surely the owner.
+    """Carry out each partition's task. The result omits partitions not handled while this process was surely
+    the owner.
     """
     results: Results = {}
-    lost: set[int] = set()  # nodes that have not answered: nobody waits for them twice
+    lost: set[int] = set()  # nodes that have not answered are not tried twice
     for node_id, batch in _batches(_located(items, coordinators, results)):
         if node_id in lost:
             results |= {item.key: NoOutcome() for item in batch}
@@ -128,7 +125,7 @@ def carry_out(items: Sequence[PartitionTask], coordinators: ShareCoordinators) -
 def _located(
     items: Sequence[PartitionTask], coordinators: ShareCoordinators, results: Results
 ) -> list[tuple[int, PartitionTask]]:
-    """Return the items with the nodes of their coordinators. Add results for items without one."""
+    """Return the items with their coordinators' nodes. Add results for items without a coordinator."""
     located: list[tuple[int, PartitionTask]] = []
     is_lost = False
     for batch in _chunks(items):
@@ -161,7 +158,7 @@ def _initialize(node_id: int, batch: Sequence[PartitionTask], coordinators: Shar
             results[item.key] = decided
     codes = _change(wanted, lambda: coordinators.initialize(node_id, wanted))
     for key, code in codes.items():
-        if code == ErrorCode.FENCED_STATE_EPOCH:  # recorded since the read: the next read finds it
+        if code == ErrorCode.FENCED_STATE_EPOCH:  # recorded since the read, so the next read finds it
             results[key] = NoOutcome(ErrorCode.FENCED_STATE_EPOCH)
         else:
             results[key] = code if isinstance(code, NoOutcome) else _result_of(key, code)
@@ -171,7 +168,7 @@ def _initialize(node_id: int, batch: Sequence[PartitionTask], coordinators: Shar
 def decide(item: PartitionTask, summary: RecordedState) -> Result | None:
     """Return the result for a partition with this recorded state, or None if it has to be initialized.
 
-    With an equal state epoch, the task is done already, because no epoch is used for two states (row SP16). A
+    With an equal state epoch, the task is already done, because no epoch is used for two states (row SP16). A
     state with another epoch was recorded by another coordinator of the group. It has the group's progress, so
     it is kept, unless an administrator has set another start offset (row SK11).
     """
@@ -198,7 +195,7 @@ def _delete(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoo
     codes = _change(batch, lambda: coordinators.delete(node_id, keys))
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     topics = {i.key.topic_id: i.topic_name for i in batch if codes[i.key] == unknown}
-    gone = coordinators.gone(topics) if topics else ()
+    gone = coordinators.deleted(topics) if topics else ()
     results: Results = {}
     for key, code in codes.items():
         if isinstance(code, NoOutcome):
@@ -213,7 +210,7 @@ def _delete(node_id: int, batch: Sequence[PartitionTask], coordinators: ShareCoo
 def _change(
     items: Sequence[PartitionTask], send: Callable[[], Mapping[SharePartition, int]]
 ) -> dict[SharePartition, int | NoOutcome]:
-    """Send a change, and return its answers. If a change was sent and not answered, its fate is unknown."""
+    """Send a change, and return its answers. Without an answer, the outcome of a sent change is unknown."""
     if not items:
         return {}
     try:
@@ -224,8 +221,8 @@ def _change(
 
 
 def _result_of(key: SharePartition, code: int) -> Result:
-    """Return the outcome of a partition with this error code. A transient error is no outcome, and neither is
-    a missing permission, which may still be granted: then the result is NoOutcome.
+    """Return the outcome of a partition with this error code. The result is NoOutcome for a transient error,
+    and for a missing permission, which may still be granted.
     """
     is_open = code in RETRIABLE or code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return NoOutcome(code) if is_open else _outcome(key, code)

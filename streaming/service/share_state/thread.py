@@ -2,7 +2,7 @@
 
 It reads the tasks from the groups' views on the groups topic, and appends each outcome as a ShareStateResult
 to the requests topic. So the log stays the only input of a group, and the query sends no requests to brokers.
-The thread keeps nothing over a restart, and two of them do no harm: see docs/decisions/0032.
+The thread stores nothing, and two of them do no harm (docs/decisions/0032).
 """
 
 import time
@@ -27,8 +27,7 @@ _REST_POLL_MS = 500
 _POLL_MS = 50
 # The pause between two checks of the permission while it is missing.
 _CHECK_PAUSE_S = 10.0
-# The maximum age of the records from which a change follows. A new owner changes nothing for UNCERTAIN_S (row
-# SP18).
+# The maximum age of records that cause a change. A new owner changes nothing for UNCERTAIN_S (row SP18).
 ROUND_MAX_S = UNCERTAIN_S / 2
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # it also advances while the machine sleeps
 
@@ -40,9 +39,9 @@ class ShareStateThread(FollowerThread):
     is unreachable. `summary` is the last known state.
 
     `may_change` returns True while this process is the owner of the topics (row SP18). A task that was open
-    before the start waits `settle_s`, because a broker may still process what the last owner sent. After a
-    pause of the process, records read before it are not acted on, because another process may have been the
-    owner since.
+    before the start waits `settle_s`, because a broker may still process requests of the last owner. After a
+    pause of the process, records read before it are ignored, because another process may have become the
+    owner.
     """
 
     _retried = Exception  # without this thread, share groups get no partitions
@@ -123,8 +122,8 @@ class ShareStateThread(FollowerThread):
             self._disconnect()
 
     def _check(self, tasks: OpenTasks) -> None:
-        """Check at the start if the permission is missing, and again while it is. Raises KafkaError,
-        NoAnswer.
+        """Check at the start if the permission is missing, and repeat the check while it is. Raises
+        KafkaError, NoAnswer.
         """
         now_s, were_refused = time.monotonic(), self._counts.refused
         if self._checked_s is not None and not (were_refused and now_s - self._checked_s > _CHECK_PAUSE_S):
@@ -153,7 +152,9 @@ class ShareStateThread(FollowerThread):
 
 
 def is_surely_owner(ticker: Ticker | None) -> bool:
-    """Return True if no standby can have taken over: it waits for twice as long without a clock record."""
+    """Return True if no standby can have taken over, because it waits twice as long without a clock
+    record.
+    """
     if ticker is None:
         return False
     return ticker.age_s() < silence_ms(ticker.pace.longest_interval_ms) / 2_000

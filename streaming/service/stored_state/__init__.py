@@ -1,1 +1,1 @@
-"""The state in a checkpoint, read, copied, moved and taken back."""
+"""The state in a checkpoint: reading, copying, moving and rolling it back."""

@@ -1,9 +1,8 @@
-"""A copy of the state while the coordinator runs, and its return into a new folder.
+"""Backup of the state while the coordinator runs, and its restoration into a new folder.
 
-A backup is the export of one committed batch. The coordinator has continued since, and has answered requests
-that the backup does not know. Where the old checkpoint still says what it has read and which outages it knew,
-the new folder handles these requests again with the same outcome
-(`streaming.service.stored_state.continuation`). Where the old checkpoint is lost, the first start refuses,
+A backup is the export of one committed batch. The coordinator has since answered requests that the backup
+lacks. If the old checkpoint still has its offsets and outages, the new folder handles these requests again
+with the same outcome (`streaming.service.stored_state.continuation`). If it is lost, the first start refuses,
 because the topics belong to a coordinator that continued.
 """
 
@@ -33,16 +32,14 @@ def back_up(checkpoint: Checkpoint, spark: SparkSession, path: Path) -> tuple[Ex
     """Write the state after the newest committed batch into a new file, without a lock. Return the header and
     the number of groups.
 
-    Returns the header and the number of groups.
-
     Raises StateNotRead, ExportError, StateError, FolderError.
     """
     for attempt in range(_ATTEMPTS):
         batch = max(retained_batches(checkpoint), default=-1)
         try:
-            # The files that Spark removes first are read first. The record may be read later, because an
-            # owner only adds to it.
-            header = header_at(checkpoint, batch, _known_by(checkpoint.record(), batch + 1))
+            # Read the files first that Spark removes first. The record can be read later, because owners only
+            # add to it.
+            header = header_at(checkpoint, batch, _entries_up_to(checkpoint.record(), batch + 1))
             state = read_stored(checkpoint, spark, batch)
         except (FileNotFoundError, StateNotRead) as error:
             if attempt + 1 == _ATTEMPTS:
@@ -56,11 +53,9 @@ def back_up(checkpoint: Checkpoint, spark: SparkSession, path: Path) -> tuple[Ex
 def continue_from(
     header: ExportHeader, old: Checkpoint, cluster: Cluster = no_cluster
 ) -> tuple[Continuation, int]:
-    """Return what the coordinator of the old checkpoint did after a backup, and the time in ms as of which
-    this is complete.
-
-    The folder of the old checkpoint is locked. The cluster is asked only where its last plan is damaged.
-    Raises NotContinued, FolderError, KafkaError.
+    """Return the work of the old checkpoint's coordinator after a backup, and the time in ms up to which it
+    is complete. The old checkpoint's folder must be locked. The cluster is queried only if the last plan is
+    damaged. Raises NotContinued, FolderError, KafkaError.
     """
     if old.identity() != header.identity:
         raise NotContinued(f"{old} is not the checkpoint that the file was made of")
@@ -70,15 +65,15 @@ def continue_from(
             f"the last batch that {old} planned is {last}, and the file has the state after batch "
             f"{header.batch}. Import it without the old data folder"
         )
-    before, now = (_known_by(record, header.batch) for record in (_record_of(header), old.record()))
+    before, now = (_entries_up_to(record, header.batch) for record in (_record_of(header), old.record()))
     if [(e.settings, e.skip) for e in before.epochs[-1:]] != [(e.settings, e.skip) for e in now.epochs[-1:]]:
         raise NotContinued(f"{old} has another configuration of batch {header.batch} than the file")
     looked_at_ms = int(time.time() * 1000)
     return continuation(old, header.batch, header.committed, cluster), looked_at_ms
 
 
-def _known_by(record: OwnerRecord, batch: int) -> OwnerRecord:
-    """Return the record without the entries of batches after this one."""
+def _entries_up_to(record: OwnerRecord, batch: int) -> OwnerRecord:
+    """Return the record without entries of later batches."""
     return replace(
         record,
         epochs=[epoch for epoch in record.epochs if epoch.from_batch <= batch],
@@ -87,5 +82,5 @@ def _known_by(record: OwnerRecord, batch: int) -> OwnerRecord:
 
 
 def _record_of(header: ExportHeader) -> OwnerRecord:
-    """Return the record of an export, by the numbers that its batches had."""
+    """Return the record of an export, with the original batch numbers."""
     return OwnerRecord([replace(e, from_batch=e.from_batch + header.batch) for e in header.epochs])

@@ -1,10 +1,8 @@
-"""The work of a coordinator after a batch, as one planned batch with the same outcome.
-
-The outcome is a function of the log, of the configurations and of the outages, however the log is cut into
-batches (docs/decisions/0001-time.md). So the batches since can run again as one: with the ends and the
-watermark of the last of them, and with the configurations and outages that they knew. One that is known
-earlier changes nothing: the batches before it have read no record of its time, and have not handled the
-records that it skips.
+"""The work of a coordinator after a batch, as one planned batch with the same outcome. The outcome is a
+function of the log, the configurations and the outages, not of the division into batches
+(docs/decisions/0001-time.md). So later batches can run again as one, with the ends and the watermark of the
+last, and with their configurations and outages. Applying these earlier changes nothing: earlier batches read
+no record of their time, and handled no record that they skip.
 """
 
 import re
@@ -38,10 +36,10 @@ from kafka_why.contract.pack import unpack
 from kafka_why.topic_reader import Record, TopicReader
 from streaming.service.outages.outage import last_append_ms
 
-# How far a coordinator has read the requests topic, by what it wrote to its output topics.
+# How far a coordinator has read the requests topic, by its output topics.
 #
-# A batch whose plan is lost must run again with every request that it answered: otherwise that request would
-# be handled as one of the outage that follows, and get another answer. Early answers belong to no batch.
+# A batch whose plan is lost must run again with every request that it answered. Otherwise that request would
+# count as one of the following outage, and get another answer. Early answers belong to no batch.
 
 
 # Brokers stamp the records of the topics by their own clocks.
@@ -61,8 +59,8 @@ def ends_of_answered(
 ) -> dict[int, int]:
     """Return the offsets, by partition, after the last request that has an output, not before `ends`.
 
-    Requests up to the watermark are included, because a batch must have read them before it fires deadlines
-    up to the watermark. Raises KafkaError.
+    Requests up to the watermark are included, because a batch reads them before it fires deadlines up to the
+    watermark. Raises KafkaError.
     """
     since_ms = last_append_ms(client_config, layout.requests_topic, ends) - _CLOCKS_MS
     with TopicReader(client_config, timeout_ms=_TIMEOUT_MS) as reader:
@@ -107,7 +105,7 @@ log = structlog.get_logger()
 _REQUESTS = "-requests"
 
 
-# The address of the coordinator's cluster while it can be asked, or None if there is none.
+# The address of the coordinator's cluster, None if it is unreachable.
 Cluster: TypeAlias = Callable[[], AbstractContextManager[ClientConfig | None]]
 
 
@@ -117,7 +115,7 @@ def no_cluster() -> AbstractContextManager[ClientConfig | None]:
 
 
 class NotContinued(RuntimeError):
-    """The batches after the given one cannot become one batch. The message says what to do."""
+    """The later batches cannot become one batch. The message says what to do."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +123,7 @@ class Continuation:
     """The work after the committed batch `batch`, by the numbers of the checkpoint.
 
     `planned` is batch `batch` + 1, None if nothing follows; `last` was the last planned batch. `record` has
-    the configurations and outages, where batch `batch` + 1 stands for all since.
+    the configurations and outages, in which batch `batch` + 1 replaces all later ones.
     """
 
     batch: int
@@ -139,8 +137,8 @@ def continuation(
 ) -> Continuation:
     """Return the work after a committed batch, which has read `committed`. The coordinator must not run.
 
-    The cluster is asked only where the last plan is damaged: `cluster` gives its address, or None.
-    Raises NotContinued, FolderError, KafkaError.
+    The cluster is queried only if the last plan is damaged: `cluster` gives its address, or None. Raises
+    NotContinued, FolderError, KafkaError.
     """
     topic = checkpoint.identity().requests_topic
     record, last = checkpoint.record(), checkpoint.last_batch("offsets")
@@ -154,7 +152,7 @@ def continuation(
     planned = known.planned if known.batch > batch else None
     if known.batch < last:
         with cluster() as client_config:
-            planned = _plan_anew(checkpoint, known, last, topic, client_config)
+            planned = _replacement_plan(checkpoint, known, last, topic, client_config)
     return Continuation(
         batch,
         last,
@@ -180,9 +178,8 @@ def check_versions(epochs: Sequence[Epoch], batch: int, last: int) -> None:
 
 
 def renumbered_epochs(epochs: Iterable[Epoch], batch: int, last: int) -> list[Epoch]:
-    """Return the configurations, where one planned batch stands for those after `batch` up to `last`.
-
-    A configuration that no planned batch knows is known from the first one on that is not planned.
+    """Return the configurations, in which one planned batch replaces those after `batch` up to `last`. A
+    configuration that no planned batch uses applies from the first unplanned one on.
     """
     first = batch + 1
     unplanned = first + (last > batch)
@@ -192,8 +189,8 @@ def renumbered_epochs(epochs: Iterable[Epoch], batch: int, last: int) -> list[Ep
 
 
 def renumbered_outages(outages: Iterable[KnownOutage], batch: int, last: int) -> list[KnownOutage]:
-    """Return the outages, renumbered in the same way. An outage that no planned batch knows is omitted,
-    because the next start records it again.
+    """Return the outages, renumbered as in `renumbered_epochs`. An outage that no planned batch uses is
+    omitted, because the next start records it again.
     """
     return [replace(o, from_batch=min(o.from_batch, batch + 1)) for o in outages if o.from_batch <= last]
 
@@ -215,10 +212,12 @@ def intact_plan(checkpoint: Checkpoint, batch: int, topic: str) -> KnownPlan | N
         return None
 
 
-def _plan_anew(
+def _replacement_plan(
     checkpoint: Checkpoint, known: KnownPlan, last: int, topic: str, client_config: ClientConfig | None
 ) -> PlannedBatch:
-    """Return a plan in place of damaged ones: it reads at least what the lost batches have answered."""
+    """Return a replacement for damaged plans. It reads at least the requests that the lost batches
+    answered.
+    """
     if client_config is None:
         raise NotContinued(
             f"the plan of batch {last}, {checkpoint.spark_uri}/offsets/{last}, is damaged. What that batch "

@@ -54,7 +54,7 @@ class MoveRefused(RuntimeError):
 def header_of(checkpoint: Checkpoint, client_config: ClientConfig | None) -> ExportHeader:
     """Return the header of an export of this checkpoint, whose folder is locked.
 
-    With a broker the unread requests are counted. Raises FolderError, MoveRefused or KafkaError.
+    If there is a broker, the unread requests are counted. Raises FolderError, MoveRefused or KafkaError.
     """
     identity = checkpoint.identity()
     topic = identity.requests_topic
@@ -71,7 +71,7 @@ def header_of(checkpoint: Checkpoint, client_config: ClientConfig | None) -> Exp
 
 
 def header_at(checkpoint: Checkpoint, batch: int, record: OwnerRecord) -> ExportHeader:
-    """Return the header of the state after a committed batch, with what the owner's record says of it.
+    """Return the header of the state after a committed batch, with its part of the owner's record.
 
     Raises FolderError, or FileNotFoundError if Spark has removed the batch's files.
     """
@@ -126,15 +126,14 @@ def identity_for(
     continued_at_ms: int | None = None,
 ) -> Identity:
     """Return the identity of the new folder. A parameter that is None keeps the state's own value.
-
-    `continued_at_ms` is the time at which the old folder's coordinator was seen to be stopped, if the new
-    folder continues after what that one did (`streaming.service.stored_state.continuation`).
+    `continued_at_ms` is the time at which the old folder's coordinator was known to be stopped, if the new
+    folder continues its work (`streaming.service.stored_state.continuation`).
 
     Raises MoveRefused if requests that no batch has handled would be lost, refused, or in another partition.
     """
     old = header.identity
-    # The coordinator may have answered requests after a backup. With an export time of 0, every claim of that
-    # coordinator came later, so its topics are refused (`streaming.service.ownership.owner`).
+    # The coordinator may have answered requests after a backup. With an export time of 0, all its claims are
+    # later, so its topics are refused (`streaming.service.ownership.owner`).
     exported_at_ms = 0 if header.is_backup else header.exported_at_ms
     if continued_at_ms is not None:
         exported_at_ms = continued_at_ms
@@ -182,11 +181,10 @@ def import_state(
     starting_spark: Callable[[], AbstractContextManager[SparkSession]],
     follows: Continuation | None = None,
 ) -> None:
-    """Make the folder `target`, which does not exist, with the state of an export.
-
-    `follows` is what the coordinator did after the export, which then runs again as batch 1. The folder
-    appears complete or not at all. Spark is started once the export has been checked. Raises MoveRefused,
-    ExportError, StateError, SparkFailed, or PySparkException if Spark cannot write the state.
+    """Create the folder `target` with the state of an export. `follows` is the coordinator's work after the
+    export, which runs again as batch 1. The folder appears complete or not at all. Spark is started once the
+    export has been checked. Raises MoveRefused, ExportError, StateError, SparkFailed, or PySparkException if
+    Spark cannot write the state.
     """
     if target.exists():
         raise MoveRefused(f"{target} exists. Import into a new folder")
@@ -205,10 +203,10 @@ def import_state(
 
 
 def _complete(new: Path, header: ExportHeader, identity: Identity) -> None:
-    """Turn the seeded checkpoint into one of the coordinator's query, and write its other files."""
+    """Convert the seeded checkpoint to one of the coordinator's query, and write its other files."""
     committed, planned, topic = header.committed, header.planned, identity.requests_topic
     if topic != header.identity.requests_topic:
-        # A planned batch of a drained topic has clock records only.
+        # A planned batch of a drained topic has only clock records.
         committed = replace(committed, ends=dict.fromkeys(range(identity.request_partitions), 0))
         planned = None
     # The log of the file source that seeded the checkpoint. The Kafka source would mistake it for its own.
@@ -222,7 +220,7 @@ def _complete(new: Path, header: ExportHeader, identity: Identity) -> None:
 
 
 def continued(header: ExportHeader, follows: Continuation) -> ExportHeader:
-    """Return the header of an export with what the coordinator did after it."""
+    """Return the header of an export, extended by the coordinator's later work."""
     return replace(
         header,
         epochs=_renumbered_epochs(follows.record.epochs, follows.batch),
@@ -232,12 +230,12 @@ def continued(header: ExportHeader, follows: Continuation) -> ExportHeader:
 
 
 def _renumbered_outages(outages: list[KnownOutage], batch: int) -> list[KnownOutage]:
-    """Return the outages, where this batch becomes batch 0."""
+    """Return the outages, in which this batch becomes batch 0."""
     return [replace(o, from_batch=max(0, o.from_batch - batch)) for o in outages]
 
 
 def _renumbered_epochs(epochs: list[Epoch], batch: int) -> list[Epoch]:
-    """Return the configurations, where this batch becomes batch 0. A group at rest may still need earlier
+    """Return the configurations, in which this batch becomes batch 0. A stored group may still need earlier
     ones.
     """
     return [replace(e, from_batch=max(0, e.from_batch - batch)) for e in epochs]
@@ -252,10 +250,8 @@ def groups_in(rows: Iterator[codec.ShardRow]) -> Iterator[ExportedGroup]:
 
 def _shards(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec.StoredGroup]]:
     """Return the groups by shard number. Each group is decoded once, for its next deadline and to find
-    damage.
-
-    A group that moves to other topics is marked, so that the first batch writes its records of compacted
-    topics. The positions of its offsets are then positions in another log, so they are renumbered.
+    damage. A group that moves to other topics is marked, so that the first batch writes its records of
+    compacted topics, and the log positions of its offsets are renumbered.
     """
     config = configs_of(export.header.epochs, CoordinatorConfig()).at(export.header.next_watermark_ms)
     is_new_topic = identity.requests_topic != export.header.identity.requests_topic

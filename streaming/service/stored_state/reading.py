@@ -1,4 +1,4 @@
-"""The state of a checkpoint, read also while a coordinator works on it.
+"""Reading the state of a checkpoint, even while a coordinator uses it.
 
 Nothing is locked and nothing is written. Spark's files of a committed batch do not change; they are removed
 when the batch is old (`minBatchesToRetain`).
@@ -23,12 +23,12 @@ _ATTEMPTS = 3
 
 
 class StateNotRead(RuntimeError):
-    """The state after a batch cannot be read. The message says which batches can be."""
+    """The state after a batch cannot be read. The message names the readable batches."""
 
 
 @dataclass(frozen=True)
 class StoredState:
-    """The groups after a committed batch, and the watermark that the batch after it had, in ms."""
+    """The groups after a committed batch, and the watermark in ms of the next one."""
 
     batch: int
     watermark_ms: int
@@ -53,7 +53,7 @@ def read_stored(
 ) -> StoredState:
     """Read the state after a batch, or after the newest committed one if it is None.
 
-    The newest one is chosen again if Spark removes its files meanwhile. `spark_uri` is another place of
+    If Spark removes the newest one's files meanwhile, the next is read. `spark_uri` is another location of
     Spark's files. Raises StateNotRead, StateError, FolderError.
     """
     kept = retained_batches(checkpoint)
@@ -65,7 +65,7 @@ def read_stored(
     for _ in range(1 if batch is not None else _ATTEMPTS):
         wanted = kept[-1] if batch is None else batch
         try:
-            # The record first: an owner of later batches adds to it, and changes nothing of earlier ones.
+            # Read the record first: later batches only add to it.
             record = checkpoint.record()
             watermark_ms = read_next_watermark_ms(checkpoint.files, wanted)
             groups = list(groups_in(read_state(spark, spark_uri or checkpoint.spark_uri, wanted)))

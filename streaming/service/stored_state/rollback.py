@@ -1,7 +1,7 @@
 """The rollback of a checkpoint to an earlier batch. Every later request is handled again, with the same
 outcome.
 
-The new checkpoint is made beside the old one and takes its place by two renames. The old one is kept whole.
+The new checkpoint is built next to the old one and replaces it by two renames. The old one is kept.
 """
 
 import os
@@ -40,15 +40,14 @@ _NEW = f"{SPARK}.rollback"
 
 
 class RollbackRefused(RuntimeError):
-    """The checkpoint cannot go back as it was asked. The message says what to do."""
+    """The requested rollback is impossible. The message says what to do."""
 
 
 @dataclass(frozen=True)
 class Rollback:
-    """A rollback that was done: the state is that after `batch`, and `last` was the last planned batch.
-
-    `removed` is the number of Spark's files that the new checkpoint does not have. `kept` is the folder with
-    the old checkpoint.
+    """A completed rollback: the state is that after `batch`, and `last` was the last planned batch. `removed`
+    is the number of Spark's files that the new checkpoint lacks. `kept` is the folder with the old
+    checkpoint.
     """
 
     batch: int
@@ -66,10 +65,8 @@ def roll_back(
     to_batch: int | None = None,
     cluster: Cluster = no_cluster,
 ) -> Rollback:
-    """Take a checkpoint in a local folder, which is locked, back to a batch, or to the newest intact one if
-    it is None.
-
-    `keep` is a folder that does not exist, on the same file system. Raises RollbackRefused, NotContinued,
+    """Roll a checkpoint in a locked local folder back to a batch, or to the newest intact one if it is None.
+    `keep` is the path of a new folder on the same file system. Raises RollbackRefused, NotContinued,
     FolderError, KafkaError, SparkFailed.
     """
     folder = checkpoint.files.local
@@ -96,8 +93,8 @@ def roll_back(
 
 
 def _chosen(checkpoint: Checkpoint, spark: Path, to_batch: int | None) -> int:
-    """Return the batch to go back to. It is intact."""
-    for path in _needed_always(spark):
+    """Return the intact batch to roll back to."""
+    for path in _always_needed_files(spark):
         if not is_intact(path):
             raise RollbackRefused(
                 f"{path} is damaged, and every batch needs it. Put it back from a copy, or import a backup"
@@ -126,8 +123,8 @@ def _chosen(checkpoint: Checkpoint, spark: Path, to_batch: int | None) -> int:
     return batch
 
 
-def _needed_always(spark: Path) -> list[Path]:
-    """Return the files that every batch needs: the state's schemas.
+def _always_needed_files(spark: Path) -> list[Path]:
+    """Return the state's schemas, which every batch needs.
 
     The query may have a new id, and Spark reads the source's first offsets for batch 0 only.
     """
@@ -155,7 +152,9 @@ def _is_sound(checkpoint: Checkpoint, spark: Path, stores: Iterable[StateStore],
 
 
 def _build(checkpoint: Checkpoint, spark: Path, new: Path, follows: Continuation) -> int:
-    """Make the new checkpoint of links to the files of the old one. Returns the number of files left out."""
+    """Build the new checkpoint from links to the files of the old one. Returns the number of files left
+    out.
+    """
     dropped = {
         path
         for log in ("offsets", "commits")
@@ -190,7 +189,9 @@ def _check(
     batch: int,
     starting_spark: Callable[[], AbstractContextManager[SparkSession]],
 ) -> int:
-    """Let Spark read the state of the new checkpoint, and decode every group. Returns their number."""
+    """Let Spark read the state of the new checkpoint, and decode every group. Returns the number of
+    groups.
+    """
     with starting_spark() as session:
         try:
             state = read_stored(checkpoint, session, batch, spark_uri=str(new))
@@ -202,9 +203,8 @@ def _check(
 
 
 def _swap(checkpoint: Checkpoint, folder: Path, keep: Path, follows: Continuation) -> None:
-    """Replace the old checkpoint by the new one.
-
-    A crash on the way leaves a folder without a checkpoint of Spark, which no coordinator starts on.
+    """Replace the old checkpoint with the new one. A crash meanwhile leaves a folder without Spark's
+    checkpoint, on which no coordinator starts.
     """
     os.sync()
     make_private_folder(keep)

@@ -1,1 +1,1 @@
-"""The reports to groups on the cluster's topics: deletions, changes, and the matches of patterns."""
+"""Reports to groups about the cluster's topics: deletions, changes, and matches of patterns."""

@@ -1,10 +1,11 @@
 """The topics and patterns that consumer groups subscribe to, and the records that these groups need. No IO.
 
-Nothing is stored over a restart: a group gets a record whenever its view on the groups topic does not fit the
-existing topics, and again later if it still does not. Most groups of other types need nothing.
+Nothing survives a restart: a group gets a record whenever its view on the groups topic does not match the
+existing topics, and again later if it still does not. Groups of other types need nothing, except a classic
+group that converts.
 
-A poll compares only the groups that may need a record, because their views or their topics have changed, and
-for POLL_MAX_S at most. The others follow in the next polls.
+A poll compares only groups whose views or topics have changed, for at most POLL_MAX_S. The rest follow in the
+next polls.
 """
 
 from collections import Counter
@@ -33,9 +34,9 @@ POLL_MAX_S = 1.0
 class ClusterTopics(Struct, frozen=True):
     """The cluster's metadata at one poll, at `at_ms`.
 
-    `images` are by name, None for a name that no topic has. A topic whose state is uncertain is left out.
-    `listed` are the names of all topics that exist, None if they were not requested, and `internal` those
-    among them that the brokers mark as internal.
+    `images` are by name, None for a missing topic. A topic whose state is uncertain is left out. `listed` are
+    the names of all existing topics, None if not requested, and `internal` those that the brokers mark as
+    internal.
     """
 
     images: Images
@@ -45,8 +46,8 @@ class ClusterTopics(Struct, frozen=True):
 
 
 class _Result(Struct, frozen=True):
-    """The topics that a pattern matches. `seen` is set for a pattern whose topics members' gateways filter:
-    the digest of all matches. `topics` are then only those that the group knows from a gateway.
+    """The topics that a pattern matches. If members' gateways filter them, `seen` is the digest of all
+    matches, and `topics` are only those that a gateway reported.
     """
 
     topics: list[str]
@@ -72,17 +73,17 @@ class GroupTopics:
         self._groups: dict[str, GroupView] = {}
         self._names: Counter[str] = Counter()  # how many groups know a topic or wait for it
         self._patterns: dict[str, set[str]] = {}  # the groups that have a pattern
-        self._new: dict[str, None] = {}  # groups that have been given something to wait for
+        self._new: dict[str, None] = {}  # groups with something new to wait for
         self._unchecked: dict[str, None] = {}  # groups to compare, those that wait longest first
         self._differing: dict[str, None] = {}  # groups that needed a record when they were compared
         self._is_complete = True
         self._images: Images = {}
         self._seen: dict[str, UUID | None] = {}
         self._listed: frozenset[str] | None = None
-        self._changed: set[str] = set()  # topics that the last poll showed otherwise than the one before
+        self._changed: set[str] = set()  # topics that changed between the last two polls
         self._matches = PatternMatches(frozenset(internal))
-        self._metadata: dict[str, dict[str, TopicImage | None]] = {}  # by group, what it has to know
-        self._resolutions: dict[str, dict[str, _Result]] = {}  # by group, what its patterns match
+        self._metadata: dict[str, dict[str, TopicImage | None]] = {}  # topics to report, by group
+        self._resolutions: dict[str, dict[str, _Result]] = {}  # pattern results to report, by group
         self._metadata_sent: Resend[dict[str, TopicImage | None]] = Resend()
         self._regexes_sent: Resend[dict[str, _Result]] = Resend(RESOLUTIONS_APART_S)
 
@@ -121,8 +122,8 @@ class GroupTopics:
 
     @property
     def is_waiting(self) -> bool:
-        """True if a poll is due at once: since the last one, a group has got something to wait for, or the
-        last one had no time for all groups.
+        """True if a poll is due at once, because a group has something new to wait for, or the last poll had
+        no time for all groups.
         """
         return bool(self._new) or not self._is_complete
 
@@ -135,11 +136,10 @@ class GroupTopics:
         """Return True if a poll has to list all topics of the cluster."""
         return bool(self._patterns)
 
-    def see(self, cluster: ClusterTopics, now_s: float) -> list[GroupUpdate]:
-        """Return the records that are due after this poll. The clock of `now_s` (seconds) never goes back.
-
-        A deletion or a new id of a topic counts only when two polls in a row show it, because a broker may
-        lag. A topic that is new to the group, and new partitions, count at once.
+    def compare(self, cluster: ClusterTopics, now_s: float) -> list[GroupUpdate]:
+        """Return the records that are due after this poll. `now_s` is of a monotonic clock. A deletion or a
+        new id of a topic counts only when two polls in a row show it, because a broker may lag. A topic that
+        is new to the group, and new partitions, count at once.
         """
         began_s = monotonic()
         self._note_changes(cluster)
@@ -160,8 +160,8 @@ class GroupTopics:
         return due
 
     def _note_changes(self, cluster: ClusterTopics) -> None:
-        """Mark the groups for which this poll may differ from the last one. A topic that changed between the
-        two polls before counts too: only now two polls in a row show it.
+        """Mark the groups for which this poll may matter: a topic differs from the last poll, or from the one
+        before, since a change counts when two polls in a row show it.
         """
         images, before = cluster.images, self._images
         changed = {name for name, image in images.items() if name not in before or before[name] != image}
@@ -176,7 +176,7 @@ class GroupTopics:
         self._changed = changed
 
     def _match(self, cluster: ClusterTopics) -> bool:
-        """Match the patterns, first those of groups that wait. Return True if there was time for all."""
+        """Match the patterns, those of waiting groups first. Return True if there was time for all."""
         if cluster.listed is None:
             return True
         listed = cluster.listed - cluster.internal
@@ -191,8 +191,8 @@ class GroupTopics:
         return monotonic() <= self._until_s
 
     def _check(self, cluster: ClusterTopics) -> Iterator[str]:
-        """Compare the marked groups with this poll while there is time: first those that wait, last those
-        that needed a record before. Yield those that need one.
+        """Compare the marked groups with this poll while there is time: waiting groups first, those that
+        already needed a record last. Yield those that need one.
         """
         for group_id in list(dict.fromkeys((*self._new, *self._unchecked, *self._differing))):
             self._new.pop(group_id, None)
@@ -205,7 +205,7 @@ class GroupTopics:
                 return
 
     def _check_group(self, group_id: str, cluster: ClusterTopics) -> bool:
-        """Note the records that the group needs. Return True if the group has to be compared again."""
+        """Store the records that the group needs. Return True if the group has to be compared again."""
         view = self._groups[group_id]
         differences = self._differences(view, cluster.images)
         results = self._results(view, cluster)
@@ -244,8 +244,8 @@ class GroupTopics:
         return name in self._seen and self._seen[name] is None
 
     def _results(self, view: GroupView, cluster: ClusterTopics) -> dict[str, _Result] | None:
-        """Return the matches of each of the group's patterns, or None if none of them has changed, or if they
-        are not known yet.
+        """Return the matches of each of the group's patterns, or None if none has changed or one is not known
+        yet.
         """
         if not view.patterns or not self._are_matched(view, cluster) or cluster.listed is None:
             return None
@@ -260,8 +260,8 @@ class GroupTopics:
     def _result(
         self, view: GroupView, pattern: str, cluster: ClusterTopics, listed: frozenset[str]
     ) -> _Result:
-        """Return the topics that a pattern of the group matches. If members' gateways match it, return
-        those that the group knows from a gateway, with the digest of all matches.
+        """Return the topics that a pattern of the group matches. If members' gateways filter them, return
+        those that a gateway reported, with the digest of all matches.
         """
         gateway_digest = view.checked_regexes.get(pattern)
         if gateway_digest is None:
@@ -275,9 +275,8 @@ class GroupTopics:
         return _Result(names, seen)
 
     def _may_exist(self, view: GroupView, name: str, images: Images) -> bool:
-        """Return True if the group may keep a topic of this name that a gateway has seen. The coordinator may
-        have fewer rights than the gateway, so a topic that it does not see exists unless the brokers say
-        otherwise.
+        """Return True if the group may keep this topic, which a gateway reported. The coordinator may have
+        fewer rights than the gateway, so an invisible topic exists unless the brokers report otherwise.
         """
         if images.get(name) is not None:
             return True
@@ -332,7 +331,7 @@ class GroupTopics:
         return None if matched is None else matched.error
 
     def _image(self, view: GroupView, name: str, images: Images) -> TopicImage:
-        """Return the topic as the group has to know it after this poll."""
+        """Return the topic to report to the group after this poll."""
         image, known = images.get(name), view.topics.get(name)
         if known is None or (image is not None and self._differs(name, image, view)):
             assert image is not None, f"{name} is matched, so the poll shows it"

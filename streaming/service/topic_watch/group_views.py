@@ -11,8 +11,8 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from kafka_why.contract.kafka.share_requests import TopicImage
 
-# The maximum number of shared images. Beyond it, most are of topics that are gone, because no cluster has as
-# many topics.
+# The maximum number of shared images. Beyond it, most are of deleted topics, because no cluster has that
+# many.
 _SHARED_MAX = 200_000
 
 
@@ -34,8 +34,8 @@ class _ConsumerRecord(Struct, frozen=True):
 
 
 class _GroupRecord(Struct, frozen=True):
-    """The fields used of a record of the groups topic. A classic group may have `wanted_topics`: it needs
-    them for its conversion (row MI14).
+    """The fields used of a record of the groups topic. A classic group has `wanted_topics` if it needs them
+    for its conversion (row MI14).
     """
 
     consumer: _ConsumerRecord | None = None
@@ -55,7 +55,7 @@ class GroupView(Struct, frozen=True):
 
     @property
     def is_waiting(self) -> bool:
-        """Return True if members subscribe to something that the group does not know."""
+        """Return True if members subscribe to topics or patterns that the group does not know."""
         return bool(self.unknown_topics or self.unresolved_regexes)
 
     @property

@@ -1,7 +1,7 @@
 """The topics that groups have offsets of, and the TopicMetadata records that groups need. No IO, no clock.
 
-Nothing is stored over a restart: a group gets a record whenever its offsets on the offsets topic do not
-fit the existing topics, and again later if they still do not.
+Nothing survives a restart: a group gets a record whenever its offsets on the offsets topic do not match the
+existing topics, and again later if they still do not.
 """
 
 from collections.abc import Container, Iterator, Mapping
@@ -36,8 +36,8 @@ class _Sent(Struct, Generic[Content], frozen=True):
 class Resend(Generic[Content]):
     """The last record of each group, which decides when the next one is due.
 
-    Other content is due `apart_s` after the last record, the same content after a pause. The clock of `now_s`
-    (seconds) never goes back.
+    Other content is due `apart_s` after the last record, the same content after a pause. `now_s` is of a
+    monotonic clock.
     """
 
     def __init__(self, apart_s: float = 0.0) -> None:
@@ -45,8 +45,8 @@ class Resend(Generic[Content]):
         self._sent: dict[str, _Sent[Content]] = {}
 
     def keep(self, group_ids: Container[str], now_s: float) -> None:
-        """Forget the last records of all other groups, which need no record, unless the minimum interval
-        since the last one has not passed.
+        """Forget the last records of other groups, which need no record, if the minimum interval has
+        passed.
         """
         self._sent = {
             group_id: sent
@@ -82,9 +82,9 @@ TOPICS_AT_ONCE = 1_000
 Images = Mapping[str, TopicImage | None]
 
 
-def is_in_doubt(before: Images, now: Images) -> bool:
-    """Return True if a topic of one poll is gone, or has another id, in the next poll. A third poll makes
-    sure, because a broker may lag.
+def is_doubtful(before: Images, now: Images) -> bool:
+    """Return True if a topic is missing, or has another id, in the next poll. A third poll decides, because a
+    broker may lag.
     """
     known = ((name, image.id) for name, image in before.items() if image is not None)
     return any(name in now and _id_of(now[name]) != known_id for name, known_id in known)
@@ -135,9 +135,9 @@ class OffsetTopics:
         """Return the topics that groups have offsets of."""
         return {topic for topics in self._ids.values() for topic in topics}
 
-    def see(self, images: Images, now_s: float) -> list[TopicMetadata]:
-        """Return the records that are due with these images of the cluster's metadata. The clock of `now_s`
-        (seconds) never goes back.
+    def compare(self, images: Images, now_s: float) -> list[TopicMetadata]:
+        """Return the records that are due with these images of the cluster's metadata. `now_s` is of a
+        monotonic clock.
 
         An image of a topic counts when two calls in a row show it, because a broker may lag.
         """
@@ -154,7 +154,9 @@ class OffsetTopics:
         return [self._record(group_id, topics, now_s) for group_id, topics in islice(due, GROUPS_AT_ONCE)]
 
     def _differences(self, images: Images) -> Iterator[tuple[str, dict[str, TopicImage | None]]]:
-        """Yield each group with its topics whose offsets are of another topic id, or of a deleted topic."""
+        """Yield each group with its topics whose offsets have another topic id, or whose topic was
+        deleted.
+        """
         ids = {name: None if image is None else str(image.id) for name, image in images.items()}
         for group_id, topics in self._ids.items():
             differing = (

@@ -9,7 +9,7 @@ from records.topic_patterns import digest, error_text, matching
 
 
 class Matched(Struct, frozen=True):
-    """The topics, sorted, that a pattern matches, or why it has no result."""
+    """The sorted topics that a pattern matches, or the error of a pattern without a result."""
 
     topics: list[str]
     error: str | None = None
@@ -26,8 +26,8 @@ class PatternMatches:
     """The matches of patterns among the topics of the last poll. Topics in `internal` match no pattern, nor
     do Kafka's internal ones.
 
-    A pattern that many groups have is matched once. When topics come, only these are matched: a cluster with
-    10,000 topics and 1,000 patterns needs 10 million matches at first, and 1,000 for one more topic.
+    A pattern that many groups have is matched once. New topics alone are matched: a cluster with 10,000
+    topics and 1,000 patterns needs 10 million matches at first, and 1,000 for each new topic.
     """
 
     def __init__(self, internal: Collection[str] = ()) -> None:
@@ -35,8 +35,8 @@ class PatternMatches:
         self._topics: frozenset[str] = frozenset()
         self._kept: dict[str, _Kept] = {}
         self._digests: dict[str, tuple[Matched, str]] = {}
-        # The topics that came and went since an earlier set of topics. There are few such sets, because all
-        # patterns were matched at few different polls.
+        # The topics added and removed since an earlier set of topics. There are few sets, because patterns
+        # were matched at few different polls.
         self._differences: dict[frozenset[str], tuple[frozenset[str], frozenset[str]]] = {}
 
     def update(

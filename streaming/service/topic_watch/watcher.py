@@ -25,11 +25,11 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import FollowerThread, TopicReader, reader_and_admin
 from streaming.service.request_appender import ACKNOWLEDGED_TIMEOUT_S, RequestAppender
 from streaming.service.topic_watch.group_topics import ClusterTopics, GroupTopics, GroupUpdate
-from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_in_doubt
+from streaming.service.topic_watch.offset_topics import Images, OffsetTopics, is_doubtful
 
 DEFAULT_INTERVAL_MS = 2_000
 # The shortest time between two polls. A poll is due at once when a group waits for a topic or a pattern, and
-# when a topic looks gone.
+# when a topic seems to be deleted.
 POLLS_APART_S = 1.0
 # The pause after a poll is at least this many times as long as the poll, which grows with the topics.
 _PAUSE_PER_POLL = 20
@@ -47,7 +47,7 @@ class TopicWatcher(FollowerThread):
     the second check, which follows at once.
     """
 
-    _retried = Exception  # whatever it is, the topics have to be watched
+    _retried = Exception  # after any error, the topics have to be watched
 
     def __init__(
         self, client_config: ClientConfig, layout: TopicLayout, *, interval_ms: int = DEFAULT_INTERVAL_MS
@@ -114,12 +114,13 @@ class TopicWatcher(FollowerThread):
             described = admin.describe_topics()
             images, listed = _images(described), frozenset(topic["name"] for topic in described)
             internal = frozenset(topic["name"] for topic in described if topic["is_internal"])
-        # A topic that the list omits may be one that this client may not describe: its own answer says so.
+        # The list omits topics that this client may not describe. Their own answer tells them from missing
+        # ones.
         if missing := (offsets.names() | groups.names()) - (listed or frozenset()):
             images = {**images, **_images(admin.describe_topics(sorted(missing)))}
-        self._images, self._is_in_doubt = images, is_in_doubt(self._images, images)
-        of_offsets = offsets.see(images, now_s)
-        of_groups = groups.see(ClusterTopics(images, listed, at_ms, internal), now_s)
+        self._images, self._is_in_doubt = images, is_doubtful(self._images, images)
+        of_offsets = offsets.compare(images, now_s)
+        of_groups = groups.compare(ClusterTopics(images, listed, at_ms, internal), now_s)
         try:
             _send(requests, [*of_offsets, *of_groups])
         except KafkaError:

@@ -1,10 +1,10 @@
 """The follower of transactions: it sends groups the outcomes of the transactions of their pending offsets.
 
 It reads the open entries from the transactions topic and the outcomes from the markers topic. It appends a
-TransactionMarker to the requests topic for each group concerned, so that this topic stays the only input of a
-group. The follower keeps no state of its own, and two of them do no harm. It repeats the marker to a group
-until the entry's tombstone is on the transactions topic. Entries that are reported before they are on the
-topic are decided by `ReportedTransactions`.
+TransactionMarker to the requests topic for each affected group, so that this topic stays the only input of a
+group. The follower stores no state, and two of them do no harm. It repeats the marker to a group until the
+entry's tombstone is on the transactions topic. Entries that are reported before they are on the topic are
+decided by `ReportedTransactions`.
 """
 
 import socket
@@ -34,17 +34,17 @@ from streaming.service.transactions.pending import Decision, PendingTransactions
 #
 # A pending transaction is on the topic after the query's batch. The replica applies the requests earlier, and
 # reports the transaction at once, so that the group gets the marker sooner. Nothing depends on reports: the
-# follower of the topic sends each group its marker in any case, and a group ignores a repeated marker. So a
-# report that is lost, repeated or wrong changes no outcome.
+# follower of the topic sends each group its marker anyway, and a group ignores repeated markers. So a lost,
+# repeated or wrong report changes no outcome.
 
 
 REPORTS_CLIENT_ID = "transactions-reports"
-# Reports that wait to be taken. With more of them the oldest are dropped.
+# The maximum of waiting reports. Beyond it the oldest are dropped.
 REPORTS_MAX = 10_000
 # A transaction that stays open for longer is left to the follower of the topic.
 KEPT_S = 30.0
-# The wait for a marker while something is pending: a Fetch that the broker holds. A report that comes
-# meanwhile has to wait for its end.
+# The maximum duration of a Fetch of markers while transactions are pending. A report that arrives meanwhile
+# waits for its end.
 REPORTED_WAIT_MS = 20
 LEAST_REPORTED_WAIT_MS = 1
 
@@ -59,7 +59,7 @@ class EarlyPending:
     def __init__(self, pending: PendingTransactions) -> None:
         self.pending = pending
         self._since_s: dict[bytes, float] = {}
-        """When each was reported for the first time, the earliest first."""
+        """The time of each first report, the earliest first."""
 
     def apply(self, key: bytes, value: bytes | None, now_s: float) -> None:
         """Take a report. Raises msgspec.DecodeError."""
@@ -95,7 +95,7 @@ class ReportedTransactions(FollowerThread):
         """Set when there may be reports, or the thread is to stop."""
 
     def report(self, key: bytes, value: bytes | None) -> None:
-        """Take a report: a record as it will be on the transactions topic, None for a tombstone. Safe for
+        """Accept a report: a record that will be on the transactions topic, None for a tombstone. Safe for
         threads, and never waits.
         """
         self._reports.append((key, value))
@@ -118,7 +118,7 @@ class ReportedTransactions(FollowerThread):
             self._follow(markers, requests)
 
     def _follow(self, markers: MarkersReader, requests: RequestAppender) -> None:
-        """Work until stopped. Raises KafkaError, after which the reported transactions are left to the
+        """Run until stopped. Raises KafkaError, after which the reported transactions are left to the
         follower of the topic.
         """
         pending = PendingTransactions(markers.find_topic(), Counter())
@@ -151,17 +151,17 @@ class ReportedTransactions(FollowerThread):
 
 
 CLIENT_ID = "transactions-follower"
-# While nothing is pending, a broker gets a Fetch of the transactions topic as often as this.
+# The interval of Fetches of the transactions topic while nothing is pending.
 _REST_FETCH_MS = 5_000
 _REST_POLL_MS = 500
-# The wait for a marker while something is pending: a Fetch that the broker holds.
+# The maximum duration of a Fetch of markers while transactions are pending.
 _POLL_MS = 10
 MARKER_WAIT_MS = 100
 LEAST_MARKER_WAIT_MS = 10
 _ALARM_LOG_S = 60.0
-# The pause between two checks for a topic of markers that was created again, while something is pending.
+# The pause between two checks for a recreated markers topic while transactions are pending.
 _TOPIC_CHECK_S = 10.0
-# A follower that fails for longer raises an alarm. A broker that restarts takes less.
+# A follower that fails for longer raises an alarm. A broker's restart takes less.
 FAILING_ALARM_S = 30.0
 
 
@@ -170,7 +170,7 @@ class TransactionsFollower(FollowerThread):
     broker is unreachable. `summary` is the last known state.
     """
 
-    _retried = Exception  # without this thread, offsets stay pending for ever
+    _retried = Exception  # without this thread, offsets stay pending forever
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout) -> None:
         self._client_config = client_config
@@ -178,14 +178,13 @@ class TransactionsFollower(FollowerThread):
         super().__init__("transactions-follower", "following transactions")
         self._failing_since_s: float | None = None
         self._alarms_logged_at_s = float("-inf")
-        self._decided: Counter[str] = Counter()  # also by earlier connections
+        self._decided: Counter[str] = Counter()  # including earlier connections
         self.summary = TransactionsSummary()
         self._reported = ReportedTransactions(client_config, layout)
 
     def report(self, key: bytes, value: bytes | None) -> None:
-        """Report a record that will be on the transactions topic with the query's next batch, so that its
-        group gets the marker sooner. Safe for threads, and never waits. Reports may be missing, or come
-        twice.
+        """Report a record that the query's next batch will write to the transactions topic, so that its group
+        gets the marker sooner. Safe for threads, and never waits. Reports may be missing or repeated.
         """
         self._reported.report(key, value)
 
@@ -212,7 +211,7 @@ class TransactionsFollower(FollowerThread):
             self._follow(reader, markers, requests)
 
     def _follow(self, reader: TopicReader, markers: MarkersReader, requests: RequestAppender) -> None:
-        """Read both topics until stopped, or until the topic of markers is another one. Raises KafkaError."""
+        """Read both topics until stopped, or until the markers topic is replaced. Raises KafkaError."""
         pending = PendingTransactions(markers.find_topic(), self._decided)
         checked_at_s = time.monotonic()
         partitions = partitions_of_all(reader, self._layout)
@@ -282,7 +281,7 @@ def partitions_of_all(reader: TopicReader, layout: TopicLayout) -> list[TopicPar
     return partitions
 
 
-_numbers = count(1)  # of the requests that this process has made
+_numbers = count(1)  # of this process's requests
 
 
 def marker_requests(

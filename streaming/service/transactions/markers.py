@@ -1,8 +1,8 @@
 """A reader of the outcomes of transactions, from the markers topic.
 
-The outcome of a transaction is a control record. Consumers of client libraries skip control records, so the
-reader sends Fetch requests of its own, over the connections of kafka-python's admin client. It reads up to
-the high watermark, past transactions of other topics' partitions that are still open.
+The outcome of a transaction is a control record. Client libraries' consumers skip control records, so the
+reader sends its own Fetch requests, over the connections of kafka-python's admin client. It reads up to the
+high watermark, past transactions of other topics' partitions that are still open.
 """
 
 from collections.abc import Iterator
@@ -49,8 +49,8 @@ class Fetched:
 class MarkersReader(Closeable):
     """A reader of the markers topic. For one thread. All methods raise KafkaError.
 
-    It reads the topic that `find_topic` found last, and no topic that was made again with the same name.
-    After an error, for example if a leader has moved, a new reader is needed.
+    It reads the topic that `find_topic` last found, not a recreated one of the same name. After an error, for
+    example if a leader has moved, a new reader is needed.
     """
 
     def __init__(self, client_config: ClientConfig, topic: str) -> None:
@@ -93,8 +93,8 @@ class MarkersReader(Closeable):
 
 
 def marker_wait_ms(partitions: int, all_ms: int, least_ms: int) -> int:
-    """Return how long a broker holds the Fetch of each partition, which are requested one after the other:
-    `all_ms` in all, but at least `least_ms` each, so that the brokers are never queried without a pause.
+    """Return the maximum duration of each partition's Fetch, which run one after the other: `all_ms` in all,
+    but at least `least_ms` each, so that brokers are never queried without a pause.
     """
     return max(least_ms, all_ms // max(1, partitions))
 

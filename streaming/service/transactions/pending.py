@@ -1,8 +1,8 @@
-"""The transactions whose outcome the groups do not have yet, and the markers found for them. No IO, no clock.
+"""The transactions whose outcome groups do not know yet, and the markers found for them. No IO, no clock.
 
-Rows TW1 to TW7. The records of the transactions topic are the open entries. An entry is decided by the first
-marker of its producer, at or above the entry's position, that is no echo of an earlier transaction. The rule
-for that is `outcome_of`, which the coordinator uses too.
+Rows TW1 to TW7. The records of the transactions topic are the open entries. The first marker of its producer
+at or above an entry's position decides it, unless it belongs to an earlier transaction (`outcome_of`, which
+the coordinator also uses).
 """
 
 from collections import Counter, deque
@@ -20,11 +20,11 @@ from kafka_why.contract.service import TransactionsSummary
 from state.kafka.commits import outcome_of
 from streaming.service.transactions.markers import Fetched, Marker
 
-# The markers kept for entries that are read later than a marker behind their position.
+# The maximum of markers kept for entries that are read after their marker.
 MARKERS_KEPT = 50_000
 # A request to a group is repeated until the entry's tombstone is read.
 FIRST_REPEAT_S, LONGEST_REPEAT_S = 5.0, 60.0
-# Kafka's default of transaction.max.timeout.ms, and the time that the broker's own check of it may take.
+# Kafka's default of transaction.max.timeout.ms, plus the broker's interval of checks.
 TRANSACTION_MAX_TIMEOUT_MS = 900_000
 OVERDUE_MS = TRANSACTION_MAX_TIMEOUT_MS + 60_000
 _BY_HAND = "see `groups abort-pending`"
@@ -64,9 +64,8 @@ class _Partition:
 
 
 class PendingTransactions:
-    """The open entries and their markers. `topic_id` is that of the markers topic.
-
-    `decided` has the number of entries that were decided so far, by outcome. Further ones are added to it.
+    """The open entries and their markers. `topic_id` is that of the markers topic. `decided` counts the
+    decided entries by outcome.
     """
 
     def __init__(self, topic_id: UUID, decided: Counter[str]) -> None:
@@ -96,13 +95,11 @@ class PendingTransactions:
             self._look_up(entry)
 
     def _is_of_topic(self, pending: PendingTransaction) -> bool:
-        """Return True if the entry's position is in this topic, and not in an earlier topic of the same
-        name.
-        """
+        """Return True if the entry's position is in this topic, not in an earlier one of the same name."""
         return pending.txn_topic_id in (None, self.topic_id)
 
     def _look_up(self, entry: _Entry) -> None:
-        """Find the marker of a new entry among those that are read, or read again from its position on."""
+        """Find the marker of a new entry among those already read, or read again from its position."""
         pending = entry.pending
         partition = self._partitions.get(pending.txn_partition)
         if partition is None:
@@ -169,7 +166,7 @@ class PendingTransactions:
         pending = entry.pending
         age_ms = now_ms - pending.at_ms
         if entry.outcome is not None:
-            # Offsets of a decided transaction must not be dropped by hand.
+            # Offsets of a decided transaction must not be dropped manually.
             if age_ms <= OVERDUE_MS or entry.repeat_s < LONGEST_REPEAT_S:
                 return None
             why = f"ended with {entry.outcome}, but the group has not taken it: see `groups describe`"
@@ -197,20 +194,20 @@ class PendingTransactions:
         ]
 
     def _lose(self, number: int, missing_to: int) -> None:
-        """Mark the undecided entries before this offset as lost, because markers there were deleted."""
+        """Mark the undecided entries before this offset as lost, because their markers were deleted."""
         for entry in self._undecided(number):
             entry.is_lost = entry.pending.txn_position < missing_to
 
     def _drop_unneeded(self) -> None:
-        """Forget the partitions without entries. An entry that comes later begins at its own position."""
+        """Forget the partitions without entries. A later entry starts at its own position."""
         needed = {entry.pending.txn_partition for entry in self._entries.values()}
         for number in self._partitions.keys() - needed:
             del self._partitions[number]
 
 
 def _since(position: int, kept: deque[Marker]) -> Iterable[Marker]:
-    """Return the kept markers from this position on. Only these are read, because nearly all entries are near
-    the end.
+    """Return the kept markers from this position on, found from the end because nearly all entries are near
+    it.
     """
     tail = list(takewhile(lambda marker: marker.offset >= position, reversed(kept)))
     return reversed(tail)

@@ -100,7 +100,7 @@ def test_mi12_created_topic_reaches_a_converted_group_with_a_classic_subscriber(
     assert foo is not None
     known = TopicImage(UUID(bytes=foo.topic_id), foo.partitions)
     topics = {"foo": known, "new": TopicImage(UUID(int=99), 2)}
-    (sent,) = watcher.see(ClusterTopics(topics, None, 0), 0.0)
+    (sent,) = watcher.compare(ClusterTopics(topics, None, 0), 0.0)
     assert sent == TopicMetadata(group_id="g", topics={"new": topics["new"]})
     world.run("topics new=2")
     world.run("topic-metadata watcher")

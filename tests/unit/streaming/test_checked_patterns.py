@@ -99,4 +99,4 @@ def test_topics_that_brokers_mark_as_internal_match_no_pattern() -> None:
     watch.publish("g", **WATCHED)
     images: Images = {"t": OLD, "hidden": HIDDEN, "marked": OTHER}
     cluster = ClusterTopics(images, frozenset(images), 1, frozenset({"marked"}))
-    assert [watch.groups.see(cluster, at_s) for at_s in (5.0, 10.0, 15.0)] == [[]] * 3
+    assert [watch.groups.compare(cluster, at_s) for at_s in (5.0, 10.0, 15.0)] == [[]] * 3

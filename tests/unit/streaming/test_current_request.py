@@ -28,7 +28,7 @@ def test_killed_worker_leaves_the_request_it_was_handling(tmp_path: Path) -> Non
 
     log = Log()
     records, _ = log.stable_member(T0, "g")
-    traced = replace(OPERATOR, step=deadly, under_way=prefix)
+    traced = replace(OPERATOR, step=deadly, notes_prefix=prefix)
     call(records, spark_state(), operator=traced)
     assert take_unfinished_notes(prefix) == [], "a call that comes to its end leaves nothing"
     deadly_record = log.request(T0 + 1, heartbeat("deadly", "m"))

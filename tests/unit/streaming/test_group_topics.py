@@ -71,7 +71,7 @@ class Watch:
         listed = frozenset(name for name, image in images.items() if image is not None)
         images = {name: image for name, image in images.items() if image is not FAILS}
         at_ms = round(self.now_s * 1000)
-        return self.groups.see(
+        return self.groups.compare(
             ClusterTopics(images, listed if self.groups.has_patterns() else None, at_ms), self.now_s
         )
 

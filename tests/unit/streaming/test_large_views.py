@@ -26,7 +26,7 @@ def test_group_with_a_truncated_view_still_gets_the_topics_it_waits_for() -> Non
     watcher.apply(b"g", encode_view(view_of(large_group()), 50_000))
     assert watcher.is_waiting
     images = {name: TopicImage(UUID(int=n), 1) for n, name in enumerate([*UNKNOWN, "orders"], 1)}
-    sent, resolved = watcher.see(ClusterTopics(images, frozenset(images), 7), 0.0)
+    sent, resolved = watcher.compare(ClusterTopics(images, frozenset(images), 7), 0.0)
     assert isinstance(sent, TopicMetadata) and isinstance(resolved, RegexResolved)
     assert list(sent.topics) == UNKNOWN[:AWAITED_MAX]
     assert list(resolved.patterns["o.*"].topics) == ["orders"]

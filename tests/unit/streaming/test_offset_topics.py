@@ -15,7 +15,7 @@ from streaming.service.topic_watch.offset_topics import (
     LONGEST_PAUSE_S,
     Images,
     OffsetTopics,
-    is_in_doubt,
+    is_doubtful,
 )
 
 OLD, NEW = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
@@ -37,7 +37,7 @@ OLD, NEW = TopicImage(UUID(int=1), 4), TopicImage(UUID(int=2), 4)
 def test_missing_or_changed_topic_is_polled_again_at_once(
     before: Images, now: Images, expected: bool
 ) -> None:
-    assert is_in_doubt(before, now) is expected
+    assert is_doubtful(before, now) is expected
 
 
 class Watch:
@@ -69,7 +69,7 @@ class Watch:
 
     def see(self, **images: TopicImage | None) -> list[TopicMetadata]:
         self.now_s += 5
-        return self.offsets.see(images, self.now_s)
+        return self.offsets.compare(images, self.now_s)
 
 
 def told(group_id: str, **images: TopicImage | None) -> TopicMetadata:

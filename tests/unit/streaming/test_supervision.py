@@ -72,7 +72,7 @@ class Query:
 class Supervised(SupervisedQuery):
     """A query that no batch commits."""
 
-    source, service, way_back = "requests", "service", "none"
+    source, service, remedy = "requests", "service", "none"
 
     def __init__(self, stop_error: Exception | None = None, *, answers: bool = True) -> None:
         self.stop_error, self.answers = stop_error, answers
