@@ -125,7 +125,7 @@ def _serve(
     layout: TopicLayout,
     spark: dict[str, str],
 ) -> None:
-    from embedded.broker import HOST
+    from embedded.child_jvm import HOST
     from gateway.net.options import GatewayOptions
     from gateway.service import serving
     from gateway.upstream.connections import Address

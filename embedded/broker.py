@@ -1,13 +1,9 @@
 """A real Apache Kafka broker on this machine, for tests, the demo and runs without a cluster."""
 
-import fcntl
 import json
 import os
-import random
-import signal
 import socket
 import subprocess
-import sys
 import time
 import uuid
 from base64 import urlsafe_b64encode
@@ -19,8 +15,8 @@ from typing import BinaryIO, NamedTuple
 
 from kafka.errors import KafkaError
 
-from embedded import parent_watchdog
 from embedded.broker_settings import SETTINGS, write_settings
+from embedded.child_jvm import HOST, ChildJvm, is_free, locked_folder, shuffled_free_ports, tail
 from embedded.jars import jar_paths
 from embedded.java import QUICK_COMPILER, find_java
 from embedded.paths import broker_archive
@@ -29,17 +25,12 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.lifetimes import Startable
 from kafka_why.local_files import PRIVATE_UMASK, make_private_folder, warn_if_open
 
-HOST = "127.0.0.1"
 START_TIMEOUT_S = 60
 STOP_GRACE_S = 30
 # For the end of a JVM that writes an archive of its classes, on a busy machine.
 _ARCHIVE_GRACE_S = 300
 LOCK_TIMEOUT_S = 15
 _PORT_TRIES = 5
-_LOG_TAIL_LINES = 40
-# Below Linux's ephemeral range, because an outgoing connection may take a port of it while the broker
-# restarts.
-_PORT_RANGE = range(20_000, 32_000)
 _JVM_OPTIONS = (
     "-Xms256m",
     "-Xmx512m",
@@ -118,8 +109,6 @@ class EmbeddedBroker(Startable):
         self.data_dir = data_dir.absolute()
         self.log_path = self.data_dir / "broker.log"
         self.ports = ports
-        self.pid: int | None = None
-        """Process id of the JVM while it runs."""
         self._overrides = dict(overrides)
         self._java_options = tuple(java_options)
         self._compiler = () if is_long_running else (QUICK_COMPILER,)
@@ -127,8 +116,12 @@ class EmbeddedBroker(Startable):
         self._cluster_id = cluster_id or new_cluster_id()
         self._written_archive = written_archive
         self._classpath = classpath
-        self._watchdog: subprocess.Popen[bytes] | None = None
-        self._log_start = 0
+        self._jvm = ChildJvm(self.data_dir, self.log_path)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the JVM while it runs."""
+        return self._jvm.pid
 
     @property
     def bootstrap_servers(self) -> str:
@@ -144,7 +137,7 @@ class EmbeddedBroker(Startable):
 
     def start(self) -> None:
         """Start the broker and return when clients can use it: after about 3 s, 5 s on a new data folder."""
-        if self._watchdog is not None:
+        if self._jvm.is_launched:
             raise RuntimeError("the broker is running")
         self._make_data_dir()
         with self._locked_data_dir() as lock:
@@ -160,30 +153,17 @@ class EmbeddedBroker(Startable):
 
     def stop(self) -> None:
         """Shut the broker down (SIGTERM, after 30 s SIGKILL) and wait for its end. No effect if down."""
-        if self._watchdog is not None:
-            assert self._watchdog.stdin is not None
-            self._watchdog.stdin.close()
-            self._reap()
+        self._jvm.stop()
 
     def kill(self) -> None:
         """End the broker with SIGKILL, as a crash would, and wait for its end."""
-        if self._watchdog is not None:
-            # The watchdog has not reaped the JVM before its own end, so the process id is still the JVM's.
-            if self._watchdog.poll() is None and self.pid is not None:
-                os.kill(self.pid, signal.SIGKILL)
-            self._reap()
+        self._jvm.kill()
 
     def exit_code(self) -> int | None:
         """Return the exit code of a broker that ended by itself, or None while it runs and after `stop` and
         `kill`.
         """
-        return None if self._watchdog is None else self._watchdog.poll()
-
-    def _reap(self) -> None:
-        assert self._watchdog is not None
-        with self._watchdog:
-            self._watchdog.wait()
-        self._watchdog = self.pid = None
+        return self._jvm.exit_code()
 
     def _make_data_dir(self) -> None:
         try:
@@ -201,20 +181,11 @@ class EmbeddedBroker(Startable):
         Kafka locks its folder too, but only after it has opened the metadata log. By then a second controller
         has corrupted that log.
         """
-        deadline = time.monotonic() + LOCK_TIMEOUT_S
-        with (self.data_dir / "lock").open("wb") as lock:
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    # It may be ending because its parent has just ended. A lock has no event to wait for.
-                    if time.monotonic() > deadline:
-                        raise BrokerFailed(
-                            f"The broker cannot start: another one uses {self.data_dir}"
-                        ) from None
-                    time.sleep(0.1)
-            yield lock
+        try:
+            with locked_folder(self.data_dir, LOCK_TIMEOUT_S) as lock:
+                yield lock
+        except BlockingIOError:
+            raise BrokerFailed(f"The broker cannot start: another one uses {self.data_dir}") from None
 
     def _remembered_ports(self) -> list[Ports]:
         try:
@@ -228,9 +199,9 @@ class EmbeddedBroker(Startable):
 
     def _start_on(self, ports: Ports, lock: BinaryIO) -> None:
         for port in ports:
-            if not _is_free(port):
+            if not is_free(port):
                 raise _PortTaken(f"The broker cannot start: port {port} on {HOST} is taken")
-        self._log_start = self.log_path.stat().st_size
+        self._jvm.mark_log()
         self._write_settings(ports)
         if not (self.data_dir / "log" / "meta.properties").exists():
             self._format()
@@ -284,44 +255,22 @@ class EmbeddedBroker(Startable):
         if self._written_archive is not None:
             archive, grace_s = [f"-XX:ArchiveClassesAtExit={self._written_archive}"], _ARCHIVE_GRACE_S
         server = self._java("kafka.Kafka", "server.properties", archive=archive, compiler=self._compiler)
-        command = [sys.executable, "-I", "-S", parent_watchdog.__file__, str(grace_s), *server]
-        with self.log_path.open("ab") as log:
-            self._watchdog = subprocess.Popen(
-                command,
-                cwd=self.data_dir,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                pass_fds=[lock.fileno()],
-                umask=PRIVATE_UMASK,
-                start_new_session=True,  # Ctrl-C must reach only the parent, which stops the broker last
-            )
-        assert self._watchdog.stdout is not None
-        pid = self._watchdog.stdout.readline()
-        if not pid:
+        if not self._jvm.launch(server, grace_s=grace_s, pass_fds=[lock.fileno()]):
             raise self._failure("its JVM could not be started")
-        self.pid = int(pid)
 
     def _wait_until_reachable(self, client_config: ClientConfig) -> None:
-        assert self._watchdog is not None
         deadline, pause_s = time.monotonic() + START_TIMEOUT_S, 0.02
         while not _answers(client_config):
             if time.monotonic() > deadline:
                 raise self._failure(f"no client could reach it within {START_TIMEOUT_S} s")
-            try:
-                self._watchdog.wait(pause_s)
-            except subprocess.TimeoutExpired:
-                pause_s = min(pause_s * 1.5, 0.25)
-            else:
-                raise self._failure(f"it ended with exit code {self._watchdog.returncode}")
+            if (code := self._jvm.wait(pause_s)) is not None:
+                raise self._failure(f"it ended with exit code {code}")
+            pause_s = min(pause_s * 1.5, 0.25)
 
     def _failure(self, reason: str) -> BrokerFailed:
-        with self.log_path.open("rb") as log:
-            log.seek(self._log_start)
-            text = log.read().decode(errors="replace")
+        text = self._jvm.log_text()
         kind = _PortTaken if "Address already in use" in text else BrokerFailed
-        tail = "\n".join(text.splitlines()[-_LOG_TAIL_LINES:])
-        return kind(f"The broker did not start: {reason}. The end of {self.log_path}:\n{tail}")
+        return kind(f"The broker did not start: {reason}. The end of {self.log_path}:\n{tail(text)}")
 
 
 def new_cluster_id() -> str:
@@ -333,20 +282,8 @@ def free_ports() -> Ports:
     """Return two ports on which no process listens now. Another process may take them before the broker
     does.
     """
-    shuffled = random.sample(_PORT_RANGE, len(_PORT_RANGE))  # random, because tests may run side by side
-    free = (port for port in shuffled if _is_free(port))
+    free = shuffled_free_ports()
     return Ports(client=next(free), controller=next(free))
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # As Java does: a previous broker's connections in TIME_WAIT do not prevent listening.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((HOST, port))
-        except OSError:
-            return False
-    return True
 
 
 def _answers(client_config: ClientConfig) -> bool:

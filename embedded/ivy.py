@@ -55,7 +55,8 @@ def retrieve(
     transitive: bool,
     on_line: Callable[[str], None],
 ) -> None:
-    """Put the jars of these artifacts into a folder, named ``artifact-version.jar``.
+    """Put the jars of these artifacts into a folder, named ``artifact-version.jar``, and
+    ``artifact-version-classifier.jar`` where an artifact has several.
 
     ``home`` keeps Ivy's own files (its settings and its cache of downloads). ``on_line`` is called with each
     line that Ivy prints. Raises `IvyFailed` or `embedded.java.JavaNotFound`.
@@ -69,7 +70,7 @@ def retrieve(
         "-ivy": [str(module)],
         "-types": ["jar", "bundle"],
         "-confs": ["jars"],
-        "-retrieve": [f"{into}/[artifact]-[revision].[ext]"],
+        "-retrieve": [f"{into}/[artifact]-[revision](-[classifier]).[ext]"],
     }
     command = [str(find_java()), *_JVM_OPTIONS, "-jar", str(_ivy_jar())]
     for option, values in options.items():

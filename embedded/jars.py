@@ -23,7 +23,19 @@ from typing import Literal, NamedTuple, get_args
 from embedded.ivy import Artifact, IvyFailed, retrieve
 from embedded.paths import cache_dir
 
-SetName = Literal["spark", "broker", "broker_3_9", "broker_4_3", "tools", "streams", "connect", "hdfs", "axe"]
+SetName = Literal[
+    "spark",
+    "broker",
+    "broker_3_9",
+    "broker_4_3",
+    "tools",
+    "streams",
+    "connect",
+    "hdfs",
+    "axe",
+    "rocketmq",
+    "rocketmq_4_9",
+]
 PROGRAM_SETS: tuple[SetName, ...] = ("spark", "broker")
 
 JARS_TOML = Path(__file__).with_name("jars.toml")

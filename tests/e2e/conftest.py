@@ -14,6 +14,7 @@ from kafka_why.contract.layout import TopicLayout
 from kafka_why.topic_reader import layout_on
 from tests.e2e.gateway_clients import PARTITIONS, new_group
 from tests.e2e.harness import create_topic
+from tests.harness.rocketmq_cluster import RocketMqCluster
 from tests.harness.shared import PREFIX, Coordinated, Services
 from tests.harness.transactions import Wire
 
@@ -69,3 +70,10 @@ def admin(broker: EmbeddedBroker) -> Iterator[KafkaAdminClient]:
     client = kafka_clients.admin(broker.client_config)
     yield client
     client.close()
+
+
+@pytest.fixture(scope="session")
+def rocketmq(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RocketMqCluster]:
+    """Yield a real RocketMQ cluster, which no test stops: give topics and groups names of their own."""
+    with RocketMqCluster(services.rocketmq(), tmp_path_factory.mktemp("rocketmq")) as cluster:
+        yield cluster

@@ -7,7 +7,8 @@ from kafka import KafkaAdminClient
 from kafka.admin import ConfigResource, ConfigResourceType
 from structlog.testing import capture_logs
 
-from embedded.broker import HOST, EmbeddedBroker
+from embedded.broker import EmbeddedBroker
+from embedded.child_jvm import HOST
 from gateway.telemetry.writer import expect_topic
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import (

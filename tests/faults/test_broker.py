@@ -15,7 +15,8 @@ import pytest
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka.admin import NewTopic
 
-from embedded.broker import HOST, BrokerFailed, EmbeddedBroker, Ports
+from embedded.broker import BrokerFailed, EmbeddedBroker, Ports
+from embedded.child_jvm import HOST
 from embedded.paths import broker_archive
 
 pytestmark = pytest.mark.e2e

@@ -16,7 +16,8 @@ from typing import Any, Self
 
 from kafka.errors import KafkaError
 
-from embedded.broker import HOST, BrokerFailed, EmbeddedBroker, Ports, free_ports, new_cluster_id
+from embedded.broker import BrokerFailed, EmbeddedBroker, Ports, free_ports, new_cluster_id
+from embedded.child_jvm import HOST
 from kafka_why.connections import kafka_clients
 from kafka_why.connections.client_config import ClientConfig
 from tests.harness.secured_broker import ADMIN, COORDINATOR, ClusterSecurity

@@ -1,4 +1,4 @@
-"""The broker, the coordinator and the gateway that all tests of a session share.
+"""The brokers, the coordinator and the gateway that all tests of a session share.
 
 pytest's process starts each of them when the first test asks for it, and stops them at the end. xdist's
 workers run tests in processes of their own: they ask pytest's process over a socket. What pytest's process
@@ -20,7 +20,11 @@ from cli.processes.child import Children
 from embedded.broker import EmbeddedBroker, Ports
 from tests.harness import form
 from tests.harness.broker_cluster import NODES, ONE_BROKER, BrokerCluster
+from tests.harness.rocketmq_cluster import RocketMqAt, address_of, embedded_rocketmq
 from tests.harness.secured_broker import ADMIN, COORDINATOR, ClusterSecurity, write_properties
+
+ASKED = ("broker", "coordinator", "rocketmq")
+"""The services that tests may ask for."""
 
 PREFIX = "shared"
 """The prefix of the shared coordinator's topics."""
@@ -79,6 +83,9 @@ class Services(Protocol):
     def coordinator(self) -> Coordinated:
         """Return a coordinator on that broker, its topics named by `PREFIX`, with a gateway."""
 
+    def rocketmq(self) -> RocketMqAt:
+        """Return a real name server and broker of RocketMQ."""
+
 
 class Owner:
     """Starts what is asked for, each once, in a folder; `close` stops it.
@@ -101,12 +108,16 @@ class Owner:
         self._stack = ExitStack()
         self._broker = _Once(self._start_broker)
         self._coordinator = _Once(self._start_coordinator)
+        self._rocketmq = _Once(self._start_rocketmq)
 
     def broker(self) -> BrokerAt:
         return self._broker.get()
 
     def coordinator(self) -> Coordinated:
         return self._coordinator.get()
+
+    def rocketmq(self) -> RocketMqAt:
+        return self._rocketmq.get()
 
     def close(self) -> None:
         self._stack.close()
@@ -117,6 +128,9 @@ class Owner:
         broker = self._stack.enter_context(EmbeddedBroker(self._folder / "broker"))
         assert broker.ports is not None
         return BrokerAt(broker.data_dir, broker.ports)
+
+    def _start_rocketmq(self) -> RocketMqAt:
+        return address_of(self._stack.enter_context(embedded_rocketmq(self._folder / "rocketmq")))
 
     def _start_cluster(self, security: ClusterSecurity) -> BrokerAt:
         settings = ONE_BROKER if len(self._nodes) == 1 else {}
@@ -199,7 +213,7 @@ class Server:
         with connection:
             asked = connection.recv()
             try:
-                answer = getattr(self._owner, asked)() if asked in ("broker", "coordinator") else None
+                answer = getattr(self._owner, asked)() if asked in ASKED else None
             except Exception as error:  # noqa: BLE001 - it is raised where it was asked for
                 answer = error
             connection.send(answer)
@@ -218,6 +232,10 @@ class Remote:
     def coordinator(self) -> Coordinated:
         coordinated: Coordinated = self.ask("coordinator")
         return coordinated
+
+    def rocketmq(self) -> RocketMqAt:
+        rocketmq: RocketMqAt = self.ask("rocketmq")
+        return rocketmq
 
     def ask(self, what: str) -> Any:
         with Client(self.socket, family="AF_UNIX") as connection:

@@ -3,7 +3,8 @@
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from embedded.broker import HOST, Ports, free_ports
+from embedded.broker import Ports, free_ports
+from embedded.child_jvm import HOST
 from kafka_why.connections.address import Address
 
 _LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"

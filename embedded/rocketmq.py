@@ -1,0 +1,299 @@
+"""A real Apache RocketMQ on this machine, a name server and brokers, for tests, the demo and runs without a
+cluster.
+"""
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from types import MappingProxyType
+from typing import BinaryIO
+
+from embedded.broker_settings import write_settings
+from embedded.child_jvm import HOST, ChildJvm, is_free, locked_folder, shuffled_free_ports, tail
+from embedded.jars import jar_paths
+from embedded.java import QUICK_COMPILER, find_java
+from kafka_why.lifetimes import Startable
+from kafka_why.local_files import make_private_folder, warn_if_open
+
+START_TIMEOUT_S = 120.0
+# A broker stops its services one by one, which takes up to 25 s.
+STOP_GRACE_S = 40.0
+LOCK_TIMEOUT_S = STOP_GRACE_S
+_POLL_S = 0.05
+_NAME_SERVER = "name-server"
+_LOGBACK = """\
+<configuration>
+  <statusListener class="ch.qos.logback.core.status.NopStatusListener"/>
+  <appender name="console" class="ch.qos.logback.core.ConsoleAppender">
+    <encoder><pattern>%d %p %logger{0}: %m%n%ex</pattern></encoder>
+  </appender>
+  <root level="WARN"><appender-ref ref="console"/></root>
+</configuration>
+"""
+_JVM_OPTIONS = (
+    "-XX:+UseSerialGC",
+    "-XX:MaxDirectMemorySize=256m",
+    "-Drocketmq.home.dir=.",
+    "-Drmq.logback.configurationFile=logback.xml",
+    # Else each start makes a certificate, with an RSA key that takes seconds.
+    "-Dtls.server.mode=disabled",
+    # The memory of a mapped file is released by classes that Java does not export.
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.misc=ALL-UNNAMED",
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+_BROKER_SETTINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "brokerClusterName": "DefaultCluster",
+        "brokerIP1": HOST,
+        "brokerIP2": HOST,
+        "enablePropertyFilter": "true",
+        # Without the timer, consumers that pop get no message.
+        "timerWheelEnable": "true",
+        "diskMaxUsedSpaceRatio": "98",
+        "mappedFileSizeCommitLog": str(64 * 1024 * 1024),
+        "mappedFileSizeConsumeQueue": "60000",
+        # A thread of the broker spins until this time after its start. The default is 10 s.
+        "transactionMetricFlushInterval": "1000",
+    }
+)
+
+
+class RocketMqFailed(RuntimeError):
+    """RocketMQ did not start. The message has the reason and the end of the log."""
+
+
+@dataclass(frozen=True)
+class BrokerNode:
+    """A broker of the cluster. `id` 0 is the master of its name, others are slaves. `overrides` are settings
+    of this broker by RocketMQ's names.
+    """
+
+    name: str = "broker-a"
+    id: int = 0
+    overrides: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.id}"
+
+
+class RocketMqServer(Startable):
+    """A name server or a broker, one JVM in a folder of its own. Its log is ``server.log``.
+
+    `stop` shuts the server down and waits, `kill` ends it as a crash would. Neither has an effect if it is
+    down.
+    """
+
+    def __init__(
+        self, name: str, folder: Path, main_class: str, settings: Mapping[str, str], options: Sequence[str]
+    ) -> None:
+        self.name = name
+        self.address = f"{HOST}:{settings['listenPort']}"
+        self.log_path = folder / "server.log"
+        self._folder = folder
+        self._main_class = main_class
+        self._settings = settings
+        self._options = options
+        self._jvm = ChildJvm(folder, self.log_path)
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the JVM while it runs."""
+        return self._jvm.pid
+
+    def start(self) -> None:
+        """Launch the server, and wait until it serves. Raises RocketMqFailed."""
+        self.launch()
+        self.wait_until_up()
+
+    def launch(self, inherited: Sequence[int] = ()) -> None:
+        """Start the server's process, which inherits these files. Raises RocketMqFailed."""
+        if self._jvm.is_launched:
+            raise RuntimeError(f"{self.name} is running")
+        make_private_folder(self._folder)
+        (self._folder / "logback.xml").write_text(_LOGBACK)
+        write_settings(self._folder / "server.conf", self._settings)
+        self.log_path.touch()
+        self._jvm.mark_log()
+        classpath = os.pathsep.join(map(str, jar_paths("rocketmq")))
+        options = (*_JVM_OPTIONS, f"-Duser.home={self._folder}", *self._options)
+        command = [str(find_java()), *options, "-cp", classpath, self._main_class, "-c", "server.conf"]
+        if not self._jvm.launch(command, grace_s=STOP_GRACE_S, pass_fds=inherited):
+            self.kill()
+            raise self._failure("its JVM could not be started")
+
+    def wait_until_up(self) -> None:
+        """Wait until a launched server serves. Raises RocketMqFailed and ends the server if it does not."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        try:
+            while "boot success" not in self._jvm.log_text():
+                if (code := self._jvm.wait(_POLL_S)) is not None:
+                    raise self._failure(f"it ended with exit code {code}")
+                if time.monotonic() > deadline:
+                    raise self._failure(f"it was not up within {START_TIMEOUT_S:.0f} s")
+        except BaseException:  # also KeyboardInterrupt
+            self.kill()
+            raise
+
+    def exit_code(self) -> int | None:
+        """Return the exit code of a server that ended by itself, or None while it runs and after `stop` and
+        `kill`.
+        """
+        return self._jvm.exit_code()
+
+    def request_stop(self) -> None:
+        """Let the server shut down, and do not wait."""
+        self._jvm.request_stop()
+
+    def stop(self) -> None:
+        self._jvm.stop()
+
+    def kill(self) -> None:
+        self._jvm.kill()
+
+    def _failure(self, reason: str) -> RocketMqFailed:
+        text = tail(self._jvm.log_text())
+        return RocketMqFailed(f"{self.name} did not start: {reason}. The end of {self.log_path}:\n{text}")
+
+
+class EmbeddedRocketMq(Startable):
+    """A name server and brokers, children of this process on loopback.
+
+    All files are under ``data_dir``. A later cluster on that folder has the same data, and the same ports
+    unless another program has taken one. The cluster ends with this process, however that ends.
+    ``overrides`` are settings of each broker by RocketMQ's names, ``java_options`` further options of each
+    JVM, which win over those that it has here. The JVMs start sooner with the quick compiler only; if
+    ``is_long_running``, they have Java's default compilers. RocketMQ binds the port for slaves, one above
+    each broker's, on all interfaces.
+
+    `start` raises `RocketMqFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound`.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        nodes: Sequence[BrokerNode] = (BrokerNode(),),
+        overrides: Mapping[str, str] = MappingProxyType({}),
+        java_options: Sequence[str] = (),
+        is_long_running: bool = False,
+    ) -> None:
+        self.data_dir = data_dir.absolute()
+        self.brokers: dict[str, RocketMqServer] = {}
+        """The brokers by ``name/id``, after the first `start`."""
+        self._nodes = tuple(nodes)
+        self._overrides = dict(overrides)
+        self._options = (*(() if is_long_running else (QUICK_COMPILER,)), *java_options)
+        self._name_server: RocketMqServer | None = None
+
+    @property
+    def name_server(self) -> RocketMqServer:
+        """The name server, after the first `start`. Its `address` is a client's ``namesrvAddr``."""
+        if self._name_server is None:
+            raise RuntimeError("RocketMQ has no ports before its first start")
+        return self._name_server
+
+    @property
+    def servers(self) -> list[RocketMqServer]:
+        """The name server and the brokers, after the first `start`."""
+        return [self.name_server, *self.brokers.values()]
+
+    def start(self) -> None:
+        """Start all servers, and return when the name server has the routes of all brokers."""
+        jar_paths("rocketmq")  # reports its download before anything starts
+        try:
+            make_private_folder(self.data_dir)
+            warn_if_open(self.data_dir)
+            with locked_folder(self.data_dir, LOCK_TIMEOUT_S) as lock:
+                if self._name_server is None:
+                    self._place(self._choose_ports())
+                self._start_all(lock)
+        except BlockingIOError:
+            raise RocketMqFailed(f"RocketMQ cannot start: another one uses {self.data_dir}") from None
+        except OSError as error:
+            raise RocketMqFailed(f"RocketMQ cannot use the folder {self.data_dir}: {error}") from error
+
+    def stop(self) -> None:
+        """Shut the brokers down, then the name server, and wait for their end."""
+        if self._name_server is not None:
+            for broker in self.brokers.values():
+                broker.request_stop()
+            for server in reversed(self.servers):
+                server.stop()
+
+    def kill(self) -> None:
+        """End all servers with SIGKILL, and wait for their end."""
+        if self._name_server is not None:
+            for server in self.servers:
+                server.kill()
+
+    def ended_servers(self) -> list[RocketMqServer]:
+        """Return the servers that ended by themselves."""
+        return [server for server in self.servers if server.exit_code() is not None]
+
+    def _choose_ports(self) -> dict[str, int]:
+        """Return a port for each server: its previous one if that is free, else a new one."""
+        file = self.data_dir / "ports.json"
+        remembered: dict[str, int] = {}
+        with suppress(OSError, ValueError):  # a new folder, or a truncated file
+            remembered = json.loads(file.read_text())
+        candidates = shuffled_free_ports()
+        chosen: dict[str, int] = {}
+        taken: set[int] = set()
+        for name in (_NAME_SERVER, *map(str, self._nodes)):
+            for port in chain([remembered[name]] if name in remembered else [], candidates):
+                needed = {port} if name == _NAME_SERVER else {port - 2, port, port + 1}
+                if needed.isdisjoint(taken) and all(map(is_free, needed)):
+                    chosen[name] = port
+                    taken |= needed
+                    break
+        file.write_text(json.dumps(remembered | chosen))
+        return chosen
+
+    def _place(self, ports: Mapping[str, int]) -> None:
+        """Make the servers, each with its settings."""
+        name_server = {"listenPort": str(ports[_NAME_SERVER]), "bindAddress": HOST}
+        self._name_server = RocketMqServer(
+            _NAME_SERVER,
+            self.data_dir / _NAME_SERVER,
+            "org.apache.rocketmq.namesrv.NamesrvStartup",
+            name_server,
+            ("-Xmx128m", *self._options),
+        )
+        for node in self._nodes:
+            folder = self.data_dir / f"{node.name}-{node.id}"
+            settings = {
+                **_BROKER_SETTINGS,
+                "brokerName": node.name,
+                "brokerId": str(node.id),
+                "brokerRole": "SLAVE" if node.id else "ASYNC_MASTER",
+                "bindAddress": HOST,
+                "listenPort": str(ports[str(node)]),
+                "namesrvAddr": self._name_server.address,
+                "storePathRootDir": str(folder / "store"),
+                "authConfigPath": str(folder / "auth"),
+                **self._overrides,
+                **node.overrides,
+            }
+            main_class = "org.apache.rocketmq.broker.BrokerStartup"
+            options = ("-Xmx256m", *self._options)
+            self.brokers[str(node)] = RocketMqServer(str(node), folder, main_class, settings, options)
+
+    def _start_all(self, lock: BinaryIO) -> None:
+        try:
+            # A broker registers itself when it starts, and if the name server is not up then, 10 s later.
+            for servers in ([self.name_server], self.brokers.values()):
+                for server in servers:
+                    server.launch([lock.fileno()])
+                for server in servers:
+                    server.wait_until_up()
+        except BaseException:  # also KeyboardInterrupt
+            self.kill()
+            raise
