@@ -1,0 +1,141 @@
+"""Bodies of answers that brokers and clients give, as far as they are needed here.
+
+They are read leniently, because servers are trusted and fastjson writes what is no JSON. Source:
+ConsumerConnection, ConsumerRunningInfo, ProcessQueueInfo, SubscriptionGroupConfig, TopicConfig, TopicList.
+"""
+
+from msgspec import Struct
+
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import SubscriptionGroupConfig
+from kafka_why.remoting import lenient_json
+
+
+class _Answer(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):
+    """Unknown fields are skipped."""
+
+
+class ClientConnection(_Answer, frozen=True):
+    """A connection of a group's client. `client_addr` is `ip:port`."""
+
+    client_id: str | None = None
+    client_addr: str | None = None
+    language: str | None = None
+    version: int = 0
+
+
+class TopicSubscription(_Answer, frozen=True):
+    """A topic of a group and the filter of its messages. `sub_version` is the client's time in ms."""
+
+    topic: str
+    sub_string: str | None = None
+    sub_version: int = 0
+    expression_type: str | None = "TAG"
+    tags_set: tuple[str, ...] | None = ()
+    code_set: tuple[int, ...] | None = ()
+    class_filter_mode: bool = False
+
+
+class ConsumerConnection(_Answer, frozen=True):
+    """The answer to GET_CONSUMER_CONNECTION_LIST."""
+
+    connection_set: tuple[ClientConnection, ...] = ()
+    subscription_table: dict[str, TopicSubscription] = {}
+    consume_type: str | None = None
+    message_model: str | None = None
+    consume_from_where: str | None = None
+
+
+class ProcessQueueInfo(_Answer, frozen=True):
+    """The state of a queue at the client that holds it. Times are in ms, 0 if there was none."""
+
+    commit_offset: int = 0
+    cached_msg_count: int = 0
+    locked: bool = False
+    droped: bool = False  # RocketMQ's own spelling
+    last_pull_timestamp: int = 0
+    last_consume_timestamp: int = 0
+
+
+class RunningInfo(Struct, frozen=True):
+    """A client's answer to GET_CONSUMER_RUNNING_INFO. `mq_pop_table` has the queues whose messages it pops,
+    without numbers.
+    """
+
+    properties: dict[str, str]
+    subscription_set: tuple[TopicSubscription, ...]
+    mq_table: dict[MessageQueue, ProcessQueueInfo]
+    mq_pop_table: dict[MessageQueue, ProcessQueueInfo]
+
+
+class TopicConfig(_Answer, frozen=True):
+    """The answer to GET_TOPIC_CONFIG. `perm` has the bits of PermName: 4 read, 2 write."""
+
+    topic_name: str | None = None
+    read_queue_nums: int = 0
+    write_queue_nums: int = 0
+    perm: int = 0
+
+
+class _GroupConfig(_Answer, frozen=True):
+    notify_consumer_ids_changed_enable: bool = True
+
+
+class _TopicList(_Answer, frozen=True):
+    topic_list: tuple[str, ...] = ()
+
+
+class _RunningInfo(_Answer, frozen=True):
+    properties: dict[str, str | None] = {}
+    subscription_set: tuple[TopicSubscription, ...] = ()
+    mq_table: dict[str, ProcessQueueInfo] = {}
+    mq_pop_table: dict[str, ProcessQueueInfo] = {}
+
+
+class _QueueKey(_Answer, frozen=True):
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+def decode_consumer_connection(body: bytes) -> ConsumerConnection:
+    """Decode the answer to GET_CONSUMER_CONNECTION_LIST. Raises MalformedFrame."""
+    connection: ConsumerConnection = lenient_json.decode(body, ConsumerConnection)
+    return connection
+
+
+def decode_running_info(body: bytes) -> RunningInfo:
+    """Decode a client's answer to GET_CONSUMER_RUNNING_INFO. Raises MalformedFrame."""
+    found: _RunningInfo = lenient_json.decode(body, _RunningInfo)
+    return RunningInfo(
+        {name: value for name, value in found.properties.items() if value is not None},
+        found.subscription_set,
+        _by_queue(found.mq_table),
+        _by_queue(found.mq_pop_table),
+    )
+
+
+def decode_topic_list(body: bytes) -> tuple[str, ...]:
+    """Decode a list of topics. Raises MalformedFrame."""
+    found: _TopicList = lenient_json.decode(body, _TopicList)
+    return found.topic_list
+
+
+def decode_topic_config(body: bytes) -> TopicConfig:
+    """Decode the answer to GET_TOPIC_CONFIG. Raises MalformedFrame."""
+    config: TopicConfig = lenient_json.decode(body, TopicConfig)
+    return config
+
+
+def decode_group_config(body: bytes) -> SubscriptionGroupConfig:
+    """Decode the answer to GET_SUBSCRIPTIONGROUP_CONFIG. Raises MalformedFrame."""
+    found: _GroupConfig = lenient_json.decode(body, _GroupConfig)
+    return SubscriptionGroupConfig(found.notify_consumer_ids_changed_enable)
+
+
+def _by_queue(table: dict[str, ProcessQueueInfo]) -> dict[MessageQueue, ProcessQueueInfo]:
+    queues: dict[MessageQueue, ProcessQueueInfo] = {}
+    for key, info in table.items():
+        queue: _QueueKey = lenient_json.decode(key.encode(), _QueueKey)
+        queues[MessageQueue(queue.topic, queue.broker_name, queue.queue_id)] = info
+    return queues

@@ -1,0 +1,290 @@
+"""Bodies of clients' requests, read in one way only, and of the answers to them.
+
+Three liberties are taken, because real clients need them. Enumerations may be ordinals (C++), or names in any
+case (Go). Versions and hash codes of subscriptions may be texts of numbers (C++, Go). Sets of tags and codes
+may be null.
+
+Source: HeartbeatData, ConsumerData, SubscriptionData, LockBatchRequestBody, QueryAssignmentRequestBody,
+SetMessageRequestModeRequestBody and the bodies of their responses.
+"""
+
+import re
+from collections.abc import Collection, Iterable
+from enum import StrEnum
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec.json import Decoder
+
+from kafka_why.contract.messages import Int32
+from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
+from kafka_why.contract.rocketmq.requests import (
+    ConsumeFromWhere,
+    ConsumeType,
+    MessageModel,
+    SubscriptionData,
+)
+from kafka_why.contract.rocketmq.responses import MessageQueueAssignment
+from kafka_why.remoting.answers import ConsumerConnection
+from kafka_why.remoting.strict_json import MalformedFrame, decode_body
+
+BODY_MAX_BYTES = 1_048_576
+GROUPS_MAX = 1_000
+SUBSCRIPTIONS_MAX = 10_000
+QUEUES_MAX = 10_000
+
+T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
+
+_Name = Annotated[str, Meta(min_length=1, max_length=255)]
+_ClientId = Annotated[str, Meta(min_length=1, max_length=1_024)]
+_Enumeration = str | int
+# Java's Long.MIN_VALUE has 20 characters.
+_Number = Annotated[str, Meta(max_length=20)] | int
+_NUMBER = re.compile("0|-?[1-9][0-9]*", re.ASCII)
+_INT32, _INT64 = 2**31, 2**63
+
+
+class ConsumerData(Struct, frozen=True, kw_only=True):
+    """One consumer group of a heartbeat."""
+
+    group_name: str
+    message_model: MessageModel
+    consume_type: ConsumeType = ConsumeType.CONSUME_PASSIVELY
+    consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    subscription_data_set: tuple[SubscriptionData, ...] = ()
+
+
+class HeartbeatData(Struct, frozen=True, kw_only=True):
+    """The consumer and producer groups of a client's process."""
+
+    client_id: str
+    consumer_data_set: tuple[ConsumerData, ...] = ()
+    producer_groups: tuple[str, ...] = ()
+    heartbeat_fingerprint: int = 0
+    is_without_sub: bool = False
+
+
+class LockBatch(Struct, frozen=True):
+    """The queues that a client wants to lock or unlock."""
+
+    consumer_group: str
+    client_id: str
+    mq_set: tuple[MessageQueue, ...]
+
+
+class AssignmentQuery(Struct, frozen=True):
+    """A question for a client's queues of a topic."""
+
+    topic: str
+    consumer_group: str
+    client_id: str
+    strategy_name: str | None
+    message_model: MessageModel
+
+
+class ModeSetting(Struct, frozen=True):
+    """The request mode that a group's clients are to have for a topic."""
+
+    topic: str
+    consumer_group: str
+    mode: MessageRequestMode
+    pop_share_queue_num: int
+
+
+class _Body(Struct, forbid_unknown_fields=True, rename="camel"):
+    """Every field that may be absent is UNSET by default, so that repeated names are seen."""
+
+
+class _Subscription(_Body):
+    topic: _Name
+    sub_string: str
+    sub_version: _Number
+    expression_type: str | UnsetType = UNSET
+    tags_set: list[str] | UnsetType | None = UNSET
+    code_set: list[_Number] | UnsetType | None = UNSET
+    class_filter_mode: bool | UnsetType = UNSET
+    filter_class_source: str | UnsetType | None = UNSET
+
+
+class _Consumer(_Body):
+    group_name: _Name
+    message_model: _Enumeration
+    consume_type: _Enumeration
+    consume_from_where: _Enumeration
+    subscription_data_set: list[_Subscription] | UnsetType = UNSET
+    unit_mode: bool | UnsetType = UNSET
+
+
+class _Producer(_Body):
+    group_name: _Name
+
+
+class _Heartbeat(_Body):
+    client_id: _ClientId = msgspec.field(name="clientID")
+    consumer_data_set: list[_Consumer] | UnsetType = UNSET
+    producer_data_set: list[_Producer] | UnsetType = UNSET
+    heartbeat_fingerprint: Int32 | UnsetType = UNSET
+    without_sub: bool | UnsetType = UNSET
+
+
+class _Queue(_Body):
+    topic: _Name
+    broker_name: _Name
+    queue_id: Int32
+
+
+class _LockBatch(_Body):
+    consumer_group: _Name
+    client_id: _ClientId
+    mq_set: Annotated[list[_Queue], Meta(max_length=QUEUES_MAX)]
+    only_this_broker: bool | UnsetType = UNSET
+
+
+class _AssignmentQuery(_Body):
+    topic: _Name
+    consumer_group: _Name
+    client_id: _ClientId
+    message_model: _Enumeration
+    strategy_name: str | UnsetType | None = UNSET
+
+
+class _ModeSetting(_Body):
+    topic: _Name
+    consumer_group: _Name
+    mode: _Enumeration | UnsetType = UNSET
+    pop_share_queue_num: Int32 | UnsetType = UNSET
+
+
+_HEARTBEAT, _LOCK_BATCH = Decoder(_Heartbeat), Decoder(_LockBatch)
+_ASSIGNMENT_QUERY, _MODE_SETTING = Decoder(_AssignmentQuery), Decoder(_ModeSetting)
+
+
+def decode_heartbeat(body: bytes) -> HeartbeatData:
+    """Decode the body of HEART_BEAT. Raises MalformedFrame.
+
+    A group or a topic may be there once only: a broker takes its sets in any order, and the last one counts.
+    """
+    sent = _decode(body, _HEARTBEAT)
+    consumers, producers = sent.consumer_data_set or [], sent.producer_data_set or []
+    subscriptions = sum(len(consumer.subscription_data_set or ()) for consumer in consumers)
+    if len(consumers) + len(producers) > GROUPS_MAX or subscriptions > SUBSCRIPTIONS_MAX:
+        raise MalformedFrame(f"{len(consumers) + len(producers)} groups, {subscriptions} subscriptions")
+    _check_once([consumer.group_name for consumer in consumers])
+    return HeartbeatData(
+        client_id=sent.client_id,
+        consumer_data_set=tuple(map(_consumer, consumers)),
+        producer_groups=tuple(dict.fromkeys(producer.group_name for producer in producers)),
+        heartbeat_fingerprint=sent.heartbeat_fingerprint or 0,
+        is_without_sub=sent.without_sub is True,
+    )
+
+
+def decode_lock_batch(body: bytes) -> LockBatch:
+    """Decode the body of LOCK_BATCH_MQ or UNLOCK_BATCH_MQ. Raises MalformedFrame."""
+    sent = _decode(body, _LOCK_BATCH)
+    queues = (MessageQueue(queue.topic, queue.broker_name, queue.queue_id) for queue in sent.mq_set)
+    return LockBatch(sent.consumer_group, sent.client_id, tuple(dict.fromkeys(queues)))
+
+
+def decode_query_assignment(body: bytes) -> AssignmentQuery:
+    """Decode the body of QUERY_ASSIGNMENT. Raises MalformedFrame."""
+    sent = _decode(body, _ASSIGNMENT_QUERY)
+    return AssignmentQuery(
+        sent.topic,
+        sent.consumer_group,
+        sent.client_id,
+        None if sent.strategy_name is UNSET else sent.strategy_name,
+        _enumeration(MessageModel, sent.message_model),
+    )
+
+
+def decode_set_message_request_mode(body: bytes) -> ModeSetting:
+    """Decode the body of SET_MESSAGE_REQUEST_MODE. Raises MalformedFrame."""
+    sent = _decode(body, _MODE_SETTING)
+    return ModeSetting(
+        sent.topic,
+        sent.consumer_group,
+        MessageRequestMode.PULL if sent.mode is UNSET else _enumeration(MessageRequestMode, sent.mode),
+        sent.pop_share_queue_num or 0,
+    )
+
+
+def encode_consumer_list(client_ids: Collection[str]) -> bytes:
+    """Encode the answer to GET_CONSUMER_LIST_BY_GROUP."""
+    return msgspec.json.encode({"consumerIdList": client_ids})
+
+
+def encode_lock_ok(queues: Iterable[MessageQueue]) -> bytes:
+    """Encode the answer to LOCK_BATCH_MQ: the queues that are locked."""
+    return msgspec.json.encode({"lockOKMQSet": list(map(_queue, queues))})
+
+
+def encode_assignments(assignments: Iterable[MessageQueueAssignment] | None) -> bytes:
+    """Encode the answer to QUERY_ASSIGNMENT. With None a client keeps its queues."""
+    if assignments is None:
+        return b"{}"
+    encoded = [{"messageQueue": _queue(one.message_queue), "mode": one.mode} for one in assignments]
+    return msgspec.json.encode({"messageQueueAssignments": encoded})
+
+
+def encode_consumer_connection(connection: ConsumerConnection) -> bytes:
+    """Encode the answer to GET_CONSUMER_CONNECTION_LIST."""
+    return msgspec.json.encode(connection)
+
+
+def _decode(body: bytes, decoder: Decoder[T]) -> T:
+    if len(body) > BODY_MAX_BYTES:
+        raise MalformedFrame(f"a body of {len(body)} bytes")
+    return decode_body(body, decoder)
+
+
+def _consumer(sent: _Consumer) -> ConsumerData:
+    subscriptions = sent.subscription_data_set or []
+    _check_once([subscription.topic for subscription in subscriptions])
+    return ConsumerData(
+        group_name=sent.group_name,
+        message_model=_enumeration(MessageModel, sent.message_model),
+        consume_type=_enumeration(ConsumeType, sent.consume_type),
+        consume_from_where=_enumeration(ConsumeFromWhere, sent.consume_from_where),
+        subscription_data_set=tuple(map(_subscription, subscriptions)),
+    )
+
+
+def _subscription(sent: _Subscription) -> SubscriptionData:
+    return SubscriptionData(
+        topic=sent.topic,
+        sub_string=sent.sub_string,
+        sub_version=_number(sent.sub_version, _INT64),
+        expression_type="TAG" if sent.expression_type is UNSET else sent.expression_type,
+        tags_set=tuple(dict.fromkeys(sent.tags_set or ())),
+        code_set=tuple(dict.fromkeys(_number(code, _INT32) for code in sent.code_set or ())),
+    )
+
+
+def _check_once(names: Collection[str]) -> None:
+    if len(set(names)) < len(names):
+        raise MalformedFrame("a group or a topic twice")
+
+
+def _enumeration(kind: type[E], sent: _Enumeration) -> E:
+    values = list(kind)
+    if isinstance(sent, int) and 0 <= sent < len(values):
+        return values[sent]
+    if isinstance(sent, str) and sent.isascii() and sent.upper() in kind.__members__:
+        return kind[sent.upper()]
+    raise MalformedFrame(f"{kind.__name__} {sent!r}")
+
+
+def _number(sent: _Number, bound: int) -> int:
+    if isinstance(sent, str) and not _NUMBER.fullmatch(sent):
+        raise MalformedFrame(f"number {sent!r}")
+    number = int(sent)
+    if not -bound <= number < bound:
+        raise MalformedFrame(f"number {number}")
+    return number
+
+
+def _queue(queue: MessageQueue) -> dict[str, str | int]:
+    return {"brokerName": queue.broker_name, "queueId": queue.queue_id, "topic": queue.topic}

@@ -1,0 +1,144 @@
+"""A client of RocketMQ's name servers and brokers."""
+
+import asyncio
+import hmac
+import ssl
+from asyncio import StreamReader, StreamWriter
+from base64 import b64encode
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import count
+from struct import Struct
+from typing import NamedTuple, Self
+
+from kafka_why.remoting.frames import (
+    CURRENT_VERSION,
+    WORD_BYTES,
+    Header,
+    decode_header,
+    encode_frame,
+    header_length,
+)
+from kafka_why.remoting.strict_json import MalformedFrame
+
+TIMEOUT_S = 5.0
+
+_BEGIN = Struct(">ii")
+_LANGUAGE = "PYTHON"
+
+
+class AclCredentials(NamedTuple):
+    """The keys of an account in RocketMQ's ACL 1.0 or 2.0. A temporary account has a security token, too."""
+
+    access_key: str
+    secret_key: str
+    security_token: str | None = None
+
+
+def signed(ext_fields: Mapping[str, str], body: bytes, credentials: AclCredentials) -> dict[str, str]:
+    """Return the extFields of a request with its signature. Source: AclClientRPCHook, AclUtils."""
+    fields = {**ext_fields, "AccessKey": credentials.access_key}
+    if credentials.security_token is not None:
+        fields["SecurityToken"] = credentials.security_token
+    content = "".join(fields[name] for name in sorted(fields)).encode() + body
+    signature = hmac.digest(credentials.secret_key.encode(), content, "sha1")
+    return {**fields, "Signature": b64encode(signature).decode()}
+
+
+class RemotingClient:
+    """A connection to a server. Requests may be under way at the same time.
+
+    A connection that has failed is not opened again: every later request raises ConnectionError.
+    """
+
+    def __init__(
+        self, reader: StreamReader, writer: StreamWriter, credentials: AclCredentials | None, timeout_s: float
+    ) -> None:
+        self._writer = writer
+        self._credentials = credentials
+        self._timeout_s = timeout_s
+        self._opaques = count(1)
+        self._pending: dict[int, asyncio.Future[tuple[Header, bytes]]] = {}
+        self._failure: Exception | None = None
+        self._reading = asyncio.create_task(self._read(reader))
+
+    @classmethod
+    async def open(
+        cls,
+        address: str,
+        *,
+        credentials: AclCredentials | tuple[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Self:
+        """Connect to `host:port`. `timeout_s` is for the connection, and by default for each request.
+
+        Raises OSError, which includes TimeoutError, and ValueError for an address without a port.
+        """
+        host, _, port = address.rpartition(":")
+        host = host.removeprefix("[").removesuffix("]")
+        async with asyncio.timeout(timeout_s):
+            reader, writer = await asyncio.open_connection(host, int(port), ssl=tls)
+        return cls(reader, writer, None if credentials is None else AclCredentials(*credentials), timeout_s)
+
+    async def invoke(
+        self,
+        code: int,
+        ext_fields: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        timeout_s: float | None = None,
+    ) -> tuple[Header, bytes]:
+        """Send a request, and return the header and body of its response, whatever its code.
+
+        Raises OSError if the connection fails, which includes TimeoutError, and MalformedFrame if the server
+        sends what is no response.
+        """
+        if self._failure is not None:
+            raise ConnectionError(f"the connection is closed: {self._failure}")
+        fields = dict(ext_fields or {})
+        if self._credentials is not None:
+            fields = signed(fields, body, self._credentials)
+        header = Header(code, next(self._opaques), 0, _LANGUAGE, CURRENT_VERSION, None, fields)
+        response: asyncio.Future[tuple[Header, bytes]] = asyncio.get_running_loop().create_future()
+        self._pending[header.opaque] = response
+        try:
+            self._writer.write(encode_frame(header, body))
+            async with asyncio.timeout(self._timeout_s if timeout_s is None else timeout_s):
+                return await response
+        finally:
+            del self._pending[header.opaque]
+
+    async def close(self) -> None:
+        """Close the connection. Requests under way raise ConnectionError."""
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+        self._fail(ConnectionError("closed by this side"))
+        with suppress(OSError):
+            await self._writer.wait_closed()
+
+    async def _read(self, reader: StreamReader) -> None:
+        try:
+            while True:
+                header, body = await _read_frame(reader)
+                response = self._pending.get(header.opaque)
+                # A server's own requests, such as NOTIFY_CONSUMER_IDS_CHANGED, are not for this client.
+                if header.is_response and response is not None and not response.done():
+                    response.set_result((header, body))
+        except asyncio.IncompleteReadError:
+            self._fail(ConnectionError("closed by the server"))
+        except (OSError, MalformedFrame) as error:
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        self._failure = self._failure or error
+        for response in self._pending.values():
+            if not response.done():
+                response.set_exception(error)
+        self._writer.transport.abort()
+
+
+async def _read_frame(reader: StreamReader) -> tuple[Header, bytes]:
+    length, word = _BEGIN.unpack(await reader.readexactly(_BEGIN.size))
+    header_bytes = header_length(length, word)
+    header = decode_header(word, await reader.readexactly(header_bytes))
+    return header, await reader.readexactly(length - WORD_BYTES - header_bytes)
