@@ -14,13 +14,22 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import (
+    ConsumeFromWhere,
+    ConsumeType,
+    MessageModel,
+    RequestMode,
+    SubscriptionData,
+)
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.group import ConfigsOnly
-from state.rocketmq.group import RocketMqGroup
+from state.kafka.share_group import ShareGroup
+from state.rocketmq.group import ClientChannelInfo, ConsumerGroupInfo, LockEntry, RocketMqGroup
 
 # The earlier state versions that this code reads, and the migration of each to the next.
 #
@@ -39,14 +48,72 @@ def _unchanged(group: Any) -> Any:
     return group
 
 
+class _ClientChannelInfo2(Struct, array_like=True, forbid_unknown_fields=True):
+    client_id: str
+    language: str
+    version: int
+    last_update_ms: int
+    reply_partition: int
+
+
+class _RocketMqGroup2(Struct, array_like=True, forbid_unknown_fields=True, tag="RocketMQ"):
+    group_id: str
+    incarnation: str
+    seq: int = 0
+    clock_ms: int = 0
+    last_fired_ms: int = 0
+    message_model: MessageModel | None = None
+    consume_type: ConsumeType | None = None
+    consume_from_where: ConsumeFromWhere | None = None
+    channels: dict[str, _ClientChannelInfo2] = {}
+    subscriptions: dict[str, SubscriptionData] = {}
+    heartbeat_fingerprint: int | None = None
+    producers: dict[str, _ClientChannelInfo2] = {}
+    locks: dict[MessageQueue, LockEntry] = {}
+    request_modes: dict[str, RequestMode] = {}
+    quarantined: str | None = None
+
+
+def _with_brokers(group: Any) -> Any:
+    """Move the consumers of a RocketMQ group to the table of the broker "", which is unknown."""
+    if not isinstance(group, _RocketMqGroup2):
+        return group
+    consumers = ConsumerGroupInfo(
+        group.message_model,
+        group.consume_type,
+        group.consume_from_where,
+        _channels(group.channels),
+        group.subscriptions,
+        group.heartbeat_fingerprint,
+    )
+    return RocketMqGroup(
+        group.group_id,
+        group.incarnation,
+        group.seq,
+        group.clock_ms,
+        group.last_fired_ms,
+        {"": consumers} if group.channels or group.heartbeat_fingerprint is not None else {},
+        _channels(group.producers),
+        group.locks,
+        group.request_modes,
+        group.quarantined,
+    )
+
+
+def _channels(table: dict[str, _ClientChannelInfo2]) -> dict[str, ClientChannelInfo]:
+    return {connection: ClientChannelInfo(*structs.astuple(info)) for connection, info in table.items()}
+
+
 EARLIER: dict[int, Migration] = {
     # Version 2 adds share groups.
-    1: Migration(ClassicGroup | ConsumerGroup | ConfigsOnly | RocketMqGroup, _unchanged),
+    1: Migration(ClassicGroup | ConsumerGroup | ConfigsOnly | _RocketMqGroup2, _unchanged),
+    # Version 3 adds a table of consumers for each broker of a RocketMQ group.
+    2: Migration(ClassicGroup | ConsumerGroup | ShareGroup | ConfigsOnly | _RocketMqGroup2, _with_brokers),
 }
 """By version, up to the one before `codec.STATE_VERSION`, without a gap."""
 
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 """The version of a row and of the groups in it that this code writes."""
 STATE_SCHEMA = "version int, payload binary"
 

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from kafka_why.contract.rocketmq.requests import ConsumeType
+from kafka_why.contract.rocketmq.requests import ConsumeType, SubscriptionData
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 
 
@@ -37,3 +37,14 @@ def consume_mode(group: GroupSnapshot) -> str:
 def client_version(consumer: ConnectionSnapshot) -> str:
     """Return the language and version of a client: `JAVA 401` (an ordinal of RocketMQ's MQVersion)."""
     return f"{consumer.language} {consumer.client_version}"
+
+
+def subscription_text(subscription: SubscriptionData) -> str:
+    """Return a topic and its filter, if it has one: `orders`, `orders (paid || sent)`, `jobs (SQL92: a > 1)`.
+
+    Equal filters have equal texts, whatever the order of their tags.
+    """
+    expression = " || ".join(sorted(subscription.tags_set)) or subscription.sub_string
+    if subscription.expression_type != "TAG":
+        expression = f"{subscription.expression_type}: {subscription.sub_string}"
+    return subscription.topic if expression in ("*", "") else f"{subscription.topic} ({expression})"

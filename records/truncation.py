@@ -161,6 +161,7 @@ def _without_connections(view: RocketMqSnapshot) -> RocketMqSnapshot:
         subscriptions={},
         request_modes={},
         duplicate_client_ids={},
+        different_subscriptions={},
         quarantined=None if view.quarantined is None else view.quarantined[:SHORTENED_TEXT_CHARS],
         truncated=True,
     )
@@ -184,4 +185,5 @@ def _event_without_members(event: HistoryEntry) -> HistoryEntry:
 
 
 def _event_without_connections(event: RocketMqHistoryEntry) -> RocketMqHistoryEntry:
-    return structs.replace(event, connections=None, topics=None, reason=event.reason[:SHORTENED_TEXT_CHARS])
+    reason = event.reason[:SHORTENED_TEXT_CHARS]
+    return structs.replace(event, connections=None, topics=None, subscriptions=None, reason=reason)

@@ -16,7 +16,8 @@ _ENTRY = """
     assigned map<string, array<int>>, revoking map<string, array<int>>, awaiting map<string, array<int>>,
     targets map<string, map<string, array<int>>>, moved_partitions int, took_ms long, observed boolean,
     within_ms long, error_code int,
-    protocol string, connection string, connections array<string>, message_model string
+    protocol string, connection string, connections array<string>, message_model string,
+    broker string, client_address string
 """
 
 

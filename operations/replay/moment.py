@@ -339,7 +339,7 @@ def _rocketmq_text(
         lines += ["", topic_table(row)]
     if row.consumers or row.producers:
         lines += ["", client_table(row)]
-    for connection, info in group.channels.items():
+    for connection, info in group.channels():
         silent = duration_text(max(at_ms - info.last_update_ms, 0))
         lines.append(f"{INDENT}{info.client_id} ({connection}): last heartbeat {silent} ago")
     if group.locks:

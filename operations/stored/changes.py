@@ -30,6 +30,7 @@ _ENTRY_NAMES = {
     "ended": "end of a transaction of producer",
     "partitions_per_topic": "partitions of",
     "reported_partition_counts": "reported partitions of",
+    "consumers": "consumers at broker",
     "channels": "consumer on",
     "producers": "producer on",
     "subscriptions": "subscription to",
@@ -224,6 +225,8 @@ def _subject(path: _Path) -> tuple[str, str]:
         subject = f"{_ENTRY_NAMES[first]} {topic}[{partition}]"
     else:
         key, *rest = keys
+        if first == "consumers" and rest:
+            return _subject(tuple(rest))
         subject = f"{_ENTRY_NAMES[first]} {_key(key)}"
     if not rest:
         return f"{subject}: ", first

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from kafka_why.contract.kafka.snapshot import GroupSnapshot, MemberSnapshot
 from kafka_why.contract.protocols.subscriptions import ProtocolError, by_topic
-from kafka_why.rocketmq_group import RocketMqGroupState
+from kafka_why.rocketmq_group import group_state
 from operations.stored.partition_rows import (
     OffsetRow,
     PendingRow,
@@ -29,6 +29,7 @@ from state.kafka.group import ConfigsOnly, DeadlineReached
 from state.kafka.protocols import view_of
 from state.kafka.share_group import ShareGroup
 from state.rocketmq.group import RocketMqGroup
+from state.rocketmq.protocol import snapshot
 
 _EVER_MS = 2**62
 
@@ -219,13 +220,14 @@ def rows_of(group: AnyGroup, state_version: int, config: CoordinatorConfig) -> G
 
 def _of_protocol(group: KafkaGroup | RocketMqGroup) -> dict[str, Any]:
     if isinstance(group, RocketMqGroup):
+        seen = snapshot(group)
         return {
-            "state": str(RocketMqGroupState.ONLINE if group.channels else RocketMqGroupState.OFFLINE),
-            "members": len(group.channels),
-            "subscribed_topics": sorted(group.subscriptions),
-            "message_model": group.message_model,
-            "consume_type": group.consume_type,
-            "consume_from_where": group.consume_from_where,
+            "state": str(group_state(seen)),
+            "members": len(seen.consumers),
+            "subscribed_topics": sorted(seen.subscriptions),
+            "message_model": seen.message_model,
+            "consume_type": seen.consume_type,
+            "consume_from_where": seen.consume_from_where,
         }
     view = view_of(group)
     return {
@@ -322,17 +324,20 @@ def _assignment(group: ClassicGroup, member: MemberSnapshot) -> dict[str, list[i
 
 
 def _clients(group: RocketMqGroup, protocol: str) -> Iterator[StoredMemberRow]:
-    for role, clients in ((MemberRole.CONSUMER, group.channels), (MemberRole.PRODUCER, group.producers)):
-        for connection, info in clients.items():
+    producers = group.producers.items()
+    for role, clients in ((MemberRole.CONSUMER, group.channels()), (MemberRole.PRODUCER, producers)):
+        for connection, info in clients:
             yield StoredMemberRow(
                 group_id=group.group_id,
                 protocol=protocol,
                 role=role,
                 member_id=connection,
                 client_id=info.client_id,
+                client_host=info.client_address or None,
                 last_update_ms=info.last_update_ms,
                 language=info.language,
                 client_version=info.version,
+                subscribed_topics=info.subscriptions,
             )
 
 

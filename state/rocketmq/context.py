@@ -1,6 +1,7 @@
 """The effects of a step, and its context: the group, the time, and the effects so far."""
 
 from enum import StrEnum
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -15,7 +16,7 @@ from kafka_why.contract.rocketmq.responses import (
 )
 from state.config import BrokerConfig
 from state.protocol import BaseContext
-from state.rocketmq.group import ClientChannelInfo, RocketMqGroup, scan_after
+from state.rocketmq.group import ClientChannelInfo, ConsumerGroupInfo, RocketMqGroup, scan_after
 
 # The effects of a step, as data.
 
@@ -86,6 +87,16 @@ class Effects(Struct, frozen=True):
         return [m.connection for m in messages if isinstance(m, CloseConnection)]
 
 
+def about(connection: str, info: ClientChannelInfo) -> dict[str, Any]:
+    """Return the fields of a history entry about a connection."""
+    return {
+        "client_id": info.client_id,
+        "connection": connection,
+        "broker": info.broker or None,
+        "client_address": info.client_address or None,
+    }
+
+
 class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
     """The context of RocketMQ's handlers. Handlers change `group` and add effects by the methods here."""
 
@@ -95,10 +106,10 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
     _pushes: list[Push] = field(default_factory=list)
     _history: list[HistoryEntry] = field(default_factory=list)
 
-    @property
-    def has_consumers(self) -> bool:
-        """Return True if RocketMQ's consumer table has the group."""
-        return self._group is not None and bool(self._group.channels)
+    def consumers_at(self, broker: str) -> ConsumerGroupInfo | None:
+        """Return the group's consumers at this broker, None if there are none."""
+        table = None if self._group is None else self._group.consumers.get(broker)
+        return table if table is not None and table.channels else None
 
     def ensure_group(self) -> RocketMqGroup:
         """Return the group. A missing group is created with this request as its incarnation."""
@@ -140,12 +151,14 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
             )
             self._pushes.append(Push(info.reply_partition, message))
 
-    def change(self, reason: str) -> None:
-        """Emit the event CHANGE: notify every connection of the group that its consumer ids changed."""
-        connections = list(self.group.channels)
-        self.call(ConsumerGroupEvent.CHANGE, connections=tuple(connections))
-        if connections and self.config.notify_consumer_ids_changed_enable:
-            for connection, info in self.group.channels.items():
+    def change(self, table: ConsumerGroupInfo, broker: str, reason: str | None) -> None:
+        """Emit the event CHANGE: notify every connection of the broker that its consumer ids changed. Without
+        a reason there is no history entry.
+        """
+        channels = table.channels
+        self.call(ConsumerGroupEvent.CHANGE, connections=tuple(channels))
+        if channels and self.config.notify_consumer_ids_changed_enable:
+            for connection, info in channels.items():
                 message = NotifyConsumerIdsChanged(
                     group_id=self.group_id,
                     connection=connection,
@@ -153,7 +166,9 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
                     request=self.cause,
                 )
                 self._pushes.append(Push(info.reply_partition, message))
-            self.record(EntryType.CONSUMERS_NOTIFIED, f"{reason}; connections told: {len(connections)}")
+            if reason is not None:
+                told = f"{reason}; connections told: {len(channels)}"
+                self.record(EntryType.CONSUMERS_NOTIFIED, told, broker=broker or None)
 
     def record(self, event: EntryType, reason: str, **details: object) -> None:
         """Add a history entry. Call this after the change that the entry describes."""

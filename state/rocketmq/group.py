@@ -1,9 +1,13 @@
 """The state of one RocketMQ group: consumer connections, subscriptions, producers, locks and request modes.
 
 This file holds data and queries only. The consumers and the producers of one group name are independent.
-They share a state because they share the name. Source: ConsumerGroupInfo.java, ClientChannelInfo.java,
-RebalanceLockManager.java, MessageRequestModeManager.java.
+They share a state because they share the name. In RocketMQ each broker address has its own table of a group's
+consumers, so there is one for each here. The name of a queue's broker is part of the key of its lock.
+Source: ConsumerGroupInfo.java, ClientChannelInfo.java, RebalanceLockManager.java,
+MessageRequestModeManager.java.
 """
+
+from collections.abc import Iterator
 
 from msgspec import Struct
 
@@ -12,6 +16,8 @@ from kafka_why.contract.rocketmq.requests import (
     ConsumeFromWhere,
     ConsumeType,
     MessageModel,
+    RegisterConsumer,
+    RegisterProducer,
     RequestMode,
     SubscriptionData,
 )
@@ -20,7 +26,9 @@ from state.config import PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS, BrokerConfig
 
 class ClientChannelInfo(Struct, array_like=True, forbid_unknown_fields=True):
     """The client of a connection. `last_update_ms` is the time of its last heartbeat. `reply_partition` is
-    the partition of the responses topic for messages to this connection.
+    the partition of the responses topic for messages to this connection. `broker`, `client_address`,
+    `gateway` and `gateway_start` are those of the first heartbeat. `subscriptions` are the client's own, as
+    sorted texts (`subscription_text`), None if it has not sent them: the tables hold those of the group.
     """
 
     client_id: str
@@ -28,6 +36,26 @@ class ClientChannelInfo(Struct, array_like=True, forbid_unknown_fields=True):
     version: int
     last_update_ms: int
     reply_partition: int
+    broker: str = ""
+    client_address: str = ""
+    gateway: str = ""
+    gateway_start: str = ""
+    subscriptions: list[str] | None = None
+
+
+def channel_info(request: RegisterConsumer | RegisterProducer, now_ms: int) -> ClientChannelInfo:
+    """Return the client of a connection whose first heartbeat this is."""
+    return ClientChannelInfo(
+        client_id=request.client_id,
+        language=request.language,
+        version=request.client_version,
+        last_update_ms=now_ms,
+        reply_partition=request.reply_partition,
+        broker=request.broker,
+        client_address=request.client_address,
+        gateway=request.gateway,
+        gateway_start=request.gateway_start,
+    )
 
 
 class LockEntry(Struct, array_like=True, forbid_unknown_fields=True):
@@ -39,39 +67,29 @@ class LockEntry(Struct, array_like=True, forbid_unknown_fields=True):
     last_update_ms: int
 
 
-class RocketMqGroup(Struct, array_like=True, forbid_unknown_fields=True, tag="RocketMQ"):
-    """`channels` and `producers` are keyed by connection, in order of arrival; `request_modes` is keyed by
-    topic.
+class ConsumerGroupInfo(Struct, array_like=True, forbid_unknown_fields=True):
+    """The consumers of the group at one broker address. `channels` is keyed by connection, in order of
+    arrival.
 
     The message model, consume type and start position are those of the last heartbeat of any consumer.
-    RocketMQ has a consumer group while `channels` is not empty; without channels only locks and modes remain.
-    `quarantined` is the text of the coordinator's fault that stopped the group until an operator releases it,
-    None in a healthy group. The order of the fields is the layout of the stored state: a change of the order
-    is a new version in `checkpoints.codec`.
+    RocketMQ has a consumer group while `channels` is not empty. `differing` are the different subscriptions
+    of its clients, as the history has them last; empty if all clients agree.
     """
 
-    group_id: str
-    incarnation: str  # the id of the request that created it
-    seq: int = 0  # history entries so far
-    clock_ms: int = 0
-    last_fired_ms: int = 0
     message_model: MessageModel | None = None
     consume_type: ConsumeType | None = None
     consume_from_where: ConsumeFromWhere | None = None
     channels: dict[str, ClientChannelInfo] = {}
     subscriptions: dict[str, SubscriptionData] = {}
     heartbeat_fingerprint: int | None = None
-    producers: dict[str, ClientChannelInfo] = {}
-    locks: dict[MessageQueue, LockEntry] = {}
-    request_modes: dict[str, RequestMode] = {}
-    quarantined: str | None = None
+    differing: list[list[str]] = []
 
     def client_ids(self) -> list[str]:
         """Return the client id of each connection, in order of arrival (RocketMQ has no order)."""
         return [info.client_id for info in self.channels.values()]
 
     def connections_of(self, client_id: str) -> list[str]:
-        """Return the consumer connections of a client id. More than one connection is a misconfiguration."""
+        """Return the connections of a client id. More than one connection is a misconfiguration."""
         return [connection for connection, info in self.channels.items() if info.client_id == client_id]
 
     def duplicate_client_ids(self) -> dict[str, list[str]]:
@@ -81,14 +99,49 @@ class RocketMqGroup(Struct, array_like=True, forbid_unknown_fields=True, tag="Ro
             connections.setdefault(info.client_id, []).append(connection)
         return {client_id: held for client_id, held in connections.items() if len(held) > 1}
 
+    def different_subscriptions(self) -> dict[tuple[str, ...], list[str]]:
+        """Return the connections of each set of subscriptions, in sorted order."""
+        connections: dict[tuple[str, ...], list[str]] = {}
+        for connection, info in self.channels.items():
+            if info.subscriptions is not None:
+                connections.setdefault(tuple(info.subscriptions), []).append(connection)
+        return dict(sorted(connections.items()))
+
     def forget_consumers(self) -> None:
         """Clear the subscriptions and the message model, because the last consumer connection is gone."""
         self.message_model = self.consume_type = self.consume_from_where = None
         self.subscriptions = {}
 
+
+class RocketMqGroup(Struct, array_like=True, forbid_unknown_fields=True, tag="RocketMQ"):
+    """`consumers` is keyed by broker (`name/id`), `producers` by connection in order of arrival,
+    `request_modes` by topic.
+
+    A broker that had consumers keeps its entry while the group lives. `quarantined` is the text of the
+    coordinator's fault that stopped the group until an operator releases it, None in a healthy group. The
+    order of the fields is the layout of the stored state: a change of the order is a new version in
+    `checkpoints.codec`.
+    """
+
+    group_id: str
+    incarnation: str  # the id of the request that created it
+    seq: int = 0  # history entries so far
+    clock_ms: int = 0
+    last_fired_ms: int = 0
+    consumers: dict[str, ConsumerGroupInfo] = {}
+    producers: dict[str, ClientChannelInfo] = {}
+    locks: dict[MessageQueue, LockEntry] = {}
+    request_modes: dict[str, RequestMode] = {}
+    quarantined: str | None = None
+
+    def channels(self) -> Iterator[tuple[str, ClientChannelInfo]]:
+        """Yield each consumer connection with its client, broker by broker."""
+        for consumers in self.consumers.values():
+            yield from consumers.channels.items()
+
     def is_over(self) -> bool:
         """Return True if the group has no state left to keep."""
-        return not (self.channels or self.producers or self.locks or self.request_modes)
+        return not (self.producers or self.locks or self.request_modes or any(self.channels()))
 
 
 # The only timer of a RocketMQ group: the scan for silent connections and expired locks.
@@ -122,7 +175,7 @@ def next_scan(group: RocketMqGroup, config: BrokerConfig) -> ScanDue | None:
     expiries_ms = [
         min(last_updates_ms) + lifetime_ms
         for last_updates_ms, lifetime_ms in (
-            ([info.last_update_ms for info in group.channels.values()], config.channel_expired_timeout_ms),
+            ([info.last_update_ms for _, info in group.channels()], config.channel_expired_timeout_ms),
             ([info.last_update_ms for info in group.producers.values()], PRODUCER_CHANNEL_EXPIRED_TIMEOUT_MS),
             ([lock.last_update_ms for lock in group.locks.values()], config.lock_max_live_ms),
         )

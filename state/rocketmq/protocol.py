@@ -2,7 +2,7 @@
 one event to one group.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from assignors.rocketmq.api import (
     AllocateMessageQueueStrategy,
@@ -21,6 +21,7 @@ from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
     AnyRequest,
     ConnectionClosed,
+    GatewayStarted,
     GetConsumerListByGroup,
     LockBatchMq,
     MessageModel,
@@ -29,6 +30,7 @@ from kafka_why.contract.rocketmq.requests import (
     RegisterProducer,
     RequestMode,
     SetMessageRequestMode,
+    Unanswered,
     UnlockBatchMq,
     UnregisterConsumer,
     UnregisterProducer,
@@ -44,10 +46,16 @@ from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapsh
 from state.config import BrokerConfig, CoordinatorConfig
 from state.inputs import Failed, Outage, Quarantine, Received, cause_of
 from state.protocol import Handlers, StoredKind
-from state.rocketmq import managers
+from state.rocketmq import consumers, managers
 from state.rocketmq.context import Effects, Reply, StepContext
-from state.rocketmq.group import ClientChannelInfo, LockEntry, RocketMqGroup, ScanDue, next_scan
-from state.rocketmq.managers import heartbeat
+from state.rocketmq.group import (
+    ClientChannelInfo,
+    ConsumerGroupInfo,
+    LockEntry,
+    RocketMqGroup,
+    ScanDue,
+    next_scan,
+)
 
 # Assignment by the broker, at a client's request. Source: QueryAssignmentProcessor.java.
 
@@ -94,13 +102,15 @@ def _do_load_balance(
         return request.topic_queues
     queues = request.topic_queues
     if request.topic.startswith(LMQ_PREFIX):
-        queues = (MessageQueue(request.topic, context.config.broker_name, LMQ_QUEUE_ID),)
+        broker_name = request.broker.rpartition("/")[0] or context.config.broker_name
+        queues = (MessageQueue(request.topic, broker_name, LMQ_QUEUE_ID),)
     if queues is None or not context.config.server_load_balancer_enable:
         return queues
     strategy = _STRATEGIES.get(request.strategy_name)
-    if not context.has_consumers or strategy is None:
+    table = context.consumers_at(request.broker)
+    if table is None or strategy is None:
         return None
-    mq_all, cid_all = sort_queues(dict.fromkeys(queues)), sort_client_ids(context.group.client_ids())
+    mq_all, cid_all = sort_queues(dict.fromkeys(queues)), sort_client_ids(table.client_ids())
     client_id, shared = request.client_id, mode.pop_share_queue_num
     try:
         if mode.mode is MessageRequestMode.POP:
@@ -156,45 +166,81 @@ def _count_as_heard_of(context: StepContext) -> None:
 
 def _heard_of(group: RocketMqGroup) -> tuple[ClientChannelInfo | LockEntry, ...]:
     """Return the entries that expire when their client is silent."""
-    return (*group.channels.values(), *group.producers.values(), *group.locks.values())
+    return (*(info for _, info in group.channels()), *group.producers.values(), *group.locks.values())
 
 
 def snapshot(group: RocketMqGroup) -> GroupSnapshot:
-    """Return a copy of the group for readers."""
+    """Return a copy of the group for readers. What brokers tell differently is the first one's."""
+    tables = [table for table in group.consumers.values() if table.channels]
+    first = tables[0] if tables else ConsumerGroupInfo()
+    duplicates: dict[str, list[str]] = {}
+    for table in tables:
+        for client_id, connections in table.duplicate_client_ids().items():
+            duplicates.setdefault(client_id, []).extend(connections)
     return GroupSnapshot(
         group_id=group.group_id,
         incarnation=group.incarnation,
         seq=group.seq,
         at_ms=group.clock_ms,
-        message_model=group.message_model,
-        consume_type=group.consume_type,
-        consume_from_where=group.consume_from_where,
-        consumers=_connections(group.channels),
-        producers=_connections(group.producers),
-        subscriptions={topic: sub.sub_string for topic, sub in group.subscriptions.items()},
+        message_model=first.message_model,
+        consume_type=first.consume_type,
+        consume_from_where=first.consume_from_where,
+        consumers=[_connection(*channel) for channel in group.channels()],
+        producers=[_connection(*channel) for channel in group.producers.items()],
+        subscriptions={t: sub.sub_string for table in tables for t, sub in table.subscriptions.items()},
         request_modes=dict(group.request_modes),
-        duplicate_client_ids=group.duplicate_client_ids(),
+        duplicate_client_ids=duplicates,
         quarantined=group.quarantined,
+        different_subscriptions={
+            connection: info.subscriptions
+            for table in tables
+            if table.differing
+            for connection, info in table.channels.items()
+            if info.subscriptions is not None
+        },
     )
 
 
-def _connections(table: dict[str, ClientChannelInfo]) -> list[ConnectionSnapshot]:
-    return [
-        ConnectionSnapshot(connection, info.client_id, info.language, info.version)
-        for connection, info in table.items()
-    ]
+def _connection(connection: str, info: ClientChannelInfo) -> ConnectionSnapshot:
+    return ConnectionSnapshot(
+        connection,
+        info.client_id,
+        info.language,
+        info.version,
+        info.broker,
+        info.client_address,
+        info.gateway,
+        info.gateway_start,
+    )
 
 
 def _close_channel(context: StepContext, request: ConnectionClosed) -> None:
-    managers.producer_channel_closed(context, request)
-    managers.consumer_channel_closed(context, request)
+    _close(context, lambda connection, _: connection == request.connection, request.reason)
+
+
+def _close_gateway(context: StepContext, request: GatewayStarted) -> None:
+    """Close the connections of the gateway's other starts: their sockets ended with these."""
+
+    def is_closed(_: str, info: ClientChannelInfo) -> bool:
+        return info.gateway == request.gateway and info.gateway_start != request.gateway_start
+
+    what = "was started again" if request.gateway_start else "is gone"
+    _close(context, is_closed, f"gateway {request.gateway} {what}")
+
+
+def _close(
+    context: StepContext, is_closed: Callable[[str, ClientChannelInfo], bool], reason: str | None
+) -> None:
+    if context.has_group:
+        managers.close_producers(context, is_closed, reason or "its connection closed")
+        consumers.close_consumers(context, is_closed, reason or "its connection closed")
 
 
 def _scan(context: StepContext, deadline: ScanDue) -> None:
     if context.has_group:
         context.group.last_fired_ms = max(context.group.last_fired_ms, deadline.deadline_ms)
         managers.scan_producers(context)
-        managers.scan_consumers(context)
+        consumers.scan_consumers(context)
         managers.scan_locks(context)
 
 
@@ -224,12 +270,13 @@ ROCKETMQ = RocketMqKind()
 
 
 HANDLERS: Handlers = {
-    RegisterConsumer: heartbeat,
+    RegisterConsumer: consumers.heartbeat,
     RegisterProducer: managers.register_producer,
-    UnregisterConsumer: managers.unregister_consumer,
+    UnregisterConsumer: consumers.unregister_consumer,
     UnregisterProducer: managers.unregister_producer,
     ConnectionClosed: _close_channel,
-    GetConsumerListByGroup: managers.consumer_list,
+    GatewayStarted: _close_gateway,
+    GetConsumerListByGroup: consumers.consumer_list,
     LockBatchMq: managers.lock_batch,
     UnlockBatchMq: managers.unlock_batch,
     QueryAssignment: query_assignment,
@@ -297,7 +344,7 @@ def _refuse(context: StepContext, request: RocketMqRequest, remark: str) -> None
     """Answer with SYSTEM_ERROR alone. RocketMQ's clients then keep their queues."""
     if isinstance(request, ReleaseGroup):
         context.reply(request, ReleaseGroupResponse, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
-    elif not isinstance(request, ConnectionClosed):
+    elif not isinstance(request, Unanswered):
         context.reply(request, request.answer, code=ResponseCode.SYSTEM_ERROR, remark=remark)
 
 

@@ -1,7 +1,8 @@
 """Random logs of RocketMQ's groups, mixed with requests of Kafka's groups.
 
 A few clients on a few connections act like real clients, and sometimes unusually: two connections with one
-client id, a connection that changes its client id, different topics, requests of the other protocol.
+client id, a connection that changes its client id, different topics, requests of the other protocol. They are
+connected to two brokers through two gateways, which start again.
 """
 
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from kafka_why.contract.messages import ReleaseGroup
 from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,
+    GatewayStarted,
     GetConsumerListByGroup,
     LockBatchMq,
     MessageModel,
@@ -33,6 +35,8 @@ from tests.harness.random_log import GROUPS, PARTITION_OF, PARTITIONS
 
 CONNECTIONS = ("c1", "c2", "c3", "c4")
 CLIENT_IDS = ("A", "B", "C", "C")  # of the connections, as a rule
+BROKERS = ("b/0", "b/1", "b/1", "b/1")  # of the connections
+GATEWAYS = ("east", "west")
 QUEUES = tuple(MessageQueue("t", "b", number) for number in range(4))
 TOPICS = ("t", "u", "%RETRY%g")
 # Around the scan interval and the lifetimes of locks and of silent connections.
@@ -73,6 +77,7 @@ def _request(random: Random, group_id: str, request_id: str, strangers: float) -
         "client_id": client_id,
         "correlation_id": request_id,
         "reply_partition": random.choice((number, number, 0)),
+        "broker": BROKERS[number],
     }
     (make,) = random.choices(list(_MAKERS), weights=list(_MAKERS.values()))
     return make(random, envelope)
@@ -105,11 +110,21 @@ def _register(random: Random, envelope: dict[str, object]) -> AnyRequest:
     topics = TOPICS[: random.choice((1, 1, 1, 2, 3))]
     return RegisterConsumer(
         **envelope,  # type: ignore[arg-type]
+        gateway=random.choice(GATEWAYS),
+        gateway_start=random.choice("12"),
         message_model=random.choices(list(MessageModel), weights=(1, 9))[0],
         subscription_data_set=tuple(SubscriptionData(t, "*", random.randrange(3)) for t in topics),
         heartbeat_fingerprint=random.choice((0, 0, 1, 2)),
         is_without_sub=random.random() < 0.2,
         group_config=random.choice((SubscriptionGroupConfig(), SubscriptionGroupConfig(False), None)),
+    )
+
+
+def _start_gateway(random: Random, envelope: dict[str, object]) -> AnyRequest:
+    return GatewayStarted(
+        group_id=str(envelope["group_id"]),
+        gateway=random.choice(GATEWAYS),
+        gateway_start=random.choice("12"),
     )
 
 
@@ -151,6 +166,7 @@ _MAKERS: dict[Maker, float] = {
     _plain(UnregisterConsumer): 2,
     _plain(UnregisterProducer): 1,
     _close: 2,
+    _start_gateway: 0.3,
     _plain(GetConsumerListByGroup): 2,
     _lock: 4,
     _query: 2,

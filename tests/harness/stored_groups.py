@@ -80,6 +80,7 @@ STORED = {
     ConfigsOnly: (ConfigsOnly,),
     rocketmq.RocketMqGroup: (
         rocketmq.RocketMqGroup,
+        rocketmq.ConsumerGroupInfo,
         rocketmq.ClientChannelInfo,
         rocketmq.LockEntry,
         RequestMode,
@@ -204,6 +205,13 @@ def configs_sample() -> ConfigsOnly:
     return ConfigsOnly("öl", "requests-0-4", 1_700_000_000_003, {"consumer.session.timeout.ms": 50_000}, 1, 2)
 
 
+def _channel(client_id: str) -> rocketmq.ClientChannelInfo:
+    address, gateway = "10.0.0.1:5", ("gateway", "start-1")
+    return rocketmq.ClientChannelInfo(
+        client_id, "PYTHON", 1, 1_700_000_000_001, 2, "b/0", address, *gateway, ["t"]
+    )
+
+
 def rocketmq_sample() -> rocketmq.RocketMqGroup:
     """Return the same for a RocketMQ group."""
     return rocketmq.RocketMqGroup(
@@ -212,13 +220,18 @@ def rocketmq_sample() -> rocketmq.RocketMqGroup:
         seq=7,
         clock_ms=1_700_000_000_003,
         last_fired_ms=1_700_000_000_002,
-        message_model=MessageModel.CLUSTERING,
-        consume_type=ConsumeType.CONSUME_PASSIVELY,
-        consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
-        channels={"c-1": rocketmq.ClientChannelInfo("X", "PYTHON", 1, 1_700_000_000_001, 2)},
-        subscriptions={"t": SubscriptionData("t", "a > 1", 5, "SQL92", ("a", "b"), (97, 98))},
-        heartbeat_fingerprint=3,
-        producers={"c-2": rocketmq.ClientChannelInfo("Y", "JAVA", 2, 1_700_000_000_000, 1)},
+        consumers={
+            "b/0": rocketmq.ConsumerGroupInfo(
+                message_model=MessageModel.CLUSTERING,
+                consume_type=ConsumeType.CONSUME_PASSIVELY,
+                consume_from_where=ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+                channels={"c-1": _channel("X")},
+                subscriptions={"t": SubscriptionData("t", "a > 1", 5, "SQL92", ("a", "b"), (97, 98))},
+                heartbeat_fingerprint=3,
+                differing=[["t"], ["u"]],
+            )
+        },
+        producers={"c-2": _channel("Y")},
         locks={MessageQueue("t", "b", 0): rocketmq.LockEntry("X", 1_700_000_000_001)},
         request_modes={"t": RequestMode(MessageRequestMode.POP, 2)},
         quarantined="InjectedFault: told to",

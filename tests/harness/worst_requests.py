@@ -269,6 +269,18 @@ class WorstRequests:
             "SET_MESSAGE_REQUEST_MODE": Worst(
                 self.padded("SET_MESSAGE_REQUEST_MODE", connection="c", client_id="A", topic=TOPIC)
             ),
+            "GATEWAY_STARTED": Worst(
+                self.array(
+                    json.dumps(
+                        {
+                            **{"type": "GATEWAY_STARTED", "group_id": "g", "unknown": "@"},
+                            **{"gateway": "east", "gateway_start": "2"},
+                        }
+                    ).encode(),
+                    lambda n: "[{}]",
+                ),
+                [many],
+            ),
             "CONNECTION_CLOSED": Worst(
                 self.array(
                     json.dumps(

@@ -30,6 +30,7 @@ from kafka_why.contract.kafka.requests import (
 from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
 from kafka_why.contract.pack import PACK_PREFIX
 from kafka_why.contract.protocols.subscriptions import PROTOCOL_TYPE, Subscription, encode_subscription
+from kafka_why.contract.rocketmq.requests import MessageModel, RegisterConsumer, SubscriptionData
 from state.timeline import Row
 from streaming.query.admission import DEFAULT_SHARDS, shard_of
 from streaming.service.ownership.owner import claim_of
@@ -74,11 +75,12 @@ def logs() -> dict[str, list[Part]]:
 
 
 def _kinds_in(log: Iterable[Part]) -> set[tuple[object, ...]]:
-    """Return the kinds of groups and members in a log: the state, and which of the fields have something in
-    them.
+    """Return the kinds of groups, members and tables of consumers in a log: the state, and which of the
+    fields have something in them.
     """
     groups = [group for part in log for group in part.groups.values()]
-    members = [member for group in groups for member in group.get("members", {}).values()]
+    held_in = [group.get("members", group.get("consumers", {})) for group in groups]
+    members = [member for held in held_in for member in held.values()]
     return {(held.get("state"), *(bool(held[name]) for name in sorted(held))) for held in (*groups, *members)}
 
 
@@ -88,7 +90,22 @@ def _of_kafka(seed: int) -> list[Row]:
 
 
 def _of_rocketmq(seed: int) -> list[Row]:
-    return _renamed(rocketmq_log.realise(seed, LENGTH))
+    """At the end with what the random moves seldom have: two clients with different subscriptions."""
+    rows = rocketmq_log.realise(seed, LENGTH)
+    heartbeats = [
+        RegisterConsumer(
+            group_id=GROUPS[0],
+            connection=f"c-{topic}",
+            client_id=topic,
+            correlation_id="c",
+            reply_partition=0,
+            broker="b/1",
+            message_model=MessageModel.CLUSTERING,
+            subscription_data_set=(SubscriptionData(topic),),
+        )
+        for topic in "tu"
+    ]
+    return _renamed([*rows, *_behind(rows, heartbeats)])
 
 
 def _of_consumer(seed: int) -> list[Row]:

@@ -21,6 +21,8 @@ class EntryType(StrEnum):
     DUPLICATE_CLIENT_ID = "DuplicateClientId"
     DUPLICATE_CLIENT_ID_OVER = "DuplicateClientIdOver"
     SUBSCRIPTION_CHANGED = "SubscriptionChanged"
+    SUBSCRIPTIONS_DIFFER = "SubscriptionsDiffer"
+    SUBSCRIPTIONS_DIFFER_OVER = "SubscriptionsDifferOver"
     CONSUMERS_NOTIFIED = "ConsumersNotified"
     PRODUCER_CONNECTED = "ProducerConnected"
     PRODUCER_REMOVED = "ProducerRemoved"
@@ -40,7 +42,10 @@ class HistoryEntry(
     `protocol` is the JSON tag that distinguishes it from an entry of a Kafka group, which has no tag. `at_ms`
     is the group's time in ms. `cause` is the id of the request, or the scan, that led to the entry.
     `message_model` is set on DuplicateClientId entries alone, because it decides whether the duplicate does
-    harm. A field is None where the entry's type does not use it.
+    harm. `broker` is the broker's address, as `name/id`, whose table of consumers changed. `client_address`
+    is that of a new connection, as `ip:port`. `subscriptions` are, by connection, the subscriptions of
+    clients (`kafka_why.rocketmq_group.subscription_text`): of the client that connected or changed them, or
+    of the first clients that differ. A field is None where the entry's type does not use it.
     """
 
     version: int  # no default, so that it is always written
@@ -55,6 +60,9 @@ class HistoryEntry(
     connection: str | None = None
     connections: list[str] | None = None
     topics: list[str] | None = None
+    broker: str | None = None
+    client_address: str | None = None
+    subscriptions: dict[str, list[str]] | None = None
     message_model: MessageModel | None = None
     late_by_ms: int | None = None
 

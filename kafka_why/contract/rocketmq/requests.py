@@ -163,7 +163,7 @@ class GatewayStarted(Struct, frozen=True, kw_only=True, tag_field="type", tag="G
     """
 
     group_id: Name
-    gateway: Name
+    gateway: Annotated[Name, Meta(min_length=1)]
     gateway_start: Name
     version: int = RECORD_VERSION
 
@@ -223,7 +223,7 @@ AnyAnswered = (
 ANSWERS = tuple(dict.fromkeys(kind.answer for kind in get_args(AnyAnswered)))
 """The classes of their answers."""
 
-Unanswered = ConnectionClosed
+Unanswered = ConnectionClosed | GatewayStarted
 """The records without an answer."""
 
 AnyRequest = AnyAnswered | Unanswered

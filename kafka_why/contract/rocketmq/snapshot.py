@@ -22,7 +22,9 @@ class ConnectionSnapshot(Struct, frozen=True):
 class GroupSnapshot(Struct, frozen=True, tag_field="protocol", tag="RocketMQ"):
     """The group after history entry number `seq` of this incarnation.
 
-    `subscriptions` maps a topic to its filter; `request_modes` is keyed by topic. Changes without a history
+    `subscriptions` maps a topic to its filter; `request_modes` is keyed by topic. A client is connected to
+    several brokers, and a client id is a duplicate if it is twice at one of them. `different_subscriptions`
+    are, by connection, the subscriptions of clients if those of one broker differ. Changes without a history
     entry are not shown: times of the last heartbeat, and locks that are acquired and released. `truncated` is
     True if connections were omitted because the record would be too large.
     """
@@ -40,5 +42,6 @@ class GroupSnapshot(Struct, frozen=True, tag_field="protocol", tag="RocketMQ"):
     request_modes: dict[str, RequestMode]
     duplicate_client_ids: dict[str, list[str]]
     quarantined: str | None
+    different_subscriptions: dict[str, list[str]] = {}
     truncated: bool = False
     version: int = RECORD_VERSION

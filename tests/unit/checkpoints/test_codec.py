@@ -96,7 +96,9 @@ def test_no_field_of_the_samples_is_left_at_its_default() -> None:
         share.members["m-1"],
         configs_sample(),
         other,
-        other.subscriptions["t"],
+        other.consumers["b/0"],
+        other.consumers["b/0"].channels["c-1"],
+        other.consumers["b/0"].subscriptions["t"],
     ):
         for field in structs.fields(struct):  # type: ignore[arg-type]
             is_fixed = isinstance(struct, ConfigsOnly) and field.name == "quarantined"
@@ -233,7 +235,7 @@ def _compressed(content: object) -> bytes:
     ],
 )
 def test_a_damaged_row_is_refused_by_name(payload: bytes) -> None:
-    with pytest.raises(StateError, match=r"the state of 'shard 7' \(version 2\) is damaged"):
+    with pytest.raises(StateError, match=r"the state of 'shard 7' \(version 3\) is damaged"):
         codec.read_row("shard 7", STATE_VERSION, payload)
 
 
@@ -249,7 +251,7 @@ def test_a_damaged_row_is_refused_by_name(payload: bytes) -> None:
         (_group_of("RocketMQ", "g"), "is damaged: .* at least length 3"),
         (_group_of("Kafka", "g", "i", "seven"), "is damaged"),
         (_group_of("Kafka", *_fields_in_state("Dead")), "is damaged: .*'Dead'"),
-        (_group_of("RocketMQ", "g", "i", 0, 0, 0, "Dead"), "is damaged: .*'Dead'"),
+        (_group_of("RocketMQ", "g", "i", 0, 0, 0, {"b": ["Dead"]}), "is damaged: .*'Dead'"),
         (_group_of("Kafka", "g", "i"), "is damaged: it has 3 fields instead of 33"),
         (_group_of("KafkaConsumer", "g", "i"), "is damaged: it has 3 fields instead of 28"),
         (_group_of("KafkaConfigs", "g", "i", 0), "is damaged: .* at least length 5"),
@@ -258,7 +260,7 @@ def test_a_damaged_row_is_refused_by_name(payload: bytes) -> None:
     ],
 )
 def test_a_damaged_group_is_refused_by_name(entry: StoredGroup, why: str) -> None:
-    with pytest.raises(StateError, match=rf"the state of group 'g' \(version 2\) {why}"):
+    with pytest.raises(StateError, match=rf"the state of group 'g' \(version 3\) {why}"):
         codec.decode_group("g", entry)
 
 

@@ -100,9 +100,14 @@ def test_a_history_has_groups_in_every_state() -> None:
     of_shares = {name for group in groups if "initialized" in group for name, held in group.items() if held}
     assert {"members", "target", "topics", "initializing", "initialized", "deleting"} <= of_shares
     assert {"deletion", "parked", "overdue_deadline_ms"} <= of_shares
-    assert [group["configs"] for group in groups if not {"members", "channels"} & group.keys()]
-    assert {"channels", "subscriptions", "producers", "locks"} <= {
-        name for group in groups for name, held in group.items() if held
+    assert [group["configs"] for group in groups if not {"members", "consumers"} & group.keys()]
+    rocketmq = [group for group in groups if "consumers" in group]
+    assert {"consumers", "producers", "locks"} <= {
+        name for group in rocketmq for name, held in group.items() if held
+    }
+    tables = [table for group in rocketmq for table in group["consumers"].values()]
+    assert {"channels", "subscriptions", "differing"} <= {
+        name for table in tables for name, held in table.items() if held
     }
 
 

@@ -19,6 +19,7 @@ from kafka_why.why.wording import Clock
 from records.truncation import encode_event
 from state.config import CoordinatorConfig
 from state.rocketmq.group import RocketMqGroup
+from state.rocketmq.protocol import snapshot
 from state.timeline import Timeline
 from tests.harness.examples import examples
 from tests.harness.random_log import GROUPS
@@ -245,7 +246,7 @@ def test_report_of_a_random_log_ends_with_the_cores_state(seed: int, length: int
         if isinstance(group, RocketMqGroup):
             found = report(group_id, history, end_ms)
             there = [(c.connection, c.client_id) for c in found.consumers]
-            assert there == [(c, info.client_id) for c, info in group.channels.items()]
+            assert there == [(c, info.client_id) for c, info in group.channels()]
             on = {trap.client_id for trap in found.traps if trap.to_ms is None}
-            assert on == group.duplicate_client_ids().keys()
+            assert on == snapshot(group).duplicate_client_ids.keys()
             assert report_text(found, Clock(UTC)).startswith(f"Group {group_id} of RocketMQ has ")

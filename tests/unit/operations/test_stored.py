@@ -19,7 +19,7 @@ from state.config import CoordinatorConfig
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup, ClassicGroupMember, PendingMember
 from state.kafka.group import PendingOffsets
-from state.rocketmq.group import ClientChannelInfo, LockEntry, RocketMqGroup
+from state.rocketmq.group import ClientChannelInfo, ConsumerGroupInfo, LockEntry, RocketMqGroup
 
 T = 1_795_312_000_000  # 2026-11-22 01:46:40
 CONFIG = CoordinatorConfig()
@@ -52,10 +52,14 @@ def rocketmq_group() -> RocketMqGroup:
         "jobs",
         "requests-0-9",
         clock_ms=T,
-        message_model=MessageModel.CLUSTERING,
-        consume_type=ConsumeType.CONSUME_PASSIVELY,
-        channels={"c1": ClientChannelInfo("A", "JAVA", 401, T, 2)},
-        subscriptions={"t": SubscriptionData("t")},
+        consumers={
+            "b/0": ConsumerGroupInfo(
+                message_model=MessageModel.CLUSTERING,
+                consume_type=ConsumeType.CONSUME_PASSIVELY,
+                channels={"c1": ClientChannelInfo("A", "JAVA", 401, T, 2)},
+                subscriptions={"t": SubscriptionData("t")},
+            )
+        },
         locks={MessageQueue("t", "b", 3): LockEntry("A", T - 1_000)},
     )
 

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from kafka_why.contract.rocketmq.history import EntryType
 from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
+    AnyAnswered,
     AnyRequest,
     ConnectionClosed,
+    GatewayStarted,
     GetConsumerListByGroup,
     LockBatchMq,
     MessageModel,
@@ -20,27 +22,33 @@ from kafka_why.contract.rocketmq.requests import (
     SetMessageRequestMode,
     SubscriptionData,
     SubscriptionGroupConfig,
+    Unanswered,
     UnlockBatchMq,
     UnregisterConsumer,
     UnregisterProducer,
 )
-from kafka_why.contract.rocketmq.responses import LockBatchMqResponse
+from kafka_why.contract.rocketmq.responses import LockBatchMqResponse, RegisterResponse
 from state.config import BrokerConfig
-from state.inputs import Received
+from state.inputs import Received, cause_of
 from state.rocketmq.context import ConsumerGroupEvent, Effects
 from state.rocketmq.group import RocketMqGroup, ScanDue, next_scan
 from state.rocketmq.managers import is_expired
-from state.rocketmq.protocol import RocketMqEvent, step
+from state.rocketmq.protocol import RocketMqEvent, RocketMqRequest, snapshot, step
 
 CONFIG = BrokerConfig()
 SCAN_MS = CONFIG.scan_interval_ms
 
+BROKERS = ("b/0", "b/1")
 ENVELOPE = {
     "group_id": st.just("G"),
-    "connection": st.sampled_from(["ch1", "ch2", "ch3"]),
+    "connection": st.sampled_from(["b/0#1", "b/0#2", "b/1#1", "b/1#2"]),
     "client_id": st.sampled_from(["A", "B"]),
     "correlation_id": st.just(""),
     "reply_partition": st.just(0),
+}
+GATEWAY = {
+    "gateway": st.sampled_from(["east", "west"]),
+    "gateway_start": st.sampled_from(["1", "2"]),
 }
 CONFIGS = st.sampled_from([None, SubscriptionGroupConfig(), SubscriptionGroupConfig(False)])
 QUEUES = st.lists(st.builds(MessageQueue, st.just("T"), st.just("b"), st.integers(0, 3)), max_size=4).map(
@@ -54,16 +62,18 @@ REQUESTS: st.SearchStrategy[AnyRequest] = st.one_of(
     st.builds(
         RegisterConsumer,
         **ENVELOPE,
+        **GATEWAY,
         message_model=st.sampled_from(MessageModel),
         subscription_data_set=SUBSCRIPTIONS,
         heartbeat_fingerprint=st.integers(0, 1),
         is_without_sub=st.booleans(),
         group_config=CONFIGS,
     ),
-    st.builds(RegisterProducer, **ENVELOPE),
+    st.builds(RegisterProducer, **ENVELOPE, **GATEWAY),
     st.builds(UnregisterConsumer, **ENVELOPE, group_config=CONFIGS),
     st.builds(UnregisterProducer, **ENVELOPE),
     st.builds(ConnectionClosed, group_id=ENVELOPE["group_id"], connection=ENVELOPE["connection"]),
+    st.builds(GatewayStarted, group_id=ENVELOPE["group_id"], **GATEWAY),
     st.builds(GetConsumerListByGroup, **ENVELOPE),
     st.builds(LockBatchMq, **ENVELOPE, mq_set=QUEUES),
     st.builds(UnlockBatchMq, **ENVELOPE, mq_set=QUEUES),
@@ -85,8 +95,15 @@ REQUESTS: st.SearchStrategy[AnyRequest] = st.one_of(
 )
 # Times cross lock lives and timeouts, and meet them exactly.
 WAITS_MS = st.sampled_from([0, 1, 9_999, 10_000, 30_000, 60_000, 119_999, 120_000])
-LIVES = st.lists(st.tuples(WAITS_MS, REQUESTS), max_size=25)
-Life = list[tuple[int, AnyRequest]]
+LIVES = st.lists(st.tuples(WAITS_MS, REQUESTS.map(lambda request: at_its_broker(request))), max_size=25)
+Life = list[tuple[int, AnyRequest | None]]
+
+
+def at_its_broker(request: AnyRequest) -> AnyRequest:
+    """Return the request with the broker of its connection."""
+    if isinstance(request, Unanswered):
+        return request
+    return msgspec.structs.replace(request, broker=request.connection.partition("#")[0])
 
 
 def live(life: Life, *, every_scan: bool = False) -> Iterator[tuple[RocketMqEvent, Effects]]:
@@ -99,6 +116,8 @@ def live(life: Life, *, every_scan: bool = False) -> Iterator[tuple[RocketMqEven
             effects = step(group, "G", scan, scan.deadline_ms, CONFIG)
             group = effects.group
             yield scan, effects
+        if request is None:
+            continue
         event = Received(f"r{place}", request)
         effects = step(group, "G", event, now_ms, CONFIG)
         group = effects.group
@@ -132,18 +151,70 @@ def test_skipped_scans_would_have_had_no_effect(life: Life) -> None:
 @given(life=LIVES)
 def test_every_request_but_a_close_is_answered_once_and_no_scan_is(life: Life) -> None:
     for event, effects in live(life):
-        is_asked = isinstance(event, Received) and not isinstance(event.request, ConnectionClosed)
+        is_asked = isinstance(event, Received) and not isinstance(event.request, Unanswered)
         assert len(effects.replies) == is_asked
 
 
 @given(life=LIVES)
-def test_only_a_change_notifies_and_notifies_every_connection(life: Life) -> None:
+def test_only_a_change_notifies_and_notifies_every_connection_of_its_broker(life: Life) -> None:
     for event, effects in live(life):
         changes = [call for call in effects.calls if call.event is ConsumerGroupEvent.CHANGE]
-        assert len(changes) <= 1
-        left = [] if effects.group is None else list(effects.group.channels)
-        assert effects.notified == (left if changes else [])
+        is_gateway = isinstance(event, Received) and isinstance(event.request, GatewayStarted)
+        assert len(changes) <= (len(BROKERS) if is_gateway else 1)
+        told = [connection for change in changes for connection in change.connections or ()]
+        brokers = {connection.partition("#")[0] for connection in told}
+        left = set() if effects.group is None else {connection for connection, _ in effects.group.channels()}
+        assert effects.notified == told
+        assert set(told) == {connection for connection in left if connection.partition("#")[0] in brokers}
         assert not (changes and isinstance(event, ScanDue))
+
+
+def answers_of(broker: str, life: Life) -> list[object]:
+    """Return the answers to the broker's requests and the messages to its connections, with their causes."""
+    found: list[object] = []
+    for event, effects in live(life):
+        cause = cause_of(event)
+        if isinstance(event, Received) and broker_of(event.request) == broker:
+            for reply in effects.replies:
+                response = reply.response
+                if isinstance(response, RegisterResponse):
+                    # The fingerprint lasts as long as the group, which the other broker prolongs.
+                    response = msgspec.structs.replace(response, is_sub_change=True)
+                found.append((cause, response))
+        pushed = [push.message for push in effects.pushes if push.message.connection.startswith(broker)]
+        found += [(cause, message) for message in pushed]
+    return found
+
+
+def broker_of(request: RocketMqRequest | None) -> str:
+    """Return the broker that alone the request concerns, "" if it concerns all of them."""
+    shared = LockBatchMq | UnlockBatchMq | SetMessageRequestMode
+    return request.broker if isinstance(request, AnyAnswered) and not isinstance(request, shared) else ""
+
+
+@given(life=LIVES)
+def test_each_broker_answers_as_if_it_were_the_only_one(life: Life) -> None:
+    for broker in BROKERS:
+        alone: Life = [
+            (wait_ms, request if broker_of(request) in ("", broker) else None) for wait_ms, request in life
+        ]
+        assert answers_of(broker, alone) == answers_of(broker, life)
+
+
+@given(life=LIVES)
+def test_started_gateway_leaves_no_connection_of_its_other_starts(life: Life) -> None:
+    there: set[str] = set()
+    for event, effects in live(life):
+        before, there = there, set()
+        for connection, info in effects.group.channels() if effects.group is not None else ():
+            there.add(connection)
+            if isinstance(event, Received) and isinstance(event.request, GatewayStarted):
+                started = event.request
+                assert info.gateway != started.gateway or info.gateway_start == started.gateway_start
+        gone = before - there
+        if isinstance(event, Received) and isinstance(event.request, GatewayStarted) and gone:
+            reasons = {entry.reason for entry in effects.history if entry.connection in gone}
+            assert reasons == {f"gateway {event.request.gateway} was started again"}
 
 
 @given(life=LIVES)
@@ -163,7 +234,8 @@ def test_calls_account_for_every_connection(life: Life) -> None:
                 here.add(call.connection)
             elif call.event is ConsumerGroupEvent.CLIENT_UNREGISTER:
                 here.remove(call.connection)
-        assert here == set(effects.group.channels if effects.group is not None else ())
+        left = effects.group.channels() if effects.group is not None else ()
+        assert here == {connection for connection, _ in left}
 
 
 @given(life=LIVES)
@@ -193,13 +265,14 @@ def test_rocketmq_state_is_minimal_and_encodable(life: Life) -> None:
         if group is None:
             continue
         assert not group.is_over()
-        assert bool(group.channels) == (group.message_model is not None)
-        assert group.channels or not group.subscriptions
+        for table in group.consumers.values():
+            assert bool(table.channels) == (table.message_model is not None)
+            assert table.channels or not (table.subscriptions or table.differing)
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(group), type=RocketMqGroup) == group
         scan = next_scan(group, CONFIG)
         assert scan is None or scan.deadline_ms > group.clock_ms
         if scan is None:
-            assert not (group.channels or group.producers or group.locks)
+            assert not (any(group.channels()) or group.producers or group.locks)
 
 
 @given(life=LIVES)
@@ -215,18 +288,29 @@ def test_earliest_scan_of_a_step_is_no_later_than_its_own_timers(life: Life) -> 
 
 
 @given(life=LIVES)
-def test_history_is_counted_without_gaps_and_names_duplicates(life: Life) -> None:
+def test_history_is_counted_without_gaps_and_has_the_conflicts_of_clients(life: Life) -> None:
     seq: dict[str, int] = {}
-    duplicates: set[str | None] = set()
+    duplicates: set[tuple[str | None, str | None]] = set()
+    differing: dict[str | None, dict[str, list[str]]] = {}
     for _, effects in live(life):
         for event in effects.history:
             seq[event.incarnation] = seq.get(event.incarnation, 0) + 1
             assert event.seq == seq[event.incarnation]
             if event.type is EntryType.DUPLICATE_CLIENT_ID:
-                duplicates.add(event.client_id)
+                duplicates.add((event.broker, event.client_id))
             elif event.type is EntryType.DUPLICATE_CLIENT_ID_OVER:
-                duplicates.remove(event.client_id)
-        assert duplicates == set(effects.group.duplicate_client_ids() if effects.group is not None else ())
+                duplicates.remove((event.broker, event.client_id))
+            elif event.type is EntryType.SUBSCRIPTIONS_DIFFER:
+                differing[event.broker] = event.subscriptions or {}
+            elif event.type is EntryType.SUBSCRIPTIONS_DIFFER_OVER:
+                del differing[event.broker]
+        tables = effects.group.consumers if effects.group is not None else {}
+        assert duplicates == {(b, c) for b, table in tables.items() for c in table.duplicate_client_ids()}
+        several = {b: found for b, t in tables.items() if len(found := t.different_subscriptions()) > 1}
+        assert {b: {tuple(own) for own in by.values()} for b, by in differing.items()} == {
+            b: set(found) for b, found in several.items()
+        }
+        assert effects.group is None or bool(snapshot(effects.group).different_subscriptions) == bool(several)
 
 
 @given(life=LIVES)

@@ -191,8 +191,9 @@ class ConsumerBroker:
                 ]
             case "age":
                 for group in self._groups.states.values():
-                    if connection in group.channels:
-                        group.channels[connection].last_update_ms = NOW_MS - op.ms
+                    for known, info in group.channels():
+                        if known == connection:
+                            info.last_update_ms = NOW_MS - op.ms
                 return None, []
         raise AssertionError(op)
 
@@ -308,12 +309,13 @@ def _channel(connection: str) -> str:
 
 
 def _view(group: RocketMqGroup) -> GroupView | None:
-    if group.message_model is None:
+    table = group.consumers.get("")
+    if table is None or table.message_model is None:
         return None
     topics = {
-        topic: SubscriptionView(sub.sub_version, sub.sub_string) for topic, sub in group.subscriptions.items()
+        topic: SubscriptionView(sub.sub_version, sub.sub_string) for topic, sub in table.subscriptions.items()
     }
-    return GroupView(tuple(group.client_ids()), topics, group.message_model)
+    return GroupView(tuple(table.client_ids()), topics, table.message_model)
 
 
 def _without_order(traced: ConsumerStep) -> ConsumerStep:
