@@ -10,21 +10,39 @@ from kafka.errors import KafkaError
 from kafka_why.cli.found_topics import what_to_read
 from kafka_why.cli.output import configure_logs, show
 from kafka_why.cli.parameters import HOST, WEB_URL, WholeNumber, cluster_options
+from kafka_why.cli.rocketmq_cluster import namesrv_options
 from kafka_why.cli.signals import stop_on_signals
 from kafka_why.connections.client_config import ClientConfig
-from kafka_why.contract.layout import DEFAULT_PREFIX
+from kafka_why.connections.rocketmq import RocketMqServers
+from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
 from kafka_why.credentials import InvalidEntry, Users
 from kafka_why.page.commands import CoordinatorLog
 from kafka_why.page.security import Access
 from kafka_why.page.server import Page, is_loopback
-from kafka_why.topic_reader import ClientError
+from kafka_why.topic_reader import BrokersOwn, ClientError
 from kafka_why.web import TlsFiles, WebUnavailable, listening_at, url_of
 from kafka_why.why.history import HistoryUnavailable
 
 _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
+def _of_rocketmq(
+    *,
+    servers: RocketMqServers,
+    host: str,
+    port: int,
+    users: Path | None,
+    token_file: Path | None,
+    tls_certificate: Path | None,
+    tls_key: Path | None,
+) -> None:
+    """Show the groups of a RocketMQ cluster in a browser, until Ctrl-C."""
+    tls = None if tls_certificate is None else TlsFiles(tls_certificate, tls_key)
+    _serve(lambda: (None, servers), str(servers), host, port, access_of(users, token_file), tls)
+
+
 @click.command()
+@namesrv_options(_of_rocketmq, ("host", "port", "users", "token_file", "tls_certificate", "tls_key"))
 @cluster_options()
 @click.option(
     "--prefix", default=DEFAULT_PREFIX, show_default=True, help="Prefix of the coordinator's topics."
@@ -75,28 +93,48 @@ def page(
 
     The page reads the coordinator's topics, and writes nothing. The coordinator need not run. Where there are
     no such topics, it is made of the cluster's own __consumer_offsets, as `why` is, for which READ on that
-    topic is enough.
+    topic is enough. With --namesrv it is made of polls of a RocketMQ cluster.
     """
+    _serve(
+        lambda: (client_config, what_to_read(client_config, prefix)),
+        str(client_config),
+        host,
+        port,
+        access_of(users, token_file),
+        None if tls_certificate is None else TlsFiles(tls_certificate, tls_key),
+        log=None if checkpoint is None else CoordinatorLog.of(client_config, checkpoint),
+        metrics_url=metrics_url,
+    )
+
+
+def _serve(
+    source: Callable[[], tuple[ClientConfig | None, TopicLayout | BrokersOwn | RocketMqServers]],
+    connect_to: str,
+    host: str,
+    port: int,
+    access: Access | None,
+    tls: TlsFiles | None,
+    log: CoordinatorLog | None = None,
+    metrics_url: str | None = None,
+) -> None:
     configure_logs()
-    access = access_of(users, token_file)
-    tls = None if tls_certificate is None else TlsFiles(tls_certificate, tls_key)
     if not is_loopback(host) and (access is None or tls is None):
         raise click.UsageError(
             f"{host} is not a loopback address: it needs --users or --token-file, and --tls-certificate"
         )
     stop = threading.Event()
     try:
-        source = what_to_read(client_config, prefix)
+        client_config, read = source()
         with (
             listening_at(host, port) as listening,
             Page(
                 client_config,
-                source,
+                read,
                 listening,
-                connect_to=str(client_config),
+                connect_to=connect_to,
                 access=access,
                 tls=tls,
-                log=None if checkpoint is None else CoordinatorLog.of(client_config, checkpoint),
+                log=log,
                 metrics_url=metrics_url,
             ),
         ):
@@ -106,7 +144,7 @@ def page(
     except (ClientError, WebUnavailable, HistoryUnavailable) as error:
         raise click.ClickException(str(error)) from error
     except KafkaError as error:
-        raise click.ClickException(f"cannot read from {client_config}: {error}") from error
+        raise click.ClickException(f"cannot read from {connect_to}: {error}") from error
 
 
 def access_of(users: Path | None, token_file: Path | None) -> Access | None:

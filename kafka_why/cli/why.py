@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from kafka_why.cli.broker_logs import BrokerLogOptions, broker_log_options, list_groups, read_logs
 from kafka_why.cli.output import configure_logs, reading_progress, show, show_encoded, show_json, tell
 from kafka_why.cli.parameters import as_object, cluster_options, link, page_url_option
+from kafka_why.cli.rocketmq_cluster import explain_polled, namesrv_options
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.kafka.history import SHARE, HistoryEntry
 from kafka_why.contract.layout import DEFAULT_PREFIX, TopicLayout
@@ -79,6 +80,7 @@ _LINES = "lines"  # of JSON
 
 @click.command()
 @click.argument("group_id", metavar="GROUP", required=False)
+@namesrv_options(explain_polled, ("group_id", "follow", "output", "page_url"))
 @cluster_options(required=False)
 @click.option(
     "--from-dir",
@@ -139,7 +141,8 @@ def why(
     Nothing needs to be set up before: where no coordinator of this project and no `observe` has written the
     group's history, the command makes it of the records in the cluster's own __consumer_offsets, which go
     back hours or days. It needs READ on that topic, joins no group and writes nothing. Where the topic must
-    not be read, the command polls the group.
+    not be read, the command polls the group. With --namesrv it polls a group of a RocketMQ cluster: its
+    clients, the queues that they hold, and how far they are.
     """
     configure_logs()
     called_ms = now_ms()

@@ -41,8 +41,10 @@ from kafka_why.page.live import HeldVersion, LiveReader
 from kafka_why.page.members import MEMBER_SORTS, MemberGrouping, causes_text, columns_of, sentence
 from kafka_why.page.overview import PAGE_LINES, SORTS, GroupProtocol
 from kafka_why.page.rocketmq import RocketMqPage, rocketmq_page
+from kafka_why.page.rocketmq_cluster import PolledPage
 from kafka_why.page.security import Access, Guard
 from kafka_why.page.sources import PageSources
+from kafka_why.topic_reader import ClientError
 from kafka_why.web import ClientSlots
 from kafka_why.why.history import HistoryUnavailable
 from kafka_why.why.wording import duration_text
@@ -56,6 +58,7 @@ CHANGES_MS = 5_000
 _LIVE_INTERVAL_S = 0.25
 _ALIVE_INTERVAL_S = 10.0
 _HERE = Path(__file__).parent
+_TEMPLATES = {GroupPage: "group.html", RocketMqPage: "rocketmq.html", PolledPage: "rocketmq_polled.html"}
 
 log = structlog.get_logger()
 
@@ -89,6 +92,7 @@ def app(sources: PageSources, access: Access) -> Starlette:
             RequestRefused: pages.refused,
             HistoryUnavailable: pages.refused,
             KafkaError: pages.refused,
+            ClientError: pages.refused,
             Exception: pages.failed,
         },
     )
@@ -160,7 +164,7 @@ class _Pages:
             return alone
         is_shared = isinstance(found, GroupPage) and found.protocol == GroupProtocol.SHARE
         return self._page(
-            "rocketmq.html" if isinstance(found, RocketMqPage) else "group.html",
+            _TEMPLATES[type(found)],
             group=found,
             now_ms=found.now_ms,
             window="" if "from" in request.query_params else request.query_params.get("since", "1h"),
@@ -304,10 +308,15 @@ class _Pages:
         """Return the version of a page that changes constantly: a new one every few seconds."""
         return self._sources.now_ms() // CHANGES_MS
 
-    def load_group(self, request: Request) -> GroupPage | RocketMqPage:
-        """Return the group that the address names. Raises RequestRefused, HistoryUnavailable, KafkaError."""
+    def load_group(self, request: Request) -> GroupPage | RocketMqPage | PolledPage:
+        """Return the group that the address names.
+
+        Raises RequestRefused, HistoryUnavailable, KafkaError, ClientError.
+        """
         now_ms = self._sources.now_ms()
         group_id, between_ms = parameter(request, "id"), limits_ms(request, now_ms)
+        if self._sources.polled is not None:
+            return self._sources.polled(group_id)
         needed_ms = min(between_ms[0], now_ms - WINDOW_MS), between_ms[1]
         is_told = request.url.path == "/group" and "to" not in request.query_params
         made = self._sources.courses.made(group_id, needed_ms, now_ms, is_patient=not is_told)

@@ -216,6 +216,11 @@ class Fleet:
         group = self._groups.get(group_id)
         return 0 if group is None else len(group.entries)
 
+    def view(self, group_id: str) -> AnyView | None:
+        """Return the view of a group, or None if there is none."""
+        group = self._groups.get(group_id)
+        return None if group is None else group.view
+
     def touch(self, group_id: str) -> None:
         """Increase the version of a group, because more of it can be shown."""
         with self._lock:

@@ -103,7 +103,7 @@ def rocketmq_page(
         picture=_picture(whole, within, limits_ms, now_ms, unfolded=unfolded),
         changes=[_line(change) for change in reversed(within[-MAX_CHANGES:])],
         changes_number=len(within),
-        text=report_text(shown, Clock()),
+        text=report_text(shown, Clock())[:],  # a plain str, which JSON can have
     )
 
 

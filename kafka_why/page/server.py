@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from kafka_why.broker_groups import BrokerGroups
 from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.lifetimes import BackgroundThread, Startable
 from kafka_why.page.app import app
@@ -17,6 +18,7 @@ from kafka_why.page.deliveries import NO_DELIVERIES, KeptDeliveries
 from kafka_why.page.fleet import Fleet
 from kafka_why.page.histories import Courses, Histories
 from kafka_why.page.overview import OverviewThread
+from kafka_why.page.rocketmq_cluster import ClusterFollower, PolledPage
 from kafka_why.page.security import Access
 from kafka_why.page.sources import PageSources
 from kafka_why.page.topics_followers import GroupsFollower, ServiceFollower, ServiceTopics
@@ -24,7 +26,7 @@ from kafka_why.service_state import StateReader
 from kafka_why.topic_reader import BrokersOwn
 from kafka_why.web import TlsFiles, WebServer, names_of
 from kafka_why.why.deliveries.reading import read_deliveries
-from kafka_why.why.history import History, read_history
+from kafka_why.why.history import History, HistoryUnavailable, read_history
 from kafka_why.why.offsets_topic import read_offsets_topic
 
 
@@ -38,6 +40,7 @@ class _Read(NamedTuple):
     service_topics: ServiceTopics | None = None
     deliveries: KeptDeliveries = NO_DELIVERIES
     remarks: Callable[[], list[str]] = list
+    polled: Callable[[str], PolledPage] | None = None
 
 
 def _of_our_topics(client_config: ClientConfig, layout: TopicLayout) -> _Read:
@@ -72,23 +75,50 @@ def _of_offsets_topic(client_config: ClientConfig) -> _Read:
     return _Read(fleet, histories, (follower,), follower.read_age_s, remarks=follower.remarks)
 
 
+def _of_rocketmq(servers: RocketMqServers) -> _Read:
+    def history(group_id: str, _: int) -> History:
+        raise HistoryUnavailable(f"group {group_id} is known by polls only")
+
+    fleet = Fleet()
+    follower = ClusterFollower(servers, fleet)
+    return _Read(
+        fleet,
+        Histories(history, fleet),
+        (follower,),
+        follower.read_age_s,
+        remarks=follower.remarks,
+        polled=follower.page,
+    )
+
+
 _FALLBACKS = {BrokersOwn.OFFSETS_TOPIC: _of_offsets_topic, BrokersOwn.POLLS: _of_polls}
+
+
+def _read_from(
+    client_config: ClientConfig | None, source: TopicLayout | BrokersOwn | RocketMqServers
+) -> _Read:
+    if isinstance(source, RocketMqServers):
+        return _of_rocketmq(source)
+    assert client_config is not None, "a source in Kafka's cluster has the cluster's settings"
+    if isinstance(source, TopicLayout):
+        return _of_our_topics(client_config, source)
+    return _FALLBACKS[source](client_config)
 
 
 class Page(Startable):
     """A server of the page on a listening socket, from `start` to `stop`.
 
-    `source` is the data's source. If `access` is None, only the names of this machine's loopback address are
-    answered. `connect_to` is the address that consumers connect to, `metrics_url` that of the coordinator's
-    metrics, `log` the location of its log. Each is None if unknown; without `log` nobody can ask for `whatif`
-    and `replay`. `watches_broker`: groups that use the broker's own coordinator are shown, because none
-    should.
+    `source` is the data's source, in Kafka's cluster unless it is a RocketMQ cluster. If `access` is None,
+    only the names of this machine's loopback address are answered. `connect_to` is the address that consumers
+    connect to, `metrics_url` that of the coordinator's metrics, `log` the location of its log. Each is None
+    if unknown; without `log` nobody can ask for `whatif` and `replay`. `watches_broker`: groups that use the
+    broker's own coordinator are shown, because none should.
     """
 
     def __init__(
         self,
-        client_config: ClientConfig,
-        source: TopicLayout | BrokersOwn,
+        client_config: ClientConfig | None,
+        source: TopicLayout | BrokersOwn | RocketMqServers,
         listening: socket.socket,
         *,
         connect_to: str,
@@ -98,14 +128,11 @@ class Page(Startable):
         metrics_url: str | None = None,
         watches_broker: bool = False,
     ) -> None:
-        if isinstance(source, TopicLayout):
-            read = _of_our_topics(client_config, source)
-        else:
-            read = _FALLBACKS[source](client_config)
+        read = _read_from(client_config, source)
         fleet, histories = read.fleet, read.histories
         self._followers = read.followers
         self._overview = overview = OverviewThread(fleet)
-        self._broker_groups = BrokerGroups(client_config) if watches_broker else None
+        self._broker_groups = BrokerGroups(client_config) if client_config and watches_broker else None
         self._courses = courses = Courses(histories, fleet)
         sources = PageSources(
             fleet=fleet,
@@ -121,6 +148,7 @@ class Page(Startable):
             log=log,
             deliveries=read.deliveries,
             remarks=read.remarks,
+            polled=read.polled,
             broker_groups=lambda: [] if self._broker_groups is None else self._broker_groups.groups,
         )
         self._web = WebServer(app(sources, access or Access(names_of(listening))), listening, tls)

@@ -11,6 +11,7 @@ from kafka_why.page.fleet import Fleet
 from kafka_why.page.histories import Courses, Histories
 from kafka_why.page.members import Members
 from kafka_why.page.overview import GroupLine
+from kafka_why.page.rocketmq_cluster import PolledPage
 from kafka_why.page.topics_followers import ServiceTopics
 from kafka_why.service_state import StateReader
 
@@ -21,7 +22,8 @@ class PageSources(NamedTuple):
     `lines` are all groups and `members` their clients and hosts, both at least as new as the fleet's
     `lines_version`. `read_age_s` is the age of the last read of the topics. `service_topics` is None for the
     brokers' own topic, and `remarks` say how much of that was read. `service_state` and `log` are None if the
-    coordinator's are unknown. `broker_groups` are those of the embedded broker's coordinator.
+    coordinator's are unknown. `broker_groups` are those of the embedded broker's coordinator. `polled`
+    makes the page of a group of a RocketMQ cluster.
     """
 
     fleet: Fleet
@@ -39,3 +41,4 @@ class PageSources(NamedTuple):
     broker_groups: Callable[[], list[BrokerGroup]] = list
     remarks: Callable[[], list[str]] = list
     now_ms: Callable[[], int] = now_ms
+    polled: Callable[[str], PolledPage] | None = None

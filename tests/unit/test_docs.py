@@ -344,7 +344,8 @@ def printed_by_why(story: Sequence[str], now_ms: int) -> str:
 
 
 def printed_by_why_of_rocketmq() -> str:
-    found = rocketmq_report("g", rocketmq_story.night(), rocketmq_story.END_MS)
+    end_ms = rocketmq_story.END_MS
+    found = rocketmq_report("g", rocketmq_story.night(), end_ms, since_ms=end_ms - 120_000)
     return f"{rocketmq_report_text(found, Clock(UTC))}\n"
 
 

@@ -20,6 +20,8 @@ class ResponseCode(IntEnum):
     NO_PERMISSION = 16
     TOPIC_NOT_EXIST = 17
     SUBSCRIPTION_GROUP_NOT_EXIST = 26
+    CONSUMER_NOT_ONLINE = 206
+    CONSUME_MSG_TIMEOUT = 207
 
 
 class Response(Struct, frozen=True, kw_only=True, tag_field="type"):

@@ -266,7 +266,7 @@ def _absent(poll: GroupPoll) -> dict[str, set[str]]:
 
 
 def _standing(poll: GroupPoll, before: GroupPoll | None) -> Iterator[Symptom]:
-    if before is None or poll.at_ms - before.at_ms < STANDS_MS:
+    if before is None or poll.at_ms - before.at_ms < STANDS_MS or not poll.client_ids:
         return
     then = {one.queue: one for one in before.offsets}
     standing = {

@@ -6,8 +6,8 @@ from kafka_why.escaping import VisibleText, visible_text
 from kafka_why.why.rocketmq.polled.model import GroupPoll, PollReport, Symptom, queues_text
 from kafka_why.why.wording import INDENT, Clock, Lines, columns, count, listing, shortened
 
-MAX_CLIENTS = 50
-"""Clients whose queues are shown."""
+MAX_CLIENTS, MAX_TOPICS = 50, 20
+"""Clients whose queues are shown, and topics."""
 
 
 def poll_report_text(report: PollReport, clock: Clock) -> VisibleText:
@@ -38,17 +38,20 @@ def _summary(report: PollReport, clock: Clock) -> Lines:
     if poll.client_ids:
         yield "Clients", _clients(poll)
         yield "Versions", _versions(poll)
-    for topic, expressions in poll.topics.items():
-        queues = [queue for queue in poll.queues if queue.topic == topic]
-        behind = sum(one.behind for one in poll.offsets if one.queue.topic == topic)
-        filters = " and ".join(expressions)
-        yield (
-            "Topic",
-            f"{topic} ({filters}): {count(len(queues), 'queue')}, {count(behind, 'message')} behind",
-        )
+    topics = [_topic(topic, expressions, poll) for topic, expressions in poll.topics.items()]
+    yield from listing("Topics", topics[:MAX_TOPICS], len(topics) - MAX_TOPICS, "topic")
     at = [f"{view.broker} {view.error or count(len(view.connections), 'connection')}" for view in poll.views]
     yield "Brokers", shortened(at)
     yield from listing("Note", poll.notes)
+
+
+def _topic(topic: str, expressions: list[str], poll: GroupPoll) -> str:
+    queues = sum(queue.topic == topic for queue in poll.queues)
+    offsets = [one for one in poll.offsets if one.queue.topic == topic and one.stored is not None]
+    behind = (
+        f"{count(sum(one.behind for one in offsets), 'message')} behind" if offsets else "no stored offset"
+    )
+    return f"{topic} ({' and '.join(expressions)}): {count(queues, 'queue')}, {behind}"
 
 
 def _clients(poll: GroupPoll) -> str:

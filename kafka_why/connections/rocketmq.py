@@ -1,0 +1,70 @@
+"""How to reach a RocketMQ cluster, from the settings that RocketMQ's own tools take.
+
+Source: tools.yml of mqadmin, TlsSystemConfig.java, NameServerAddressUtils.java.
+"""
+
+import re
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from kafka_why.connections.address import Address
+from kafka_why.connections.properties import read_properties
+
+ACCESS_KEY, SECRET_KEY = "ROCKETMQ_ACCESS_KEY", "ROCKETMQ_SECRET_KEY"
+_KEYS = re.compile(r"^\s*(accessKey|secretKey)\s*:\s*(\"[^\"]*\"|'[^']*'|[^\s#]+)", re.MULTILINE)
+
+
+class RocketMqServers(NamedTuple):
+    """The name servers, each HOST:PORT, with an access key and its secret, and TLS, each None without."""
+
+    addresses: tuple[str, ...]
+    keys: tuple[str, str] | None = None
+    tls: ssl.SSLContext | None = None
+
+    def __str__(self) -> str:
+        return ";".join(self.addresses)
+
+
+def parse_name_servers(text: str) -> tuple[str, ...]:
+    """Return the addresses of `HOST:PORT;HOST:PORT` or `http://INSTANCE.HOST:PORT`. Raises ValueError."""
+    found = [one.rpartition("/")[2].strip() for one in re.split("[;,]", text) if one.strip()]
+    if not found:
+        raise ValueError("no name server is given")
+    return tuple(str(Address.parse(one)) for one in found)
+
+
+def read_keys(path: Path | None, environ: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the access key and the secret key of a file as mqadmin's tools.yml, else of the environment.
+
+    Return None if there are none. Raises ValueError or OSError.
+    """
+    if path is None:
+        found = {"accessKey": environ.get(ACCESS_KEY, ""), "secretKey": environ.get(SECRET_KEY, "")}
+        if not any(found.values()):
+            return None
+    else:
+        found = {name: value.strip("\"'") for name, value in _KEYS.findall(path.read_text())}
+    if not found.get("accessKey") or not found.get("secretKey"):
+        where = f"{ACCESS_KEY} and {SECRET_KEY}" if path is None else str(path)
+        raise ValueError(f"{where}: an access key needs a secret key (accessKey, secretKey)")
+    return found["accessKey"], found["secretKey"]
+
+
+def tls_context(path: Path) -> ssl.SSLContext:
+    """Return the context for a file of RocketMQ's `tls.config.file`. Raises ValueError or OSError.
+
+    As for RocketMQ's clients, a server's certificate is verified only with `tls.client.authServer=true`.
+    """
+    given = read_properties(path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False  # RocketMQ's clients do not compare it
+    context.verify_mode = ssl.CERT_NONE
+    if given.get("tls.client.authServer") == "true":
+        context.load_verify_locations(given.get("tls.client.trustCertPath"))
+        context.verify_mode = ssl.CERT_REQUIRED
+    if certificate := given.get("tls.client.certPath"):
+        key, password = given.get("tls.client.keyPath"), given.get("tls.client.keyPassword")
+        context.load_cert_chain(certificate, key, password)
+    return context

@@ -1,0 +1,156 @@
+"""`why --namesrv` and the page at a real RocketMQ cluster: each fault is made, and then reported."""
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from cli import main
+from kafka_why.connections.rocketmq import RocketMqServers
+from kafka_why.page.server import Page
+from kafka_why.web import listening_at, url_of
+from tests.harness.commands import invoke
+from tests.harness.rocketmq_clients import JavaClients
+from tests.harness.rocketmq_cluster import QUEUES, RocketMqCluster, new_group
+from tests.harness.run_command import hold
+from tests.harness.waiting import wait_until
+
+pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
+
+
+@pytest.fixture
+def others(rocketmq: RocketMqCluster, tmp_path: Path) -> Iterator[JavaClients]:
+    """Yield clients in a process of their own, which may have the ids of the others."""
+    with JavaClients(rocketmq.name_server, tmp_path) as clients:
+        yield clients
+        clients.kill()
+
+
+def why(rocketmq: RocketMqCluster, group: str) -> dict[str, Any]:
+    result = invoke(main, ["why", group, "--namesrv", rocketmq.name_server, "-o", "json"])
+    assert result.exit_code == 0, result.output
+    report: dict[str, Any] = json.loads(result.stdout)
+    return report
+
+
+def symptoms(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {one["kind"]: one for one in report["symptoms"]}
+
+
+def places(queues: Iterable[list[Any]]) -> set[str]:
+    """Return queues as the Java clients name those that they hold."""
+    return {f"{broker}:{number}" for _, broker, number in queues}
+
+
+def holders(report: dict[str, Any], topic: str) -> dict[str, set[str]]:
+    """Return the queues that each client holds, by the name of its instance."""
+    return {
+        client["client_id"].partition("@")[2]: places(
+            one["queue"] for one in client["held"] if one["queue"][0] == topic
+        )
+        for client in report["poll"]["clients"]
+    }
+
+
+@contextmanager
+def page(rocketmq: RocketMqCluster) -> Iterator[str]:
+    servers = RocketMqServers((rocketmq.name_server,))
+    with listening_at("127.0.0.1", 0) as listening, Page(None, servers, listening, connect_to=str(servers)):
+        yield url_of(listening)
+
+
+def get(url: str) -> Any:
+    with urlopen(url, timeout=30) as response:
+        return json.load(response)
+
+
+def test_holders_are_those_of_the_clients_and_a_group_without_consumers_has_messages_that_wait(
+    rocketmq: RocketMqCluster,
+) -> None:
+    topic, group = rocketmq.create_topic(), new_group()
+    first, second = (rocketmq.clients.push(group, topic) for _ in range(2))
+    wait_until(lambda: {len(first.held), len(second.held)} == {3, 4}, "two consumers share the queues")
+    rocketmq.clients.producer().send(topic, [str(number) for number in range(20)])
+    wait_until(lambda: len({*first.bodies, *second.bodies}) == 20, "all messages are received")
+    report = why(rocketmq, group)
+    assert report["symptoms"] == []
+    assert holders(report, topic) == {one.name: set(one.held) for one in (first, second)}
+    computed = {client_id.partition("@")[2]: places(share) for client_id, share in report["shares"].items()}
+    assert computed == holders(report, topic)
+    for client in (first, second):
+        client.stop()
+    rocketmq.clients.producer().send(topic, ["more"] * 5)
+    (offline,) = why(rocketmq, group)["symptoms"]
+    assert offline["kind"] == "no consumers"
+    assert "5 messages wait for it" in offline["reason"]
+    unknown = invoke(main, ["why", group[:-1], "--namesrv", rocketmq.name_server])
+    assert unknown.exit_code == 1
+    assert f"group {group[:-1]} is unknown to the cluster; did you mean {group}" in unknown.output
+
+
+def test_client_id_of_two_processes_and_the_queues_that_nobody_reads_are_reported(
+    rocketmq: RocketMqCluster, others: JavaClients
+) -> None:
+    topic, group = rocketmq.create_topic(), new_group()
+    first = rocketmq.clients.push(group, topic, name="twin")
+    second = others.push(group, topic, name="twin")
+    wait_until(lambda: len(first.held) == len(second.held) == 4, "both take the first share")
+    report = why(rocketmq, group)
+    found = symptoms(report)
+    assert next(iter(found)) == "DUPLICATE CLIENT ID"
+    (broker,) = report["poll"]["views"]
+    for address in {connection["address"] for connection in broker["connections"]}:
+        assert address in found["DUPLICATE CLIENT ID"]["reason"]
+    unread = places(found["queues without a reader"]["queues"])
+    assert len(unread) == 3
+    assert unread.isdisjoint(first.held | second.held)
+    with page(rocketmq) as url:
+        wait_until(lambda: group in {one["group_id"] for one in get(f"{url}api/groups")["groups"]}, group)
+        shown = get(f"{url}api/group?id={group}")
+        assert "DUPLICATE CLIENT ID" in {one["kind"] for one in shown["report"]["symptoms"]}
+        with urlopen(f"{url}group?id={group}", timeout=30) as response:
+            assert "DUPLICATE CLIENT ID" in response.read().decode()
+
+
+def test_different_subscriptions_are_reported_with_what_each_client_subscribes_to(
+    rocketmq: RocketMqCluster,
+) -> None:
+    topic, group = rocketmq.create_topic(), new_group()
+    all_tags = rocketmq.clients.push(group, topic)
+    one_tag = rocketmq.clients.push(group, topic, tags="TagA", circle=True)
+    wait_until(lambda: {len(all_tags.held), len(one_tag.held)} == {3, 4}, "two consumers share the queues")
+    found = symptoms(why(rocketmq, group))
+    reason = found["different subscriptions"]["reason"]
+    for client, text in ((all_tags, f"to {topic} (*)"), (one_tag, f"to {topic} (TagA)")):
+        assert any(client.name in part and text in part for part in reason.split("; "))
+    assert "AllocateMessageQueueAveragelyByCircle" in found["different strategies"]["reason"]
+
+
+def test_suspended_client_is_silent_and_its_offsets_stand_still_while_messages_come(
+    rocketmq: RocketMqCluster, others: JavaClients
+) -> None:
+    topic, group = rocketmq.create_topic(), new_group()
+    awake = rocketmq.clients.push(group, topic)
+    asleep = others.push(group, topic)
+    wait_until(lambda: {len(awake.held), len(asleep.held)} == {3, 4}, "two consumers share the queues")
+    producer = rocketmq.clients.producer()
+    producer.send(topic, [str(number) for number in range(QUEUES * 2)])
+    wait_until(lambda: len({*awake.bodies, *asleep.bodies}) == QUEUES * 2, "all messages are received")
+    wait_until(lambda: "0 messages behind" in described(rocketmq, group, topic), "the offsets are stored")
+    with hold(others.pid):
+        producer.send(topic, ["late"] * QUEUES)
+        report = why(rocketmq, group)
+    found = symptoms(report)
+    assert asleep.name in found["clients that do not answer"]["reason"]
+    assert places(found["clients that do not answer"]["queues"]) == set(asleep.held)
+    assert places(found["offsets that stand still"]["queues"]) == set(asleep.held)
+
+
+def described(rocketmq: RocketMqCluster, group: str, topic: str) -> str:
+    """Return the line about a topic in the report."""
+    text = invoke(main, ["why", group, "--namesrv", rocketmq.name_server]).stdout
+    return next((line for line in text.splitlines() if topic in line and "behind" in line), "")
