@@ -29,6 +29,7 @@ from gateway.upstream.connections import UpstreamLost
 from gateway.watched_files import WatchedFiles
 from kafka_why.connections.address import Address
 from kafka_why.connections.used_settings import ClientConfigError
+from kafka_why.contract.layout import TopicLayout
 from records.topic_sizes import with_topic_sizes
 
 CLIENT_ID = "gateway"
@@ -36,6 +37,13 @@ CLIENT_ID = "gateway"
 
 class NoSuchReplyPartition(ValueError):
     """The responses topic has no such partition."""
+
+
+def check_reply_partition(partition: int | None, layout: TopicLayout) -> None:
+    """Raise NoSuchReplyPartition if the responses topic does not have this partition."""
+    partitions = layout.reply_partitions
+    if partition is not None and not 0 <= partition < partitions:
+        raise NoSuchReplyPartition(f"reply partition {partition} is not one of 0 to {partitions - 1}")
 
 
 STARTUP_ERRORS = (
@@ -69,11 +77,7 @@ def running(options: GatewayOptions) -> Iterator[RunningGateway]:
     cluster = Cluster.of(options.client_config, options.limits)
     if options.security.by_broker and cluster.access.sasl is None:
         raise SecurityError("the brokers cannot authenticate the clients: security.protocol has no SASL")
-    partitions = options.layout.reply_partitions
-    if options.reply_partition is not None and not 0 <= options.reply_partition < partitions:
-        raise NoSuchReplyPartition(
-            f"reply partition {options.reply_partition} is not one of 0 to {partitions - 1}"
-        )
+    check_reply_partition(options.reply_partition, options.layout)
     rules = None
     if options.quotas is not None:
         rules = WatchedFiles([options.quotas], partial(read_quotas, options.quotas))

@@ -3,6 +3,9 @@
 import ssl
 from asyncio import Transport
 
+Endpoints = tuple[tuple[str, int], tuple[str, int]]
+"""The addresses of the other side and of the gateway's socket."""
+
 
 class Endpoint:
     """The transports of a connection, which are set when it is connected. `_socket` is the one below TLS.
@@ -24,6 +27,12 @@ class Endpoint:
     def peer(self) -> str:
         """The IP address of the other side."""
         return str((self._transport.get_extra_info("peername") or ("unknown", 0))[0])
+
+    @property
+    def endpoints(self) -> Endpoints:
+        """The addresses of both ends of a connection that is open."""
+        peer, own = (self._transport.get_extra_info(name) for name in ("peername", "sockname"))
+        return (peer[0], peer[1]), (own[0], own[1])
 
     @property
     def peer_certificate(self) -> bytes | None:

@@ -1,0 +1,261 @@
+"""A client's connection to the gateway's port of a broker. Requests about groups are answered here, and all
+others pass.
+"""
+
+from asyncio import Future
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Protocol
+
+from gateway.limits import MIB
+from gateway.log_text import RateLimitedWarning
+from gateway.rocketmq.addresses import BrokerAddress
+from gateway.rocketmq.frame_relay import FrameHandling
+from gateway.rocketmq.joined import (
+    GO_AWAY,
+    REQUEST_CODE_NOT_SUPPORTED,
+    SYSTEM_ERROR,
+    JoinedConnection,
+    JoinedParts,
+)
+from gateway.rocketmq.metrics import counted_code
+from gateway.rocketmq.name_server import goes_away
+from kafka_why.remoting.codes import RequestCode
+from kafka_why.remoting.frames import Header, encode_frame, response_to
+from kafka_why.remoting.strict_json import MalformedFrame
+
+AskBroker = Callable[[], Awaitable[tuple[Header, bytes]]]
+
+
+class BrokerSession(Protocol):
+    """The session of a client connection at a broker: see `gateway.rocketmq.session`."""
+
+    def handles(self, code: int) -> bool:
+        """Return True if `answer` is called with requests of this code."""
+
+    async def answer(self, request: Header, body: bytes, ask_broker: AskBroker) -> bytes | None:
+        """Return the response frame, or None if there is none."""
+
+    async def closed(self, reason: str) -> None:
+        """Note that the connection has ended."""
+
+
+OpenSession = Callable[[str, Callable[[bytes], None], Callable[[str], None]], BrokerSession]
+"""Makes the session of a connection: from the client's address, the function that sends the client a frame,
+and the one that closes the connection for a reason.
+"""
+
+BETWEEN_BROKERS = frozenset(
+    {
+        *(RequestCode.GET_ALL_CONSUMER_OFFSET, RequestCode.GET_ALL_DELAY_OFFSET),
+        *(RequestCode.ADD_BROKER, RequestCode.REMOVE_BROKER, RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE),
+        *(RequestCode.EXCHANGE_BROKER_HA_INFO, RequestCode.GET_BROKER_HA_STATUS),
+        *(RequestCode.RESET_MASTER_FLUSH_OFFSET, RequestCode.GET_BROKER_EPOCH_CACHE),
+        *(RequestCode.NOTIFY_BROKER_ROLE_CHANGED, RequestCode.CLEAN_BROKER_DATA),
+        RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC,  # with force
+    }
+)
+"""Requests that brokers send each other, refused by default."""
+
+_STATIC_TOPIC = int(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC)
+_NOTIFY, _UNREGISTER = int(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED), int(RequestCode.UNREGISTER_CLIENT)
+_ABOUT_GROUPS = frozenset(
+    {
+        *(RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.GET_CONSUMER_LIST_BY_GROUP),
+        *(RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ, RequestCode.QUERY_ASSIGNMENT),
+        *(RequestCode.SET_MESSAGE_REQUEST_MODE, RequestCode.GET_CONSUMER_CONNECTION_LIST),
+    }
+)
+_GROUP_REQUEST_MAX_BYTES = MIB
+_IN_FLIGHT_MAX = 64
+_IN_FLIGHT_MAX_BYTES = MIB
+# Twice what a client has under way at most (com.rocketmq.remoting.clientAsyncSemaphoreValue).
+_UNANSWERED_MAX = 131_072
+
+failures = RateLimitedWarning("a request failed", "requests", level="error")
+
+
+class BrokerConnection(JoinedConnection):
+    """A client's connection joined with one to a broker.
+
+    An opaque number belongs to one request until the broker has answered it, so no answer is mistaken for
+    that to another request.
+    """
+
+    role = "broker"
+
+    def __init__(
+        self,
+        parts: JoinedParts,
+        accept: Callable[[JoinedConnection], None],
+        broker: BrokerAddress,
+        open_session: OpenSession,
+        refused: frozenset[int] = BETWEEN_BROKERS,
+    ) -> None:
+        super().__init__(parts, accept)
+        self.broker = broker
+        self._open_session = open_session
+        self._refused = refused
+        self._session: BrokerSession | None = None
+        self._handles: Callable[[int], bool] = _nothing
+        self._unanswered: dict[int, int] = {}
+        """The codes of requests at the broker, by opaque."""
+        self._repeated: dict[int, int] = {}
+        """How often an opaque is among them once more, because a client sent a passing request again."""
+        self._asked: dict[int, Future[tuple[Header, bytes]]] = {}
+        self._in_flight = self._in_flight_bytes = 0
+
+    def joined(self) -> None:
+        """Open the session."""
+        (host, port), _ = self.client.endpoints
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._session = self._open_session(address, self.send, self._close)
+        self._handles = self._session.handles
+
+    def note_end(self, why: Exception) -> None:
+        """Close the session."""
+        for asked in self._asked.values():
+            if not asked.done():
+                asked.set_exception(ConnectionResetError(str(why)))
+                asked.exception()  # nothing may wait for it
+        if self._session is not None:
+            self.parts.start(self._session.closed(str(why)))
+
+    def _close(self, reason: str) -> None:
+        self.end(ClosedByCoordinator(reason))
+
+    # From the client.
+
+    def decide_request(self, header: Header, frame_bytes: int) -> FrameHandling:
+        """Hold a request about groups, and pass others unless they are refused."""
+        if header.is_response:
+            return FrameHandling.FORWARD
+        code = header.code
+        if self.is_draining and code != _UNREGISTER and goes_away(header):
+            return self.refuse(header, GO_AWAY, "the gateway is about to stop")
+        if header.opaque in self._asked:
+            raise MalformedFrame(f"opaque {header.opaque} is that of an unanswered request")
+        if self._handles(code):
+            if code in _ABOUT_GROUPS and frame_bytes > _GROUP_REQUEST_MAX_BYTES:
+                raise MalformedFrame(f"a request {code} of {frame_bytes} bytes")
+            return FrameHandling.HOLD
+        if code in self._refused and (code != _STATIC_TOPIC or _is_forced(header)):
+            return self.refuse(header, REQUEST_CODE_NOT_SUPPORTED, "the gateway does not pass this request")
+        self.parts.counts.passed[counted_code(code)] += 1
+        if not header.is_one_way:
+            self._expect(header)
+        return FrameHandling.FORWARD
+
+    def _expect(self, header: Header) -> None:
+        """Note that the broker will answer this request. Raises MalformedFrame."""
+        if header.opaque in self._unanswered:
+            self._repeated[header.opaque] = self._repeated.get(header.opaque, 0) + 1
+        if len(self._unanswered) + len(self._repeated) >= _UNANSWERED_MAX:
+            raise MalformedFrame(f"more than {_UNANSWERED_MAX} requests are unanswered")
+        self._unanswered[header.opaque] = counted_code(header.code)
+
+    def take_request(self, header: Header, frame: bytes, body_at: int) -> None:
+        """Answer a request about groups."""
+        self._in_flight += 1
+        self._in_flight_bytes += len(frame)
+        self.parts.start(self._answer(header, frame, body_at))
+        self.suspend_if_busy()
+
+    async def _answer(self, header: Header, frame: bytes, body_at: int) -> None:
+        assert self._session is not None
+        began_s = self._loop.time()
+        try:
+            answer = await self._session.answer(header, frame[body_at:], partial(self._ask, header, frame))
+        except ConnectionError:
+            return  # the connection has ended
+        except Exception as error:  # noqa: BLE001 - the client gets an answer whatever fails
+            failures.add(client=self.peer, code=header.code, exc_info=error)
+            answer = encode_frame(response_to(header, SYSTEM_ERROR, "the gateway failed"))
+        finally:
+            self._in_flight -= 1
+            self._in_flight_bytes -= len(frame)
+        self.count_answered(header.code, began_s)
+        if answer is not None and not header.is_one_way:
+            self.send(answer)
+        self.resume()
+
+    async def _ask(self, header: Header, frame: bytes) -> tuple[Header, bytes]:
+        """Return the broker's answer to a request of the client. Raises ConnectionError if the connection
+        ends before.
+        """
+        if self.ended.done():
+            raise ConnectionResetError("the connection has ended")
+        if header.is_one_way:
+            self.client.relay.insert(frame)
+            return response_to(header, 0), b""
+        if header.opaque in self._unanswered:
+            error = MalformedFrame(f"opaque {header.opaque} is that of an unanswered request")
+            self.end(error)
+            raise ConnectionResetError(str(error))
+        self._expect(header)
+        asked = self._asked[header.opaque] = self._loop.create_future()
+        self.client.relay.insert(frame)
+        answer: tuple[Header, bytes] = await asked
+        return answer
+
+    # From the broker.
+
+    def decide_answer(self, header: Header, frame_bytes: int) -> FrameHandling:
+        """Hold what the gateway has asked, drop the broker's own notifications, and pass all else."""
+        if header.is_response:
+            opaque = header.opaque
+            if opaque in self._asked:
+                return FrameHandling.HOLD
+            code = self._unanswered.get(opaque)
+            if code is not None:
+                self.parts.counts.responses[code, header.code] += 1
+                self._forget(opaque)
+        elif header.code == _NOTIFY:
+            self.parts.counts.swallowed += 1
+            return FrameHandling.DROP
+        return FrameHandling.FORWARD
+
+    def _forget(self, opaque: int) -> None:
+        if self._repeated and opaque in self._repeated:
+            self._repeated[opaque] -= 1
+            if not self._repeated[opaque]:
+                del self._repeated[opaque]
+        else:
+            del self._unanswered[opaque]
+
+    def take_answer(self, header: Header, frame: bytes, body_at: int) -> None:
+        """Give the broker's answer to the request that waits for it, if one still does."""
+        asked = self._asked.pop(header.opaque)
+        self.parts.counts.responses[self._unanswered.pop(header.opaque), header.code] += 1
+        if not asked.done():
+            asked.set_result((header, frame[body_at:]))
+
+    # What bounds the requests that are answered here.
+
+    @property
+    def owes_much(self) -> bool:
+        """True if no more requests may be taken for now."""
+        return (
+            self._in_flight >= _IN_FLIGHT_MAX
+            or self._in_flight_bytes >= _IN_FLIGHT_MAX_BYTES
+            or self.client.is_full
+        )
+
+    @property
+    def owed_bytes(self) -> int:
+        """The bytes of requests that are not answered."""
+        return self._in_flight_bytes
+
+
+class ClosedByCoordinator(ConnectionError):
+    """The coordinator closed the connection, whose client was silent. `reason` is for metrics."""
+
+    reason = "silent"
+
+
+def _is_forced(header: Header) -> bool:
+    return header.ext_fields.get("force", "").lower() == "true"
+
+
+def _nothing(_: int) -> bool:
+    return False

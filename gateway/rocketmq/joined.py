@@ -1,0 +1,372 @@
+"""A connection of a client joined with one to the server behind it: two streams, and a relay for each
+direction.
+"""
+
+import asyncio
+import socket as sockets
+from asyncio import BaseTransport, Future, Transport
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import cast
+
+from gateway.limits import MIB, Limits
+from gateway.metrics.counts import DurationHistogram
+from gateway.net.endpoint import Endpoint
+from gateway.net.lifecycle import ClientGone, Deadline, SlowReader, Timers
+from gateway.net.limits.buffers import LARGE_READ_BYTES, SMALL_BYTES, ReceiveBufferLimit, WriteBufferLimit
+from gateway.rocketmq.frame_relay import FrameHandling, FrameRelay
+from gateway.rocketmq.metrics import RocketmqCounts, counted_code
+from gateway.upstream.connections import UpstreamLost
+from kafka_why.remoting.frames import Header, encode_frame, response_to
+from kafka_why.remoting.strict_json import MalformedFrame
+
+WINDOW_BYTES = MIB
+"""Above so many bytes that one side has not read, the gateway does not read from the other side."""
+OWN_RESPONSES_MAX_BYTES = 16 * MIB
+"""A client that does not read so many bytes of the gateway's own frames is disconnected."""
+
+# A peer that has vanished is noticed after 30 s.
+_KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
+# The time in which a side has to take the bytes that are on their way when the other side has ended.
+_FLUSH_S = 5.0
+
+SYSTEM_ERROR, REQUEST_CODE_NOT_SUPPORTED, GO_AWAY = 1, 3, 1500
+
+
+class UpstreamEnded(ConnectionError):
+    """The server behind the gateway ended the connection. `reason` is for metrics."""
+
+    reason = "upstream"
+
+
+@dataclass(slots=True)
+class JoinedParts:
+    """The objects that all connections of a gateway share. `background` are tasks that may outlive their
+    connection.
+    """
+
+    limits: Limits
+    counts: RocketmqCounts
+    write_buffers: WriteBufferLimit
+    receive_buffers: ReceiveBufferLimit
+    background: set[asyncio.Task[None]] = field(default_factory=set)
+
+    def start(self, work: Awaitable[None]) -> None:
+        """Run this in a task."""
+        task = asyncio.ensure_future(work)
+        self.background.add(task)
+        task.add_done_callback(self.background.discard)
+
+
+class JoinedStream(Endpoint, asyncio.Protocol):
+    """One of the two streams of a connection. While `pauses` has reasons, nothing is read from it."""
+
+    __slots__ = ("_joined", "is_connected", "is_full", "pauses", "relay")
+
+    relay: FrameRelay
+    """The relay of what this stream receives."""
+
+    def __init__(self, joined: "JoinedConnection") -> None:
+        self._joined = joined
+        self.pauses: set[str] = set()
+        self.is_connected = self.is_full = False
+
+    def connection_made(self, transport: BaseTransport) -> None:
+        """Begin a connection without TLS."""
+        self.connected(cast(Transport, transport), cast(Transport, transport))
+
+    def connected(self, transport: Transport, socket: Transport) -> None:
+        """Begin the connection. `socket` is the transport below TLS."""
+        self._transport, self._socket = transport, socket
+        self.is_connected = True
+        socket.set_write_buffer_limits(high=WINDOW_BYTES)
+        _keep_alive(socket.get_extra_info("socket"))
+        if self.pauses:
+            transport.pause_reading()
+        self._joined.stream_connected(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Relay what has arrived."""
+        self._joined.received(self, data)
+
+    def pause_writing(self) -> None:
+        """Read no more from the other side."""
+        self.is_full = True
+        self._joined.writing_changed(self)
+
+    def resume_writing(self) -> None:
+        """Read from the other side again."""
+        self.is_full = False
+        self._joined.writing_changed(self)
+
+    def connection_lost(self, _: Exception | None) -> None:
+        """End the other side, too."""
+        self._joined.stream_lost(self)
+
+    def write(self, data: bytes) -> None:
+        """Write to this side."""
+        self._transport.write(data)
+
+    def pause(self, reason: str, *, holds: bool) -> None:
+        """Stop reading for this reason, or continue if it was the only one."""
+        before = bool(self.pauses)
+        (self.pauses.add if holds else self.pauses.discard)(reason)
+        if self.is_connected and before != bool(self.pauses) and not self._transport.is_closing():
+            (self._transport.pause_reading if holds else self._transport.resume_reading)()
+
+    def close(self) -> None:
+        """Write what is on its way, for a short time, and close."""
+        if self.is_connected:
+            self._transport.close()
+            asyncio.get_running_loop().call_later(_FLUSH_S, self._transport.abort)
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self.is_connected:
+            self._transport.abort()
+
+
+def _keep_alive(socket: sockets.socket) -> None:
+    socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE.items():
+        if hasattr(sockets, name):  # not on every system
+            socket.setsockopt(sockets.IPPROTO_TCP, getattr(sockets, name), value)
+
+
+_JOINING, _HELD, _FULL, _BUSY = "joining", "held", "full", "busy"
+
+
+class JoinedConnection:
+    """A client's connection and the one to the server behind it. If either ends, both do. `ended` has the
+    reason.
+
+    `accept` is called when the client is connected. It calls `begin`, or ends the connection.
+    """
+
+    role = ""
+    """The part of the gateway, for metrics."""
+
+    def __init__(self, parts: JoinedParts, accept: Callable[["JoinedConnection"], None]) -> None:
+        self.parts = parts
+        self._accept = accept
+        self._loop = loop = asyncio.get_running_loop()
+        self.ended: Future[Exception] = loop.create_future()
+        self.is_draining = False
+        self._timers = Timers(parts.limits, loop)
+        self._unread_bytes = 0
+        self.client = JoinedStream(self)
+        self.upstream = JoinedStream(self)
+        frame_max_bytes = parts.limits.frame_bytes
+        self.client.relay = FrameRelay(
+            frame_max_bytes, self.decide_request, self.take_request, self.upstream.write
+        )
+        self.upstream.relay = FrameRelay(
+            frame_max_bytes, self.decide_answer, self.take_answer, self.client.write, is_trusted=True
+        )
+        self.client.relay.is_suspended = True
+        self.client.pause(_JOINING, holds=True)
+
+    # For subclasses.
+
+    def decide_request(self, header: Header, frame_bytes: int) -> FrameHandling:
+        """Decide about a frame of the client. Raises MalformedFrame."""
+        raise NotImplementedError
+
+    def take_request(self, header: Header, frame: bytes, body_at: int) -> None:
+        """Take a held frame of the client."""
+        raise NotImplementedError
+
+    def decide_answer(self, header: Header, frame_bytes: int) -> FrameHandling:
+        """Decide about a frame of the server."""
+        raise NotImplementedError
+
+    def take_answer(self, header: Header, frame: bytes, body_at: int) -> None:
+        """Take a held frame of the server."""
+        raise NotImplementedError
+
+    def joined(self) -> None:
+        """Prepare for the first frame, when both sides are connected."""
+
+    def note_end(self, why: Exception) -> None:
+        """Note the end of a connection that was joined."""
+
+    # The way of a connection.
+
+    async def join(self, connect: Callable[[JoinedStream], Awaitable[None]]) -> None:
+        """Connect to the server, and relay frames from then on."""
+        try:
+            await connect(self.upstream)
+        except UpstreamLost as error:
+            self.parts.counts.upstream_connects["failed"] += 1
+            self.end(error)
+            return
+        self.parts.counts.upstream_connects["connected"] += 1
+        if self.ended.done():
+            self.upstream.abort()
+            return
+        self.joined()
+        self._timers.watch_silence(self)
+        self.client.pause(_JOINING, holds=False)
+        self.resume()
+
+    def stream_connected(self, stream: JoinedStream) -> None:
+        """Ask whether the client is accepted, when it has connected."""
+        if stream is self.client:
+            self._accept(self)
+
+    def received(self, stream: JoinedStream, data: bytes) -> None:
+        """Relay what a stream has received."""
+        if self.ended.done():
+            return
+        self._timers.heard_at_s = self._loop.time()
+        try:
+            stream.relay.feed(data)
+        except MalformedFrame as error:
+            self.end(error)
+            return
+        if stream is self.upstream:
+            self.parts.counts.sent_bytes += len(data)
+            return
+        self.parts.counts.received_bytes += len(data)
+        if len(data) >= LARGE_READ_BYTES:
+            self.parts.receive_buffers.rest(self)
+        self.count_held()
+
+    def writing_changed(self, stream: JoinedStream) -> None:
+        """Stop reading from the side whose bytes a stream does not take, or continue."""
+        if self.ended.done():
+            return
+        if stream is self.upstream:
+            self.client.pause(_FULL, holds=stream.is_full)
+            return
+        self.upstream.pause(_FULL, holds=stream.is_full)
+        if stream.is_full:
+            self._unread_bytes = stream.held_bytes
+            self._timers.watch_writing(self)
+            self.parts.write_buffers.add(self.end, self._unread_bytes)
+        else:
+            self._timers.cancel(Deadline.WRITE)
+            self.parts.write_buffers.remove(self.end, self._unread_bytes)
+            self.resume()
+
+    def stream_lost(self, stream: JoinedStream) -> None:
+        """End the connection, because one side has ended."""
+        if stream is self.client:
+            self.end(ClientGone("the client ended the connection"))
+        else:
+            self.end(UpstreamEnded(f"the {self.role} ended the connection"))
+
+    def end(self, why: Exception) -> None:
+        """End both sides for this reason, and write what is on its way. The first reason is kept."""
+        if self.ended.done():
+            return
+        self.ended.set_result(why)
+        self._timers.stop()
+        self.parts.receive_buffers.forget(self)
+        self.parts.write_buffers.forget(self.end)
+        self.client.close()
+        self.upstream.close()
+        self.note_end(why)
+
+    def abort(self) -> None:
+        """Close both sides at once."""
+        self.client.abort()
+        self.upstream.abort()
+
+    def drain(self) -> None:
+        """Note that the gateway is about to end."""
+        self.is_draining = True
+
+    # Requests that the gateway answers.
+
+    @property
+    def is_busy(self) -> bool:
+        """False: that the gateway owes a response does not keep a connection open (see `Timers`)."""
+        return False
+
+    @property
+    def owes_much(self) -> bool:
+        """True if no more requests may be taken for now."""
+        return self.client.is_full
+
+    def suspend_if_busy(self) -> None:
+        """Take no more frames of the client while it is owed, or does not read, too much."""
+        if self.owes_much:
+            self.client.relay.is_suspended = True
+            self.client.pause(_BUSY, holds=True)
+
+    def resume(self) -> None:
+        """Take frames of the client again, if they were suspended and it is owed little."""
+        if not self.client.relay.is_suspended or self.owes_much or self.ended.done():
+            return
+        if not self.upstream.is_connected or _JOINING in self.client.pauses:
+            return
+        try:
+            self.client.relay.resume()
+        except MalformedFrame as error:
+            self.end(error)
+            return
+        if not self.client.relay.is_suspended:
+            self.client.pause(_BUSY, holds=False)
+        self.count_held()
+
+    def refuse(self, header: Header, code: int, remark: str) -> FrameHandling:
+        """Answer a request with an error, and drop it."""
+        if code == REQUEST_CODE_NOT_SUPPORTED:
+            self.parts.counts.refused_requests[counted_code(header.code)] += 1
+        if not header.is_one_way:
+            self.send(encode_frame(response_to(header, code, remark)))
+        return FrameHandling.DROP
+
+    def send(self, frame: bytes) -> None:
+        """Write a frame of the gateway's own to the client."""
+        if self.ended.done():
+            return
+        self.parts.counts.sent_bytes += len(frame)
+        self.upstream.relay.insert(frame)
+        unread_bytes = self.upstream.relay.inserted_bytes + self.client.held_bytes
+        if unread_bytes > OWN_RESPONSES_MAX_BYTES:
+            self.end(SlowReader(f"it had not read {unread_bytes} bytes"))
+
+    def count_answered(self, code: int, began_s: float) -> None:
+        """Count a request that the gateway has answered."""
+        durations: DurationHistogram = self.parts.counts.answered[counted_code(code)]
+        durations.add(self._loop.time() - began_s)
+
+    # What limits of all clients ask, see `EnteringClient`, `CountedClient` and `Watched`.
+
+    @property
+    def peer(self) -> str:
+        """The client's IP address."""
+        return self.client.peer
+
+    @property
+    def held_bytes(self) -> int:
+        """The bytes that the client has not read."""
+        return self.client.held_bytes
+
+    @property
+    def lacks_a_part(self) -> bool:
+        """True if a part of the client's last frame is missing."""
+        return self.client.relay.is_incomplete
+
+    @property
+    def owed_bytes(self) -> int:
+        """The bytes of requests that are not answered."""
+        return 0
+
+    def count_held(self) -> None:
+        """Count the bytes of the client's requests that are kept here."""
+        number = self.client.relay.kept_bytes + self.owed_bytes
+        if number > SMALL_BYTES or self._is_counted:
+            self._is_counted = self.parts.receive_buffers.count(self, number)
+
+    _is_counted = False
+
+    def pause(self, *, paused: bool) -> None:
+        """Do nothing: nothing is read from a client that has not begun."""
+
+    def hold(self, *, held: bool) -> None:
+        """Stop reading from the client because of the limit on receive buffers, or continue."""
+        if not self.ended.done():
+            self.client.pause(_HELD, holds=held)

@@ -1,0 +1,323 @@
+"""The gateway for RocketMQ's clients: a name server, and a port for each broker address."""
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from itertools import count
+from typing import Protocol
+
+import structlog
+
+from gateway.log_text import RateLimitedWarning
+from gateway.metrics.numbers import Numbers, Values
+from gateway.net.entrance import Entrance
+from gateway.net.lifecycle import ClientGone, Drained
+from gateway.net.limits.buffers import ReceiveBufferLimit, WriteBufferLimit
+from gateway.net.listening import CannotListen, open_listener, port_of
+from gateway.net.tls_entry import TlsEntry
+from gateway.quotas import Quotas
+from gateway.rocketmq.addresses import BrokerAddress, BrokerPorts
+from gateway.rocketmq.brokers import BrokerTable
+from gateway.rocketmq.connection import BETWEEN_BROKERS, BrokerConnection, BrokerSession
+from gateway.rocketmq.joined import JoinedConnection, JoinedParts, JoinedStream, UpstreamEnded
+from gateway.rocketmq.metrics import RocketmqCounts, rocketmq_numbers
+from gateway.rocketmq.name_server import REFUSED_CODES, NameServerConnection, found_brokers
+from gateway.rocketmq.options import RocketmqOptions
+from gateway.rocketmq.upstream import open_upstream, proxy_line
+from gateway.upstream.connections import UpstreamLost
+from kafka_why.connections.address import MAX_PORT, Address
+from kafka_why.remoting.client import RemotingClient
+from kafka_why.remoting.codes import RequestCode
+from kafka_why.remoting.strict_json import MalformedFrame
+
+REFRESH_INTERVAL_S = 10.0
+_FIRST_BROKER_PORT = 3
+"""The first broker's port is so far above that of the name server."""
+_BEHIND_VIP = 2
+_LAST_RECORDS_S = 5.0
+
+log = structlog.get_logger()
+
+
+class Sessions(Protocol):
+    """The requests about groups: see `gateway.rocketmq.groups.GroupRequests`."""
+
+    @property
+    def gateway_start(self) -> str: ...
+    async def start(self, brokers: Callable[[], Collection[BrokerAddress]]) -> None: ...
+    def session(
+        self,
+        connection: str,
+        broker: BrokerAddress,
+        client_address: str,
+        send: Callable[[bytes], None],
+        close: Callable[[str], None],
+    ) -> BrokerSession: ...
+    async def close(self) -> None: ...
+
+
+class RocketmqGateway:
+    """The server of RocketMQ's clients. `sessions` answers requests about groups."""
+
+    def __init__(self, options: RocketmqOptions, sessions: Sessions, counts: RocketmqCounts) -> None:
+        limits = options.limits
+        self._options = options
+        self._sessions = sessions
+        self._parts = JoinedParts(
+            limits,
+            counts,
+            WriteBufferLimit(limits.unread_bytes),
+            ReceiveBufferLimit(limits.unanswered_bytes, limits.write_timeout_s),
+        )
+        self._entrance = Entrance(limits, Quotas(limits), counts)
+        tls = options.security.tls
+        self._tls = None if tls is None else TlsEntry(tls, limits.authentication_timeout_s)
+        self._closed = RateLimitedWarning("a connection was closed", "connections")
+        self._connections: set[JoinedConnection] = set()
+        self._numbers = count(1)
+        self._server: asyncio.Server | None = None
+        self._port = options.listen.port
+        self.table = BrokerTable(
+            BrokerPorts(self._port and self._port + _FIRST_BROKER_PORT, options.ports, options.broker_ports),
+            self._listen,
+            self._end_moved,
+            self._is_used,
+        )
+        self.unreachable: str | None = None
+        """The reason why no name server answered the last time, or None."""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def address(self) -> Address:
+        """The address that clients use as namesrvAddr."""
+        return Address(self._options.advertised_host or self._options.listen.host, self._port)
+
+    @property
+    def is_draining(self) -> bool:
+        """True if the gateway accepts no more connections, because it is about to end."""
+        return self._entrance.is_draining
+
+    @property
+    def is_listening(self) -> bool:
+        """True if clients can connect."""
+        return self._server is not None and self._server.is_serving() and self.table.is_listening
+
+    async def start(self) -> None:
+        """Listen. Raises CannotListen, UpstreamLost if no name server answers, and what the start of the
+        sessions raises.
+        """
+        brokers = await self._cluster()
+        await self._sessions.start(lambda: brokers)
+        await self.table.refresh(brokers)
+        self._server = await open_listener(self._options.listen, self._protocol(self._name_server))
+        self._port = port_of(self._server)
+        log.info("listening", name_server=str(self.address))
+        self._tasks = [asyncio.create_task(one) for one in (self._options.security.follow(), self._follow())]
+
+    async def drain(self, timeout_s: float) -> None:
+        """Accept no more connections, let clients go to another gateway, and end those that are left after
+        this time.
+        """
+        self._entrance.is_draining = True
+        self._close_listeners()
+        connections = list(self._connections)
+        if not connections:
+            return
+        log.info("draining", connections=len(connections))
+        for connection in connections:
+            connection.drain()
+        await asyncio.wait([connection.ended for connection in connections], timeout=timeout_s)
+        await self._end_all()
+
+    async def close(self) -> None:
+        """Close all listeners and connections, and wait for the last records of their groups."""
+        self._close_listeners()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._end_all()
+        await self._sessions.close()
+
+    def numbers(self) -> Numbers:
+        """Return the counters and the current state. Runs on the event loop's thread."""
+        roles = [connection.role for connection in self._connections]
+        at: Values = {
+            (role,): [float(roles.count(role))] for role in (NameServerConnection.role, BrokerConnection.role)
+        }
+        return {
+            **rocketmq_numbers(self._parts.counts),
+            "connections": at,
+            "broker_ports": {(): [len(self.table)]},
+            "unread_bytes": {(): [self._parts.write_buffers.bytes]},
+            "held_bytes": {(): [self._parts.receive_buffers.bytes]},
+            "draining": {(): [float(self.is_draining)]},
+        }
+
+    # Listeners.
+
+    def _protocol(self, connection: Callable[[], JoinedConnection]) -> Callable[[], asyncio.BaseProtocol]:
+        if self._tls is None:
+            return lambda: connection().client
+        return partial(self._tls.protocol, lambda: connection().client)
+
+    async def _listen(self, broker: str, port: int) -> list[asyncio.Server]:
+        if self.is_draining:
+            raise CannotListen("the gateway is about to end")
+        protocol = self._protocol(partial(self._broker, broker))
+        host = self._options.listen.host
+        if port > MAX_PORT:
+            raise CannotListen(f"broker {broker} would have port {port}")
+        servers = [await open_listener(Address(host, port), protocol)]
+        if self._options.has_vip_ports:
+            try:
+                vip = Address(host, port_of(servers[0]) - _BEHIND_VIP)
+                servers.append(await open_listener(vip, protocol))
+            except CannotListen:
+                servers[0].close()
+                raise
+        return servers
+
+    def _close_listeners(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self.table.close()
+        if self._tls is not None:
+            self._tls.close()
+
+    # Connections.
+
+    def _name_server(self) -> JoinedConnection:
+        refused = REFUSED_CODES - self._options.allowed_codes
+        return NameServerConnection(self._parts, self._accept, self._map_addresses, refused)
+
+    def _broker(self, name: str) -> JoinedConnection:
+        broker = self.table.broker(name)
+        assert broker is not None, "a broker that is gone has no listener"
+        return BrokerConnection(
+            self._parts,
+            self._accept,
+            broker,
+            partial(self._session, broker),
+            BETWEEN_BROKERS - self._options.allowed_codes,
+        )
+
+    def _session(
+        self,
+        broker: BrokerAddress,
+        client_address: str,
+        send: Callable[[bytes], None],
+        close: Callable[[str], None],
+    ) -> BrokerSession:
+        start = self._sessions.gateway_start
+        name = f"{self._options.name}/{start}/{broker}/{client_address}#{next(self._numbers)}"
+        return self._sessions.session(name, broker, client_address, send, close)
+
+    def _accept(self, connection: JoinedConnection) -> None:
+        connection.ended.add_done_callback(lambda ended: self._note_end(connection, ended.result()))
+        self._entrance.receive(connection, partial(self._begin, connection))
+
+    def _begin(self, connection: JoinedConnection) -> None:
+        if connection.ended.done():
+            return
+        self._connections.add(connection)
+        self._parts.start(connection.join(partial(self._connect, connection)))
+
+    async def _connect(self, connection: JoinedConnection, stream: JoinedStream) -> None:
+        if isinstance(connection, BrokerConnection):
+            first = proxy_line(connection.client.endpoints) if self._options.proxy_line else b""
+            await self._open(connection.broker.address, stream, first)
+            return
+        error = UpstreamLost("no name server is known")
+        for address in self._options.namesrv:
+            try:
+                await self._open(address, stream, b"")
+            except UpstreamLost as lost:
+                error = lost
+            else:
+                return
+        raise error
+
+    async def _open(self, address: str, stream: JoinedStream, first: bytes) -> None:
+        await open_upstream(
+            address,
+            stream,
+            tls=self._options.upstream_tls,
+            first=first,
+            timeout_s=self._options.limits.connect_timeout_s,
+        )
+
+    def _note_end(self, connection: JoinedConnection, why: Exception) -> None:
+        self._connections.discard(connection)
+        self._parts.counts.closed[getattr(why, "reason", "error")] += 1
+        if not isinstance(why, ClientGone | UpstreamEnded):
+            self._closed.add(client=connection.peer, why=str(why))
+
+    async def _end_all(self) -> None:
+        """End all connections, and wait for a short time until the coordinator knows of it."""
+        for connection in list(self._connections):
+            connection.end(Drained("the gateway has stopped"))
+        while self._parts.background:
+            done, _ = await asyncio.wait(self._parts.background, timeout=_LAST_RECORDS_S)
+            if not done:
+                break
+
+    # Brokers.
+
+    async def _map_addresses(self, brokers: list[BrokerAddress], own_host: str) -> Mapping[str, str]:
+        ports = await self.table.ports_of(brokers)
+        return {
+            broker.address: str(self._advertised(broker, port, own_host)) for broker, port in ports.items()
+        }
+
+    def _advertised(self, broker: BrokerAddress, port: int, own_host: str) -> Address:
+        if self._options.advertised is not None:
+            return self._options.advertised.address(broker, port)
+        return Address(self._options.advertised_host or own_host, port)
+
+    async def _cluster(self) -> list[BrokerAddress]:
+        """Return all brokers, from the first name server that answers. Raises UpstreamLost."""
+        failures: list[str] = []
+        for address in self._options.namesrv:
+            try:
+                found = await self._ask_name_server(address)
+            except (OSError, MalformedFrame) as error:
+                failures.append(f"{address}: {error!r}")
+                continue
+            self.unreachable = None
+            return found
+        self.unreachable = f"no name server answers: {'; '.join(failures)}"
+        raise UpstreamLost(self.unreachable)
+
+    async def _ask_name_server(self, address: str) -> list[BrokerAddress]:
+        limits, code = self._options.limits, RequestCode.GET_BROKER_CLUSTER_INFO
+        client = await RemotingClient.open(
+            address,
+            credentials=self._options.credentials,
+            tls=self._options.upstream_tls,
+            timeout_s=limits.connect_timeout_s,
+        )
+        try:
+            header, body = await client.invoke(code)
+        finally:
+            await client.close()
+        if header.code:
+            raise UpstreamLost(f"it answers {header.code}: {header.remark}")
+        return found_brokers(code, body)
+
+    async def _follow(self) -> None:
+        """Ask for the cluster's brokers periodically, until cancelled."""
+        while True:
+            await asyncio.sleep(REFRESH_INTERVAL_S)
+            try:
+                await self.table.refresh(await self._cluster())
+            except OSError as error:
+                log.warning("the cluster's brokers are not known", error=str(error))
+
+    def _end_moved(self, broker: BrokerAddress) -> None:
+        """End the connections to a broker that is no longer at this address."""
+        for connection in list(self._connections):
+            if isinstance(connection, BrokerConnection) and connection.broker == broker:
+                connection.end(UpstreamEnded(f"the broker is no longer at {broker.address}"))
+
+    def _is_used(self, name: str) -> bool:
+        return any(isinstance(one, BrokerConnection) and str(one.broker) == name for one in self._connections)
