@@ -125,7 +125,7 @@ def test_different_subscriptions_are_reported_with_what_each_client_subscribes_t
     wait_until(lambda: {len(all_tags.held), len(one_tag.held)} == {3, 4}, "two consumers share the queues")
     found = symptoms(why(rocketmq, group))
     reason = found["different subscriptions"]["reason"]
-    for client, text in ((all_tags, f"to {topic} (*)"), (one_tag, f"to {topic} (TagA)")):
+    for client, text in ((all_tags, f"{topic} (*): "), (one_tag, f"{topic} (TagA): ")):
         assert any(client.name in part and text in part for part in reason.split("; "))
     assert "AllocateMessageQueueAveragelyByCircle" in found["different strategies"]["reason"]
 

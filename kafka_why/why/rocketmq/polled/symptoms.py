@@ -5,7 +5,7 @@ without an answer the share by its strategy counts. What a rebalance makes for a
 both polls show it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.shares import averagely, averagely_by_circle, sort_client_ids, sort_queues
@@ -14,8 +14,8 @@ from kafka_why.why.rocketmq.polled.model import (
     RETRY_PREFIX,
     ClientAnswer,
     GroupPoll,
-    HeldQueue,
     PollReport,
+    QueueOffsets,
     Symptom,
     SymptomKind,
     queues_text,
@@ -31,7 +31,7 @@ _STRATEGIES = {AVERAGELY: averagely, "AllocateMessageQueueAveragelyByCircle": av
 
 def poll_report(poll: GroupPoll, before: GroupPoll | None) -> PollReport:
     """Return the report on a group by its newest poll, and an earlier one if there is one."""
-    found = [symptom for check in _CHECKS for symptom in check(poll, before)]
+    found = [symptom for check in _CHECKS for symptom in check(poll, before or poll)]
     order = list(SymptomKind)
     return PollReport(
         group_id=poll.group_id,
@@ -85,7 +85,7 @@ def _strategy(poll: GroupPoll, answer: ClientAnswer | None) -> str:
     return others.pop() if len(others) == 1 else AVERAGELY
 
 
-def _duplicates(poll: GroupPoll, _: GroupPoll | None) -> Iterator[Symptom]:
+def _duplicates(poll: GroupPoll, _: GroupPoll) -> Iterator[Symptom]:
     if poll.is_broadcasting:
         return  # each client reads all queues
     for client_id, (broker, addresses) in poll.duplicates().items():
@@ -104,33 +104,19 @@ def _duplicates(poll: GroupPoll, _: GroupPoll | None) -> Iterator[Symptom]:
         )
 
 
-def _subscriptions(poll: GroupPoll, _: GroupPoll | None) -> Iterator[Symptom]:
-    by_clients = _grouped(poll.reports, _subscribed)
-    if len(by_clients) > 1:
-        told = "; ".join(f"{_names(poll, some)} to {text}" for text, some in by_clients.items())
-        reason = f"subscribed are {told}"
-    else:
-        views = [view for view in poll.answered if view.connections]
-        tables = {view.broker: subscription_text(view.subscriptions) for view in views}
-        if len(set(tables.values())) < 2:
-            return
-        reason = "; ".join(f"{broker} has {text}" for broker, text in tables.items())
-    yield Symptom(
-        kind=SymptomKind.SUBSCRIPTIONS,
-        reason=f"{reason}. A broker keeps the topics and filters of the last heartbeat only, so messages for "
-        "other filters are skipped. Each client takes its share of a topic as if all clients subscribed to "
-        "it, so nobody reads the shares of those that do not",
-        to_do="give all clients of the group the same topics and filters, or a group of their own",
-        since_ms=_all_since_ms(by_clients.values()) if len(by_clients) > 1 else None,
-        client_ids=[client.client_id for some in by_clients.values() for client in some],
-    )
-
-
 def _subscribed(client: ClientAnswer) -> str:
     return subscription_text(client.subscriptions)
 
 
 _DIFFERENCES: tuple[tuple[SymptomKind, Callable[[ClientAnswer], str | None], str, str], ...] = (
+    (
+        SymptomKind.SUBSCRIPTIONS,
+        _subscribed,
+        "A broker keeps the topics and filters of the last heartbeat only, so messages for other filters are "
+        "skipped. Each client takes its share of a topic as if all clients subscribed to it, so nobody reads "
+        "the shares of those that do not",
+        "give all clients of the group the same topics and filters, or a group of their own",
+    ),
     (
         SymptomKind.MODELS,
         lambda client: client.message_model,
@@ -146,7 +132,7 @@ _DIFFERENCES: tuple[tuple[SymptomKind, Callable[[ClientAnswer], str | None], str
 )
 
 
-def _differences(poll: GroupPoll, _: GroupPoll | None) -> Iterator[Symptom]:
+def _differences(poll: GroupPoll, _: GroupPoll) -> Iterator[Symptom]:
     for kind, key, effect, to_do in _DIFFERENCES:
         found = _grouped(poll.reports, key)
         if len(found) > 1:
@@ -160,22 +146,19 @@ def _differences(poll: GroupPoll, _: GroupPoll | None) -> Iterator[Symptom]:
             )
 
 
-def _without_reader(poll: GroupPoll, before: GroupPoll | None) -> Iterator[Symptom]:
-    unread = _unread(poll) & (_unread(before) if before is not None else _unread(poll))
+def _without_reader(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
+    unread = _unread(poll) & _unread(before)
     if unread and poll.client_ids:
         waiting = sum(one.behind for one in poll.offsets if one.queue in unread)
+        is_explained = poll.duplicates() or len(_grouped(poll.reports, _subscribed)) > 1
         yield Symptom(
             kind=SymptomKind.NO_READER,
             reason=f"nobody reads {queues_text(unread)}; {count(waiting, 'message')} wait there",
-            to_do=_why_unread(poll),
+            to_do="the fault above is the cause"
+            if is_explained
+            else "see that all clients have the same strategy and list of clients; restart them else",
             queues=sorted(unread),
         )
-
-
-def _why_unread(poll: GroupPoll) -> str:
-    if poll.duplicates() or len(_grouped(poll.reports, _subscribed)) > 1:
-        return "the fault above is the cause"
-    return "see that all clients get the same list of clients and have the same strategy; restart them else"
 
 
 def _unread(poll: GroupPoll) -> Set[MessageQueue]:
@@ -196,10 +179,10 @@ def _unread(poll: GroupPoll) -> Set[MessageQueue]:
     }
 
 
-def _several_readers(poll: GroupPoll, before: GroupPoll | None) -> Iterator[Symptom]:
+def _several_readers(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
     if poll.is_broadcasting:
         return
-    now, then = _readers(poll), _readers(before if before is not None else poll)
+    now, then = _readers(poll), _readers(before)
     by_clients: dict[tuple[str, ...], list[MessageQueue]] = {}
     for queue, clients in now.items():
         if len(clients) > 1 and len(then.get(queue, [])) > 1 and queue.queue_id != ALL_QUEUES:
@@ -225,7 +208,7 @@ def _readers(poll: GroupPoll) -> dict[MessageQueue, list[ClientAnswer]]:
     return found
 
 
-def _silent(poll: GroupPoll, _: GroupPoll | None) -> Iterator[Symptom]:
+def _silent(poll: GroupPoll, _: GroupPoll) -> Iterator[Symptom]:
     computed = shares(poll)
     for client_id in dict.fromkeys(client.client_id for client in poll.clients if client.is_silent):
         keeps = f": {queues_text(computed[client_id])}" if computed.get(client_id) else ""
@@ -240,8 +223,8 @@ def _silent(poll: GroupPoll, _: GroupPoll | None) -> Iterator[Symptom]:
         )
 
 
-def _views(poll: GroupPoll, before: GroupPoll | None) -> Iterator[Symptom]:
-    absent, earlier = _absent(poll), _absent(poll if before is None else before)
+def _views(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
+    absent, earlier = _absent(poll), _absent(before)
     for broker, missing in absent.items():
         client_ids = sorted(missing & earlier.get(broker, set()))
         if client_ids:
@@ -265,49 +248,39 @@ def _absent(poll: GroupPoll) -> dict[str, set[str]]:
     }
 
 
-def _standing(poll: GroupPoll, before: GroupPoll | None) -> Iterator[Symptom]:
-    if before is None or poll.at_ms - before.at_ms < STANDS_MS or not poll.client_ids:
+def _standing(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
+    if poll.at_ms - before.at_ms < STANDS_MS or not poll.client_ids:
         return
-    then = {one.queue: one for one in before.offsets}
-    standing = {
-        one.queue: one
-        for one in poll.offsets
-        if one.queue in then and then[one.queue].behind and then[one.queue].stored == one.stored
-    }
-    for client, queues in _by_reader(standing, _readers(poll)):
-        waiting = sum(standing[queue].behind for queue in queues)
-        came = sum(standing[queue].end - then[queue].end for queue in queues)
-        reason = (
-            f"{queues_text(queues)}: no offset moved between two polls while {count(waiting, 'message')} "
-        )
-        reason += f"waited, {came} more than before" if came > 0 else "waited"
-        to_do, held = "start a reader, or see above why there is none", list[HeldQueue]()
-        if client is not None:
-            held = [one for one in client.held if one.queue in standing]
-            fetched = sum(one.cached for one in held)
-            reason += f"; the reader {poll.named(client.client_id)} has fetched {fetched} of them"
-            to_do = "see in that client's log and threads what its listener waits for"
+    then, readers = {one.queue: one for one in before.offsets}, _readers(poll)
+    by_reader: dict[str, list[QueueOffsets]] = {}
+    for one in poll.offsets:
+        earlier = then.get(one.queue)
+        if earlier is not None and earlier.behind and earlier.stored == one.stored:
+            reader = next((client.client_id for client in readers.get(one.queue, ())), "")
+            by_reader.setdefault(reader, []).append(one)
+    held = {one.queue: one for client in poll.reports for one in client.held}
+    for reader, offsets in by_reader.items():
+        queues = [one.queue for one in offsets]
+        waiting = count(sum(one.behind for one in offsets), "message")
+        came = sum(one.end - then[one.queue].end for one in offsets)
+        reason = f"{queues_text(queues)}: no offset moved between two polls while {waiting} waited"
+        reason += f", {came} more than before" if came > 0 else ""
+        if reader:
+            fetched = sum(held[queue].cached for queue in queues)
+            reason += f"; the reader {poll.named(reader)} has fetched {fetched} of them"
         yield Symptom(
             kind=SymptomKind.STANDING,
             reason=reason,
-            to_do=to_do,
-            since_ms=max((one.consumed_ms for one in held if one.consumed_ms), default=None),
-            client_ids=[] if client is None else [client.client_id],
+            to_do="see in that client's log and threads what its listener waits for"
+            if reader
+            else "start a reader, or see above why there is none",
+            since_ms=max((held[queue].consumed_ms or 0 for queue in queues if reader), default=0) or None,
+            client_ids=[reader] if reader else [],
             queues=queues,
         )
 
 
-def _by_reader(
-    queues: Iterable[MessageQueue], readers: Mapping[MessageQueue, Sequence[ClientAnswer]]
-) -> Iterator[tuple[ClientAnswer | None, list[MessageQueue]]]:
-    found: dict[int, tuple[ClientAnswer | None, list[MessageQueue]]] = {}
-    for queue in sort_queues(queues):
-        reader = next(iter(readers.get(queue, ())), None)
-        found.setdefault(id(reader), (reader, []))[1].append(queue)
-    return iter(found.values())
-
-
-def _offline(poll: GroupPoll, _: GroupPoll | None) -> Iterator[Symptom]:
+def _offline(poll: GroupPoll, _: GroupPoll) -> Iterator[Symptom]:
     if not poll.client_ids and poll.answered:
         waiting = sum(one.behind for one in poll.offsets)
         yield Symptom(
@@ -317,9 +290,8 @@ def _offline(poll: GroupPoll, _: GroupPoll | None) -> Iterator[Symptom]:
         )
 
 
-_CHECKS: tuple[Callable[[GroupPoll, GroupPoll | None], Iterator[Symptom]], ...] = (
+_CHECKS: tuple[Callable[[GroupPoll, GroupPoll], Iterator[Symptom]], ...] = (
     _duplicates,
-    _subscriptions,
     _differences,
     _without_reader,
     _several_readers,
