@@ -1,13 +1,7 @@
 """`why --follow` at a cluster's own coordinator, from its log and by polls, and what commands ask brokers."""
 
-import json
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from threading import Thread
-from typing import Any
+from contextlib import closing
 
 import pytest
 
@@ -18,6 +12,7 @@ from kafka_why.connections.client_config import ClientConfig
 from tests.e2e.gateway_clients import PARTITIONS, ConfluentMember, new_group, share
 from tests.e2e.harness import create_topic, wait_until
 from tests.harness.commands import invoke
+from tests.harness.followed import follow
 from tests.harness.recording_proxy import RecordingProxy
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
@@ -58,42 +53,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Rec
             yield broker.bootstrap_servers, proxy
 
 
-class Followed:
-    """Lines of JSON that the command has printed so far."""
-
-    def __init__(self) -> None:
-        self.lines: list[dict[str, Any]] = []
-
-    def of(self, kind: str) -> list[Any]:
-        return [line[kind] for line in self.lines if kind in line]
-
-
-@contextmanager
-def follow(servers: str, group: str, source: str) -> Iterator[Followed]:
-    """Follow a group in another process, which ends in order."""
-    command = [sys.executable, "-c", "from cli import main; main()", "why", group]
-    cluster = ["--bootstrap-servers", servers]
-    options = ["--source", source, "--follow", "-o", "json"]
-    process = subprocess.Popen([*command, *cluster, *options], stdout=subprocess.PIPE, text=True)
-    followed = Followed()
-
-    def read() -> None:
-        assert process.stdout is not None
-        for line in iter(process.stdout.readline, ""):
-            followed.lines.append(json.loads(line))
-
-    reader = Thread(target=read, daemon=True)
-    with process:
-        reader.start()
-        try:
-            yield followed
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
-        finally:
-            process.kill()
-            reader.join()
-
-
 def member(servers: str, group: str, *, epochs: bool) -> ConfluentMember:
     return ConfluentMember(servers, group, TOPIC, is_of_consumer_protocol=epochs)
 
@@ -107,7 +66,7 @@ def test_rebalances_are_explained_as_they_happen(
     group = new_group()
     with closing(member(servers, group, epochs=epochs)) as first:
         share(first)
-        with follow(proxy.address, group, source) as followed:
+        with follow(group, "--bootstrap-servers", proxy.address, "--source", source) as followed:
             wait_until(lambda: len(followed.of("report")) == 1, "the report")
             with closing(member(servers, group, epochs=epochs)) as second:
                 share(first, second)

@@ -1,5 +1,6 @@
 """`why --namesrv` and the page at a real RocketMQ cluster: each fault is made, and then reported."""
 
+import asyncio
 import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -13,11 +14,28 @@ from cli import main
 from kafka_why.connections.rocketmq import RocketMqServers
 from kafka_why.page.server import Page
 from kafka_why.web import listening_at, url_of
+from kafka_why.why.rocketmq.polled.cluster import ClusterPoller
+from tests.harness.certificates import Authority
 from tests.harness.commands import invoke
-from tests.harness.rocketmq_clients import JavaClients
-from tests.harness.rocketmq_cluster import QUEUES, RocketMqCluster, new_group
+from tests.harness.followed import Followed, follow
+from tests.harness.rocketmq_clients import JavaClient, JavaClients
+from tests.harness.rocketmq_cluster import QUEUES, RocketMqCluster, embedded_rocketmq, new_group
 from tests.harness.run_command import hold
 from tests.harness.waiting import wait_until
+
+ADMIN, SECRET = "admin-of-the-tests", "secret-of-the-tests"
+_AUTH = "org.apache.rocketmq.auth"
+ACLS = {
+    "registerNameServerPeriod": "10000",  # the name server may lose a broker right after its start
+    "authenticationEnabled": "true",
+    "authenticationProvider": f"{_AUTH}.authentication.provider.DefaultAuthenticationProvider",
+    "authenticationMetadataProvider": f"{_AUTH}.authentication.provider.LocalAuthenticationMetadataProvider",
+    "authorizationEnabled": "true",
+    "authorizationProvider": f"{_AUTH}.authorization.provider.DefaultAuthorizationProvider",
+    "authorizationMetadataProvider": f"{_AUTH}.authorization.provider.LocalAuthorizationMetadataProvider",
+    "initAuthenticationUser": json.dumps({"username": ADMIN, "password": SECRET}),
+    "innerClientAuthenticationCredentials": json.dumps({"accessKey": ADMIN, "secretKey": SECRET}),
+}
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
@@ -54,6 +72,12 @@ def holders(report: dict[str, Any], topic: str) -> dict[str, set[str]]:
         )
         for client in report["poll"]["clients"]
     }
+
+
+async def has_stored_all(rocketmq: RocketMqCluster, group: str, topic: str) -> bool:
+    async with ClusterPoller(RocketMqServers((rocketmq.name_server,))) as cluster:
+        poll = await cluster.poll(group)
+    return all(one.stored == one.end for one in poll.offsets if one.queue.topic == topic)
 
 
 @contextmanager
@@ -140,7 +164,7 @@ def test_suspended_client_is_silent_and_its_offsets_stand_still_while_messages_c
     producer = rocketmq.clients.producer()
     producer.send(topic, [str(number) for number in range(QUEUES * 2)])
     wait_until(lambda: len({*awake.bodies, *asleep.bodies}) == QUEUES * 2, "all messages are received")
-    wait_until(lambda: "0 messages behind" in described(rocketmq, group, topic), "the offsets are stored")
+    wait_until(lambda: asyncio.run(has_stored_all(rocketmq, group, topic)), "the offsets are stored")
     with hold(others.pid):
         producer.send(topic, ["late"] * QUEUES)
         report = why(rocketmq, group)
@@ -150,7 +174,42 @@ def test_suspended_client_is_silent_and_its_offsets_stand_still_while_messages_c
     assert places(found["offsets that stand still"]["queues"]) == set(asleep.held)
 
 
-def described(rocketmq: RocketMqCluster, group: str, topic: str) -> str:
-    """Return the line about a topic in the report."""
-    text = invoke(main, ["why", group, "--namesrv", rocketmq.name_server]).stdout
-    return next((line for line in text.splitlines() if topic in line and "behind" in line), "")
+def test_clients_that_come_and_go_and_queues_that_move_are_followed(rocketmq: RocketMqCluster) -> None:
+    topic, group = rocketmq.create_topic(), new_group()
+    first = rocketmq.clients.push(group, topic)
+    wait_until(lambda: len(first.held) == QUEUES, "one consumer holds all queues")
+    with follow(group, "--namesrv", rocketmq.name_server) as followed:
+        wait_until(lambda: bool(followed.of("report")), "the report")
+        second = rocketmq.clients.push(group, topic)
+        wait_until(lambda: {"ClientConnected", "QueuesMoved"} <= types(followed, second), "it came")
+        second.stop()
+        wait_until(lambda: "ClientGone" in types(followed, second), "it went")
+
+
+def types(followed: Followed, client: JavaClient) -> set[str]:
+    """Return the types of the entries about a client."""
+    return {one["type"] for one in followed.of("entry") if (one["client_id"] or "").endswith(client.name)}
+
+
+def test_keys_and_tls_of_rocketmqs_own_files_open_a_secured_cluster(tmp_path: Path) -> None:
+    keys, tls = tmp_path / "tools.yml", tmp_path / "tls.properties"
+    permissive = ("-Dtls.server.mode=permissive",)
+    with embedded_rocketmq(tmp_path / "cluster", overrides=ACLS, java_options=permissive) as cluster:
+        asked = ["why", "g", "--namesrv", cluster.name_server.address]
+        wait_until(lambda: "no broker is registered" not in invoke(main, asked).output, "the broker")
+        refused = invoke(main, asked)
+        keys.write_text(f"accessKey: {ADMIN}\nsecretKey: wrong\n")
+        wrong = invoke(main, [*asked, "--rocketmq-acl", str(keys)])
+        keys.write_text(f"accessKey: {ADMIN}\nsecretKey: {SECRET}\n")
+        tls.touch()
+        opened = invoke(main, [*asked, "--rocketmq-acl", str(keys), "--rocketmq-tls", str(tls)])
+        tls.write_text(
+            f"tls.client.authServer=true\ntls.client.trustCertPath={Authority(tmp_path).certificate}\n"
+        )
+        stranger = invoke(main, [*asked, "--rocketmq-acl", str(keys), "--rocketmq-tls", str(tls)])
+    for result in (refused, wrong):
+        assert "broker broker-a/0 refuses access: " in result.output
+        assert "reading needs GET on the group" in result.output
+    assert opened.output.strip() == "Error: group g is unknown to the cluster"
+    assert "CERTIFICATE_VERIFY_FAILED" in stranger.output
+    assert {result.exit_code for result in (refused, wrong, opened, stranger)} == {1}

@@ -49,7 +49,7 @@ _TIMEOUT_S = 5.0
 # A broker waits 10 s for a client's answer, with one of its threads for administration.
 _CLIENT_TIMEOUT_S, _MAX_WAITING_CLIENTS = 12.0, 4
 _PERM_READ = 4
-_REFUSES = "refuses access"
+_RIGHTS = "(reading needs GET on the group and its topics, and the keys of --rocketmq-acl or the environment)"
 
 T = TypeVar("T")
 _Addresses = Mapping[str, Mapping[int, str]]
@@ -65,8 +65,8 @@ class _ErrorAnswer(ClientError):
 
     def __init__(self, header: Header) -> None:
         is_refusal = header.code == ResponseCode.NO_PERMISSION
-        remark = (header.remark or "").rstrip(".")
-        super().__init__(f"{_REFUSES if is_refusal else f'answers {header.code}'}: {remark}")
+        said = f"{'refuses access' if is_refusal else f'answers {header.code}'}: {header.remark}"
+        super().__init__(f"{said} {_RIGHTS}" if is_refusal else said)
         self.code = header.code
 
 
@@ -193,12 +193,9 @@ class ClusterPoller:
                 for broker_id, address in sorted(ids.items())
             )
         )
-        refused = [view for view in found if view.error is not None and view.error.startswith(_REFUSES)]
-        if refused and len(refused) == len(found):
-            raise ClusterUnavailable(
-                f"broker {refused[0].broker} {refused[0].error}. Reading needs GET on the group and its "
-                "topics (mqadmin createAcl); the keys are in --rocketmq-acl or the environment"
-            )
+        errors = [f"broker {view.broker} {view.error}" for view in found if view.error is not None]
+        if not found or len(errors) == len(found):
+            raise ClusterUnavailable("; ".join(errors) or f"no broker is registered at {self._servers}")
         return found
 
     async def _view(self, group_id: str, broker: str, address: str) -> BrokerView:
