@@ -4,7 +4,7 @@ Source: consumerProgress, consumerConnection and consumerStatus of RocketMQ's mq
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import chain
 from typing import Self, TypeVar
@@ -52,8 +52,6 @@ _PERM_READ = 4
 _RIGHTS = "(reading needs GET on the group and its topics, and the keys of --rocketmq-acl or the environment)"
 
 T = TypeVar("T")
-_Addresses = Mapping[str, Mapping[int, str]]
-"""The addresses of brokers by name and id."""
 
 
 class ClusterUnavailable(ClientError):
@@ -123,6 +121,7 @@ class ClusterPoller:
         self._servers = servers
         self._name_servers = [_Server(address, servers) for address in servers.addresses]
         self._brokers: dict[str, _Server] = {}
+        self._addresses: dict[str, dict[int, str]] = {}  # by name and id, as of the last views
         self._waiting = asyncio.Semaphore(_MAX_WAITING_CLIENTS)
 
     async def __aenter__(self) -> Self:
@@ -139,25 +138,33 @@ class ClusterPoller:
 
     async def views(self, group_id: str) -> list[BrokerView]:
         """Return the group as each broker address has it. Raises ClusterUnavailable."""
-        return await self._views(group_id, await self._addresses())
+        cluster = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, decode_cluster)
+        self._addresses = {
+            name: d.broker_addrs for name, d in cluster.broker_addr_table.items() if d.broker_addrs
+        }
+        brokers = [(name, number) for name, ids in sorted(self._addresses.items()) for number in sorted(ids)]
+        found = await asyncio.gather(*(self._view(group_id, *broker) for broker in brokers))
+        errors = [f"broker {view.broker} {view.error}" for view in found if view.error is not None]
+        if len(errors) == len(found):
+            raise ClusterUnavailable("; ".join(errors) or f"no broker is registered at {self._servers}")
+        return found
 
     async def poll(self, group_id: str) -> GroupPoll:
         """Return the group, its clients and its queues.
 
         Raises ClusterUnavailable, and HistoryUnavailable if the group is unknown.
         """
-        at_ms, addresses = now_ms(), await self._addresses()
-        views = await self._views(group_id, addresses)
+        at_ms, views = now_ms(), await self.views(group_id)
         poll = GroupPoll(group_id=group_id, at_ms=at_ms, views=views)
         notes = []
         if len(poll.client_ids) > MAX_CLIENTS:
             notes.append(f"{count(len(poll.client_ids) - MAX_CLIENTS, 'client')} were not asked")
-        poll = replace(poll, clients=await self._clients(poll, addresses))
-        topics = list(poll.topics) or await self._topics_of_offline(group_id, addresses)
+        poll = replace(poll, clients=await self._clients(poll))
+        topics = list(poll.topics) or await self._topics_of_offline(group_id)
         queues = [*chain.from_iterable([await self._queues(topic, notes) for topic in topics])]
         if len(queues) > MAX_QUEUES:
             notes.append(f"the offsets of {len(queues) - MAX_QUEUES} queues were not read")
-        offsets = await asyncio.gather(*(self._offsets(group_id, q, addresses) for q in queues[:MAX_QUEUES]))
+        offsets = await asyncio.gather(*(self._offsets(group_id, q) for q in queues[:MAX_QUEUES]))
         names = {queue.broker_name for queue in queues}
         return replace(
             poll,
@@ -178,32 +185,19 @@ class ClusterPoller:
                 self._name_servers.append(self._name_servers.pop(0))
         raise ClusterUnavailable(f"no name server answers: {'; '.join(errors)}")
 
-    async def _addresses(self) -> _Addresses:
-        cluster = await self._ask(RequestCode.GET_BROKER_CLUSTER_INFO, decode_cluster)
-        return {name: d.broker_addrs for name, d in cluster.broker_addr_table.items() if d.broker_addrs}
-
-    def _broker(self, address: str) -> _Server:
+    def _broker(self, name: str, number: int | None = None) -> _Server:
+        """Return a broker address, that of the master without a number. Raises OSError if it has gone."""
+        ids = self._addresses.get(name, {})
+        address = ids.get(min(ids, default=0) if number is None else number)
+        if address is None:
+            raise OSError("is not registered any more")
         return self._brokers.setdefault(address, _Server(address, self._servers))
 
-    async def _views(self, group_id: str, addresses: _Addresses) -> list[BrokerView]:
-        found = await asyncio.gather(
-            *(
-                self._view(group_id, f"{name}/{broker_id}", address)
-                for name, ids in sorted(addresses.items())
-                for broker_id, address in sorted(ids.items())
-            )
-        )
-        errors = [f"broker {view.broker} {view.error}" for view in found if view.error is not None]
-        if not found or len(errors) == len(found):
-            raise ClusterUnavailable("; ".join(errors) or f"no broker is registered at {self._servers}")
-        return found
-
-    async def _view(self, group_id: str, broker: str, address: str) -> BrokerView:
-        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+    async def _view(self, group_id: str, name: str, number: int) -> BrokerView:
+        code, broker = RequestCode.GET_CONSUMER_CONNECTION_LIST, f"{name}/{number}"
         try:
-            _, found = await self._broker(address).ask(
-                code, decode_consumer_connection, consumerGroup=group_id
-            )
+            server = self._broker(name, number)
+            _, found = await server.ask(code, decode_consumer_connection, consumerGroup=group_id)
         except (OSError, _ErrorAnswer) as error:
             is_offline = isinstance(error, _ErrorAnswer) and error.code == ResponseCode.CONSUMER_NOT_ONLINE
             return BrokerView(broker=broker, error=None if is_offline else str(error))
@@ -218,7 +212,7 @@ class ClusterPoller:
             subscriptions=_filters(found.subscription_table.values()),
         )
 
-    async def _clients(self, poll: GroupPoll, addresses: _Addresses) -> list[ClientAnswer]:
+    async def _clients(self, poll: GroupPoll) -> list[ClientAnswer]:
         """Ask each client through the broker with most of its connections, those that share an id through all
         brokers, because a broker passes the request to any one of them.
         """
@@ -230,18 +224,16 @@ class ClusterPoller:
             if any(connection.client_id == client_id for connection in view.connections)
             and (client_id in duplicates or view.broker == poll.connections(client_id)[0])
         ]
-        found = await asyncio.gather(*(self._client(poll.group_id, *one, addresses) for one in through))
+        found = await asyncio.gather(*(self._client(poll.group_id, *one) for one in through))
         return list({(c.client_id, c.started_ms, c.error and c.broker): c for c in found}.values())
 
-    async def _client(
-        self, group_id: str, client_id: str, broker: str, addresses: _Addresses
-    ) -> ClientAnswer:
-        name, _, broker_id = broker.rpartition("/")
-        server = self._broker(addresses[name][int(broker_id)])
+    async def _client(self, group_id: str, client_id: str, broker: str) -> ClientAnswer:
+        name, _, number = broker.rpartition("/")
         fields = {"consumerGroup": group_id, "clientId": client_id, "jstackEnable": "false"}
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
         async with self._waiting:
             try:
+                server = self._broker(name, int(number))
                 _, found = await server.ask(code, decode_running_info, _CLIENT_TIMEOUT_S, **fields)
             except (OSError, _ErrorAnswer) as error:
                 is_silent = isinstance(error, _ErrorAnswer) and error.code == ResponseCode.CONSUME_MSG_TIMEOUT
@@ -265,17 +257,13 @@ class ClusterPoller:
             for number in range(data.read_queue_nums)
         ]
 
-    async def _offsets(
-        self, group_id: str, queue: MessageQueue, addresses: _Addresses
-    ) -> QueueOffsets | None:
+    async def _offsets(self, group_id: str, queue: MessageQueue) -> QueueOffsets | None:
         """Return the stored offset and the end of a queue, None if its broker does not tell them."""
-        ids = addresses.get(queue.broker_name)
-        if not ids:
-            return None
-        server, where = self._broker(ids[min(ids)]), {"topic": queue.topic, "queueId": str(queue.queue_id)}
+        where = {"topic": queue.topic, "queueId": str(queue.queue_id)}
         of_group = {"consumerGroup": group_id, "setZeroIfNotFound": "false"}
         stored = None
         with suppress(OSError, _ErrorAnswer, LookupError, ValueError):
+            server = self._broker(queue.broker_name)
             with suppress(_ErrorAnswer):  # that there is none
                 header, _ = await server.ask(
                     RequestCode.QUERY_CONSUMER_OFFSET, bytes, _TIMEOUT_S, **of_group, **where
@@ -285,7 +273,7 @@ class ClusterPoller:
             return QueueOffsets(queue, stored, int(header.ext_fields["offset"]))
         return None
 
-    async def _topics_of_offline(self, group_id: str, addresses: _Addresses) -> list[str]:
+    async def _topics_of_offline(self, group_id: str) -> list[str]:
         """Return the topics that a group without consumers has offsets of. Raises HistoryUnavailable."""
         known = await self.group_ids()
         if group_id not in known:
@@ -293,12 +281,10 @@ class ClusterPoller:
             meant = f"; did you mean {', '.join(near)}?" if near else ""
             raise HistoryUnavailable(f"group {group_id} is unknown to the cluster{meant}")
         topics = set[str]()
-        for ids in addresses.values():
+        for name in self._addresses:
             with suppress(OSError, _ErrorAnswer):
                 code = RequestCode.QUERY_TOPICS_BY_CONSUMER
-                topics.update(
-                    (await self._broker(ids[min(ids)]).ask(code, decode_topic_list, group=group_id))[1]
-                )
+                topics.update((await self._broker(name).ask(code, decode_topic_list, group=group_id))[1])
         return sorted(topics)
 
 
