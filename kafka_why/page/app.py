@@ -262,6 +262,7 @@ class _Pages:
             read_age_s=self._sources.read_age_s(),
             is_complete=fleet.is_complete,
             connect_to=self._sources.connect_to,
+            connect_by="bootstrap.servers" if self._sources.polled is None else "namesrvAddr",
             has_coordinator=self._sources.service_topics is not None,
             remarks=self._sources.remarks(),
             here=template.removesuffix(".html"),

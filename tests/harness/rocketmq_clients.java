@@ -119,7 +119,8 @@ public class RocketMqClients {
                         setter = method;
                 if (setter == null)
                     throw new IllegalArgumentException("no property " + property);
-                setter.invoke(config, TypeUtils.cast(properties.get(property), setter.getGenericParameterTypes()[0], null));
+                Object value = TypeUtils.cast(properties.get(property), setter.getGenericParameterTypes()[0], null);
+                setter.invoke(config, value);
             }
             return config;
         }

@@ -170,7 +170,7 @@ class SymptomKind(StrEnum):
     NO_READER = "queues without a reader"
     TWO_READERS = "queues with several readers"
     SILENT = "clients that do not answer"
-    VIEWS = "brokers see different clients"
+    VIEWS = "brokers that see different clients"
     STANDING = "offsets that stand still"
     OFFLINE = "no consumers"
 

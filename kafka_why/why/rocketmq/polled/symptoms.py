@@ -233,7 +233,8 @@ def _views(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
                 kind=SymptomKind.VIEWS,
                 reason=f"{broker} does not have {named}. A client asks any one broker for the list of "
                 "clients, so clients divide the queues differently",
-                to_do=f"look at the way from these clients to {broker}, and whether all topics are there",
+                to_do="clients register within 30 s of a broker's start; if it lasts, look at their way to "
+                f"{broker}, and whether it has all topics",
                 client_ids=client_ids,
             )
 
