@@ -61,18 +61,20 @@ def shares(poll: GroupPoll) -> dict[str, list[MessageQueue]]:
     fullest = max(views, key=lambda view: len(view.connections))
     ids = sort_client_ids(connection.client_id for connection in fullest.connections)
     answers = {client.client_id: client for client in poll.reports}
-    found = {}
+    every_topic, found = poll.topics, {}
+    queues = {
+        topic: sort_queues(queue for queue in poll.queues if queue.topic == topic) for topic in every_topic
+    }
     for client_id in dict.fromkeys(ids):
         answer = answers.get(client_id)
         strategy = _STRATEGIES.get(_strategy(poll, answer))
         if strategy is not None:
-            topics = poll.topics if answer is None else answer.subscriptions
+            topics = every_topic if answer is None else answer.subscriptions
             found[client_id] = [
                 queue
                 for topic in topics
-                if not topic.startswith(RETRY_PREFIX)
-                and (queues := sort_queues(queue for queue in poll.queues if queue.topic == topic))
-                for queue in strategy(queues, ids, client_id)
+                if queues[topic] and not topic.startswith(RETRY_PREFIX)
+                for queue in strategy(queues[topic], ids, client_id)
             ]
     return found
 
