@@ -122,6 +122,11 @@ def test_models_and_strategies_that_differ_are_reported_with_their_clients() -> 
     found = symptoms(poll([view("A", "B")], [client("A"), other]))
     assert "BROADCASTING: B (10.0.0.2:2 at a/0)" in found[SymptomKind.MODELS].reason
     assert f"{AVERAGELY}: A (10.0.0.1:1 at a/0)" in found[SymptomKind.STRATEGIES].reason
+    every = poll(
+        [view("A", "B")], [client("A", 0, 1, 2, 3), client("B", *range(7), message_model="BROADCASTING")]
+    )
+    assert list(symptoms(every)) == [SymptomKind.MODELS]
+    assert shares(every) == {"A": QUEUES[:4]}
 
 
 def test_queue_without_a_reader_is_reported_only_if_both_polls_show_it() -> None:
@@ -145,7 +150,7 @@ def test_readers_are_not_claimed_where_a_share_is_unknown() -> None:
 
 
 def test_pop_of_all_queues_of_a_broker_leaves_none_without_a_reader() -> None:
-    found = poll([view("A", "B", consume_type="CONSUME_POP")], [client("A", -1), client("B", -1)])
+    found = poll([view("A", "B")], [client("A", -1, pops=True), client("B", -1, pops=True)])
     assert symptoms(found) == {}
     assert shares(found) == {}
 

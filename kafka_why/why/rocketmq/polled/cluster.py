@@ -308,5 +308,6 @@ def _answer(client_id: str, broker: str, found: RunningInfo) -> ClientAnswer:
         # Java's text of an object: its class, "@" and a number.
         strategy=given.get("allocateMessageQueueStrategy", "").partition("@")[0].rpartition(".")[2] or None,
         version=given.get("PROP_CLIENT_VERSION"),
+        pops=bool(found.mq_pop_table),
         started_ms=int(started) if started.isdecimal() else None,
     )

@@ -53,8 +53,8 @@ class HeldQueue(Struct, frozen=True):
 class ClientAnswer(Struct, frozen=True, kw_only=True):
     """A client's answer about itself (GET_CONSUMER_RUNNING_INFO). `broker` passed the request on.
 
-    `strategy` is the name of a Java class. With an `error` there is no answer; `is_silent` is True if the
-    broker waited for it in vain.
+    `strategy` is the name of a Java class. It `pops` if the broker assigns its queues, which clients share.
+    With an `error` there is no answer; `is_silent` is True if the broker waited for it in vain.
     """
 
     client_id: str
@@ -65,6 +65,7 @@ class ClientAnswer(Struct, frozen=True, kw_only=True):
     strategy: str | None = None
     version: str | None = None
     started_ms: int | None = None
+    pops: bool = False
     error: str | None = None
     is_silent: bool = False
 

@@ -8,6 +8,7 @@ both polls show it.
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import MessageModel
 from kafka_why.contract.rocketmq.shares import averagely, averagely_by_circle, sort_client_ids, sort_queues
 from kafka_why.why.rocketmq.polled.model import (
     ALL_QUEUES,
@@ -53,10 +54,11 @@ def shares(poll: GroupPoll) -> dict[str, list[MessageQueue]]:
     strategy divides them among the ids of the broker that has most of them.
 
     A client whose strategy is unknown counts as one of RocketMQ's default strategy. Clients of other
-    strategies than the usual two are missing, and all clients if the group broadcasts or pops.
+    strategies than the usual two are missing, as are those that broadcast, and all clients of a group that
+    pops.
     """
     views = [view for view in poll.answered if view.connections]
-    if not views or poll.is_broadcasting or any(view.consume_type == "CONSUME_POP" for view in views):
+    if not views or poll.is_broadcasting or any(client.pops for client in poll.reports):
         return {}
     fullest = max(views, key=lambda view: len(view.connections))
     ids = sort_client_ids(connection.client_id for connection in fullest.connections)
@@ -68,7 +70,7 @@ def shares(poll: GroupPoll) -> dict[str, list[MessageQueue]]:
     for client_id in dict.fromkeys(ids):
         answer = answers.get(client_id)
         strategy = _STRATEGIES.get(_strategy(poll, answer))
-        if strategy is not None:
+        if strategy is not None and (answer is None or answer.message_model != MessageModel.BROADCASTING):
             topics = every_topic if answer is None else answer.subscriptions
             found[client_id] = [
                 queue
@@ -182,12 +184,12 @@ def _unread(poll: GroupPoll) -> Set[MessageQueue]:
 
 
 def _several_readers(poll: GroupPoll, before: GroupPoll) -> Iterator[Symptom]:
-    if poll.is_broadcasting:
+    if MessageModel.BROADCASTING in poll.message_models:
         return
     now, then = _readers(poll), _readers(before)
     by_clients: dict[tuple[str, ...], list[MessageQueue]] = {}
     for queue, clients in now.items():
-        if len(clients) > 1 and len(then.get(queue, [])) > 1 and queue.queue_id != ALL_QUEUES:
+        if len(clients) > 1 and len(then.get(queue, [])) > 1 and not clients[0].pops:
             by_clients.setdefault(tuple(client.client_id for client in clients), []).append(queue)
     for client_ids, queues in by_clients.items():
         clients = now[queues[0]]
