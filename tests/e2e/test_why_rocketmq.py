@@ -193,23 +193,29 @@ def types(followed: Followed, client: JavaClient) -> set[str]:
 
 def test_keys_and_tls_of_rocketmqs_own_files_open_a_secured_cluster(tmp_path: Path) -> None:
     keys, tls = tmp_path / "tools.yml", tmp_path / "tls.properties"
-    permissive = ("-Dtls.server.mode=permissive",)
-    with embedded_rocketmq(tmp_path / "cluster", overrides=ACLS, java_options=permissive) as cluster:
+    trusted, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    server = trusted.issue("server")
+    with_tls = (
+        "-Dtls.server.mode=permissive",
+        "-Dtls.test.mode.enable=false",
+        f"-Dtls.server.certPath={server.chain}",
+        f"-Dtls.server.keyPath={server.key}",
+    )
+    with embedded_rocketmq(tmp_path / "cluster", overrides=ACLS, java_options=with_tls) as cluster:
         asked = ["why", "g", "--namesrv", cluster.name_server.address]
         wait_until(lambda: "no broker is registered" not in invoke(main, asked).output, "the broker")
         refused = invoke(main, asked)
         keys.write_text(f"accessKey: {ADMIN}\nsecretKey: wrong\n")
         wrong = invoke(main, [*asked, "--rocketmq-acl", str(keys)])
         keys.write_text(f"accessKey: {ADMIN}\nsecretKey: {SECRET}\n")
-        tls.touch()
-        opened = invoke(main, [*asked, "--rocketmq-acl", str(keys), "--rocketmq-tls", str(tls)])
-        tls.write_text(
-            f"tls.client.authServer=true\ntls.client.trustCertPath={Authority(tmp_path).certificate}\n"
-        )
-        stranger = invoke(main, [*asked, "--rocketmq-acl", str(keys), "--rocketmq-tls", str(tls)])
+        opened = []
+        for authority in (trusted, stranger):
+            verified = f"tls.client.authServer=true\ntls.client.trustCertPath={authority.certificate}\n"
+            tls.write_text(verified)
+            opened.append(invoke(main, [*asked, "--rocketmq-acl", str(keys), "--rocketmq-tls", str(tls)]))
     for result in (refused, wrong):
         assert "broker broker-a/0 refuses access: " in result.output
         assert "reading needs GET on the group" in result.output
-    assert opened.output.strip() == "Error: group g is unknown to the cluster"
-    assert "CERTIFICATE_VERIFY_FAILED" in stranger.output
-    assert {result.exit_code for result in (refused, wrong, opened, stranger)} == {1}
+    assert opened[0].output.strip() == "Error: group g is unknown to the cluster"
+    assert "CERTIFICATE_VERIFY_FAILED" in opened[1].output
+    assert {result.exit_code for result in (refused, wrong, *opened)} == {1}
