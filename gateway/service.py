@@ -93,7 +93,7 @@ def running(options: GatewayOptions) -> Iterator[RunningGateway]:
                 reply_partition=options.reply_partition,
             )
         )
-        backend = stack.enter_context(closing(CoordinatorBackend(client, options.limits, counts)))
+        backend = stack.enter_context(closing(CoordinatorBackend(client, options.limits, counts.coordinator)))
         groups = stack.enter_context(GroupsReader(options.client_config, options.layout))
         telemetry = None
         writer = stack.enter_context(closing(telemetry_writer(options.client_config, options.layout)))

@@ -3,7 +3,7 @@
 import asyncio
 import math
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from gateway.coordinator.failures import failed, failure_of
 from gateway.coordinator.oversized import refused
 from gateway.limits import Limits
 from gateway.log_text import RateLimitedWarning, quoted
-from gateway.metrics.counts import GatewayCounts
+from gateway.metrics.counts import DurationHistogram
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.messages import Request, Response
 from kafka_why.contract.rocketmq.requests import Unanswered
@@ -177,10 +177,13 @@ class CoordinatorBackend:
     """
 
     def __init__(
-        self, client: CoordinatorClient, limits: Limits, counts: GatewayCounts | None = None
+        self,
+        client: CoordinatorClient,
+        limits: Limits,
+        durations: defaultdict[str, DurationHistogram] | None = None,
     ) -> None:
         self._client = client
-        self._counts = counts or GatewayCounts()
+        self._durations = defaultdict(DurationHistogram) if durations is None else durations
         self.answered_at_s = -math.inf
         """When the coordinator last answered a request, in seconds of `time.monotonic`."""
         timeout = AdaptiveTimeout(round(limits.member_held_s * 1000), ANSWER_TIMEOUT_MS)
@@ -298,7 +301,7 @@ class CoordinatorBackend:
                 if waiting.timeout_ms <= ANSWER_TIMEOUT_MS:
                     took_s = now_s - waiting.asked_at_s
                     slowest_s = max(slowest_s, took_s)
-                    self._counts.coordinator[type(waiting.request).__name__].add(took_s)
+                    self._durations[type(waiting.request).__name__].add(took_s)
                 self._give(waiting, outcome)
         if slowest_s:
             self._held.timeout.record(slowest_s, now_s)

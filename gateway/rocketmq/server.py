@@ -40,7 +40,7 @@ log = structlog.get_logger()
 
 
 class Sessions(Protocol):
-    """The requests about groups: see `gateway.rocketmq.groups.GroupRequests`."""
+    """The requests about groups: see `gateway.rocketmq.groups.RocketmqGroupRequests`."""
 
     @property
     def gateway_start(self) -> str: ...

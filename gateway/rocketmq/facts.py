@@ -1,0 +1,209 @@
+"""Facts of the RocketMQ cluster in requests to the coordinator: the configurations of groups, and the queues
+of topics. The gateway asks for them on connections of its own.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from ssl import SSLContext
+from typing import Generic, TypeVar
+
+from gateway.log_text import RateLimitedWarning
+from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.requests import SubscriptionGroupConfig
+from kafka_why.contract.rocketmq.responses import ResponseCode
+from kafka_why.remoting.answers import decode_group_config
+from kafka_why.remoting.client import RemotingClient
+from kafka_why.remoting.codes import RequestCode
+from kafka_why.remoting.frames import Header
+from kafka_why.remoting.routes import decode_route
+from kafka_why.remoting.strict_json import MalformedFrame
+
+VALID_S = 30.0
+"""The time for which a fact is used again. It is that of RocketMQ's own polls of routes."""
+TIMEOUT_S = 1.0
+"""The time for which a client's request waits for a fact."""
+SERVER_TIMEOUT_S = 5.0
+"""The time in which a server has to answer. The fact is then there for the next request."""
+ENTRIES_MAX = 20_000
+"""A bound, because clients choose the names."""
+
+_READABLE = 4
+"""PermName.PERM_READ"""
+
+ROUTE_CHANGES = frozenset((RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER))
+GROUP_CHANGES = frozenset(
+    (
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP,
+    )
+)
+"""The requests after which facts may have changed."""
+
+_ACL_SETTINGS = frozenset(("authenticationEnabled=true", "authorizationEnabled=true", "aclEnable=true"))
+"""Of ACL 2.0 and 1.0. Source: AuthConfig.java, and BrokerConfig.java of 5.2."""
+
+_FAILURES = (OSError, TimeoutError, MalformedFrame)
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class TimedCache(Generic[K, V]):
+    """A cache of what `fetch` returns, for VALID_S. None and errors are not cached."""
+
+    def __init__(self, fetch: Callable[[K], Awaitable[V | None]]) -> None:
+        self._fetch = fetch
+        self._fetched: dict[K, tuple[float, asyncio.Future[V | None]]] = {}
+
+    async def get(self, key: K) -> V | None:
+        """Return the value of a key. Concurrent calls share one fetch. Raises what `fetch` raises, and
+        TimeoutError after TIMEOUT_S.
+        """
+        began_s, value = self._fetched.get(key, (0.0, None))
+        if value is None or time.monotonic() - began_s > VALID_S:
+            value = asyncio.ensure_future(self._fetch(key))
+            self._fetched[key] = time.monotonic(), value
+            value.add_done_callback(lambda done: self._keep(key, done))
+        async with asyncio.timeout(TIMEOUT_S):
+            return await asyncio.shield(value)
+
+    def clear(self) -> None:
+        """Forget all values."""
+        self._fetched.clear()
+
+    def _keep(self, key: K, done: "asyncio.Future[V | None]") -> None:
+        is_value = not done.cancelled() and done.exception() is None and done.result() is not None
+        if not is_value and self._fetched.get(key, (0.0, None))[1] is done:
+            del self._fetched[key]
+        while len(self._fetched) > ENTRIES_MAX:
+            del self._fetched[next(iter(self._fetched))]
+
+
+class ClusterFacts:
+    """The facts of one cluster, cached. A fact that cannot be had is logged, and the request is sent without
+    it.
+    """
+
+    def __init__(
+        self,
+        name_servers: Sequence[str],
+        credentials: tuple[str, str] | None = None,
+        tls: SSLContext | None = None,
+    ) -> None:
+        self._name_servers = name_servers
+        self._credentials = credentials
+        self._tls = tls
+        self._clients: dict[str, asyncio.Future[RemotingClient]] = {}
+        self._group_configs = TimedCache(self._fetch_group_config)
+        self._topic_queues = TimedCache(self._fetch_topic_queues)
+        self._warning = RateLimitedWarning("a fact of the RocketMQ cluster is not known", "requests")
+
+    async def group_config(self, address: str, group_id: str) -> SubscriptionGroupConfig | None:
+        """Return the configuration of a group at the broker of this address, or None if the broker has no
+        such group. If the broker does not answer, return the default.
+        """
+        try:
+            return await self._group_configs.get((address, group_id))
+        except _FAILURES as error:
+            self._warning.add(error=repr(error), broker=address, code="GET_SUBSCRIPTIONGROUP_CONFIG")
+            return SubscriptionGroupConfig()
+
+    async def topic_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
+        """Return the readable queues of a topic at all its brokers, or None if its route is not known."""
+        try:
+            return await self._topic_queues.get(topic)
+        except _FAILURES as error:
+            self._warning.add(error=repr(error), code="GET_ROUTEINFO_BY_TOPIC")
+            return None
+
+    async def has_acls(self, address: str) -> bool:
+        """Return True if the broker of this address is known to authenticate its clients."""
+        try:
+            header, body = await self._invoke(address, RequestCode.GET_BROKER_CONFIG, {})
+        except _FAILURES as error:
+            self._warning.add(error=repr(error), broker=address, code="GET_BROKER_CONFIG")
+            return False
+        if header.code == ResponseCode.NO_PERMISSION:
+            return True
+        return not _ACL_SETTINGS.isdisjoint(body.decode(errors="replace").split("\n"))
+
+    def forget(self, code: int) -> None:
+        """Forget the facts that a request with this code has changed."""
+        if code in ROUTE_CHANGES:
+            self._topic_queues.clear()
+        else:
+            self._group_configs.clear()
+
+    async def close(self) -> None:
+        """Close the connections."""
+        opened, self._clients = self._clients, {}
+        for client in await asyncio.gather(*opened.values(), return_exceptions=True):
+            if isinstance(client, RemotingClient):
+                await client.close()
+
+    async def _fetch_group_config(self, key: tuple[str, str]) -> SubscriptionGroupConfig | None:
+        address, group_id = key
+        header, body = await self._invoke(
+            address, RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, {"group": group_id}
+        )
+        if header.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            return None
+        _expect_success(header)
+        return decode_group_config(body)
+
+    async def _fetch_topic_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
+        header, body = await self._invoke_any(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+        if header.code == ResponseCode.TOPIC_NOT_EXIST:
+            return None
+        _expect_success(header)
+        return tuple(
+            MessageQueue(topic, queues.broker_name, number)
+            for queues in decode_route(body).queue_datas
+            if queues.perm & _READABLE
+            for number in range(queues.read_queue_nums)
+        )
+
+    async def _invoke_any(self, code: int, ext_fields: dict[str, str]) -> tuple[Header, bytes]:
+        """Ask the first name server that answers."""
+        for address in self._name_servers[:-1]:
+            try:
+                return await self._invoke(address, code, ext_fields)
+            except OSError:
+                continue
+        return await self._invoke(self._name_servers[-1], code, ext_fields)
+
+    async def _invoke(self, address: str, code: int, ext_fields: dict[str, str]) -> tuple[Header, bytes]:
+        """Send a request, on a new connection if the known one has ended: servers close what is idle."""
+        is_known = address in self._clients
+        client = await self._client(address)
+        try:
+            return await client.invoke(code, ext_fields)
+        except ConnectionError:
+            self._clients.pop(address, None)
+            await client.close()
+            if not is_known:
+                raise
+        return await (await self._client(address)).invoke(code, ext_fields)
+
+    async def _client(self, address: str) -> RemotingClient:
+        """Return the connection to a server. Concurrent calls share one attempt to connect."""
+        opening = self._clients.get(address)
+        if opening is None:
+            opening = self._clients[address] = asyncio.ensure_future(
+                RemotingClient.open(
+                    address, credentials=self._credentials, tls=self._tls, timeout_s=SERVER_TIMEOUT_S
+                )
+            )
+        try:
+            return await asyncio.shield(opening)
+        except OSError:
+            if self._clients.get(address) is opening:
+                del self._clients[address]
+            raise
+
+
+def _expect_success(header: Header) -> None:
+    if header.code != ResponseCode.SUCCESS:
+        raise MalformedFrame(f"the answer has code {header.code}: {header.remark}")

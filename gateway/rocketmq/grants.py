@@ -1,0 +1,98 @@
+"""The queue locks that the coordinator has granted to one connection.
+
+A client gives LOCK_BATCH_MQ 1,000 ms and drops a later answer. With the coordinator's own answers alone,
+no queue of an orderly group would be consumed while the coordinator takes longer than that. So late answers
+are kept, and the client's next request is answered from them.
+
+A client consumes a queue for 30 s after the answer to its lock (rocketmq.client.rebalance.lockMaxLiveTime),
+and the coordinator keeps a lock for 60 s after the request. So an answer from a grant is safe for less than
+30 s after the request that led to it. Source: ProcessQueue.java, RebalanceLockManager.java.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
+
+from kafka_why.contract.rocketmq.queues import MessageQueue
+
+GRANT_VALID_S = 25.0
+"""More than the 20 s between two renewals of a client, so that these do not wait for the coordinator."""
+
+
+class LockHolder(NamedTuple):
+    """The client that locks queues for a group."""
+
+    group_id: str
+    client_id: str
+
+
+class PendingLock:
+    """A lock request that the coordinator has not answered. `queues` are those that the client has not
+    unlocked since.
+    """
+
+    __slots__ = ("asked_at_s", "holder", "queues")
+
+    def __init__(self, holder: LockHolder, queues: Iterable[MessageQueue], asked_at_s: float) -> None:
+        self.holder = holder
+        self.queues = dict.fromkeys(queues)
+        self.asked_at_s = asked_at_s
+
+
+class QueueGrants:
+    """The locks granted to one connection, with the time of the request that led to each. Times are in
+    seconds of one clock.
+    """
+
+    def __init__(self) -> None:
+        self._asked_at_s: dict[tuple[LockHolder, MessageQueue], float] = {}
+        """In the order in which they were granted."""
+        self._pending: dict[PendingLock, None] = {}
+
+    def granted(
+        self, holder: LockHolder, queues: Iterable[MessageQueue], now_s: float
+    ) -> tuple[MessageQueue, ...]:
+        """Return those of the queues whose grants are still valid."""
+        valid_from_s = now_s - GRANT_VALID_S
+        return tuple(
+            queue
+            for queue in dict.fromkeys(queues)
+            if self._asked_at_s.get((holder, queue), valid_from_s) > valid_from_s
+        )
+
+    def ask(self, holder: LockHolder, queues: Iterable[MessageQueue], now_s: float) -> PendingLock:
+        """Return a request that is sent to the coordinator now. `settle` takes its answer."""
+        lock = PendingLock(holder, queues, now_s)
+        self._pending[lock] = None
+        return lock
+
+    def settle(self, lock: PendingLock, locked: Collection[MessageQueue] | None) -> None:
+        """Take the coordinator's answer, however late it comes: the queues that the client holds now, or None
+        if there is no answer.
+        """
+        self._pending.pop(lock, None)
+        if locked is None:
+            return
+        held = frozenset(locked)
+        for queue in lock.queues:
+            granted_for_s = self._asked_at_s.pop((lock.holder, queue), lock.asked_at_s)
+            if queue in held:
+                self._asked_at_s[lock.holder, queue] = max(granted_for_s, lock.asked_at_s)
+        self._expire(lock.asked_at_s - GRANT_VALID_S)
+
+    def release(self, holder: LockHolder, queues: Collection[MessageQueue]) -> None:
+        """Forget the grants of these queues, because the client unlocks them. Answers to earlier lock
+        requests do not count for them any more.
+        """
+        for queue in queues:
+            self._asked_at_s.pop((holder, queue), None)
+        for lock in self._pending:
+            if lock.holder == holder:
+                for queue in queues:
+                    lock.queues.pop(queue, None)
+
+    def _expire(self, until_s: float) -> None:
+        while self._asked_at_s:
+            oldest = next(iter(self._asked_at_s))
+            if self._asked_at_s[oldest] > until_s:
+                break
+            del self._asked_at_s[oldest]

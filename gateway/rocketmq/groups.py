@@ -1,0 +1,110 @@
+"""Requests about groups, at all broker ports of one gateway."""
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from uuid import uuid4
+
+from clients.coordinator_client import CoordinatorClient
+from gateway.coordinator.backend import CoordinatorBackend
+from gateway.coordinator.groups import rocketmq_groups
+from gateway.rocketmq.addresses import BrokerAddress
+from gateway.rocketmq.backend import ConnectionMessages, CoordinatorRequests
+from gateway.rocketmq.facts import ClusterFacts
+from gateway.rocketmq.metrics import RocketmqCounts
+from gateway.rocketmq.options import RocketmqOptions
+from gateway.rocketmq.restarts import Restart
+from gateway.rocketmq.session import GatewayParts, GroupSession
+from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.rocketmq.responses import AnyToConnection, CloseConnection
+from kafka_why.topic_reader import ClientError
+
+
+class RocketmqGroupRequests:
+    """The sessions of a gateway's client connections, and the coordinator's messages to them. Belongs to the
+    event loop.
+    """
+
+    def __init__(self, parts: GatewayParts, messages: ConnectionMessages, counts: RocketmqCounts) -> None:
+        self._parts = parts
+        self._messages = messages
+        self._counts = counts
+        self._sessions: dict[str, GroupSession] = {}
+
+    @property
+    def gateway_start(self) -> str:
+        """The id of this start of the gateway."""
+        return self._parts.restart.gateway_start
+
+    async def start(self, brokers: Callable[[], Collection[BrokerAddress]]) -> None:
+        """Remove the connections of earlier starts from their groups. The gateway must not listen before.
+        Raises ClientError.
+        """
+        if not self._parts.has_acls:
+            for broker in brokers():
+                if await self._parts.facts.has_acls(broker.address):
+                    raise ClientError(
+                        f"broker {broker} authenticates its clients, and the gateway is not set to ask it"
+                    )
+        self._messages.start(self._deliver)
+        await self._parts.restart.announce(self._parts.coordinator, self._parts.groups)
+        self._parts.restart.begin()
+
+    def session(
+        self,
+        connection: str,
+        broker: BrokerAddress,
+        client_address: str,
+        send: Callable[[bytes], None],
+        close: Callable[[str], None],
+    ) -> GroupSession:
+        """Return the session of a client connection, whose name no other connection has ever had."""
+        session = GroupSession(
+            self._parts, connection, broker, client_address, send, close, self._sessions.pop
+        )
+        self._sessions[connection] = session
+        return session
+
+    async def coordinator_check(self) -> str | None:
+        """Return the reason why the coordinator is not usable, or None."""
+        return await self._parts.coordinator.check()
+
+    async def close(self) -> None:
+        """Wait for the last records, for a short time, and close the gateway's own connections."""
+        await self._parts.coordinator.close()
+        await self._parts.facts.close()
+
+    def _deliver(self, message: AnyToConnection) -> None:
+        """Deliver a message to its connection. Other gateways may share the reply partition."""
+        session = self._sessions.get(message.connection)
+        if session is None:
+            return
+        if isinstance(message, CloseConnection):
+            session.close(message.reason)
+        else:
+            self._counts.notifications += 1
+            session.notify(message.group_id)
+
+
+@contextmanager
+def group_requests(
+    options: RocketmqOptions, layout: TopicLayout, counts: RocketmqCounts
+) -> Iterator[RocketmqGroupRequests]:
+    """Connect to the coordinator's topics, and yield the requests about groups. Raises ClientError if the
+    topics do not exist, and KafkaError if no broker of Kafka answers.
+    """
+    messages = ConnectionMessages()
+    with (
+        CoordinatorClient(
+            options.client_config,
+            layout,
+            client_id=f"{options.name}-{uuid4()}",
+            reply_partition=options.reply_partition,
+            listener=messages,
+        ) as client,
+        rocketmq_groups(options.client_config, layout) as groups,
+    ):
+        coordinator = CoordinatorRequests(client, CoordinatorBackend(client, options.limits, counts.records))
+        facts = ClusterFacts(options.namesrv, options.credentials, options.upstream_tls)
+        restart = Restart(options.name, uuid4().hex)
+        parts = GatewayParts(coordinator, groups, facts, restart, options.has_acls)
+        yield RocketmqGroupRequests(parts, messages, counts)

@@ -1,0 +1,389 @@
+"""Requests about groups on one client connection at a broker port, and messages to its client.
+
+What the broker also gets goes up as the client's own bytes. A request waits for the coordinator for less time
+than its client gives it; its record is in the log all the same.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from itertools import count
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec import structs
+
+from gateway.rocketmq.addresses import BrokerAddress
+from gateway.rocketmq.backend import CoordinatorRequests, RequestFields
+from gateway.rocketmq.facts import GROUP_CHANGES, ROUTE_CHANGES, ClusterFacts
+from gateway.rocketmq.grants import LockHolder, PendingLock, QueueGrants
+from gateway.rocketmq.group_order import GroupOrder
+from gateway.rocketmq.groups_view import RocketMqGroupsView, consumer_connection
+from gateway.rocketmq.heartbeats import split_heartbeat
+from gateway.rocketmq.restarts import Restart
+from kafka_why.contract.rocketmq.requests import (
+    ConnectionClosed,
+    GetConsumerListByGroup,
+    LockBatchMq,
+    QueryAssignment,
+    RegisterConsumer,
+    RegisterProducer,
+    Request,
+    SetMessageRequestMode,
+    SubscriptionGroupConfig,
+    UnlockBatchMq,
+    UnregisterConsumer,
+    UnregisterProducer,
+)
+from kafka_why.contract.rocketmq.responses import (
+    LockBatchMqResponse,
+    Response,
+    ResponseCode,
+    UnregisterResponse,
+)
+from kafka_why.remoting import bodies
+from kafka_why.remoting.codes import RequestCode
+from kafka_why.remoting.frames import Header, encode_frame, response_to
+from kafka_why.remoting.strict_json import MalformedFrame
+
+ANSWER_WAIT_S = 2.8
+"""Less than the 3,000 ms that a client gives most requests (mqClientApiTimeout)."""
+LOCK_WAIT_S = 0.9
+"""Less than the 1,000 ms that a client gives a lock request."""
+
+IS_SUB_CHANGE = "IS_SUB_CHANGE"
+"""The field by which a broker asks for a full heartbeat. Source: MixAll.java."""
+_ONE_WAY = 2
+_CONSUMER_GROUP = "consumerGroup"
+_NO_CONSUMER = "no consumer for this group, "
+_COMING_BACK = "the gateway was started, and the group's clients are coming back"
+_NO_ANSWER = "the coordinator has not answered in time"
+
+R = TypeVar("R", bound=Response)
+
+AskBroker = Callable[[], Awaitable[tuple[Header, bytes]]]
+"""Sends the client's own bytes up, and returns the broker's answer. Raises ConnectionError."""
+
+
+class GatewayParts(NamedTuple):
+    """The parts of one gateway that its connections share."""
+
+    coordinator: CoordinatorRequests
+    groups: RocketMqGroupsView
+    facts: ClusterFacts
+    restart: Restart
+    has_acls: bool
+
+
+class Exchange:
+    """A request of the client, and the time since its arrival."""
+
+    def __init__(self, request: Header, body: bytes, ask_broker: AskBroker) -> None:
+        self.request = request
+        self.body = body
+        self.ask_broker = ask_broker
+        self._arrived_at_s = time.monotonic()
+
+    def field(self, field: str) -> str:
+        """Return a field of the header that the request must have. Raises MalformedFrame."""
+        if (value := self.request.ext_fields.get(field)) is None:
+            raise MalformedFrame(f"the custom field <{field}> is null")
+        return value
+
+    async def settled(self, asked: Iterable[asyncio.Future[R]], until_s: float = ANSWER_WAIT_S) -> bool:
+        """Wait for responses until this time after the request's arrival. Return True if all have come. The
+        others are not given up.
+        """
+        if not (futures := list(asked)):
+            return True
+        left_s = self._arrived_at_s + until_s - time.monotonic()
+        _, waiting = await asyncio.wait(futures, timeout=max(left_s, 0))
+        return not waiting and all(future.result().request for future in futures)
+
+    def answer(self, code: int = 0, remark: str | None = None, body: bytes = b"") -> bytes:
+        """Return the frame of an answer."""
+        return encode_frame(response_to(self.request, code, remark), body)
+
+
+class GroupSession:
+    """The groups of one client connection. `send` writes a frame to the client, and `close` ends the
+    connection for a reason.
+    """
+
+    def __init__(
+        self,
+        parts: GatewayParts,
+        connection: str,
+        broker: BrokerAddress,
+        client_address: str,
+        send: Callable[[bytes], None],
+        close: Callable[[str], None],
+        forget: Callable[[str], object],
+    ) -> None:
+        self.connection = connection
+        self.close = close
+        self._forget = forget
+        self._parts = parts
+        self._broker = broker
+        self._client_address = client_address
+        self._send_frame = send
+        self._order = GroupOrder()
+        self._grants = QueueGrants()
+        self._registered: dict[tuple[type[Request[Any]], str], str] = {}
+        """The client id by kind of registration and group."""
+        self._is_closed = False
+        self._opaques = count(1)
+
+    @staticmethod
+    def handles(code: int) -> bool:
+        """Return True for the requests that are for `answer`. All others pass."""
+        return code in _HANDLERS
+
+    async def answer(self, request: Header, body: bytes, ask_broker: AskBroker) -> bytes | None:
+        """Return the frame of the answer, or None to a one-way request. Calls must be in the order in which
+        the requests came, and need not wait for each other.
+
+        `ask_broker` is called at most once. Raises the ConnectionError that it raises.
+        """
+        exchange = Exchange(request, body, ask_broker)
+        if request.is_one_way and self._parts.has_acls and request.code not in _SAFE_ONE_WAY:
+            await ask_broker()
+            return None
+        try:
+            answer = await _HANDLERS[request.code](self, exchange)
+        except MalformedFrame as error:
+            answer = exchange.answer(ResponseCode.SYSTEM_ERROR, str(error))
+        return None if request.is_one_way else answer
+
+    def notify(self, group_id: str) -> None:
+        """Ask the client to rebalance the group, unless the connection has ended."""
+        if not self._is_closed:
+            header = Header(
+                RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                next(self._opaques) & 0x7FFFFFFF,
+                flag=_ONE_WAY,
+                ext_fields={_CONSUMER_GROUP: group_id},
+            )
+            self._send_frame(encode_frame(header))
+
+    async def closed(self, reason: str) -> None:
+        """Remove the connection, which has ended, from its groups. It sends no records after that."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._forget(self.connection)
+            for group_id in dict.fromkeys(group_id for _, group_id in self._registered):
+                self._parts.coordinator.keep_appending(
+                    ConnectionClosed(group_id=group_id, connection=self.connection, reason=reason)
+                )
+
+    async def _heartbeat(self, exchange: Exchange) -> bytes:
+        heartbeat = bodies.decode_heartbeat(exchange.body)
+        consumers = [data.group_name for data in heartbeat.consumer_data_set]
+        async with self._order.turn((*consumers, *heartbeat.producer_groups)):
+            header, body = await exchange.ask_broker()
+            if header.code != ResponseCode.SUCCESS:
+                return encode_frame(header, body)
+            configs = await asyncio.gather(*map(self._group_config, consumers))
+            records = split_heartbeat(
+                heartbeat,
+                exchange.request,
+                self._about,
+                {
+                    "client_address": self._client_address,
+                    "gateway": self._parts.restart.gateway,
+                    "gateway_start": self._parts.restart.gateway_start,
+                },
+                dict(zip(consumers, configs, strict=True)),
+            )
+            if self._is_closed:
+                records = []
+            for record in records:
+                self._registered[type(record), record.group_id] = record.client_id
+            asked = [self._parts.coordinator.send(record) for record in records]
+        is_settled = await exchange.settled(asked)
+        if header.ext_fields.get(IS_SUB_CHANGE) == "false" and not (
+            is_settled and not any(future.result().is_sub_change for future in asked)
+        ):
+            # The coordinator may lack what only a full heartbeat has.
+            header = structs.replace(header, ext_fields=header.ext_fields | {IS_SUB_CHANGE: "true"})
+        return encode_frame(header, body)
+
+    async def _unregister(self, exchange: Exchange) -> bytes:
+        """Unregister what this connection has registered. The records are sent before the broker is asked."""
+        consumer = exchange.request.ext_fields.get(_CONSUMER_GROUP, "")
+        producer = exchange.request.ext_fields.get("producerGroup", "")
+        asked: list[asyncio.Future[UnregisterResponse]] = []
+        async with self._order.turn((consumer, producer)):
+            config = await self._group_config(consumer) if consumer else None
+            if not self._is_closed:
+                if (client_id := self._registered.pop((RegisterConsumer, consumer), None)) is not None:
+                    about = self._about(consumer, client_id)
+                    asked.append(self._send(UnregisterConsumer(**about, group_config=config)))
+                if (client_id := self._registered.pop((RegisterProducer, producer), None)) is not None:
+                    asked.append(self._send(UnregisterProducer(**self._about(producer, client_id))))
+        header, body = await exchange.ask_broker()
+        await exchange.settled(asked)
+        return encode_frame(header, body)
+
+    async def _consumer_list(self, exchange: Exchange) -> bytes:
+        group_id = exchange.field(_CONSUMER_GROUP)
+        async with self._order.turn((group_id,)):
+            if (refusal := await self._refusal(exchange)) is not None:
+                return refusal
+            if self._parts.restart.postpones(group_id, self):
+                return exchange.answer(ResponseCode.SYSTEM_ERROR, _COMING_BACK)
+            client_id = self._registered.get((RegisterConsumer, group_id), "")
+            asked = self._send(GetConsumerListByGroup(**self._about(group_id, client_id)))
+        if not await exchange.settled([asked]):
+            return exchange.answer(ResponseCode.SYSTEM_ERROR, _NO_ANSWER)
+        found = asked.result()
+        if found.code is not ResponseCode.SUCCESS:
+            return exchange.answer(found.code, found.remark)
+        return exchange.answer(body=bodies.encode_consumer_list(found.consumer_id_list))
+
+    async def _lock(self, exchange: Exchange) -> bytes:
+        """Answer from the grants if they are of all queues, and the coordinator renews them. Otherwise wait
+        for its answer, and then answer from the grants.
+        """
+        wanted = bodies.decode_lock_batch(exchange.body)
+        holder, queues = LockHolder(wanted.consumer_group, wanted.client_id), wanted.mq_set
+        async with self._order.turn((holder.group_id,)):
+            if (refusal := await self._refusal(exchange)) is not None:
+                return refusal
+            asked_at_s = time.monotonic()
+            granted = self._grants.granted(holder, queues, asked_at_s)
+            pending = self._grants.ask(holder, queues, asked_at_s)
+            asked = self._send(LockBatchMq(**self._about(*holder), mq_set=queues))
+            asked.add_done_callback(partial(self._settle_lock, pending))
+        if len(granted) < len(set(queues)):
+            if (
+                await exchange.settled([asked], LOCK_WAIT_S)
+                and asked.result().code is not ResponseCode.SUCCESS
+            ):
+                return exchange.answer(asked.result().code, asked.result().remark)
+            granted = self._grants.granted(holder, queues, time.monotonic())
+        return exchange.answer(body=bodies.encode_lock_ok(granted))
+
+    def _settle_lock(self, pending: PendingLock, asked: asyncio.Future[LockBatchMqResponse]) -> None:
+        answer = asked.result()
+        self._grants.settle(pending, answer.lock_ok_mq_set if answer.request else None)
+
+    async def _unlock(self, exchange: Exchange) -> bytes:
+        wanted = bodies.decode_lock_batch(exchange.body)
+        holder, queues = LockHolder(wanted.consumer_group, wanted.client_id), wanted.mq_set
+        async with self._order.turn((holder.group_id,)):
+            if (refusal := await self._unlock_refusal(exchange, holder)) is not None:
+                return refusal
+            self._grants.release(holder, queues)
+            asked = self._send(UnlockBatchMq(**self._about(*holder), mq_set=queues))
+        await exchange.settled([asked], LOCK_WAIT_S)
+        return exchange.answer()
+
+    async def _query_assignment(self, exchange: Exchange) -> bytes:
+        """Answer with the client's queues. Without an answer of the coordinator the client keeps its queues:
+        at an error it would compute its share itself, for as long as it runs.
+        """
+        query = bodies.decode_query_assignment(exchange.body)
+        async with self._order.turn((query.consumer_group,)):
+            if (refusal := await self._refusal(exchange)) is not None:
+                return refusal
+            asked = self._send(
+                QueryAssignment(
+                    **self._about(query.consumer_group, query.client_id),
+                    topic=query.topic,
+                    message_model=query.message_model,
+                    strategy_name=query.strategy_name,
+                    topic_queues=await self._parts.facts.topic_queues(query.topic),
+                )
+            )
+        assignments = None
+        if await exchange.settled([asked]):
+            assignments = asked.result().message_queue_assignments
+        return exchange.answer(body=bodies.encode_assignments(assignments))
+
+    async def _set_mode(self, exchange: Exchange) -> bytes:
+        """Set the mode at the broker, which may refuse it, and then at the coordinator, whose mode counts."""
+        wanted = bodies.decode_set_message_request_mode(exchange.body)
+        async with self._order.turn((wanted.consumer_group,)):
+            header, body = await exchange.ask_broker()
+            if header.code != ResponseCode.SUCCESS:
+                return encode_frame(header, body)
+            asked = self._send(
+                SetMessageRequestMode(
+                    **self._about(wanted.consumer_group, ""),
+                    topic=wanted.topic,
+                    mode=wanted.mode,
+                    pop_share_queue_num=wanted.pop_share_queue_num,
+                )
+            )
+        if await exchange.settled([asked]) and asked.result().code is not ResponseCode.SUCCESS:
+            return exchange.answer(asked.result().code, asked.result().remark)
+        return encode_frame(header, body)
+
+    async def _consumer_connections(self, exchange: Exchange) -> bytes:
+        group_id = exchange.field(_CONSUMER_GROUP)
+        if (refusal := await self._refusal(exchange)) is not None:
+            return refusal
+        group = self._parts.groups.get(group_id)
+        found = None if group is None else consumer_connection(group, str(self._broker))
+        if found is None:
+            remark = f"the consumer group[{group_id}] not online"
+            return exchange.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+        return exchange.answer(body=bodies.encode_consumer_connection(found))
+
+    async def _change_facts(self, exchange: Exchange) -> bytes:
+        header, body = await exchange.ask_broker()
+        self._parts.facts.forget(exchange.request.code)
+        return encode_frame(header, body)
+
+    def _send(self, request: Request[R]) -> asyncio.Future[R]:
+        return self._parts.coordinator.send(request)
+
+    def _about(self, group_id: str, client_id: str) -> RequestFields:
+        return self._parts.coordinator.about(group_id, client_id, self.connection, str(self._broker))
+
+    async def _group_config(self, group_id: str) -> SubscriptionGroupConfig | None:
+        return await self._parts.facts.group_config(self._broker.address, group_id)
+
+    async def _refusal(self, exchange: Exchange) -> bytes | None:
+        """Return the broker's refusal of a request that it need not answer, or None if it has no ACLs or
+        allows the request.
+        """
+        if not self._parts.has_acls:
+            return None
+        header, body = await exchange.ask_broker()
+        is_allowed = (
+            header.code in (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
+            # The broker's own answer to GET_CONSUMER_LIST_BY_GROUP. A failed check has the same code.
+            or (header.code == ResponseCode.SYSTEM_ERROR and (header.remark or "").startswith(_NO_CONSUMER))
+        )
+        return None if is_allowed else encode_frame(header, body)
+
+    async def _unlock_refusal(self, exchange: Exchange, holder: LockHolder) -> bytes | None:
+        """Return the refusal of an unlock. A one-way request gets no verdict, but the broker has allowed the
+        heartbeats of the group on this connection.
+        """
+        if not exchange.request.is_one_way or not self._parts.has_acls:
+            return await self._refusal(exchange)
+        if self._registered.get((RegisterConsumer, holder.group_id)) == holder.client_id:
+            return None
+        return exchange.answer(ResponseCode.NO_PERMISSION)
+
+
+_HANDLERS: Mapping[int, Callable[[GroupSession, Exchange], Awaitable[bytes]]] = MappingProxyType(
+    {
+        RequestCode.HEART_BEAT: GroupSession._heartbeat,
+        RequestCode.UNREGISTER_CLIENT: GroupSession._unregister,
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: GroupSession._consumer_list,
+        RequestCode.LOCK_BATCH_MQ: GroupSession._lock,
+        RequestCode.UNLOCK_BATCH_MQ: GroupSession._unlock,
+        RequestCode.QUERY_ASSIGNMENT: GroupSession._query_assignment,
+        RequestCode.SET_MESSAGE_REQUEST_MODE: GroupSession._set_mode,
+        RequestCode.GET_CONSUMER_CONNECTION_LIST: GroupSession._consumer_connections,
+        **dict.fromkeys(ROUTE_CHANGES | GROUP_CHANGES, GroupSession._change_facts),
+    }
+)
+# With ACLs the broker decides. It does not say how it has decided about a one-way request, so nothing is done
+# here but what the client may do in any case with its own registrations.
+_SAFE_ONE_WAY = frozenset((RequestCode.UNREGISTER_CLIENT, RequestCode.UNLOCK_BATCH_MQ))

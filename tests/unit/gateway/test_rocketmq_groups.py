@@ -1,0 +1,390 @@
+"""RocketMQ's requests about groups, answered by the real core. Whole clients: tests/e2e/test_rocketmq.py."""
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from kafka_why.contract.rocketmq.requests import (
+    ConnectionClosed,
+    GatewayStarted,
+    GetConsumerListByGroup,
+    LockBatchMq,
+    RegisterConsumer,
+    RegisterProducer,
+    SetMessageRequestMode,
+    UnlockBatchMq,
+    UnregisterConsumer,
+)
+from kafka_why.remoting.codes import RequestCode
+from kafka_why.topic_reader import ClientError
+from tests.harness.coroutines import asynchronous
+from tests.harness.rocketmq_gateway import (
+    Client,
+    PlayedGateway,
+    heartbeat_body,
+    lock_body,
+    played,
+    rocketmq,
+    started,
+)
+from tests.harness.waiting import until
+
+V2 = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": "false"}
+
+
+def assignment(client: Client, topic: str = "T") -> dict[str, Any]:
+    return {
+        "clientId": client.client_id,
+        "consumerGroup": "g",
+        "messageModel": "CLUSTERING",
+        "strategyName": "AVG",
+        "topic": topic,
+    }
+
+
+async def took_s(answer: Any) -> float:
+    began_s = time.monotonic()
+    await answer
+    return time.monotonic() - began_s
+
+
+# Heartbeats
+
+
+@played
+async def test_heartbeat_is_a_record_for_each_group_after_the_broker_has_accepted_it(
+    gateway: PlayedGateway,
+) -> None:
+    client = gateway.client("c1", number=1)
+    gateway.broker.stuck.add(RequestCode.HEART_BEAT)
+    beat = asyncio.ensure_future(client.heartbeat("g", "h", producers=["p", "CLIENT_INNER_PRODUCER"]))
+    await until(lambda: RequestCode.HEART_BEAT in gateway.broker.codes())
+    assert not gateway.core.of(RegisterConsumer)
+    gateway.broker.answers[RequestCode.HEART_BEAT] = (0, V2 | {"IS_SUB_CHANGE": "true"}, b"")
+    gateway.broker.open.set()
+    answer = await beat
+    assert (answer.code, answer.header.ext_fields["IS_SUB_CHANGE"]) == (0, "true")
+    consumers = gateway.core.of(RegisterConsumer)
+    assert [record.group_id for record in consumers] == ["g", "h"]
+    assert {
+        (it.broker, it.client_address, it.gateway, it.gateway_start, it.client_version) for it in consumers
+    } == {("b/1", "10.0.0.1:0", "gw", "1", 513)}
+    assert consumers[0].subscription_data_set[0].topic == "T"
+    assert [record.group_id for record in gateway.core.of(RegisterProducer)] == ["p"]
+    assert client.notified == ["g", "h"]
+
+
+@played
+async def test_heartbeat_that_the_broker_refuses_leaves_no_record(gateway: PlayedGateway) -> None:
+    gateway.broker.answers[RequestCode.HEART_BEAT] = (16, {}, b"")
+    gateway.broker.remark = "no access"
+    answer = await gateway.client("c1").heartbeat("g")
+    assert (answer.code, answer.header.remark) == (16, "no access")
+    assert not gateway.core.records
+
+
+@played
+async def test_malformed_body_is_answered_with_an_error_and_reaches_nobody(gateway: PlayedGateway) -> None:
+    client = gateway.client("c1")
+    for code in (34, 41, 42, 400, 401):
+        assert (await client.ask(code, b'{"consumerGroup":1,')).code == 1
+    assert (await client.ask(38)).header.remark == "the custom field <consumerGroup> is null"
+    assert not gateway.core.records and not gateway.broker.asked
+
+
+@played
+async def test_group_that_the_broker_does_not_know_is_not_registered(gateway: PlayedGateway) -> None:
+    gateway.broker.answers[RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG] = (26, {}, b"")
+    client = gateway.client("c1")
+    await client.heartbeat("g")
+    assert gateway.core.of(RegisterConsumer)[0].group_config is None
+    assert (await client.consumer_list()).code == 1
+
+
+@played
+async def test_short_heartbeats_continue_only_if_broker_and_coordinator_know_the_full_one(
+    gateway: PlayedGateway,
+) -> None:
+    gateway.broker.answers[RequestCode.HEART_BEAT] = (0, V2, b"")
+    first, second = gateway.client("c1"), gateway.client("c2")
+    answers = [
+        await first.heartbeat("g", heartbeatFingerprint=5),
+        await second.heartbeat("g", heartbeatFingerprint=6),
+        await second.heartbeat("g", heartbeatFingerprint=6, withoutSub=True),
+    ]
+    assert [answer.header.ext_fields["IS_SUB_CHANGE"] for answer in answers] == ["false", "true", "false"]
+
+
+# Clients of a group
+
+
+@played
+async def test_clients_are_notified_and_listed_at_each_broker_address(gateway: PlayedGateway) -> None:
+    first, second = gateway.client("c1"), gateway.client("c2")
+    slave = gateway.client("c1", number=1)
+    nobody = await first.consumer_list()
+    assert (nobody.code, nobody.header.remark) == (1, "no consumer for this group, g")
+    await first.heartbeat("g")
+    await slave.heartbeat("g")
+    await second.heartbeat("g")
+    assert (first.notified, second.notified, slave.notified) == (["g", "g"], ["g"], ["g"])
+    assert (await second.consumer_list()).content == {"consumerIdList": ["c1", "c2"]}
+    assert (await slave.consumer_list()).content == {"consumerIdList": ["c1"]}
+
+
+@played
+async def test_unregistered_and_closed_connections_leave_their_groups(gateway: PlayedGateway) -> None:
+    first, second, third = (gateway.client(name) for name in ("c1", "c2", "c3"))
+    for client in (first, second, third):
+        await client.heartbeat("g", "h", producers=["p"])
+    await second.ask(RequestCode.UNREGISTER_CLIENT, clientID="c2", consumerGroup="g", producerGroup="p")
+    assert (gateway.broker.codes()[-1], len(gateway.core.of(UnregisterConsumer))) == (35, 1)
+    first.received.clear()
+    await second.session.closed("the broker ended it")
+    await third.session.closed("the client ended it")
+    await until(lambda: len(gateway.core.of(ConnectionClosed)) == 4)
+    closed = [(record.group_id, record.reason) for record in gateway.core.of(ConnectionClosed)]
+    assert closed == [
+        ("h", "the broker ended it"),
+        *((group, "the client ended it") for group in ("g", "h", "p")),
+    ]
+    assert sorted(first.notified) == ["g", "h", "h"]
+    assert (await first.consumer_list()).content == {"consumerIdList": ["c1"]}
+
+
+@played
+async def test_connection_that_ended_during_its_heartbeat_is_not_registered(gateway: PlayedGateway) -> None:
+    client = gateway.client("c1")
+    gateway.broker.stuck.add(RequestCode.HEART_BEAT)
+    beat = asyncio.ensure_future(client.heartbeat("g"))
+    await until(lambda: RequestCode.HEART_BEAT in gateway.broker.codes())
+    await client.session.closed("the client ended it")
+    gateway.broker.open.set()
+    await beat
+    assert not gateway.core.records
+
+
+@played
+async def test_silent_connection_is_closed(gateway: PlayedGateway) -> None:
+    client = gateway.client("c1")
+    await client.heartbeat("g")
+    gateway.core.advance(140_000)
+    await until(lambda: client.closed_by_gateway)
+    assert client.closed_by_gateway[0].startswith("silent for ")
+
+
+@played
+async def test_requests_about_a_group_are_in_the_log_in_their_order_and_hold_up_no_other_group(
+    gateway: PlayedGateway,
+) -> None:
+    client = gateway.client("c1")
+    await client.heartbeat("other")
+    gateway.broker.stuck.add(RequestCode.HEART_BEAT)
+    beat = asyncio.ensure_future(client.heartbeat("g"))
+    listed = asyncio.ensure_future(client.consumer_list("g"))
+    assert (await client.consumer_list("other")).content == {"consumerIdList": ["c1"]}
+    assert not listed.done()
+    gateway.broker.open.set()
+    assert (await listed).content == {"consumerIdList": ["c1"]}
+    await beat
+    kinds = [type(record) for record in gateway.core.records if record.group_id == "g"]
+    assert kinds == [RegisterConsumer, GetConsumerListByGroup]
+
+
+@played
+async def test_connections_of_a_group_are_shown_with_their_subscriptions(gateway: PlayedGateway) -> None:
+    client, other = gateway.client("c1"), gateway.client("c2", number=1)
+    offline = await client.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="g")
+    assert (offline.code, offline.header.remark) == (206, "the consumer group[g] not online")
+    await client.heartbeat("g")
+    await other.heartbeat("g")
+    shown = (await client.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, consumerGroup="g")).content
+    assert shown["connectionSet"] == [
+        {"clientAddr": "10.0.0.1:0", "clientId": "c1", "language": "JAVA", "version": 513}
+    ]
+    assert shown["subscriptionTable"]["T"]["subString"] == "*"
+    assert (shown["consumeType"], shown["messageModel"]) == ("CONSUME_PASSIVELY", "CLUSTERING")
+
+
+# A late coordinator
+
+
+@played
+async def test_late_coordinator_is_not_waited_for_longer_than_clients_wait(gateway: PlayedGateway) -> None:
+    gateway.broker.answers[RequestCode.HEART_BEAT] = (0, V2, b"")
+    client = gateway.client("c1")
+    await client.heartbeat("g", heartbeatFingerprint=5)
+    gateway.core.is_away = True
+    beat, listed, assigned, left = (
+        asyncio.ensure_future(one)
+        for one in (
+            client.heartbeat("g", heartbeatFingerprint=5),
+            client.consumer_list(),
+            client.ask(RequestCode.QUERY_ASSIGNMENT, assignment(client)),
+            client.ask(RequestCode.UNREGISTER_CLIENT, clientID="c1", consumerGroup="g"),
+        )
+    )
+    assert 2.7 < await took_s(asyncio.wait([beat, listed, assigned, left])) < 2.99
+    assert beat.result().header.ext_fields["IS_SUB_CHANGE"] == "true", "the full form is sent again"
+    assert listed.result().code == 1
+    assert (assigned.result().code, assigned.result().content.get("messageQueueAssignments")) == (0, None)
+    assert left.result().code == 0
+    assert isinstance(gateway.core.records[-1], UnregisterConsumer)
+
+
+# Locks
+
+
+@played
+async def test_queue_is_locked_by_one_client_until_it_unlocks_it(gateway: PlayedGateway) -> None:
+    first, second = gateway.client("c1"), gateway.client("c2")
+    assert await first.lock(0, 1, 1) == [0, 1]
+    assert await second.lock(1, 2) == [2]
+    unlock = lock_body("c1", [1])
+    assert await first.send(RequestCode.UNLOCK_BATCH_MQ, unlock, one_way=True) is None
+    assert await second.lock(1) == [1]
+    assert (await second.ask(RequestCode.UNLOCK_BATCH_MQ, lock_body("c2", [1]))).code == 0
+    assert await first.lock(1) == [1]
+
+
+@played
+async def test_late_grant_answers_the_next_lock_at_once(gateway: PlayedGateway) -> None:
+    client = gateway.client("c1")
+    gateway.core.is_away = True
+    assert 0.85 < await took_s(client.lock(0, 1)) < 1.0
+    gateway.core.is_away = False
+    await until(lambda: client.session._grants._asked_at_s)
+    gateway.core.is_away = True
+    assert await took_s(client.lock(0, 1)) < 0.5
+    await until(lambda: len(gateway.core.of(LockBatchMq)) == 2)  # it renews the lock
+    assert await client.lock(1, 2) == [1], "no first grant comes before the coordinator's answer"
+
+
+# Assignment by the broker
+
+
+@played
+async def test_assignment_is_the_coordinators_share_of_the_topics_readable_queues(
+    gateway: PlayedGateway,
+) -> None:
+    clients = [gateway.client(name) for name in ("c1", "c2")]
+    for client in clients:
+        await client.heartbeat("g")
+    shares = [(await it.ask(RequestCode.QUERY_ASSIGNMENT, assignment(it))).content for it in clients]
+    numbers = [[it["messageQueue"]["queueId"] for it in share["messageQueueAssignments"]] for share in shares]
+    assert [sorted(share) for share in numbers] == [[0, 1, 2, 3], [4, 5, 6]]
+    gateway.broker.answers[RequestCode.GET_ROUTEINFO_BY_TOPIC] = (17, {}, b"")
+    unknown = await clients[0].ask(RequestCode.QUERY_ASSIGNMENT, assignment(clients[0], "other"))
+    assert (unknown.code, unknown.content.get("messageQueueAssignments")) == (0, None)
+
+
+@played
+async def test_request_mode_that_the_broker_accepts_counts_at_the_coordinator(gateway: PlayedGateway) -> None:
+    client = gateway.client("c1")
+    await client.heartbeat("g")
+    mode = {"topic": "T", "consumerGroup": "g", "mode": "POP", "popShareQueueNum": 0}
+    gateway.broker.answers[RequestCode.SET_MESSAGE_REQUEST_MODE] = (26, {}, b"")
+    assert (await client.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, mode)).code == 26
+    assert not gateway.core.of(SetMessageRequestMode)
+    del gateway.broker.answers[RequestCode.SET_MESSAGE_REQUEST_MODE]
+    assert (await client.ask(RequestCode.SET_MESSAGE_REQUEST_MODE, mode)).code == 0
+    (share,) = (await client.ask(RequestCode.QUERY_ASSIGNMENT, assignment(client))).content[
+        "messageQueueAssignments"
+    ]
+    assert (share["messageQueue"]["queueId"], share["mode"]) == (-1, "POP")
+
+
+@played
+async def test_facts_are_asked_for_once_until_they_change(gateway: PlayedGateway) -> None:
+    client = gateway.client("c1")
+    facts = (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.GET_ROUTEINFO_BY_TOPIC)
+
+    async def asked() -> list[int]:
+        gateway.broker.asked.clear()
+        await client.heartbeat("g")
+        await client.ask(RequestCode.QUERY_ASSIGNMENT, assignment(client))
+        return [code for code in gateway.broker.codes() if code in facts]
+
+    assert await asked() == [*facts]
+    assert await asked() == []
+    await client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP)
+    await gateway.broker.close_all()
+    assert await asked() == [facts[0]], "on a new connection"
+    await client.ask(RequestCode.DELETE_TOPIC_IN_BROKER)
+    assert await asked() == [facts[1]]
+
+
+# Access
+
+
+@asynchronous
+async def test_broker_with_acls_decides_who_may_ask() -> None:
+    async with rocketmq() as broker, started(broker, has_acls=True) as gateway:
+        client = gateway.client("c1")
+        await client.heartbeat("g")
+        broker.remark = "no consumer for this group, g"
+        broker.answers[RequestCode.GET_CONSUMER_LIST_BY_GROUP] = (1, {}, b"")
+        assert (await client.consumer_list()).content == {"consumerIdList": ["c1"]}
+        broker.remark = "Authorization failed"
+        for code in (38, 41, 42, 400, 203):
+            broker.answers[RequestCode(code)] = (16 if code != 38 else 1, {}, b"")
+        known = len(gateway.core.records)
+        requests = {
+            38: None,
+            41: lock_body("c1", [0]),
+            42: lock_body("c1", [0]),
+            400: assignment(client),
+            203: None,
+        }
+        refused = [await client.ask(it, body, consumerGroup="g") for it, body in requests.items()]
+        assert [(it.code, it.header.remark) for it in refused] == [
+            (1 if code == 38 else 16, "Authorization failed") for code in requests
+        ]
+        assert len(gateway.core.records) == known, "the coordinator is not asked"
+
+
+@asynchronous
+async def test_one_way_request_without_a_verdict_changes_only_what_is_the_clients_own() -> None:
+    async with rocketmq() as broker, started(broker, has_acls=True) as gateway:
+        client, stranger = gateway.client("c1"), gateway.client("c1")
+        await client.heartbeat("g")
+        for one in (stranger, client):
+            await one.send(RequestCode.UNLOCK_BATCH_MQ, lock_body("c1", [0]), one_way=True)
+        await stranger.send(RequestCode.HEART_BEAT, heartbeat_body("c1", "g"), one_way=True)
+        assert [record.connection for record in gateway.core.of(UnlockBatchMq)] == [client.connection]
+        assert len(gateway.core.of(RegisterConsumer)) == 1
+        assert broker.codes().count(RequestCode.HEART_BEAT) == 2
+
+
+@asynchronous
+async def test_gateway_without_acls_does_not_start_before_a_broker_with_acls() -> None:
+    async with rocketmq() as broker:
+        for code, body in ((16, b""), (0, b"brokerName=b\nauthenticationEnabled=true\n")):
+            broker.answers[RequestCode.GET_BROKER_CONFIG] = (code, {}, body)
+            with pytest.raises(ClientError, match="broker b/0 authenticates its clients"):
+                async with started(broker):
+                    pass
+
+
+# A gateway that starts again
+
+
+@asynchronous
+async def test_started_gateway_removes_its_old_connections_and_waits_for_clients_to_come_back() -> None:
+    async with rocketmq() as broker, started(broker) as old:
+        for name in ("c1", "c2"):
+            await old.client(name).heartbeat("g")
+        async with started(broker, start="2", core=old.core) as gateway:
+            (record,) = old.core.of(GatewayStarted)
+            assert (record.group_id, record.gateway, record.gateway_start) == ("g", "gw", "2")
+            first, second = gateway.client("c1"), gateway.client("c2")
+            await first.heartbeat("g", "new")
+            assert (await first.consumer_list()).code == 1, "c2 has not come back yet"
+            assert (await first.consumer_list("new")).content == {"consumerIdList": ["c1"]}
+            await second.heartbeat("g")
+            first.received.clear()
+            await until(lambda: first.received, 4.0)
+            assert (first.notified, second.notified) == (["g"], ["g"])
+            assert (await first.consumer_list()).content == {"consumerIdList": ["c1", "c2"]}
