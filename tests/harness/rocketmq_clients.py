@@ -156,7 +156,7 @@ class JavaClients(ReportingProgram):
         classpath = ":".join(map(str, jar_paths(jars)))
         options = [QUICK_COMPILER, "-XX:+UseSerialGC", "-Xmx256m", f"-Duser.home={folder}", *java_options]
         with (folder / "clients.log").open("a") as errors:
-            super().__init__([str(find_java()), *options, "-cp", classpath, str(HARNESS)], errors)
+            super().__init__([str(find_java()), *options, "-cp", classpath, str(HARNESS)], errors, folder)
 
     def push(self, group: str, topic: str, **settings: Any) -> JavaClient:
         """Start a push consumer from the first offset on.
