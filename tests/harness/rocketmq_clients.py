@@ -218,7 +218,8 @@ class JavaClients(ReportingProgram):
             answer.set_exception(JavaClientFailed("the JVM has ended", None))
 
     def _started(self, what: str, *, name: str | None = None, **settings: Any) -> JavaClient:
-        name = name or f"client-{next(self._numbers)}"
+        # Clients of two JVMs must not have one id.
+        name = name or f"client-{self.pid}-{next(self._numbers)}"
         arguments = {"do": what, "name_server": self.name_server, "tags": "*", "properties": {}, **settings}
         client = self._clients[name] = JavaClient(name, self, arguments)
         return client.start()
