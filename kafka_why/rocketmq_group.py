@@ -1,9 +1,18 @@
 """The state of a RocketMQ group as the operators' tools report it, from the group's view."""
 
+from collections import Counter
 from enum import StrEnum
 
 from kafka_why.contract.rocketmq.requests import ConsumeType, SubscriptionData
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
+
+TO_DO_DUPLICATE = "stop one of them, or give it a client id of its own (RocketMQ's instanceName, clientIP)"
+SUBSCRIPTIONS_EFFECT = (
+    "A broker keeps the topics and filters of the last heartbeat only, so messages for other filters are "
+    "skipped. Each client takes its share of a topic as if all clients subscribed to it, so nobody reads "
+    "the shares of those that do not"
+)
+TO_DO_SUBSCRIPTIONS = "give all clients of the group the same topics and filters, or a group of their own"
 
 
 class RocketMqGroupState(StrEnum):
@@ -48,3 +57,34 @@ def subscription_text(subscription: SubscriptionData) -> str:
     if subscription.expression_type != "TAG":
         expression = f"{subscription.expression_type}: {subscription.sub_string}"
     return subscription.topic if expression in ("*", "") else f"{subscription.topic} ({expression})"
+
+
+def duplicate_places(group: GroupSnapshot) -> dict[str, list[str]]:
+    """Return the addresses of the clients that share an id, by that id, at the broker that has most of them.
+    Connections whose address is unknown have their names.
+    """
+    found = {}
+    for client_id in group.duplicate_client_ids:
+        consumers = [consumer for consumer in group.consumers if consumer.client_id == client_id]
+        most = Counter(consumer.broker for consumer in consumers).most_common(1)
+        found[client_id] = [place(c) for c in consumers if c.broker in dict(most)]
+    return found
+
+
+def different_subscribers(group: GroupSnapshot) -> dict[tuple[str, ...], list[str]]:
+    """Return the clients by what they subscribe to, as `worker-1 (10.0.0.1:5)`, if those of a broker differ.
+
+    A client that is connected to several brokers is there once.
+    """
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for consumer in group.consumers:
+        own = group.different_subscriptions.get(consumer.connection)
+        if own is not None:
+            text = f"{consumer.client_id} ({place(consumer)})"
+            found.setdefault(tuple(own), {}).setdefault(consumer.client_id, text)
+    return {own: list(clients.values()) for own, clients in sorted(found.items())}
+
+
+def place(consumer: ConnectionSnapshot) -> str:
+    """Return the client's address, or its connection if that is unknown."""
+    return consumer.client_address or consumer.connection

@@ -4,7 +4,7 @@ It is read from the groups topic, because no single request of RocketMQ's protoc
 Source of the fields: ConsumerConnection of RocketMQ's consumerConnection command.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
@@ -14,17 +14,33 @@ from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapsh
 from kafka_why.escaping import VisibleText
 from kafka_why.groups.list_groups import ROCKETMQ_TYPE
 from kafka_why.groups.tables import Column, render_table
-from kafka_why.rocketmq_group import RocketMqGroupState, group_state
+from kafka_why.rocketmq_group import (
+    SUBSCRIPTIONS_EFFECT,
+    TO_DO_DUPLICATE,
+    TO_DO_SUBSCRIPTIONS,
+    RocketMqGroupState,
+    different_subscribers,
+    duplicate_places,
+    group_state,
+)
+
+MAX_NAMED = 10
+"""Clients or topics that a remark names."""
 
 
 class ClientRow(Struct, frozen=True, kw_only=True):
-    """A connection. `duplicate` is true if another consumer's connection has the same client id."""
+    """A connection to a broker (`name/id`). `duplicate` is true if another consumer connection to the broker
+    has the same client id. `subscriptions` are the client's own if the clients' differ, else None.
+    """
 
     client_id: str
     connection: str
     language: str
     client_version: int
     duplicate: bool
+    broker: str = ""
+    client_address: str = ""
+    subscriptions: list[str] | None = None
 
 
 class TopicRow(Struct, frozen=True, kw_only=True):
@@ -38,7 +54,8 @@ class TopicRow(Struct, frozen=True, kw_only=True):
 class RocketMqRow(Struct, frozen=True, kw_only=True):
     """A RocketMQ group. Model, type and start are None while it has no consumers.
 
-    `truncated` is the view's field of this name.
+    `duplicate_places` are the addresses of clients that share an id. `different_subscriptions` are the
+    clients by what they subscribe to, if that differs. `truncated` is the view's field of this name.
     """
 
     group: str
@@ -52,6 +69,8 @@ class RocketMqRow(Struct, frozen=True, kw_only=True):
     producers: list[ClientRow]
     topics: list[TopicRow]
     duplicate_client_ids: dict[str, list[str]]
+    duplicate_places: dict[str, list[str]]
+    different_subscriptions: dict[str, list[str]]
     quarantined: str | None
     truncated: bool
 
@@ -67,8 +86,10 @@ def rocketmq_row(group: GroupSnapshot) -> RocketMqRow:
         consume_type=group.consume_type,
         consume_from_where=group.consume_from_where,
         clients=len({consumer.client_id for consumer in group.consumers}),
-        consumers=_clients(group.consumers, group.duplicate_client_ids),
-        producers=_clients(group.producers, ()),
+        consumers=_clients(group.consumers, group),
+        duplicate_places=duplicate_places(group),
+        different_subscriptions={", ".join(own): some for own, some in different_subscribers(group).items()},
+        producers=_clients(group.producers, None),
         topics=[
             TopicRow(topic=topic, filter=expression, request_mode=modes.get(topic))
             for topic, expression in group.subscriptions.items()
@@ -79,17 +100,33 @@ def rocketmq_row(group: GroupSnapshot) -> RocketMqRow:
     )
 
 
-def _clients(connections: Sequence[ConnectionSnapshot], duplicates: Container[str]) -> list[ClientRow]:
+def _clients(connections: Sequence[ConnectionSnapshot], group: GroupSnapshot | None) -> list[ClientRow]:
+    duplicates = {c for held in group.duplicate_client_ids.values() for c in held} if group else set()
     return [
         ClientRow(
             client_id=c.client_id,
             connection=c.connection,
             language=c.language,
             client_version=c.client_version,
-            duplicate=c.client_id in duplicates,
+            duplicate=c.connection in duplicates,
+            broker=c.broker,
+            client_address=c.client_address,
+            subscriptions=group.different_subscriptions.get(c.connection) if group else None,
         )
         for c in sorted(connections, key=lambda c: (c.client_id, c.connection))
     ]
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f", {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more
+
+
+def _remark(client: ClientRow) -> str:
+    remarks = ["DUPLICATE CLIENT ID"] if client.duplicate else []
+    if client.subscriptions is not None:
+        remarks.append(f"subscribes to {_first(client.subscriptions) or 'nothing'}")
+    return ", ".join(remarks)
 
 
 def rocketmq_remarks(row: RocketMqRow) -> Iterator[str]:
@@ -97,11 +134,18 @@ def rocketmq_remarks(row: RocketMqRow) -> Iterator[str]:
     if row.state == RocketMqGroupState.OFFLINE:
         yield f"Consumer group '{row.group}' has no active members."
     if row.message_model == MessageModel.CLUSTERING:
-        for client_id, connections in row.duplicate_client_ids.items():
+        for client_id, places in row.duplicate_places.items():
             yield (
-                f"Warning: {len(connections)} connections of group '{row.group}' have the client id "
-                f"'{client_id}': they take the same queues, and other queues may have no consumer."
+                f"Warning: {len(places)} clients of group '{row.group}' have the client id '{client_id}' "
+                f"({_first(places)}): they take the same queues, and other queues may have no consumer. "
+                f"To do: {TO_DO_DUPLICATE}."
             )
+    if row.different_subscriptions:
+        each = [f"{own or 'nothing'}: {_first(some)}" for own, some in row.different_subscriptions.items()]
+        yield (
+            f"Warning: clients of group '{row.group}' have different subscriptions: {'; '.join(each)}. "
+            f"{SUBSCRIPTIONS_EFFECT}. To do: {TO_DO_SUBSCRIPTIONS}."
+        )
     if row.truncated:
         yield f"Warning: group '{row.group}' is too large for the groups topic: its clients are not shown."
     if row.quarantined is not None:
@@ -142,15 +186,16 @@ def topic_table(row: RocketMqRow) -> VisibleText:
 
 def client_table(row: RocketMqRow) -> VisibleText:
     """Format connections. A client id that another connection shares is marked."""
-    columns = [Column("GROUP"), Column("CLIENT-ID"), Column("CONNECTION"), Column("ROLE", 8)]
+    columns = [Column("GROUP"), Column("CLIENT-ID"), Column("ADDRESS"), Column("BROKER", 10)]
+    columns += [Column("CONNECTION"), Column("ROLE", 8)]
     columns += [Column("LANGUAGE", 8), Column("VERSION", 7), Column("REMARK", 0)]
     return render_table(
         columns,
         [
             [
-                *(row.group, client.client_id, client.connection, role),
-                *(client.language, client.client_version),
-                "DUPLICATE CLIENT ID" if client.duplicate else "",
+                *(row.group, client.client_id, client.client_address or "-", client.broker or "-"),
+                *(client.connection, role, client.language, client.client_version),
+                _remark(client),
             ]
             for role, clients in (("consumer", row.consumers), ("producer", row.producers))
             for client in clients

@@ -146,7 +146,9 @@ _OTHER_CLIENTS = ("other", "other")
 
 
 def rocketmq_gauges(groups: Mapping[str, RocketMqGroup], selection: SeriesSelection) -> Iterator[Metric]:
-    """Yield the numbers of groups, clients, connections, and client ids with several connections."""
+    """Yield the numbers of groups, clients, connections, client ids with several connections, and different
+    subscriptions.
+    """
     states = Counter(group_state(group) for group in groups.values())
     yield filled(
         GaugeMetricFamily(f"{OWN_ROCKETMQ}_groups", "Groups of RocketMQ by state.", labels=("state",)),
@@ -161,11 +163,18 @@ def rocketmq_gauges(groups: Mapping[str, RocketMqGroup], selection: SeriesSelect
         "Client ids of a group that several connections have.",
         labels=labels,
     )
+    differing = GaugeMetricFamily(
+        f"{OWN_ROCKETMQ}_different_subscriptions",
+        "Different subscriptions of a group's clients, 0 if all clients subscribe to the same.",
+        labels=("consumergroup",),
+    )
     for group_id, group in selection.own(groups):
         clients.add_metric((group_id,), _client_ids(group))
+        differing.add_metric((group_id,), _subscriptions(group))
         duplicates.add_metric((group_id, _model(group)), len(group.duplicate_client_ids))
     rest = selection.rest(groups)
     yield add_others(clients, map(_client_ids, rest))
+    yield add_others(differing, map(_subscriptions, rest))
     for model in sorted({_model(group) for group in rest}):
         add_others(duplicates, (len(g.duplicate_client_ids) for g in rest if _model(g) == model), model)
     yield duplicates
@@ -175,6 +184,10 @@ def rocketmq_gauges(groups: Mapping[str, RocketMqGroup], selection: SeriesSelect
 
 def _client_ids(group: RocketMqGroup) -> int:
     return len({consumer.client_id for consumer in group.consumers})
+
+
+def _subscriptions(group: RocketMqGroup) -> int:
+    return len({tuple(own) for own in group.different_subscriptions.values()})
 
 
 def _model(group: RocketMqGroup) -> str:

@@ -11,10 +11,18 @@ from msgspec import Struct, UnsetType
 
 from kafka_why.contract.kafka.history import NOT_READY
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
+from kafka_why.contract.rocketmq.requests import MessageModel
+from kafka_why.contract.rocketmq.snapshot import GroupSnapshot as RocketMqSnapshot
 from kafka_why.lag.definitions import WINDOW_MS, Partition, PartitionLag, troubles
 from kafka_why.page.fleet import GroupFacts
 from kafka_why.page.shares import overdue
 from kafka_why.page.words import thousands
+from kafka_why.rocketmq_group import (
+    TO_DO_DUPLICATE,
+    TO_DO_SUBSCRIPTIONS,
+    different_subscribers,
+    duplicate_places,
+)
 from kafka_why.why.model import CauseKind, Rebalance, RebalanceOutcome
 from kafka_why.why.report import Report, client_of
 from kafka_why.why.text import names_of
@@ -37,7 +45,9 @@ class FindingKind(IntEnum):
     NO_OWNER = 3
     NOT_INITIALIZED = 4
     FALLING_BEHIND = 5
-    OFTEN = 6
+    DUPLICATE_CLIENT_ID = 6
+    DIFFERENT_SUBSCRIPTIONS = 7
+    OFTEN = 8
 
 
 class Finding(Struct, frozen=True):
@@ -56,6 +66,8 @@ def findings(facts: GroupFacts, report: Report | None, now_ms: int) -> list[Find
     if facts.view.quarantined is not None:
         sentence = f"It is quarantined, its deadlines do not fire: {facts.view.quarantined}"
         found.append(Finding(FindingKind.QUARANTINED, sentence))
+    if isinstance(facts.view, RocketMqSnapshot):
+        found += _of_rocketmq(facts.view)
     if isinstance(facts.view, GroupSnapshot):
         found += [*_rebalancing(facts.view, report, now_ms)]
         found += [*_hurts(facts, report, now_ms)]
@@ -65,6 +77,21 @@ def findings(facts: GroupFacts, report: Report | None, now_ms: int) -> list[Find
         sentence = f"{number} rebalances in the last hour{_main_cause(report.rebalances)}"
         found.append(Finding(FindingKind.OFTEN, sentence))
     return sorted(found, key=lambda one: one.kind)
+
+
+def _of_rocketmq(view: RocketMqSnapshot) -> Iterator[Finding]:
+    """Yield the conflicts between clients of a RocketMQ group, with their addresses and what to do."""
+    if view.message_model is not MessageModel.BROADCASTING:
+        for client_id, places in duplicate_places(view).items():
+            sentence = f"{len(places)} clients have the id {client_id}, so queues may have no consumer: "
+            sentence += f"{shortened(places)}. To do: {TO_DO_DUPLICATE}"
+            yield Finding(FindingKind.DUPLICATE_CLIENT_ID, sentence)
+    if differing := different_subscribers(view):
+        each = "; ".join(
+            f"{', '.join(own) or 'nothing'}: {shortened(some)}" for own, some in differing.items()
+        )
+        sentence = f"Its clients have different subscriptions: {each}. To do: {TO_DO_SUBSCRIPTIONS}"
+        yield Finding(FindingKind.DIFFERENT_SUBSCRIPTIONS, sentence)
 
 
 def _rebalancing(view: GroupSnapshot, report: Report | None, now_ms: int) -> Iterator[Finding]:

@@ -30,7 +30,7 @@ from kafka_why.page.timeline import (
     timeline,
 )
 from kafka_why.why.rocketmq.changes import report
-from kafka_why.why.rocketmq.model import Change, Report
+from kafka_why.why.rocketmq.model import Change, Report, connections_by_client
 from kafka_why.why.rocketmq.text import report_text
 from kafka_why.why.state_timelines import StateTimeline
 from kafka_why.why.wording import Clock, Names, count, duration_text, shortened
@@ -91,12 +91,7 @@ def rocketmq_page(
         group_id=group_id,
         now_ms=now_ms,
         sentence=_sentence(within, whole, clients),
-        findings=[
-            f"The client id {trap.client_id} is on {shortened(trap.connections) or 'several connections'}, "
-            "so queues may have no consumer: stop one of them, or give it a client id of its own"
-            for trap in whole.traps
-            if trap.to_ms is None and not trap.harmless
-        ],
+        findings=[f"{symptom.reason}. To do: {symptom.to_do}" for symptom in whole.symptoms],
         clients=clients if whole.complete else None,
         since_ms=whole.consumers_since_ms,
         topics=whole.topics,
@@ -128,13 +123,15 @@ def _line(change: Change) -> ChangeLine:
         reason="; ".join(dict.fromkeys(concerned.reason for concerned in change.concerned[:5])),
         told=change.notification or "",
         clients=len({c.client_id for c in change.consumers}) if change.complete else None,
-        is_trap=bool(change.traps) and not change.harmless,
+        is_trap=(bool(change.traps) and not change.harmless) or any(change.differ.values()),
     )
 
 
 def _what(change: Change) -> str:
     """Return a change as text, such as `client left: worker-2`."""
-    names = list(change.traps) or [c.client_id for c in change.concerned if c.client_id is not None]
+    names = [one.client_id for one in change.traps] or [
+        c.client_id for c in change.concerned if c.client_id is not None
+    ]
     return f"{change.kind}: {shortened(list(dict.fromkeys(names)))}" if names else str(change.kind)
 
 
@@ -161,7 +158,7 @@ def _lanes(changes: Iterable[Change]) -> list[_ClientLane]:
             # Another life of the group: no connection outlives it, and its end is not in the history.
             _set(lanes, {}, change.at_ms)
             incarnation = change.incarnation
-        there = Counter(consumer.client_id for consumer in change.consumers)
+        there = connections_by_client(change.consumers)
         before = {client_id for client_id, lane in lanes.items() if lane.connections}
         _set(lanes, there, change.at_ms)
         for concerned in change.concerned:

@@ -79,18 +79,18 @@ def register_consumer(
             client_id=request.client_id,
             topics=topics,
         )
-    is_noted = is_own_change or not table.differing
-    has_other_topics = request.update_subscription and _update_subscription(
-        context, table, request, is_noted=is_noted
-    )
+    is_noted = is_new or is_own_change or not table.differing
+    changes = _update_subscription(table, request) if request.update_subscription else []
+    if (changes and is_noted) or (is_own_change and not is_new):
+        _note_subscription(context, table, request, changes or own[:MAX_NAMED])
     if is_own_change:
         _note_differing(context, table, request.broker)
-    if is_new or has_other_topics:
+    if is_new or changes:
         news = "connected" if is_new else "changed the group's topics"
         reason = f"client {request.client_id} {news}" if is_noted else None
         _change(context, table, request.broker, config, reason)
     context.call(ConsumerGroupEvent.REGISTER)
-    return is_new or has_other_topics
+    return is_new or bool(changes)
 
 
 def register_consumer_without_sub(
@@ -174,10 +174,10 @@ def _note_if_duplicate_is_over(
         )
 
 
-def _update_subscription(
-    context: StepContext, table: ConsumerGroupInfo, request: RegisterConsumer, *, is_noted: bool
-) -> bool:
-    """Set the group's topics to those of the request. Return whether a topic was added or removed."""
+def _update_subscription(table: ConsumerGroupInfo, request: RegisterConsumer) -> list[str]:
+    """Set the group's topics to those of the request. Return what changed: `+orders` for a topic that was
+    added, `-orders` for one that was removed.
+    """
     wanted = {sub.topic for sub in request.subscription_data_set}
     added: list[str] = []
     for sub in request.subscription_data_set:
@@ -189,17 +189,20 @@ def _update_subscription(
     removed = [topic for topic in table.subscriptions if topic not in wanted]
     for topic in removed:
         del table.subscriptions[topic]
-    if is_noted and (added or removed):
-        changes = [*(f"+{topic}" for topic in added), *(f"-{topic}" for topic in removed)]
-        info = table.channels[request.connection]
-        context.record(
-            EntryType.SUBSCRIPTION_CHANGED,
-            f"heartbeat of client {request.client_id}: {', '.join(changes)}",
-            topics=list(table.subscriptions),
-            subscriptions={request.connection: info.subscriptions or []},
-            **about(request.connection, info),
-        )
-    return bool(added or removed)
+    return [*(f"+{topic}" for topic in added), *(f"-{topic}" for topic in removed)]
+
+
+def _note_subscription(
+    context: StepContext, table: ConsumerGroupInfo, request: RegisterConsumer, changes: Sequence[str]
+) -> None:
+    info = table.channels[request.connection]
+    context.record(
+        EntryType.SUBSCRIPTION_CHANGED,
+        f"heartbeat of client {request.client_id}: {', '.join(changes)}",
+        topics=list(table.subscriptions),
+        subscriptions={request.connection: info.subscriptions or []},
+        **about(request.connection, info),
+    )
 
 
 def _note_differing(context: StepContext, table: ConsumerGroupInfo, broker: str) -> None:

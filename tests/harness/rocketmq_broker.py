@@ -108,8 +108,12 @@ class Broker:
     def unregister(self, client_id: str, connection: str) -> Effects:
         return self.send(UnregisterConsumer(**of(client_id, connection)))
 
-    def close(self, connection: str) -> Effects:
-        return self.send(ConnectionClosed(group_id="G", connection=connection))
+    def close(self, connection: str, reason: str | None = None) -> Effects:
+        return self.send(ConnectionClosed(group_id="G", connection=connection, reason=reason))
+
+    def group_now(self) -> RocketMqGroup:
+        assert self.group is not None
+        return self.group
 
     def consumer_list(self) -> ConsumerListResponse:
         response = self.send(GetConsumerListByGroup(**of("", "ch1"))).replies[0].response

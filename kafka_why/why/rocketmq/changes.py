@@ -8,48 +8,101 @@ from msgspec.structs import replace
 
 from kafka_why.contract.rocketmq.history import EntryType, HistoryEntry
 from kafka_why.contract.rocketmq.requests import MessageModel
-from kafka_why.why.rocketmq.model import Change, ChangeCount, ChangeKind, Concerned, Consumer, Report, Trap
+from kafka_why.why.rocketmq.model import (
+    Change,
+    ChangeCount,
+    ChangeKind,
+    Concerned,
+    Consumer,
+    Difference,
+    DuplicateId,
+    Report,
+    Trap,
+)
+from kafka_why.why.rocketmq.symptoms import symptoms
 from kafka_why.why.segments import IncarnationHistory, by_incarnation, notes
 
 _KINDS = {
     EntryType.DUPLICATE_CLIENT_ID: ChangeKind.DUPLICATE,
+    EntryType.SUBSCRIPTIONS_DIFFER: ChangeKind.DIFFER,
     EntryType.CONSUMER_CONNECTED: ChangeKind.CONNECTED,
     EntryType.CLIENT_ID_REPLACED: ChangeKind.REPLACED,
     EntryType.CONSUMER_REMOVED: ChangeKind.LEFT,
     EntryType.SUBSCRIPTION_CHANGED: ChangeKind.TOPICS,
+    EntryType.SUBSCRIPTIONS_DIFFER_OVER: ChangeKind.TOPICS,
     EntryType.QUEUE_LOCKS_TAKEN_OVER: ChangeKind.LOCKS,
     EntryType.MESSAGE_REQUEST_MODE_SET: ChangeKind.MODE,
     EntryType.CONSUMERS_NOTIFIED: ChangeKind.NOTIFIED,
 }
 
 
+SAME_CHANGE_MS = 3_000
+"""A client's connections to several brokers that begin or end within this time are one change."""
+
+
 def changes_of(group_lives: Iterable[IncarnationHistory[HistoryEntry]]) -> list[Change]:
     """Return all changes in order. A life without its beginning starts with no known clients."""
     found: list[Change] = []
     for life in group_lives:
-        clients: dict[str, str] = {}  # by connection
+        clients: dict[str, Consumer] = {}  # by connection
         gaps = {after.seq for before, after in pairwise(life.entries) if after.seq > before.seq + 1}
         complete = life.first_seq == 1
         for _, entries in groupby(life.entries, key=lambda event: event.cause):
             step = list(entries)
             complete = complete and not any(event.seq in gaps for event in step)
             _follow(clients, step)
-            consumers = [Consumer(client_id, connection) for connection, client_id in clients.items()]
             kinds = _kinds(step)
             if kinds:
-                found.append(_change(len(found) + 1, kinds, step, consumers, complete=complete))
+                change = _change(len(found) + 1, kinds, step, list(clients.values()), complete=complete)
+                if found and _is_same(found[-1], change):
+                    change = _joined(found.pop(), change)
+                found.append(change)
     return found
 
 
-def _follow(clients: dict[str, str], step: Iterable[HistoryEntry]) -> None:
+def _follow(clients: dict[str, Consumer], step: Iterable[HistoryEntry]) -> None:
     """Update the table of connections with the entries."""
     for event in step:
-        if event.connection is None or event.client_id is None:
-            continue
-        if event.type in (EntryType.CONSUMER_CONNECTED, EntryType.CLIENT_ID_REPLACED):
-            clients[event.connection] = event.client_id
-        elif event.type is EntryType.CONSUMER_REMOVED:
-            clients.pop(event.connection, None)
+        connection, client_id = event.connection, event.client_id
+        if connection is not None and client_id is not None:
+            if event.type in (EntryType.CONSUMER_CONNECTED, EntryType.CLIENT_ID_REPLACED):
+                place = (event.broker or "", event.client_address or "")
+                clients[connection] = Consumer(client_id, connection, *place)
+            elif event.type is EntryType.CONSUMER_REMOVED:
+                clients.pop(connection, None)
+        for subscriber, subscriptions in (event.subscriptions or {}).items():
+            if subscriber in clients:
+                clients[subscriber] = replace(clients[subscriber], subscriptions=subscriptions)
+
+
+def _is_same(change: Change, following: Change) -> bool:
+    """Return True if a client connects to one more broker, or leaves one more."""
+    clients = {concerned.client_id for concerned in (*change.concerned, *following.concerned)}
+    brokers = {consumer.broker for consumer in (*change.consumers, *following.consumers)}
+    return (
+        change.kind is following.kind
+        and change.kind in (ChangeKind.CONNECTED, ChangeKind.LEFT, ChangeKind.DIFFER)
+        and change.incarnation == following.incarnation
+        and following.at_ms - change.at_ms <= SAME_CHANGE_MS
+        and len(clients) == 1
+        and len(brokers) > 1
+    )
+
+
+def _joined(change: Change, following: Change) -> Change:
+    return replace(
+        following,
+        number=change.number,
+        at_ms=change.at_ms,
+        trigger=change.trigger,
+        also=[kind for kind in ChangeKind if kind in (*change.also, *following.also)],
+        concerned=[*change.concerned, *following.concerned],
+        topics=following.topics or change.topics,
+        topics_reason=following.topics_reason or change.topics_reason,
+        notification=following.notification or change.notification,
+        released=[*change.released, *following.released],
+        differ=change.differ | following.differ,
+    )
 
 
 def _kinds(step: Sequence[HistoryEntry]) -> list[ChangeKind]:
@@ -71,6 +124,8 @@ def _change(
 
     naming = ChangeKind.LEFT if kinds[0] is ChangeKind.EXPIRED else kinds[0]
     about = [event for event in step if _KINDS.get(event.type) is naming]
+    if kinds[0] is ChangeKind.DIFFER:  # its cause
+        about = [event for event in step if event.client_id is not None][:1]
     topics, notified = of(EntryType.SUBSCRIPTION_CHANGED), of(EntryType.CONSUMERS_NOTIFIED)
     duplicates = of(EntryType.DUPLICATE_CLIENT_ID)
     return Change(
@@ -86,9 +141,20 @@ def _change(
         notification=notified[-1].reason if notified else None,
         consumers=consumers,
         complete=complete,
-        traps={e.client_id: e.connections or [] for e in duplicates if e.client_id},
+        traps=[
+            DuplicateId(e.client_id, e.broker or "", e.connections or []) for e in duplicates if e.client_id
+        ],
         harmless=any(e.message_model is MessageModel.BROADCASTING for e in duplicates),
-        released=[e.client_id for e in of(EntryType.DUPLICATE_CLIENT_ID_OVER) if e.client_id],
+        released=[
+            DuplicateId(e.client_id, e.broker or "", [])
+            for e in of(EntryType.DUPLICATE_CLIENT_ID_OVER)
+            if e.client_id
+        ],
+        differ={
+            event.broker or "": event.reason if event.type is EntryType.SUBSCRIPTIONS_DIFFER else ""
+            for event in step
+            if event.type in (EntryType.SUBSCRIPTIONS_DIFFER, EntryType.SUBSCRIPTIONS_DIFFER_OVER)
+        },
     )
 
 
@@ -96,28 +162,62 @@ def traps_of(changes: Sequence[Change]) -> list[Trap]:
     """Return the client ids that were on several connections at once, in the order of their beginnings."""
     found: list[Trap] = []
     on: dict[str, int] = {}  # by client id, the index in `found` of its trap while it lasts
+    brokers: dict[str, dict[str, None]] = {}  # by client id, where it lasts
     incarnation = ""
     for change in changes:
+        for one in change.released:
+            brokers.get(one.client_id, {}).pop(one.broker, None)
+        ended = [client_id for client_id in on if not brokers[client_id]]
         if change.incarnation != incarnation:
             # The entries that ended them are missing: no connection outlives the group.
-            _end(found, on, list(on), change)
-            incarnation = change.incarnation
-        for client_id, connections in change.traps.items():
-            if client_id not in on:
-                on[client_id] = len(found)
-                found.append(Trap(client_id, [], change.number, change.at_ms, None, None, change.harmless))
-            trap = found[on[client_id]]
-            every = list(dict.fromkeys([*trap.connections, *connections]))
-            found[on[client_id]] = replace(trap, connections=every, harmless=change.harmless)
-        _end(found, on, change.released, change)
+            ended, incarnation = list(on), change.incarnation
+        for client_id in ended:
+            place = on.pop(client_id)
+            found[place] = replace(found[place], ended=change.number, to_ms=change.at_ms)
+        for one in change.traps:
+            if one.client_id not in on:
+                on[one.client_id], brokers[one.client_id] = len(found), {}
+                found.append(
+                    Trap(one.client_id, [], change.number, change.at_ms, None, None, change.harmless)
+                )
+            brokers[one.client_id][one.broker] = None
+            trap = found[on[one.client_id]]
+            if one.broker == next(iter(brokers[one.client_id])):
+                every = list(dict.fromkeys([*trap.connections, *one.connections]))
+                at = list(dict.fromkeys([*trap.places, *places_of(change, one)]))
+                trap = replace(trap, connections=every, places=at)
+            found[on[one.client_id]] = replace(trap, harmless=change.harmless)
     return found
 
 
-def _end(found: list[Trap], on: dict[str, int], client_ids: Iterable[str], change: Change) -> None:
-    for client_id in client_ids:
-        if client_id in on:
-            place = on.pop(client_id)
-            found[place] = replace(found[place], ended=change.number, to_ms=change.at_ms)
+def places_of(change: Change, duplicate: DuplicateId) -> list[str]:
+    """Return the addresses of the clients that share the id, or their connections."""
+    known = {consumer.connection: consumer.place for consumer in change.consumers}
+    return list(dict.fromkeys(known.get(connection, connection) for connection in duplicate.connections))
+
+
+def differences_of(changes: Sequence[Change]) -> list[Difference]:
+    """Return the times in which clients subscribed to different topics or filters, in order."""
+    found: list[Difference] = []
+    on: set[str] = set()  # the brokers at which the last one lasts
+    incarnation = ""
+    for change in changes:
+        was_on = bool(on)
+        on = on if change.incarnation == incarnation else set()
+        incarnation = change.incarnation
+        for broker, reason in change.differ.items():
+            if not reason:
+                on.discard(broker)
+            elif on:
+                on.add(broker)
+                every = sorted({*found[-1].brokers, broker})
+                found[-1] = replace(found[-1], reason=reason, brokers=every)
+            else:
+                on, was_on = {broker}, False
+                found.append(Difference(reason, [broker], change.number, change.at_ms))
+        if was_on and not on:
+            found[-1] = replace(found[-1], ended=change.number, to_ms=change.at_ms)
+    return found
 
 
 _PRODUCERS = (EntryType.PRODUCER_CONNECTED, EntryType.PRODUCER_REMOVED)
@@ -135,6 +235,7 @@ def report(
     every = changes_of(group_lives)
     shown = [change for change in every if since_ms is None or change.at_ms >= since_ms]
     now = [change for change in every if change.incarnation == group_lives[-1].incarnation]
+    traps, differences = traps_of(every), differences_of(every)
     return Report(
         group_id=group_id,
         now_ms=now_ms,
@@ -147,7 +248,9 @@ def report(
         request_modes=_request_modes(group_lives[-1]),
         counts=counts(shown),
         notifications=sum(change.notification is not None for change in shown),
-        traps=[t for t in traps_of(every) if t.to_ms is None or since_ms is None or t.to_ms >= since_ms],
+        traps=[t for t in traps if t.to_ms is None or since_ms is None or t.to_ms >= since_ms],
+        differences=[d for d in differences if d.to_ms is None or since_ms is None or d.to_ms >= since_ms],
+        symptoms=symptoms(now, traps, differences, now_ms),
         notes=[*notes(group_lives), *_producers(group_lives)],
         changes=shown,
     )

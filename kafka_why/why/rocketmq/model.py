@@ -4,9 +4,13 @@ The history has no rebalances: every client computes its own share after a notif
 fires, and does not report it. The coordinator knows only the group's clients and its own notifications.
 """
 
+from collections import Counter
+from collections.abc import Iterable
 from enum import StrEnum
 
 from msgspec import Struct
+
+from kafka_why.why.rocketmq.polled.model import Symptom
 
 
 class ChangeKind(StrEnum):
@@ -15,6 +19,7 @@ class ChangeKind(StrEnum):
     """
 
     DUPLICATE = "duplicate client id"
+    DIFFER = "different subscriptions"
     CONNECTED = "client connected"
     LEFT = "client left"
     EXPIRED = "client expired"
@@ -26,10 +31,36 @@ class ChangeKind(StrEnum):
 
 
 class Consumer(Struct, frozen=True):
-    """A consumer's connection, and its client id."""
+    """A consumer's connection to a broker (`name/id`), and its client. `address` is the client's, `ip:port`.
+    `subscriptions` are its own, None if the history does not have them.
+    """
 
     client_id: str
     connection: str
+    broker: str = ""
+    address: str = ""
+    subscriptions: list[str] | None = None
+
+    @property
+    def place(self) -> str:
+        """The client's address, or its connection if that is unknown."""
+        return self.address or self.connection
+
+
+def connections_by_client(consumers: Iterable[Consumer]) -> Counter[str]:
+    """Return how often each client id stands among the ids of a broker, at the one with most of them."""
+    most: Counter[str] = Counter()
+    for (client_id, _), number in Counter((c.client_id, c.broker) for c in consumers).items():
+        most[client_id] = max(most[client_id], number)
+    return most
+
+
+class DuplicateId(Struct, frozen=True):
+    """A client id with all its connections to a broker; without any if it is on one alone again."""
+
+    client_id: str
+    broker: str
+    connections: list[str]
 
 
 class Concerned(Struct, frozen=True):
@@ -47,9 +78,10 @@ class Change(Struct, frozen=True, kw_only=True):
     topics afterwards, None if they did not change; `topics_reason` says how they changed. `notification`
     names the reason and the number of notified connections, None if none was notified. `consumers` are the
     connections afterwards. `complete` says whether those are all, because the history may begin later than
-    the group or have gaps. `traps` are the client ids that this change put on one more connection, with all
-    their connections; they are `harmless` while the group broadcasts. `released` are the client ids that are
-    on one connection alone again.
+    the group or have gaps. `traps` are the client ids that this change put on one more connection; they are
+    `harmless` while the group broadcasts. `released` are those that are on one connection alone again.
+    `differ` says by broker which clients differ in their subscriptions since this change, "" if none does any
+    more. One client's connections to several brokers within some seconds are one change.
     """
 
     number: int
@@ -64,9 +96,10 @@ class Change(Struct, frozen=True, kw_only=True):
     notification: str | None
     consumers: list[Consumer]
     complete: bool
-    traps: dict[str, list[str]]
+    traps: list[DuplicateId]
     harmless: bool
-    released: list[str]
+    released: list[DuplicateId]
+    differ: dict[str, str] = {}
 
 
 class Trap(Struct, frozen=True):
@@ -75,7 +108,7 @@ class Trap(Struct, frozen=True):
 
     All these connections take the share of the id's first place among the ids, so the queues of its other
     places have no consumer. The trap is `harmless` while the group broadcasts. `connections` are all that had
-    the id meanwhile.
+    the id meanwhile at the broker where that began, and `places` the clients' addresses, as far as known.
     """
 
     client_id: str
@@ -85,6 +118,20 @@ class Trap(Struct, frozen=True):
     ended: int | None
     to_ms: int | None
     harmless: bool
+    places: list[str] = []
+
+
+class Difference(Struct, frozen=True):
+    """Clients of the group that subscribe to different topics or filters, from change `began` to change
+    `ended` (None while it lasts). `reason` names the first ones with their addresses.
+    """
+
+    reason: str
+    brokers: list[str]
+    began: int
+    from_ms: int
+    ended: int | None = None
+    to_ms: int | None = None
 
 
 class ChangeCount(Struct, frozen=True):
@@ -98,7 +145,8 @@ class ChangeCount(Struct, frozen=True):
 class Report(Struct, frozen=True, kw_only=True, tag_field="protocol", tag="RocketMQ"):
     """A report on a group. `consumers` are the current ones, unchanged since `consumers_since_ms`. `topics`
     is None if the history does not contain them. `request_modes` has the topics whose queues the coordinator
-    assigns to clients that query it. `notifications`: how often all connections were notified.
+    assigns to clients that query it. `notifications`: how often all connections were notified. `symptoms` are
+    the present faults, the most serious first.
     """
 
     group_id: str
@@ -113,5 +161,7 @@ class Report(Struct, frozen=True, kw_only=True, tag_field="protocol", tag="Rocke
     counts: list[ChangeCount]
     notifications: int
     traps: list[Trap]
+    differences: list[Difference]
+    symptoms: list[Symptom]
     notes: list[str]
     changes: list[Change]

@@ -1,10 +1,20 @@
 """A RocketMQ group's report as text; a client id on several connections comes first, as the worst fault."""
 
-from collections import Counter
 from collections.abc import Sequence
 
 from kafka_why.escaping import VisibleText, visible_text
-from kafka_why.why.rocketmq.model import Change, ChangeKind, Consumer, Report, Trap
+from kafka_why.rocketmq_group import TO_DO_DUPLICATE, TO_DO_SUBSCRIPTIONS
+from kafka_why.why.rocketmq.changes import places_of
+from kafka_why.why.rocketmq.model import (
+    Change,
+    ChangeKind,
+    Consumer,
+    Difference,
+    Report,
+    Trap,
+    connections_by_client,
+)
+from kafka_why.why.rocketmq.polled.model import SymptomKind
 from kafka_why.why.wording import (
     INDENT,
     Clock,
@@ -20,8 +30,10 @@ from kafka_why.why.wording import (
 
 MAX_CHANGES = 20
 
-_WHAT_TO_DO = "stop one of them, or give it a client id of its own (RocketMQ's instanceName, clientIP)"
-_QUEUES = "each client computes its own share and does not report it: the history has no queues"
+_QUEUES = (
+    "each client computes its own share and does not report it: the history has no queues; "
+    "why GROUP --namesrv ADDRESSES asks the clients"
+)
 # For these kinds the first line contains the whole reason.
 _EXPLAINED_BY_KIND = (ChangeKind.CONNECTED, ChangeKind.NOTIFIED)
 # RocketMQ never sends a notification for these kinds; for the others it depends on the group's configuration.
@@ -49,10 +61,12 @@ def _headline(report: Report, clock: Clock) -> str:
     now = _hurting(report)
     if now:
         named = [
-            f"{_several(trap.client_id, trap.connections)} since {clock.time(trap.from_ms)} {zone}"
-            for trap in now
+            f"{_several(trap.client_id, trap.places)} since {clock.time(trap.from_ms)} {zone}" for trap in now
         ]
         return f"Group {report.group_id} of RocketMQ has a DUPLICATE CLIENT ID: {'; '.join(named)}"
+    kinds = [symptom.kind for symptom in report.symptoms if symptom.kind is not SymptomKind.EXPIRED]
+    if others := list(dict.fromkeys(map(str, kinds))):
+        return f"Group {report.group_id} of RocketMQ has {', '.join(others)}"
     since = f"since {clock.time(report.consumers_since_ms)} {zone}"
     clients = len({consumer.client_id for consumer in report.consumers})
     least = "" if report.complete else "at least "
@@ -63,7 +77,12 @@ def _headline(report: Report, clock: Clock) -> str:
 
 def _summary(report: Report, clock: Clock) -> Lines:
     if _hurting(report):
-        yield "To do", _WHAT_TO_DO
+        yield "To do", TO_DO_DUPLICATE
+    for symptom in report.symptoms:
+        if symptom.kind is not SymptomKind.DUPLICATE:
+            since = "" if symptom.since_ms is None else f", since {clock.time(symptom.since_ms)}"
+            yield "Fault", f"{symptom.kind}{since}: {symptom.reason}"
+            yield "To do", symptom.to_do
     if report.consumers:
         yield "Clients", _clients(report.consumers)
     if report.topics:
@@ -75,8 +94,10 @@ def _summary(report: Report, clock: Clock) -> Lines:
     notified = f"all connections were notified {count(report.notifications, 'time')}"
     yield "Changes", f"{len(report.changes)} since {clock.time(since_ms)}; {notified}"
     yield from tally("Causes", [(c.changes, c.kind, c.by_client) for c in report.counts])
-    traps = [f"{_several(t.client_id, t.connections)}, {_lasted(t, report.now_ms)}" for t in report.traps]
+    traps = [f"{_several(t.client_id, t.places)}, {_lasted(t, report.now_ms)}" for t in report.traps]
     yield from listing("Duplicates", traps)
+    differences = [f"{_lasted(d, report.now_ms)}: {d.reason}" for d in report.differences]
+    yield from listing("Differences", differences)
     for note in report.notes:
         yield "Note", note
 
@@ -91,8 +112,8 @@ def _several(client_id: str, connections: Sequence[str]) -> str:
     return f"{client_id} on {' and '.join(connections) or 'several connections'}"
 
 
-def _lasted(trap: Trap, now_ms: int) -> str:
-    """Return how long a trap lasted, and from which change to which."""
+def _lasted(trap: Trap | Difference, now_ms: int) -> str:
+    """Return how long it lasted, and from which change to which."""
     if trap.to_ms is None:
         return f"for {duration_text(max(now_ms - trap.from_ms, 0))} now, since #{trap.began}"
     return f"for {duration_text(trap.to_ms - trap.from_ms)}, from #{trap.began} to #{trap.ended}"
@@ -106,9 +127,9 @@ def _change_text(change: Change, report: Report, clock: Clock) -> VisibleText:
 def _what(change: Change) -> str:
     """Return `client left: worker-2`; for a duplicate client id also its connections."""
     if change.traps:
-        named = "; ".join(_several(client_id, at) for client_id, at in change.traps.items())
+        named = "; ".join(_several(one.client_id, places_of(change, one)) for one in change.traps)
         return f"{change.kind}, harmless: {named}" if change.harmless else f"DUPLICATE CLIENT ID: {named}"
-    names = [c.client_id for c in change.concerned if c.client_id is not None]
+    names = list(dict.fromkeys(c.client_id for c in change.concerned if c.client_id is not None))
     return f"{change.kind}: {shortened(names)}" if names else str(change.kind)
 
 
@@ -118,9 +139,10 @@ def _details(change: Change, report: Report) -> Lines:
         if trap.began == change.number:
             yield "lasted", _lasted(trap, report.now_ms)
             if not trap.harmless:
-                yield "to do", _WHAT_TO_DO
-    for client_id in change.released:
+                yield "to do", TO_DO_DUPLICATE
+    for client_id in dict.fromkeys(one.client_id for one in change.released):
         yield "over", f"client id {client_id} is on one connection alone again"
+    yield from _differing(change, report)
     if change.topics_reason is not None and change.kind is not ChangeKind.TOPICS:
         yield "topics", change.topics_reason
     notified = _notified(change)
@@ -130,17 +152,29 @@ def _details(change: Change, report: Report) -> Lines:
         yield "there", _clients(change.consumers) if change.consumers else "no clients"
 
 
+def _differing(change: Change, report: Report) -> Lines:
+    for difference in report.differences:
+        if difference.began == change.number:
+            yield "differ", f"{_lasted(difference, report.now_ms)}: {difference.reason}"
+            yield "to do", TO_DO_SUBSCRIPTIONS
+        if difference.ended == change.number:
+            yield "over", "all clients subscribe to the same again"
+
+
 def _causes(change: Change) -> Lines:
     """Yield the reason, the request or scan, and the connections."""
-    several = len(change.concerned) > 1
+    several = len({concerned.client_id for concerned in change.concerned}) > 1
     for concerned in change.concerned if change.kind not in _EXPLAINED_BY_KIND else ():
         who = f"{concerned.client_id}: " if several and concerned.client_id else ""
         yield "why", f"{who}{concerned.reason}"
     yield "trigger", trigger_text(change.trigger)
+    known = {consumer.connection: consumer for consumer in change.consumers}
     if not change.traps:
         for concerned in change.concerned:
             if concerned.connection is not None:
-                yield "on", f"connection {concerned.connection}"
+                at = known.get(concerned.connection)
+                of = f" of {at.address} at {at.broker}" if at is not None and at.address else ""
+                yield "on", f"connection {concerned.connection}{of}"
 
 
 def _notified(change: Change) -> str | None:
@@ -157,7 +191,7 @@ def _notified(change: Change) -> str | None:
 
 def _clients(consumers: Sequence[Consumer]) -> str:
     """`worker-1 twice, worker-2`."""
-    times = Counter(consumer.client_id for consumer in consumers)
+    times = connections_by_client(consumers)
     return shortened([_times(client_id, number) for client_id, number in times.items()])
 
 

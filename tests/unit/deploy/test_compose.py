@@ -136,6 +136,7 @@ GROUP_OR_UNWELL = "{{ with $labels.consumergroup }}group?id={{ urlquery . }}{{ e
         ("FallingBehind", GROUP_OR_UNWELL),
         ("PartitionsWithoutOwner", GROUP_OR_UNWELL),
         ("DuplicateClientId", GROUP_OR_UNWELL),
+        ("DifferentSubscriptions", GROUP_OR_UNWELL),
         ("RebalancingForLong", "?state=unwell"),
         ("GroupQuarantined", "?state=unwell"),
     ],
@@ -158,6 +159,7 @@ def test_every_alert_that_names_a_group_links_to_it() -> None:
         "PartitionsWithoutOwner",
         "SharePartitionsNotInitialized",
         "DuplicateClientId",
+        "DifferentSubscriptions",
     ]
 
 

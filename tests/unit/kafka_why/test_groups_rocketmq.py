@@ -22,9 +22,14 @@ from kafka_why.groups.rocketmq import (
     rocketmq_state_table,
     topic_table,
 )
+from kafka_why.metrics.collector import rocketmq_gauges
+from kafka_why.metrics.series import SeriesSelection
+from kafka_why.page.findings import FindingKind, findings
+from kafka_why.page.fleet import GroupFacts
 from state.rocketmq.protocol import snapshot
 from tests.harness.rocketmq_broker import Broker, of
 from tests.unit.kafka_why.page_facts import view as kafka_view
+from tests.unit.kafka_why.test_why_rocketmq import gateway_story
 
 
 def looks(text: str) -> str:
@@ -93,16 +98,49 @@ G               orders          *               coordinator (POP)
 G               prices          *               clients
     """)
     assert client_table(row) == looks("""
-GROUP           CLIENT-ID       CONNECTION      ROLE     LANGUAGE VERSION REMARK
-G               app             c2              consumer JAVA     0       DUPLICATE CLIENT ID
-G               app             c3              consumer JAVA     0       DUPLICATE CLIENT ID
-G               till            c1              consumer JAVA     0
-G               app             c2              producer JAVA     0
-    """)
-    assert list(rocketmq_remarks(row)) == [
-        "Warning: 2 connections of group 'G' have the client id 'app': "
-        "they take the same queues, and other queues may have no consumer."
+GROUP           CLIENT-ID       ADDRESS         BROKER     CONNECTION      ROLE     LANGUAGE VERSION REMARK
+G               app             -               -          c2              consumer JAVA     0       DUPLICATE CLIENT ID
+G               app             -               -          c3              consumer JAVA     0       DUPLICATE CLIENT ID
+G               till            -               -          c1              consumer JAVA     0
+G               app             -               -          c2              producer JAVA     0
+    """)  # noqa: E501
+    (duplicate,) = rocketmq_remarks(row)
+    assert duplicate.startswith(
+        "Warning: 2 clients of group 'G' have the client id 'app' (c2, c3): they take the same queues, "
+        "and other queues may have no consumer. To do: stop one of them, or give it a client id"
+    )
+
+
+def test_clients_with_different_subscriptions_are_described_found_and_counted_once_each() -> None:
+    group = view(gateway_story())
+    row = rocketmq_row(group)
+    (remark,) = rocketmq_remarks(row)
+    each = "orders: worker-1 (10.0.0.1:5); users: worker-2 (10.0.0.2:5)"
+    assert remark.startswith(f"Warning: clients of group 'G' have different subscriptions: {each}. A broker")
+    assert client_table(row).splitlines()[1].split() == (
+        [
+            "G",
+            "worker-1",
+            "10.0.0.1:5",
+            "b/0",
+            "worker-1@b/0",
+            "consumer",
+            "JAVA",
+            "0",
+            "subscribes",
+            "to",
+            "orders",
+        ]
+    )
+    (found,) = findings(GroupFacts("G", group, {}, (), 0), None, 0)
+    assert found.kind is FindingKind.DIFFERENT_SUBSCRIPTIONS
+    assert found.sentence.startswith(f"Its clients have different subscriptions: {each}. To do: give all")
+    (metric,) = [
+        family
+        for family in rocketmq_gauges({"G": group}, SeriesSelection(frozenset({"G"})))
+        if family.name == "group_coordinator_rocketmq_different_subscriptions"
     ]
+    assert [sample.value for sample in metric.samples if sample.labels == {"consumergroup": "G"}] == [2]
 
 
 def test_group_without_consumers_and_quarantined_group_have_remarks() -> None:

@@ -61,8 +61,9 @@ def test_client_id_on_two_connections_is_marked_and_listed_first(story: list[His
     assert [mark.kind for mark in marks] == [HOLDS, GIVES, HOLDS, GIVES]
     assert "worker-1 is on 2 connections at once" in marks[-1].text
     assert marks[-1].label == "x 2"
-    (finding,) = it.findings
-    assert finding.startswith("The client id worker-1 is on c1, c5, so queues may have no consumer")
+    duplicate, expired = it.findings
+    assert duplicate.startswith("The client id worker-1 is on c1, c5, so queues may have no consumer")
+    assert expired.startswith("1 connection of worker-2 (c2) fell silent and expired")
 
 
 def test_notified_clients_have_a_mark_at_the_change(story: list[HistoryEntry]) -> None:

@@ -12,12 +12,19 @@ from hypothesis import strategies as st
 from kafka_why.contract.history_reader import decode_any_entry
 from kafka_why.contract.rocketmq.history import HistoryEntry
 from kafka_why.contract.rocketmq.queues import MessageRequestMode
-from kafka_why.contract.rocketmq.requests import MessageModel, SetMessageRequestMode, SubscriptionGroupConfig
+from kafka_why.contract.rocketmq.requests import (
+    MessageModel,
+    RegisterConsumer,
+    SetMessageRequestMode,
+    SubscriptionData,
+    SubscriptionGroupConfig,
+)
 from kafka_why.why.rocketmq.changes import report
 from kafka_why.why.rocketmq.text import report_text
 from kafka_why.why.wording import Clock
 from records.truncation import encode_event
 from state.config import CoordinatorConfig
+from state.rocketmq.context import Effects
 from state.rocketmq.group import RocketMqGroup
 from state.rocketmq.protocol import snapshot
 from state.timeline import Timeline
@@ -50,6 +57,19 @@ class Clocked(Broker):
     def leave(self, client_id: str, connection: str) -> None:
         self.now_ms += 1_000
         self.unregister(client_id, connection)
+
+    def beat(self, number: int, broker: str, topic: str) -> Effects:
+        """Handle a heartbeat of `worker-<number>` at one of several brokers, 10 ms after the last request."""
+        self.now_ms += 10
+        return self.send(
+            RegisterConsumer(
+                **of(f"worker-{number}", f"worker-{number}@{broker}"),
+                broker=broker,
+                client_address=f"10.0.0.{number}:5",
+                message_model=MessageModel.CLUSTERING,
+                subscription_data_set=(SubscriptionData(topic),),
+            )
+        )
 
     def wait_until(self, at_ms: int) -> None:
         self.now_ms = at_ms
@@ -224,6 +244,93 @@ def test_since_omits_earlier_changes() -> None:
     assert "Changes     2 since 2026-11-21 03:03:25.000" in report_text(found, Clock(UTC))
 
 
+def gateway_story() -> Clocked:
+    """Return two brokers with worker-1, a subscriber of orders, and worker-2, a subscriber of users."""
+    broker = Clocked()
+    for number, topic in ((1, "orders"), (2, "users")):
+        broker.now_ms += 60_000
+        for name in ("b/0", "b/1"):
+            broker.beat(number, name, topic)
+    return broker
+
+
+def test_clients_with_different_subscriptions_are_named_with_addresses_effect_and_remedy() -> None:
+    broker = gateway_story()
+    for number, topic in ((1, "orders"), (2, "users"), (1, "orders")):
+        broker.now_ms += 30_000
+        assert broker.beat(number, "b/0", topic).notified  # each replaces the topics of the other
+    during = report("G", broker.history, broker.now_ms)
+    assert [(c.kind, [x.client_id for x in c.concerned]) for c in during.changes] == [
+        ("client connected", ["worker-1", "worker-1"]),
+        ("different subscriptions", ["worker-2", "worker-2"]),
+    ]
+    text = report_text(during, Clock(UTC))
+    assert text.startswith("Group G of RocketMQ has different subscriptions\n")
+    for said in (
+        "different subscriptions, since 1970-01-01 00:02:00.030: orders: worker-1 (10.0.0.1:5); "
+        "users: worker-2 (10.0.0.2:5). A broker keeps the topics",
+        "Nobody reads the shares of worker-2 in orders, the shares of worker-1 in users",
+        "give all clients of the group the same topics and filters, or a group of their own",
+        "Clients      worker-1, worker-2",
+    ):
+        assert said in text
+    broker.now_ms += 30_000
+    for name in ("b/0", "b/1"):
+        broker.beat(2, name, "orders")
+    after = report("G", broker.history, broker.now_ms)
+    assert [(d.brokers, d.began, d.from_ms, d.to_ms) for d in after.differences] == [
+        (["b/0", "b/1"], 2, 120_030, 240_090)
+    ]
+    assert after.symptoms == []
+
+
+def test_history_has_the_beginning_and_the_end_of_different_subscriptions_alone() -> None:
+    broker = gateway_story()
+    before = len(broker.history)
+    for _ in range(20):
+        for number, topic in ((1, "orders"), (2, "users")):
+            broker.now_ms += 15_000
+            broker.beat(number, "b/0", topic)
+    assert len(broker.history) == before
+    broker.close("worker-2@b/0")
+    assert [entry.type.value for entry in broker.history[before:]] == [
+        "ConsumerRemoved",
+        "ConsumersNotified",
+        "SubscriptionsDifferOver",
+    ]
+
+
+def test_flapping_expired_and_unseen_clients_are_named_with_addresses_and_remedies() -> None:
+    broker = Clocked()
+    for name in ("b/0", "b/1"):
+        broker.beat(1, name, "orders")
+    for _ in range(3):
+        broker.now_ms += 20_000
+        broker.beat(2, "b/0", "orders")
+        broker.beat(1, "b/0", "orders")
+        broker.beat(1, "b/1", "orders")
+        broker.now_ms += 20_000
+        broker.close("worker-2@b/0", "the broker ended the connection")
+    broker.beat(2, "b/1", "orders")
+    while any(info.client_id == "worker-1" for _, info in broker.group_now().channels()):
+        broker.beat(2, "b/1", "orders")
+        broker.scan()
+    found = report("G", broker.history, broker.now_ms)
+    assert [(s.kind.value, s.client_ids) for s in found.symptoms] == [
+        ("clients that come and go", ["worker-2"]),
+        ("connections that expired unseen", ["worker-1"]),
+    ]
+    flapping, expired = found.symptoms
+    assert flapping.reason.startswith(
+        "worker-2 (10.0.0.2:5) came and went 3 times within 80.1 s: the broker ended the connection. "
+    )
+    assert expired.reason.startswith("2 connections of worker-1 (10.0.0.1:5) fell silent and expired.")
+    broker.beat(3, "b/0", "orders")
+    broker.now_ms += 40_000
+    (views, *_) = report("G", broker.history, broker.now_ms).symptoms
+    assert views.reason.startswith("b/1 does not have worker-3 (10.0.0.3:5). A client asks any one broker")
+
+
 def played(seed: int, length: int) -> list[tuple[str, list[HistoryEntry], object, int]]:
     """Return the histories of a random log's groups, the groups at their ends, and the time of the end."""
     rows = realise(seed, length)
@@ -245,8 +352,13 @@ def test_report_of_a_random_log_ends_with_the_cores_state(seed: int, length: int
     for group_id, history, group, end_ms in played(seed, length):
         if isinstance(group, RocketMqGroup):
             found = report(group_id, history, end_ms)
-            there = [(c.connection, c.client_id) for c in found.consumers]
-            assert there == [(c, info.client_id) for c, info in group.channels()]
+            there = {c.connection: (c.client_id, c.broker, c.subscriptions) for c in found.consumers}
+            assert there == {
+                c: (info.client_id, info.broker, info.subscriptions) for c, info in group.channels()
+            }
             on = {trap.client_id for trap in found.traps if trap.to_ms is None}
             assert on == snapshot(group).duplicate_client_ids.keys()
+            differing = {b for d in found.differences if d.to_ms is None for b in d.brokers}
+            assert differing >= {broker for broker, table in group.consumers.items() if table.differing}
+            assert bool(differing) == bool(snapshot(group).different_subscriptions)
             assert report_text(found, Clock(UTC)).startswith(f"Group {group_id} of RocketMQ has ")

@@ -162,7 +162,7 @@ class GroupPoll(Struct, frozen=True, kw_only=True):
 
 
 class SymptomKind(StrEnum):
-    """The faults that polls show, the most serious first."""
+    """The faults that polls or the history show, the most serious first."""
 
     DUPLICATE = "DUPLICATE CLIENT ID"
     SUBSCRIPTIONS = "different subscriptions"
@@ -172,6 +172,8 @@ class SymptomKind(StrEnum):
     TWO_READERS = "queues with several readers"
     SILENT = "clients that do not answer"
     VIEWS = "brokers that see different clients"
+    FLAPPING = "clients that come and go"
+    EXPIRED = "connections that expired unseen"
     STANDING = "offsets that stand still"
     OFFLINE = "no consumers"
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.requests import MessageModel
 from kafka_why.contract.rocketmq.shares import averagely, averagely_by_circle, sort_client_ids, sort_queues
+from kafka_why.rocketmq_group import SUBSCRIPTIONS_EFFECT, TO_DO_DUPLICATE, TO_DO_SUBSCRIPTIONS
 from kafka_why.why.rocketmq.polled.model import (
     ALL_QUEUES,
     RETRY_PREFIX,
@@ -101,7 +102,7 @@ def _duplicates(poll: GroupPoll, _: GroupPoll) -> Iterator[Symptom]:
             reason=f"{client_id} is on {len(addresses)} connections to {broker}: {' and '.join(addresses)}. "
             f"It stands {len(addresses)} times among the group's ids: each of its clients takes the share of "
             f"its first place{taken}, and the shares of its other places are read by nobody",
-            to_do="stop one of them, or give it a client id of its own (RocketMQ's instanceName, clientIP)",
+            to_do=TO_DO_DUPLICATE,
             since_ms=_all_since_ms([[client] for client in known]) if len(known) == len(addresses) else None,
             client_ids=[client_id],
             queues=sorted(held),
@@ -116,10 +117,8 @@ _DIFFERENCES: tuple[tuple[SymptomKind, Callable[[ClientAnswer], str | None], str
     (
         SymptomKind.SUBSCRIPTIONS,
         _subscribed,
-        "A broker keeps the topics and filters of the last heartbeat only, so messages for other filters are "
-        "skipped. Each client takes its share of a topic as if all clients subscribed to it, so nobody reads "
-        "the shares of those that do not",
-        "give all clients of the group the same topics and filters, or a group of their own",
+        SUBSCRIPTIONS_EFFECT,
+        TO_DO_SUBSCRIPTIONS,
     ),
     (
         SymptomKind.MODELS,
