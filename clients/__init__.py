@@ -1,4 +1,4 @@
 """The coordinator's clients: the Python client and RocketMQ's client side.
 
-Adapters let kafka-python's consumers use this project's assignors.
+Adapters make this project's assignors available to kafka-python's consumers.
 """

@@ -2,9 +2,9 @@
 
 A consumer takes an adapter directly: ``KafkaConsumer(partition_assignment_strategy=[AssignorAdapter(...)],
 ...)``. The other members of the group may be kafka-python's or Java's, with an assignor of the same name.
-`sticky` has a limit: only kafka-python's and this one can read the earlier partitions that kafka-python's
-`sticky` writes, and kafka-python's cannot read those that Java's and this one write. A leader that cannot
-read them assigns without them.
+`sticky` has a limit: only kafka-python and this one can read the earlier partitions that kafka-python's
+`sticky` writes, and kafka-python cannot read those of Java's and this one. A leader that cannot read them
+assigns without them.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,7 +40,7 @@ _SENDS_OWNED: Final = {CooperativeStickyAssignor.name, UniformAssignor.name}
 
 
 class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it has no types
-    """An assignor for one consumer: writes the consumer's metadata, and assigns partitions when it leads.
+    """An assignor for one consumer: it writes the consumer's metadata, and assigns when the consumer leads.
 
     Each consumer needs its own adapter. `rack_id` is the consumer's rack (Kafka's client.rack), None if
     unknown.
@@ -105,10 +105,8 @@ class AssignorAdapter(AbstractPartitionAssignor):  # type: ignore[misc]  # it ha
 
 
 class CoordinatorAdapter(AssignorAdapter):
-    """Leaves the assignment to the coordinator, which has this assignor of `assignors.kafka` too.
-
-    The group has to be one of this project's coordinator. The gateway adds the topics' partition counts to
-    the requests.
+    """Leaves the assignment to the coordinator, which has the same assignor of `assignors.kafka`. Only for
+    groups of this project's coordinator. The gateway adds the topics' partition counts to the requests.
     """
 
     @property
@@ -119,15 +117,15 @@ class CoordinatorAdapter(AssignorAdapter):
     def assign(
         self, cluster: ClusterMetadata, members: Iterable[Member]
     ) -> dict[MemberId, ConsumerProtocolAssignment]:
-        """Return no assignment; the coordinator ignores it. Clients with KIP-814 do not call this."""
+        """Return no assignment, because the coordinator ignores it. Clients with KIP-814 do not call this."""
         return {}
 
 
 class LagAwareAdapter(AssignorAdapter):
     """`lag-aware` with fresh weights in each rebalance that this consumer leads.
 
-    `weigh` gets the partitions to assign and returns their lags, or other weights of 0 or more. It runs
-    during the rebalance, so it must not use that consumer, and the group waits for it.
+    `weigh` returns the lags, or other weights of 0 or more, of the given partitions. It runs during the
+    rebalance, so it must not use that consumer, and the group waits for it.
     """
 
     def __init__(self, weigh: Weigh, tolerance: int = 0) -> None:

@@ -1,5 +1,5 @@
 """A client of the coordinator. It appends requests to the requests topic and reads responses from a partition
-of the responses topic. It decodes the messages that it waits for (`PendingRequests.awaits`), and no others.
+of the responses topic. It decodes only the messages that it waits for (`PendingRequests.awaits`).
 
 It uses the coordinator's own records, not Kafka's wire protocol. The caller interprets the responses.
 """
@@ -49,7 +49,7 @@ _RECORDS_MAX = 10_000
 
 
 class AnswerReader:
-    """A reader of one reply partition, from an offset on. For one thread."""
+    """A reader of one reply partition, starting at an offset. For one thread."""
 
     def __init__(self, client_config: ClientConfig, layout: TopicLayout, partition: int, offset: int) -> None:
         self._warning = OutageWarning("reading answers")
@@ -61,8 +61,8 @@ class AnswerReader:
         self._consumer.assign([TopicPartition(layout.responses_topic, partition, offset)])
 
     def poll(self, timeout_s: float) -> list[bytes]:
-        """Return the values of new records, without second copies (`EarlyAnswers`). Wait up to `timeout_s`
-        for a first record.
+        """Return the values of new records, without duplicates (`EarlyAnswers`). Wait up to `timeout_s` for a
+        first record.
 
         Outages are logged, and reading continues after them.
         """
@@ -109,7 +109,7 @@ log = structlog.get_logger()
 def settle(values: Iterable[bytes], pending: PendingRequests, listener: Listener | None) -> list[str]:
     """Settle the requests that these records answer. `listener` gets the messages to connections, in order.
 
-    Returns the correlation ids of the requests that a coordinator without packs has refused.
+    Returns the correlation ids of requests refused by a coordinator without packs.
     """
     answers: list[AnyResponse] = []
     refused: list[str] = []
@@ -136,8 +136,7 @@ def settle(values: Iterable[bytes], pending: PendingRequests, listener: Listener
 
 
 def decode_response(value: bytes) -> AnyResponse | AnyToConnection:
-    """Decode a message of the responses topic, of which a record may hold several
-    (`kafka_why.contract.pack`).
+    """Decode a message of the responses topic. A record may hold several (`kafka_why.contract.pack`).
 
     Raises msgspec.DecodeError or UnicodeDecodeError.
     """
@@ -153,7 +152,7 @@ _CLOSE_TIMEOUT_S = 5.0
 class Header(TypedDict):
     """The fields of every request, as keyword arguments for one of `kafka_why.contract.kafka.requests`.
 
-    `principal` is known to a gateway, which authenticates its clients.
+    `principal` is set by a gateway that authenticates clients.
     """
 
     group_id: str
@@ -168,14 +167,14 @@ class Header(TypedDict):
 class CoordinatorClient(Closeable):
     """Sends requests and returns futures of their responses. Safe for threads.
 
-    A future resolves to the response, whatever its `error_code`, or raises one of the errors of
+    A future resolves to the response, with any `error_code`, or raises one of the errors of
     `clients.pending`: `CoordinatorError` (refused as a whole), `RequestTimedOut`, `RequestNotSent`,
     `ClientClosed`. Callbacks of futures run on the reader's thread: keep them short.
 
-    `reply_partition` may be shared with other clients, None draws one of the layout's. The constructor
-    returns when the reader is at the end of that partition, so no response is missed. `listener` gets every
-    message to a connection on that partition. The constructor raises `TopicsMissing`, or kafka-python's
-    KafkaError if no broker answers.
+    `reply_partition` may be shared with other clients, None chooses one by chance. The constructor returns
+    when the reader is at the end of that partition, so no response is missed. `listener` gets every message
+    to a connection on that partition. The constructor raises `TopicsMissing`, or kafka-python's KafkaError if
+    no broker answers.
     """
 
     def __init__(
@@ -188,7 +187,7 @@ class CoordinatorClient(Closeable):
         request_timeout_ms: int = DEFAULT_REQUEST_TIMEOUT_MS,
         listener: Listener | None = None,
     ) -> None:
-        # Correlation ids contain an id of this start, so a response to an earlier start cannot match.
+        # Correlation ids contain an id of this start, so responses to earlier starts cannot match.
         self._start_id = str(uuid4())
         self._numbers = count(1)
         if reply_partition is None:
@@ -246,7 +245,7 @@ class CoordinatorClient(Closeable):
     def send(self, request: AnyRequest[R], *, timeout_ms: int | None = None) -> Future[R]:
         """Send a request with a correlation id of this client."""
         future: Future[R] = Future()
-        future.set_running_or_notify_cancel()  # a request that is sent cannot be cancelled
+        future.set_running_or_notify_cancel()  # a sent request cannot be cancelled
         asked = FutureRequest(
             request,
             time.monotonic(),
@@ -266,7 +265,7 @@ class CoordinatorClient(Closeable):
         self._writer.write(requests)
 
     def forget(self, request: PendingRequest) -> None:
-        """Drop a request of `send_all` that nothing waits for any more. Its receiver is not called."""
+        """Drop a request of `send_all` that nothing waits for. Its receiver is not called."""
         self._pending.forget(request)
 
     def close(self) -> None:
@@ -285,7 +284,7 @@ class CoordinatorClient(Closeable):
                     self._writer.write_unpacked(self._pending.to_write_again(refused))
                 self._pending.expire(time.monotonic())
         finally:
-            # Also if an error ends this thread, because callers must not wait forever.
+            # Even if an error ends this thread, because callers must not wait forever.
             self._pending.close("the client's reader ended")
 
 
@@ -303,27 +302,26 @@ def _reader_at_end(client_config: ClientConfig, layout: TopicLayout, reply_parti
     return AnswerReader(client_config, layout, reply_partition, end)
 
 
-# A wait until the groups, offsets, events and transactions topics have everything that was answered so far.
+# A barrier: wait until the groups, offsets, events and transactions topics have everything answered so far.
 #
-# An early answer comes before the batch of the query that has its request, and a batch writes its records
-# in no order that a reader could rely on. So the barrier has three rounds of requests that change nothing
-# and that only the query answers (`waits_for_views`). In each partition the first round comes after all
-# requests that are answered, so its batches are the batches of these requests, or later ones. It also comes
-# after the clock records by which a replica has fired deadlines. The query fires these with the batch after
-# the one that has read them. The second round is written when the first is answered, so it is in a later
-# batch, and the third in a later one still. A batch begins when all records of the batch before are
-# acknowledged. So they are on the topics when the third round is answered.
+# An early answer precedes the query's batch with its request, and a batch writes its records in no particular
+# order. So the barrier has three rounds of requests that change nothing and that only the query answers
+# (`waits_for_views`). In each partition the first round follows all answered requests, so its batches are
+# those of these requests, or later ones. It also follows the clock records by which a replica has fired
+# deadlines, which the query fires one batch after reading them. The second round is written when the first is
+# answered, so it is in a later batch, and the third in a still later one. A batch starts when all records of
+# the previous one are acknowledged. So they are on the topics when the third round is answered.
 
 
 BARRIER_VERSION = 5
-"""The version of DescribeGroups to which the requests correspond."""
+"""The corresponding version of DescribeGroups."""
 
-# The group in the requests. It need not exist. A number follows that chooses the partition.
+# The group in the requests, followed by a number that chooses the partition. It need not exist.
 _GROUP_ID = "__views_barrier"
 
 
 def barrier_rounds(request_partitions: int) -> tuple[tuple[str, ...], ...]:
-    """Return the groups that each round asks about: one of each partition, then twice any of them."""
+    """Return the groups of each round's requests: one of each partition, then twice any of them."""
     first = tuple(_group_in(partition, request_partitions) for partition in range(request_partitions))
     return first, first[:1], first[:1]
 
@@ -334,14 +332,12 @@ def barrier_request(header: Header) -> DescribeGroup:
 
 
 def changed_request(header: Header) -> DescribeGroup:
-    """Return the request of the first round, to which a replica may answer at once with the groups that have
-    changed.
-    """
+    """Return the first round's request, to which a replica may answer at once with the changed groups."""
     return DescribeGroup(**header, waits_for_views=True, lists_changed=True)
 
 
 def wait_for_views(client: CoordinatorClient) -> None:
-    """Wait until the topics have what was answered before this call. Raises ClientError."""
+    """Wait until the topics have everything answered before this call. Raises ClientError."""
     for group_ids in barrier_rounds(client.request_partitions):
         sent = [client.send(barrier_request(client.header(name, BARRIER_VERSION))) for name in group_ids]
         for answer in sent:

@@ -1,8 +1,7 @@
-"""A client's requests that wait for answers, with no IO and no clock of their own.
-
-Several clients may share a partition of the responses topic, and most answers are there twice: early, and
-with the query's batch (`kafka_why.contract.early_answers`). So most are for other clients, or second copies.
-Only the first answer counts. `PendingRequests.awaits` finds the others without decoding them.
+"""A client's requests that wait for answers. No IO, no clock. Several clients may share a partition of the
+responses topic, and most answers are there twice: early, and with the query's batch
+(`kafka_why.contract.early_answers`). Only the first answer counts. `PendingRequests.awaits` recognizes the
+many others without decoding them.
 """
 
 import threading
@@ -22,8 +21,8 @@ from kafka_why.contract.rocketmq.responses import AnyResponse as RocketMqRespons
 from kafka_why.contract.rocketmq.responses import Response as RocketMqResponseBase
 from kafka_why.topic_reader import ClientError
 
-# In an encoded answer. Quotes are escaped within the strings of JSON, so no string has these bytes, and no
-# field in front of the correlation id is an object with such a field.
+# The field's bytes in an encoded answer. No JSON string contains them, because quotes are escaped, and no
+# object precedes the correlation id.
 _CORRELATION_ID = b'"correlation_id":"'
 
 R = TypeVar("R", bound=Response | RocketMqResponseBase)
@@ -45,11 +44,11 @@ class RequestTimedOut(ClientError):
 
 
 class RequestNotSent(ClientError):
-    """The write of the request failed. Only the cause can show whether the request is in the log."""
+    """The write of the request failed. Only the cause may tell if it is in the log."""
 
 
 class RequestTooLarge(RequestNotSent):
-    """The requests topic cannot carry the request. It was not sent, and would fail again.
+    """The request is too large for the requests topic. It was not sent, and would fail again.
 
     `size_bytes` and `max_bytes` are those of the record, or of the frame if the request was not encoded.
     """
@@ -66,12 +65,10 @@ class ClientClosed(ClientError):
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
-    """A request in flight.
-
-    `asked_at_s` is in seconds of the clock that `PendingRequests.expire` gets. `receive` gets the outcomes of
-    all requests with this receiver that are settled at the same time. It is called by the thread that settles
-    them, and must be short. `record_id` is the id of a request without an answer, which has no correlation
-    id: its outcome is None when it is in the log.
+    """A request in flight. `asked_at_s` is in seconds of the clock of `PendingRequests.expire`. `receive`
+    gets the outcomes of all its requests that are settled at the same time, in the settling thread, so it
+    must be short. `record_id` is the id of a request without an answer and correlation id. Its outcome is
+    None when it is in the log.
     """
 
     request: AnyRequest[Any] | Unanswered
@@ -84,7 +81,7 @@ class PendingRequest:
 
     @property
     def correlation_id(self) -> str:
-        """Return the id by which the request is found while it is in flight."""
+        """Return the id of the request while it is in flight."""
         return self.request.correlation_id if not isinstance(self.request, Unanswered) else self.record_id
 
     @property
@@ -92,7 +89,7 @@ class PendingRequest:
         return self.asked_at_s + self.timeout_ms / 1000
 
     def is_wanted(self) -> bool:
-        """Return True if the request is still worth writing, if it is not written yet. Any thread may ask."""
+        """Return True if an unwritten request still has to be written. Any thread may call it."""
         return not self.has_expired
 
     def describe(self) -> str:
@@ -112,7 +109,7 @@ Receiver: TypeAlias = Callable[[Sequence[SettledRequest]], None]
 
 
 def resolve_futures(outcomes: Sequence[SettledRequest]) -> None:
-    """Settle the futures of requests that are `FutureRequest`s. This is their receiver."""
+    """Settle the futures of `FutureRequest`s, as their receiver."""
     for request, outcome in outcomes:
         assert isinstance(request, FutureRequest)
         if isinstance(outcome, ClientError):
@@ -123,11 +120,10 @@ def resolve_futures(outcomes: Sequence[SettledRequest]) -> None:
 
 @dataclass(slots=True)
 class MessageCounts:
-    """Counts of the messages of the reply partition, and of what was written.
-
-    `duplicates` were answers to requests of this client that were not in flight any more: second copies, or
-    too late. `unknown` were for other clients, `malformed` could not be read. `requests_written` requests
-    were written in `records_written` records, see `kafka_why.contract.pack`.
+    """Counts of the messages of the reply partition, and of written records. `duplicates` were answers to
+    this client's requests no longer in flight: repeated, or late. `unknown` were for other clients,
+    `malformed` could not be decoded. `requests_written` requests were written in `records_written` records
+    (`kafka_why.contract.pack`).
     """
 
     answered: int = 0
@@ -141,8 +137,7 @@ class MessageCounts:
 class PendingRequests:
     """The requests in flight, by correlation id. Thread-safe; receivers are called outside the lock.
 
-    The correlation ids of this client begin with `prefix`, and no other client's do. They are ASCII without
-    quotes and backslashes.
+    Only this client's correlation ids start with `prefix`. They are ASCII without quotes and backslashes.
     """
 
     def __init__(self, prefix: str) -> None:
@@ -151,8 +146,8 @@ class PendingRequests:
         self._encoded_prefix = prefix.encode()
         self._lock = threading.Lock()
         self._in_flight: dict[str, PendingRequest] = {}
-        # The same requests by their timeout, each of these in the order in which they were asked: so those
-        # that expire are always at the front, and `expire` looks at no others.
+        # The same requests by timeout, in the order of their time, so that `expire` only has to check the
+        # first of each timeout.
         self._by_timeout_ms: dict[int, OrderedDict[str, PendingRequest]] = {}
         self._closed: ClientClosed | None = None
 
@@ -174,7 +169,7 @@ class PendingRequests:
 
     def awaits(self, encoded: bytes) -> bool:
         """Return True if a message of the reply partition has to be decoded: it answers a request in flight,
-        or has no correlation id. Any other message is counted.
+        or has no correlation id. Other messages are only counted.
         """
         at = encoded.find(_CORRELATION_ID)
         if at < 0:
@@ -190,7 +185,7 @@ class PendingRequests:
         return False
 
     def settle(self, responses: Sequence[AnyResponse]) -> None:
-        """End the requests that these answer. Any other answer is dropped and counted."""
+        """Settle the answered requests. Other answers are dropped and counted."""
         if not responses:
             return
         outcomes: list[SettledRequest] = []
@@ -207,8 +202,8 @@ class PendingRequests:
         _deliver(outcomes)
 
     def to_write_again(self, correlation_ids: Iterable[str]) -> list[PendingRequest]:
-        """Return the requests among these that are in flight, each only once, because a refusal is read
-        twice, too. A JoinGroup that was appended twice would make a second member.
+        """Return the requests among these that are in flight, each only once ever, because refusals are also
+        read twice, and a JoinGroup appended twice would create a second member.
         """
         found: list[PendingRequest] = []
         with self._lock:
@@ -220,12 +215,12 @@ class PendingRequests:
         return found
 
     def forget(self, request: PendingRequest) -> None:
-        """Remove a request that nothing waits for any more. Its answer will be dropped."""
+        """Remove a request that nothing waits for. Its answer will be dropped."""
         with self._lock:
             self._pop(request.correlation_id)
 
     def written(self, requests: Iterable[PendingRequest]) -> None:
-        """Settle those that have no answer, because they are in the log now."""
+        """Settle the requests without answers, because they are now in the log."""
         with self._lock:
             outcomes: list[SettledRequest] = [
                 (request, None)
@@ -235,8 +230,8 @@ class PendingRequests:
         _deliver(outcomes)
 
     def fail(self, requests: Iterable[PendingRequest], error: Exception) -> None:
-        """Fail these requests with `error` if it is a RequestNotSent, else with one that it caused. Those
-        that are not in flight stay as they are.
+        """Fail these requests with `error`, as a RequestNotSent or its cause. Requests that are not in flight
+        do not change.
         """
         with self._lock:
             failed = [request for request in requests if self._pop(request.correlation_id)]
@@ -267,7 +262,7 @@ class PendingRequests:
         )
 
     def close(self, reason: str) -> None:
-        """Fail all requests in flight, and all that are added later, with ClientClosed."""
+        """Fail all requests in flight and all later ones with ClientClosed."""
         with self._lock:
             if self._closed is None:
                 self._closed = ClientClosed(reason)
@@ -296,7 +291,7 @@ def _deliver(outcomes: Sequence[SettledRequest]) -> None:
 
 
 def _judged(request: PendingRequest, response: AnyResponse) -> AnyResponse | CoordinatorError:
-    """Return the response if it has the expected type, else the error that it means."""
+    """Return the response if it has the expected type, else its error."""
     assert not isinstance(request.request, Unanswered), "no answer has the id of a record without one"
     answer: type[AnyResponse] = request.request.answer
     if isinstance(response, answer):

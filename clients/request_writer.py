@@ -1,7 +1,7 @@
-"""Writes a client's requests to the requests topic, several in a record where several wait.
+"""Writes a client's requests to the requests topic, and packs waiting ones into one record.
 
-`write` never waits for a broker: librdkafka has a thread of its own for the connection. Another thread of the
-writer takes the acknowledgements and hands over what waited for them.
+`write` never waits for a broker, because librdkafka has its own thread. Another thread of the writer receives
+the acknowledgements and then writes waiting requests.
 """
 
 import threading
@@ -19,15 +19,15 @@ from clients.pending import PendingRequest, PendingRequests, RequestTooLarge
 from kafka_why.contract.codec import encode
 from kafka_why.contract.layout import excess
 from kafka_why.contract.pack import PACK_MAX_BYTES, PACK_MAX_REQUESTS, pack, pack_key, slot_of
-from kafka_why.partitioner import REMEMBERED_MAX_CHARACTERS, partition_of
+from kafka_why.partitioner import CACHED_MAX_CHARACTERS, partition_of
 
-# Which requests go into which record: the requests of a slot that wait while the partition's last
-# records are under way make the slot's next record. See `kafka_why.contract.pack`.
+# Packing: a slot's requests that wait for the acknowledgement of the partition's last records form its next
+# record (`kafka_why.contract.pack`).
 #
-# A partition has at most one round of records under way, of each slot one. So the order of a group's
-# requests in the log is the order in which they were added, whatever a producer does with several
-# records. Slots wait for each other, because librdkafka's idempotent producer polls without a pause
-# while records wait for the five writes that it may have under way (decision 15).
+# A partition has at most one round of unacknowledged records, one of each slot. So a group's requests are in
+# the log in the order in which they were added, independently of the producer. Slots wait for each other,
+# because librdkafka's idempotent producer polls without a pause while records wait for its five concurrent
+# writes (decision 15).
 
 
 _GROUPS_REMEMBERED = 20_000
@@ -44,16 +44,16 @@ class PackSlot(NamedTuple):
 
 def pack_slot_of(group_id: str, partitions: int) -> PackSlot:
     """Return the slot of a group's requests."""
-    if len(group_id) > REMEMBERED_MAX_CHARACTERS:
+    if len(group_id) > CACHED_MAX_CHARACTERS:
         return _pack_slot_of(group_id, partitions)
-    return _remembered(group_id, partitions)
+    return _cached(group_id, partitions)
 
 
 def _pack_slot_of(group_id: str, partitions: int) -> PackSlot:
     return PackSlot(partition_of(group_id, partitions), slot_of(group_id))
 
 
-_remembered = lru_cache(_GROUPS_REMEMBERED)(_pack_slot_of)
+_cached = lru_cache(_GROUPS_REMEMBERED)(_pack_slot_of)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,13 +75,13 @@ class Packer:
         self.packs = True
         """True if requests are packed. If not, each is a record without the first line of a pack."""
         self._waiting: dict[int, dict[PackSlot, _Line]] = {}
-        """By partition: the requests of each slot, the slots in the order in which they began to wait."""
+        """By partition: the requests of each slot. The slot that has waited longest is first."""
         self._under_way: dict[int, int] = {}
-        """By partition: the number of records under way."""
+        """By partition: the number of unacknowledged records."""
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing waits and nothing is under way."""
+        """True if nothing waits and no record is unacknowledged."""
         return not self._waiting and not self._under_way
 
     def add(self, pack_slot: PackSlot, request: PendingRequest, message: bytes) -> None:
@@ -90,9 +90,8 @@ class Packer:
         lines.setdefault(pack_slot, deque()).append((request, message))
 
     def next_records(self) -> list[Written]:
-        """Return the records to write now, at most one for each slot. They are under way until `written`.
-
-        Requests that are no longer wanted are left out.
+        """Return the records to write now, at most one for each slot. They count as unacknowledged until
+        `written`. Requests that are no longer wanted are left out.
         """
         records: list[Written] = []
         for partition in self._waiting.keys() - self._under_way.keys():
@@ -106,7 +105,7 @@ class Packer:
         return records
 
     def written(self, pack_slot: PackSlot) -> None:
-        """Note that the write of a slot's record has ended, with or without success."""
+        """Record that the write of a slot's record has ended, successfully or not."""
         left = self._under_way.pop(pack_slot.partition) - 1
         if left:
             self._under_way[pack_slot.partition] = left
@@ -134,7 +133,7 @@ class Packer:
             del lines[pack_slot]
         if not requests:
             return None
-        if left_bytes < 0 or not self.packs:  # one request, which may be larger than a pack may be
+        if left_bytes < 0 or not self.packs:  # one request, which may exceed the maximum size of a pack
             key = requests[0].request.group_id.encode()
             return Written(pack_slot, key, messages[0], requests)
         return Written(pack_slot, pack_key(pack_slot.slot), pack(messages), requests)
@@ -149,8 +148,8 @@ log = structlog.get_logger()
 
 
 class RequestWriter:
-    """Writes requests of up to `max_bytes`. Safe for threads. `make_producer` makes the producer, and another
-    one if it fails for good.
+    """Writes requests of up to `max_bytes`. Safe for threads. `make_producer` builds the producer, and a new
+    one after a permanent failure.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class RequestWriter:
         self._producer = make_producer()
         self._lock = threading.Lock()
         self._packer = Packer()
-        # Writes that have ended, as the producer's `poll` reports them.
+        # Completed writes, as the producer's `poll` reports them.
         self._ended: deque[_Ended] = deque()
         self._close_at_s: float | None = None
         self._reported_at_s = time.monotonic()
@@ -201,12 +200,12 @@ class RequestWriter:
         self._hand_over(records)
 
     def write_unpacked(self, requests: Sequence[PendingRequest]) -> None:
-        """Write these requests again, each in a record of its own, and pack no later ones."""
+        """Write these requests again, each in its own record, and pack no later ones."""
         self._packer.packs = False
         self.write(requests)
 
     def close(self, timeout_s: float) -> None:
-        """Write what waits, for at most this long, and end the thread and the connections."""
+        """Write waiting requests, for at most this long, and end the thread and the connections."""
         self._close_at_s = time.monotonic() + timeout_s
         self._thread.join()
         self._producer.purge()
@@ -220,7 +219,7 @@ class RequestWriter:
             self._report()
 
     def _hand_over(self, records: Sequence[Written]) -> None:
-        """Give records to the producer. Those that it refuses fail, and what waited for them follows."""
+        """Give records to the producer. If it refuses some, fail these and write waiting ones."""
         while records:
             producer = self._producer
             refused = self._produce(producer, records)
@@ -230,7 +229,7 @@ class RequestWriter:
             records = self._end(refused) if refused else []
 
     def _produce(self, producer: Producer, records: Sequence[Written]) -> list[_Ended]:
-        """Give records to a producer. Return those that it does not take, with the reason."""
+        """Give records to a producer. Return those that it refuses, with the reason."""
         refused: list[_Ended] = []
         for record in records:
             # Not `produce_batch`, which ignores the partition of a message and costs more.
@@ -251,7 +250,7 @@ class RequestWriter:
         self._ended.append((record, None if error is None else KafkaException(error)))
 
     def _end(self, ended: Sequence[_Ended]) -> list[Written]:
-        """Take the outcomes of writes. Return the records that may be written now."""
+        """Apply the outcomes of writes. Return the records that may be written now."""
         counts = self._pending.counts
         for record, error in ended:
             if error is None:
@@ -267,9 +266,8 @@ class RequestWriter:
             return self._packer.next_records()
 
     def _replace(self, producer: Producer) -> None:
-        """Replace a producer that writes no more.
-
-        An idempotent producer fails for good when it cannot continue without a gap or a duplicate.
+        """Replace a producer that has failed permanently. An idempotent producer does so when it cannot
+        continue without a gap or a duplicate.
         """
         with self._lock:
             if producer is not self._producer:

@@ -12,9 +12,9 @@ from typing import Any, Generic, ParamSpec, Protocol, TypeVar
 
 from gateway.limits import UNLIMITED
 
-# In a fair queue the time of a wait depends on the number of waiting tenants, and not on how much one of them
-# sends. A tenant is a principal, or the address of anonymous clients. The connections of a tenant share its
-# turns. Someone with many principals has many turns, but no more than in a queue without tenants.
+# In a fair queue the waiting time depends on the number of waiting tenants, not on the load of one. A tenant
+# is a principal, or the address of anonymous clients. The connections of a tenant share its turns. A client
+# with many principals has many turns, but no more than in a queue without tenants.
 
 TENANT: ContextVar[str] = ContextVar("tenant", default="")
 """The tenant whose request the current task serves, empty for work of the gateway itself."""
@@ -24,7 +24,7 @@ class Waiter(Protocol):
     """An item of a queue."""
 
     def done(self) -> bool:
-        """Return True if the item no longer waits, because its client is gone."""
+        """Return True if the item no longer waits, because its client has gone."""
         ...
 
 
@@ -32,7 +32,7 @@ W = TypeVar("W", bound=Waiter)
 
 
 class Turn(asyncio.Future[None]):
-    """The turn of a waiting request: a future that is done when the request may go on."""
+    """The turn of a waiting request: a future that is done when the request may proceed."""
 
     __slots__ = ("request_bytes",)
     request_bytes: int
@@ -105,8 +105,8 @@ class CapacityLimiter:
         return self._waiting.waiting
 
     def try_acquire(self, request_bytes: int = 0) -> bool:
-        """Acquire capacity without waiting. Return False if there is none, or if other requests wait
-        for it.
+        """Acquire capacity without waiting. Return False without capacity, or if other requests wait for
+        it.
         """
         if self._waiting or not self._has_capacity:
             return False
@@ -114,7 +114,7 @@ class CapacityLimiter:
         return True
 
     async def acquire(self, request_bytes: int = 0) -> None:
-        """Acquire capacity for a request, and wait for it if necessary."""
+        """Acquire capacity for a request, waiting if necessary."""
         if self.try_acquire(request_bytes):
             return
         turn = Turn.of(request_bytes)
@@ -122,12 +122,12 @@ class CapacityLimiter:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # it had just got the capacity
+            if not turn.cancelled():  # it had just acquired the capacity
                 self.release(request_bytes)
             raise
 
     def release(self, request_bytes: int = 0) -> None:
-        """Release the capacity of a request, and give it to those that wait."""
+        """Release the capacity of a request, and give it to waiting ones."""
         self._requests_left += 1
         self._bytes_left += request_bytes
         while self._has_capacity and self._waiting.first() is not None:
@@ -174,8 +174,8 @@ class FairThread:
         self._lock = Lock()
 
     def run(self, work: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> asyncio.Future[R]:
-        """Call `work` in the thread, and return the future of its result. A call that is cancelled in time
-        does not begin.
+        """Call `work` in the thread, and return the future of its result. A call cancelled in time does not
+        start.
         """
         result: Future[R] = Future()
         with self._lock:
@@ -184,7 +184,7 @@ class FairThread:
         return asyncio.wrap_future(result)
 
     def _run_next(self) -> None:
-        """Run the call that is next now, which may not be the one for which this was submitted."""
+        """Run the next call, which may not be the one for which this was submitted."""
         with self._lock:
             if self._waiting.first() is None:
                 return  # it was cancelled

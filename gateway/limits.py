@@ -1,4 +1,4 @@
-"""Limits on what one client, and all clients together, may use of the gateway."""
+"""Limits on the use of the gateway by one client, and by all clients together."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -22,14 +22,14 @@ class Limits:
     """The limits of one gateway: sizes in bytes, times in seconds. The defaults are Kafka's where Kafka has
     the limit.
 
-    A connection has at most `in_flight_per_connection` requests that are read and not yet answered. While
-    these have `in_flight_bytes_per_connection` bytes or more, the gateway does not read from the connection,
-    so one frame may exceed this bound. `forwarded` bounds the concurrent requests at brokers over all
-    connections, and `at_coordinator` those at the coordinator that it does not park. The gateway does not
-    read from connections that wait for this capacity.
+    A connection has at most `in_flight_per_connection` unanswered requests. While these have
+    `in_flight_bytes_per_connection` bytes or more, the gateway does not read from the connection, so one
+    frame may exceed this limit. `forwarded` limits the concurrent requests at brokers over all connections,
+    and `at_coordinator` those at the coordinator that it does not park. The gateway does not read from
+    connections that wait for this capacity.
 
     If clients have to authenticate, a connection must do so within `authentication_timeout_s`, and until then
-    has one request under way. A TLS handshake has the same timeout.
+    has one request at a time. A TLS handshake has the same timeout.
 
     A quota allows a burst of `quota_window_num` windows of `quota_window_s`, and throttles a request for at
     most one window.
@@ -60,7 +60,7 @@ class Limits:
     idle_timeout_s: float = 600.0  # connections.max.idle.ms
     connect_timeout_s: float = 10.0
     upstream_timeout_s: float = 30.0  # for the gateway's own requests
-    groups_behind_max_s: float = 3.0  # how long ListGroups waits for the reader of the groups topic
+    groups_behind_max_s: float = 3.0  # for ListGroups to wait for the reader of the groups topic
     member_held_s: float = 3.0  # by a coordinator that does not answer: docs/decisions/0009
     topics_look_up_s: float = 3.0  # of what the gateway adds to a member's request, else sent without it
     quota_window_num: int = 11  # quota.window.num
@@ -94,7 +94,7 @@ def _ms(value: str) -> float:
 
 
 def _by_ip(value: str) -> dict[str, int]:
-    """Parse `ADDRESS:NUMBER,...`. An IPv6 address has colons of its own."""
+    """Parse `ADDRESS:NUMBER,...`. An IPv6 address contains colons."""
     numbers: dict[str, int] = {}
     for item in filter(None, map(str.strip, value.split(","))):
         address, colon, number = item.rpartition(":")

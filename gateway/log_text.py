@@ -1,4 +1,4 @@
-"""Clients' data for log lines: short, and on one line whatever it contains."""
+"""Clients' data for log lines: short, and always on one line."""
 
 import asyncio
 from typing import Any
@@ -53,12 +53,12 @@ class RateLimitedWarning:
         self._unsaid += 1
         self._last = last
         if not self._is_waiting:
-            self._say()
+            self._write_line()
 
-    def _say(self) -> None:
+    def _write_line(self) -> None:
         self._is_waiting = self._unsaid > 0
         if self._is_waiting:
             shown = {k: v[:ERROR_MAX_CHARS] if isinstance(v, str) else v for k, v in self._last.items()}
             getattr(log, self._level)(self._event, **{self._counted: self._unsaid}, **shown)
             self._unsaid, self._last = 0, {}
-            asyncio.get_running_loop().call_later(_INTERVAL_S, self._say)
+            asyncio.get_running_loop().call_later(_INTERVAL_S, self._write_line)

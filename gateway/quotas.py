@@ -1,7 +1,7 @@
-"""Quotas of clients: the rules in a file, and the token buckets that hold them.
+"""Quotas of clients: the rules in a file, and their token buckets.
 
 A file is TOML. Each `[[quotas]]` names an entity as Kafka does (KIP-546): `user`, `client-id`, or both, or
-`ip`. `"<default>"` stands for every user, client id or address that has no quota of its own.
+`ip`. `"<default>"` is for every user, client id or address without its own quota.
 """
 
 import math
@@ -31,7 +31,7 @@ class QuotasError(ValueError):
 @dataclass(frozen=True, slots=True)
 class QuotaRules:
     """The rules of a quotas file: requests a second by entity, and new connections a second by IP address.
-    `DEFAULT` stands for all that have no entry of their own.
+    `DEFAULT` is for all without their own entry.
     """
 
     requests: Mapping[Entity, float] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class QuotaRules:
         quota.
 
         The order is that of Kafka's ClientQuotaManager. A user's quota applies to all of its client ids
-        together. A default gives each user, or each client id, a quota of its own.
+        together. A default gives each user, or each client id, its own quota.
         """
         for named, shared in (
             ((user, client_id), (user, client_id)),
@@ -116,8 +116,8 @@ class TokenBucket:
 
     A request takes a token even if there is none. The number of tokens is then negative: a debt. While there
     is a debt, clients are throttled until it would be paid. The debt is at most `rate` tokens times
-    `longest_s`, so no client is throttled for longer than `longest_s`. Kafka bounds its request quota in the
-    same way (ClientRequestQuotaManager), because a member that is silent for too long loses its session.
+    `longest_s`, so no client is throttled for longer than `longest_s`. Kafka limits its request quota in the
+    same way (ClientRequestQuotaManager), because a member that is throttled for too long loses its session.
     """
 
     __slots__ = ("_at_s", "_burst", "_least", "_tokens", "rate")
@@ -166,9 +166,10 @@ class TokenBucket:
 
 # Full buckets are dropped when there are more, because clients choose their ids.
 _BUCKETS = 10_000
-# The bucket of a longer client id has a hash of it, because 10,000 ids of 32 kB would be much memory.
+# Longer client ids are hashed, because 10,000 ids of 32 kB would need much memory.
 _CLIENT_ID_MAX_CHARACTERS = 256
-# How long a new connection waits for its turn. Clients wait as long (socket.connection.setup.timeout.max.ms).
+# The time that a new connection waits for its turn, as long as clients do
+# (socket.connection.setup.timeout.max.ms).
 _LONGEST_WAIT_S = 30.0
 NO_RULES = QuotaRules()
 
@@ -229,7 +230,7 @@ class Quotas:
         return bucket
 
     def _drop_full(self, except_for: TokenBucket) -> None:
-        """Remove the buckets that equal new ones."""
+        """Remove full buckets."""
         now_s = self.now_s()
         for buckets in (self._requests, self._connections):
             for key in [k for k, one in buckets.items() if one is not except_for and one.is_full(now_s)]:
@@ -238,6 +239,6 @@ class Quotas:
         self.version += 1
 
     def _new(self, rate: float, longest_s: float | None = None) -> TokenBucket:
-        # At least one request is free, also where the rate is so low that the windows have none.
+        # At least one request is free, even if the rate is too low for one.
         burst = max(rate * self._burst_s, 1.0)
         return TokenBucket(rate, burst=burst, longest_s=longest_s or self._longest_s, now_s=self.now_s())

@@ -15,10 +15,12 @@ log = structlog.get_logger()
 
 
 class WatchedFiles(Generic[T]):
-    """The parsed content of some files. `value` is that of the last files that could be used."""
+    """The parsed content of some files. `value` is that of the last valid files."""
 
     def __init__(self, files: Sequence[Path], read: Callable[[], T]) -> None:
-        """Read the files. Raises what `read` raises, which names the file and has no part of its content."""
+        """Read the files. Raises the errors of `read`, which name the file but have no part of its
+        content.
+        """
         self._files = files
         self._read = read
         self._used = self._signatures()
@@ -26,14 +28,14 @@ class WatchedFiles(Generic[T]):
         self.value = read()
 
     def read_again(self) -> bool:
-        """Read the files if they have changed since `value` was read, and return True then. Raises what
-        `read` raises.
+        """Read the files and return True if they have changed since `value` was read. Raises the errors of
+        `read`.
         """
         return self._read_if_other(self._signatures())
 
     def refresh(self) -> bool:
-        """Read the files again if they have changed, and return True then. Files that cannot be used are
-        logged once. Any thread may call this.
+        """Read the files and return True if they have changed. Invalid files are logged once. Any thread may
+        call this.
         """
         found = self._signatures()
         try:
@@ -67,9 +69,8 @@ class WatchedFiles(Generic[T]):
 
 
 def _signature(path: Path) -> _Signature:
-    """Return a signature that changes with a file's content, or None if the file is missing.
-
-    Kubernetes replaces a file by one with another inode. A copy may keep the time of its original.
+    """Return a signature that changes with a file's content, or None without the file. It includes the inode,
+    because Kubernetes replaces files, and a copy may keep the original's time.
     """
     try:
         found = path.stat()

@@ -9,7 +9,7 @@ from kafka.partitioner.default import murmur2
 
 _GROUPS_REMEMBERED = 10_000
 # Clients choose the ids, and an id may have 32,767 bytes. So caches keep no ids of more characters than this.
-REMEMBERED_MAX_CHARACTERS = 256
+CACHED_MAX_CHARACTERS = 256
 
 
 def hash_of(group_id: str) -> int:
@@ -22,13 +22,13 @@ def hash_of(group_id: str) -> int:
 
 def partition_of(group_id: str, partitions: int) -> int:
     """Return the partition of the requests topic for this group."""
-    if len(group_id) > REMEMBERED_MAX_CHARACTERS:
+    if len(group_id) > CACHED_MAX_CHARACTERS:
         return _partition_of(group_id, partitions)
-    return _remembered(group_id, partitions)
+    return _cached(group_id, partitions)
 
 
 def _partition_of(group_id: str, partitions: int) -> int:
     return hash_of(group_id) % partitions
 
 
-_remembered = lru_cache(_GROUPS_REMEMBERED)(_partition_of)
+_cached = lru_cache(_GROUPS_REMEMBERED)(_partition_of)

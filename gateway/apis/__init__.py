@@ -1,7 +1,7 @@
 """The tables of APIs: those that the gateway answers, those that brokers answer, and those that are refused.
 
-The modules here have the rows: see `gateway.apis.api`. A request of an API in none of these tables passes
-undecoded. Where the gateway checks ACLs, it has to be a super user's.
+The modules here have the rows (`gateway.apis.api`). A request of any other API passes undecoded, if the
+gateway checks ACLs only for super users.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +26,7 @@ from gateway.apis import (
 )
 from gateway.apis.api import Api, Passed, Rewrite, Screen
 from gateway.apis.context import RequestContext, Services
-from gateway.apis.screened import Screened, both
+from gateway.apis.screened import Screened, combine
 from gateway.upstream.share_groups import FIRST_WITH_FEATURES, SHARE_VERSION, level_in
 from gateway.wire.newer_messages import NewerApiKey
 
@@ -34,7 +34,7 @@ Row = TypeVar("Row", Api, Passed)
 
 
 def _by_key(*rows: Row) -> Mapping[int, Row]:
-    """Return the rows by plain numbers, which are compared faster than members of an enum."""
+    """Return the rows by plain numbers, which compare faster than enum members."""
     table = {row.key.value: row for row in rows}
     assert len(table) == len(rows), "an API has one row"
     return MappingProxyType(table)
@@ -61,12 +61,12 @@ SERVED = _by_key(
     telemetry.PUSH_API,
 )
 
-# What a client may send before it has authenticated, where it must.
+# Requests that a client may send before it has authenticated.
 SASL = _by_key(handshake.HANDSHAKE_API, handshake.AUTHENTICATE_API)
 
 # Refused, and hidden from ApiVersions. A broker's own coordinator would silently serve groups of Streams
-# (KIP-1071). With the state of share groups (KIP-932) a client could change any group's, if the gateway's
-# principal may. A delegation token would be a credential of that principal.
+# (KIP-1071). With the share-state requests (KIP-932) a client could change any group's state that the
+# gateway's principal may change. A delegation token would be a credential of that principal.
 _REFUSED_WORDS = "ShareGroupState", "StreamsGroup", "DelegationToken"
 REFUSED: frozenset[int] = frozenset(
     key for key in (*ApiKey, *NewerApiKey) if any(word in key.name for word in _REFUSED_WORDS)
@@ -130,7 +130,7 @@ def is_allowed(api_key: int, api_version: int) -> bool:
 
 
 def rewrite_of(api_key: int, api_version: int, response: bytes) -> Rewrite | None:
-    """Return what changes a broker's response, or None if the response passes unchanged. Raises
+    """Return the rewriter of a broker's response, or None if the response passes unchanged. Raises
     ProtocolError.
     """
     api = PASSED.get(api_key)
@@ -140,7 +140,7 @@ def rewrite_of(api_key: int, api_version: int, response: bytes) -> Rewrite | Non
 
 
 def is_screening_needed(context: RequestContext) -> bool:
-    """Return True if `screen` has to look at such a request."""
+    """Return True if such a request has to pass `screen`."""
     return next(_screens(context), None) is not None
 
 
@@ -154,13 +154,13 @@ async def screen(context: RequestContext, message: bytes) -> Screened | None:
         if remaining is None:
             break
         found = await one(context, remaining)
-        screened = found if screened is None else screened if found is None else both(screened, found)
+        screened = found if screened is None else screened if found is None else combine(screened, found)
     return screened
 
 
 def _screens(context: RequestContext) -> Iterator[Screen]:
-    """Yield the screens of such a request in their order. They take out of it what the ACLs forbid, what the
-    coordinator answers, the coordinator's own settings among those of brokers, and changes of the
+    """Yield the screens of such a request in order. They remove entries that the ACLs forbid, that the
+    coordinator answers, that are the coordinator's settings among a broker's, and that change the
     coordinator's own topics.
     """
     api, services = PASSED.get(context.header.api_key), context.services

@@ -41,9 +41,7 @@ async def rewrite_cluster(context: RequestContext, response: Any) -> None:
 
 
 async def rewrite_endpoints(context: RequestContext, response: Any) -> None:
-    """Replace the addresses of current leaders. A response has those whose partition the client sought
-    elsewhere.
-    """
+    """Replace the addresses of current leaders, which a response has if the client queried another broker."""
     endpoints = response.node_endpoints or []
     context.services.cluster.update_brokers({e.node_id: Address(e.host, e.port) for e in endpoints})
     await _rewrite(context, ((endpoint.node_id, endpoint) for endpoint in endpoints))
@@ -84,7 +82,7 @@ _FIRST_VERSION_WITH_KEYS = 4
 NOWHERE = -1
 
 
-def is_upstreams(request: Any) -> bool:
+def is_for_broker(request: Any) -> bool:
     """Return True if a broker has to answer: only brokers know the coordinators of transactions."""
     return bool(request.key_type == TRANSACTION)
 
@@ -146,7 +144,9 @@ def _refused(key: str, error: ErrorCode | GatewayError) -> dict[str, Any]:
 
 
 async def rewrite_coordinators(context: RequestContext, response: Any) -> None:
-    """Replace the brokers' addresses by the gateway's listeners in a broker's response about transactions."""
+    """Replace the brokers' addresses with the gateway's listeners in a broker's response about
+    transactions.
+    """
     for found in response.coordinators if context.version >= _FIRST_VERSION_WITH_KEYS else [response]:
         if found.node_id == NOWHERE:
             continue
@@ -154,12 +154,12 @@ async def rewrite_coordinators(context: RequestContext, response: Any) -> None:
         await _rewrite(context, [(found.node_id, found)])
 
 
-# It costs the coordinator nothing. A broker answers for transactions.
+# It needs no work of the coordinator. A broker answers for transactions.
 FIND_COORDINATOR = Api(
     key=ApiKey.FindCoordinator,
     serve=serve_find_coordinator,
     decode=codec.decode_passed,
     asks_coordinator=False,
     is_metered=False,
-    is_upstreams=is_upstreams,
+    is_for_broker=is_for_broker,
 )

@@ -2,10 +2,8 @@
 
 The coordinator gets a request for each group that is described or deleted. It parks the deletion of a share
 group until the share coordinator has deleted its state. Share groups of the brokers' own coordinators are
-deleted by these.
-
-The list is that of the groups topic: see `gateway.coordinator.fresh_groups`. It may have all groups, so it is
-made in slices, one list at a time for all clients, and clients that wait for the same list share it.
+deleted there. The list is that of the groups topic (`gateway.coordinator.fresh_groups`). It may be long, so
+it is built in slices, one list at a time for all clients, and clients that wait for the same list share it.
 """
 
 from collections.abc import Callable, Iterable
@@ -39,8 +37,8 @@ _FIELDS = "group_id", "protocol_type", "group_state", "group_type"
 
 
 class _Wanted(NamedTuple):
-    """The key of a list: all that it depends on, beside the groups. Without ACLs it is the same for all
-    clients. The states and types are in lower case; without any, all are listed.
+    """The cache key of a list: everything besides the groups that affects it. Without ACLs it is the same for
+    all clients. The states and types are in lower case; without any, all are listed.
     """
 
     version: int
@@ -51,8 +49,8 @@ class _Wanted(NamedTuple):
 
 
 async def serve_list(context: RequestContext, request: Any) -> Fields:
-    """List the groups of this listener's broker that the client may describe. The first listener belongs to
-    no broker and lists the groups of all.
+    """List the groups of this listener's broker that the client may describe. The first listener, which has
+    no broker, lists all groups.
     """
     has_acls = context.services.authorizer is not None
     wanted = _Wanted(
@@ -140,12 +138,12 @@ def _lowered(names: Iterable[str]) -> frozenset[str]:
     return frozenset(name.strip().lower() for name in names)
 
 
-# A list has what the requests before it did. It takes no room at the coordinator, because others would wait
-# for that: all lists of a round share its requests.
+# A list includes the effects of all earlier requests. It takes no capacity at the coordinator, because all
+# lists of a round share its requests.
 LIST_GROUPS = Api(
     key=ApiKey.ListGroups,
     serve=serve_list,
-    is_alone=True,
+    is_exclusive=True,
     asks_coordinator=False,
     is_passed=are_at_brokers,
 )

@@ -1,7 +1,4 @@
-"""The row of an API: all that the gateway has to know of its requests. `gateway.apis` has the tables of rows.
-
-A request of an API without a row passes undecoded, where ACLs are checked only a super user's.
-"""
+"""The row of an API: how the gateway handles its requests. `gateway.apis` has the tables of rows."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -20,7 +17,7 @@ from kafka_why.contract.messages import Response
 from kafka_why.wire.schema_reader import Pause
 
 Answer = Fields | Deferred
-# Returns when the request's own requests to the coordinator are on their way, in order.
+# Returns when the request's own requests to the coordinator are sent, in order.
 Serve = Callable[[RequestContext, Any], Awaitable[Answer]]
 ServeAtOnce = Callable[[RequestContext, Any], Answer | None]
 Decode = Callable[[RequestHeader, bytes, Pause | None], Any]
@@ -32,15 +29,15 @@ Rewrite = Callable[[RequestContext, Any], Awaitable[None]]
 class Api:
     """An API that the gateway answers.
 
-    `serve_at_once` waits for nothing. Where it returns None, `serve` has to look something up. Without
-    `serve` it answers every request. `decode` raises ProtocolError.
+    `serve_at_once` never waits. If it returns None, `serve` has to look something up. Without `serve` it
+    answers every request. `decode` raises ProtocolError.
 
     `parks` is the class of the coordinator's answer to a request that it may park. With `asks_coordinator`
-    False the request itself is answered without the coordinator. `is_metered`: it counts for the quotas of
-    clients. `is_alone`: a connection has no other request under way with it. `of_consumer_protocol`: it is
-    hidden from ApiVersions while that protocol is switched off. `error_code` returns the error in a
-    coordinator's answer, for the metrics. `is_upstreams` returns whether a broker has to answer a request,
-    `is_passed` whether brokers answer all requests of the API.
+    False the request itself is answered without the coordinator. `is_metered`: it counts for clients' quotas.
+    `is_exclusive`: a connection has no concurrent request. `of_consumer_protocol`: ApiVersions omits it while
+    that protocol is switched off. `error_code` returns the error in a coordinator's answer, for the metrics.
+    `is_for_broker` returns True if a broker has to answer a request, `is_passed` if brokers answer all
+    requests of the API.
     """
 
     key: ApiKey
@@ -50,13 +47,13 @@ class Api:
     parks: type[Response] | None = None
     asks_coordinator: bool = True
     is_metered: bool = True
-    is_alone: bool = False
+    is_exclusive: bool = False
     of_consumer_protocol: bool = False
     error_code: Callable[[Any], int] = lambda answer: getattr(answer, "error_code", 0)
-    is_upstreams: Callable[[Any], bool] | None = None
+    is_for_broker: Callable[[Any], bool] | None = None
     is_passed: Callable[[Services], bool] | None = None
     versions: range = range(0)
-    """Those of the codec, if none are given."""
+    """The codec's versions, if none are given."""
     needs_capacity: bool = field(init=False)
     """True if it needs capacity at the coordinator. A request that may be parked waits for its turn."""
 
@@ -69,13 +66,13 @@ class Api:
         return self.is_passed is not None and self.is_passed(services)
 
     async def decoded(self, header: RequestHeader, message: bytes) -> Any:
-        """Decode a request, beside the event loop if it is large. Raises ProtocolError."""
+        """Decode a request, off the event loop if it is large. Raises ProtocolError."""
         if len(message) <= offload.AT_ONCE_BYTES:
             return self.decode(header, message, None)
         return await offload.run(self.decode, header, message, offload.pause)
 
     async def answer(self, context: RequestContext, request: Any) -> Answer:
-        """Answer a request that may need something to wait for."""
+        """Answer a request, which may have to wait."""
         if self.serve is not None:
             return await self.serve(context, request)
         assert self.serve_at_once is not None, "a row has a handler"
@@ -86,17 +83,16 @@ class Api:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passed:
-    """An API that brokers answer, of which the gateway checks requests or changes responses.
+    """An API that brokers answer, and whose requests the gateway checks or whose responses it changes. Five
+    screens may remove entries from a request and complete the response: `guard` those that the ACLs forbid,
+    `groups` those that the coordinator answers, `brokers` the coordinator's settings among a broker's,
+    `internal` changes of the coordinator's own topics, `screen` those special to the API. A request without a
+    guard needs the operation `needs` on the cluster, or a super user, unless Kafka has no ACLs for it
+    (`is_free`) or `screen` checks them (`is_screened`). With `is_hidden` it is absent from ApiVersions while
+    the gateway checks ACLs.
 
-    Five may take entries out of a request, and add something to the response: `guard` takes what the ACLs
-    forbid, `groups` what the coordinator answers, `brokers` what is the coordinator's among a broker's
-    settings, `internal` what would change the coordinator's own topics, `screen` what is special to the API.
-    A request without a guard needs the operation `needs` on the cluster, or is for super users, unless Kafka
-    has no ACLs for it (`is_free`) or `screen` checks them (`is_screened`). With `is_hidden` it is absent from
-    ApiVersions while the gateway checks ACLs.
-
-    `rewrite` changes the responses for which `is_rewritten` returns true. That gets the version and the
-    bytes, and raises ProtocolError.
+    `rewrite` changes the responses for which `is_rewritten` returns true. `is_rewritten` gets the version and
+    the bytes, and raises ProtocolError.
     """
 
     key: ApiKey | NewerApiKey
@@ -112,7 +108,7 @@ class Passed:
     rewrite: Rewrite | None = None
     is_rewritten: Callable[[int, bytes], bool] = lambda version, response: True
     versions: range | None = None
-    """Those of the codec, if none are given. None: all, because the gateway has no schema of the API."""
+    """The codec's versions, if none are given. None: all, because the gateway has no schema of the API."""
 
     def __post_init__(self) -> None:
         if self.versions is None and self.key in codec.REQUESTS:

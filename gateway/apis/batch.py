@@ -1,8 +1,6 @@
-"""Requests about several groups. The coordinator gets a request for each group. These are sent without
-waiting for each other.
-
-Each group costs as much as a request about it alone: capacity at the coordinator (`queued.max.requests`), and
-a part of the client's quota. So a frame about many groups has no advantage over many requests.
+"""Requests about several groups. The coordinator gets a request for each group, all at once. Each group costs
+as much as its own request: capacity at the coordinator (`queued.max.requests`), and a part of the client's
+quota. So a frame about many groups has no advantage over many requests.
 """
 
 import asyncio
@@ -15,8 +13,7 @@ from gateway.apis.context import Deferred, RequestContext
 from gateway.wire.codec import Fields
 from kafka_why.contract.errors import ErrorCode
 
-# The groups of one request that may be at the coordinator at one time. A small part of what
-# `Limits.at_coordinator` has for all clients.
+# The maximum of one request's groups at the coordinator at a time, a small part of `Limits.at_coordinator`.
 AT_ONCE = 64
 
 T = TypeVar("T")
@@ -46,7 +43,7 @@ async def map_items(
         for number, item in enumerate(within):
             if batch.result_bytes > limits.groups_answer_bytes:
                 break
-            if number:  # the request itself was counted for the quota
+            if number:  # the quota has already counted the request itself
                 await context.fan_out.pay(context)
             tasks.append(await batch.start(work, item))
             await slices.rest()
@@ -58,10 +55,9 @@ async def map_items(
 
 
 class _Batch:
-    """The items of one request that are under way.
-
-    One of them uses the request's own slot at the coordinator (`gateway.fairness`). The others take slots
-    only while no request waits for one. So no request waits for a slot while it holds one.
+    """The concurrent items of one request. One of them uses the request's own slot at the coordinator
+    (`gateway.fairness`). The others take slots only while no request waits for one. So no request waits for a
+    slot while it holds one.
     """
 
     def __init__(self, context: RequestContext, group: asyncio.TaskGroup) -> None:
@@ -79,7 +75,7 @@ class _Batch:
             self._one_ended.clear()
             await self._one_ended.wait()
         task = self._group.create_task(self._run(work, item))
-        # A task that is cancelled may never have begun: what it does at its end is not in its coroutine.
+        # A cancelled task may never have started, so its coroutine cannot release the slot.
         task.add_done_callback(release)
         return task
 
@@ -117,8 +113,8 @@ def answer_per_group(
     """Answer a request about these groups by one request to the coordinator for each. `fields` builds the
     response from their results.
 
-    librdkafka and other clients send a request for each group, so a request about one group does not hold
-    back the requests behind it. A connection has at most one request about several groups under way.
+    A request about one group does not hold back later requests, because librdkafka and others send a request
+    for each group. A connection has at most one concurrent request about several groups.
     """
     if len(group_ids) == 1:
         return Deferred(asyncio.ensure_future(_only(start(group_ids[0]))), fields)

@@ -1,8 +1,8 @@
-"""The settings of the group coordinator among those of brokers: DescribeConfigs (key 32), AlterConfigs (33)
-and IncrementalAlterConfigs (44) for the resource type BROKER.
+"""The group coordinator's settings among those of brokers: DescribeConfigs (key 32), AlterConfigs (33) and
+IncrementalAlterConfigs (44) for the resource type BROKER.
 
-Groups have this coordinator's settings, whatever a broker's own coordinator has. No request changes them.
-Those of share groups are the brokers', but for what this coordinator reads where it has share groups.
+Groups have this coordinator's settings, not those of a broker's own coordinator. No request changes them.
+Those of share groups are the brokers', except the ones that this coordinator reads itself.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ def _is_coordinators(context: RequestContext, name: str) -> bool:
 
 async def screen_descriptions(context: RequestContext, message: bytes) -> Screened | None:
     """Put this coordinator's values into a broker's response to DescribeConfigs. A setting that the
-    coordinator lacks, or does not report now, is left out. Raises ProtocolError.
+    coordinator lacks or does not report is left out. Raises ProtocolError.
     """
     request = await offload.decode_passed(context.header, message)
     if all(resource.resource_type != _BROKER for resource in request.resources):
@@ -70,9 +70,7 @@ def _put(context: RequestContext, found: Any, in_force: Mapping[str, GroupConfig
 
 
 def _synonyms(config: GroupConfigValue) -> list[Fields]:
-    """Return the value in force and the default, which are the same unless the coordinator was given another
-    value.
-    """
+    """Return the value in force and the default."""
     default = {"name": config.name, "value": _DEFAULTS[config.name], "source": _DEFAULT_CONFIG}
     if config.is_default:
         return [default]
@@ -80,7 +78,7 @@ def _synonyms(config: GroupConfigValue) -> list[Fields]:
 
 
 async def screen_alterations(context: RequestContext, message: bytes) -> Screened | None:
-    """AlterConfigs, IncrementalAlterConfigs: a resource that names such a setting is refused. Raises
+    """Refuse resources with such a setting in AlterConfigs and IncrementalAlterConfigs. Raises
     ProtocolError.
     """
     request = await offload.decode_passed(context.header, message)

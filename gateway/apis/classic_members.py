@@ -49,7 +49,7 @@ from kafka_why.contract.protocols.subscriptions import (
 
 _FIRST_VERSION_WITH_REBALANCE_TIMEOUT = 1
 _FIRST_VERSION_WITH_NULLABLE_PROTOCOL = 7
-# A member may join because a topic has just got more partitions.
+# A member may join because a topic has just grown.
 _PARTITIONS_AGE_MAX_S = 1.0
 
 log = structlog.get_logger()
@@ -107,8 +107,8 @@ def _join_fields(version: int, answer: JoinGroupResponse) -> Fields:
 
 
 async def _partitions_per_topic(context: RequestContext, protocols: Iterable[Any]) -> dict[str, int]:
-    """Return the numbers of partitions, by topic, of the topics that the coordinator may have to assign. A
-    topic that the client may not describe is treated like one that does not exist.
+    """Return the partition counts of the topics that the coordinator may have to assign. A topic that the
+    client may not describe counts as absent.
     """
     topics: set[str] = set()
     for protocol in protocols:
@@ -127,8 +127,8 @@ async def _partitions_per_topic(context: RequestContext, protocols: Iterable[Any
 
 
 async def _topics(context: RequestContext, request: Any) -> TopicImages | None:
-    """Return the topics that the member subscribes to and those it owns partitions of, for a group of the
-    consumer protocol. Row MI2. Kafka does not check either whether the member may describe them.
+    """Return the topics that the member subscribes to or owns partitions of, for a group of the consumer
+    protocol. Row MI2. As in Kafka, DESCRIBE is not required.
     """
     if not context.services.consumer_protocol or request.protocol_type != PROTOCOL_TYPE:
         return None
@@ -144,7 +144,7 @@ async def _topics(context: RequestContext, request: Any) -> TopicImages | None:
 
 
 def _named(metadata: Iterable[bytes]) -> set[str]:
-    """Return the topics that a member's protocols name."""
+    """Return the topics in a member's protocols."""
     names: set[str] = set()
     for one in metadata:
         with suppress(ProtocolError):  # the coordinator decides about such a protocol
@@ -179,8 +179,8 @@ def serve_sync(context: RequestContext, request: Any) -> Fields | Deferred:
 
 
 def _sync_refused(context: RequestContext, request: Any) -> Fields:
-    """Return the response to a client without the right. A request without a protocol has an error of its
-    own, which Kafka finds first.
+    """Return the response to a client without permission. A request without a protocol has another error,
+    which Kafka checks first.
     """
     is_whole = request.protocol_type is not None and request.protocol_name is not None
     if context.version >= _FIRST_SYNC_WITH_PROTOCOL and not is_whole:

@@ -1,5 +1,5 @@
-"""The context of one request: the services that its handler uses, the client that sent it, and the state that
-the gateway keeps for the client's connection.
+"""The context of one request: the services of its handler, its client, and the state of the client's
+connection.
 """
 
 import asyncio
@@ -41,16 +41,15 @@ _SESSIONS_MAX = 100
 
 class FetchSessions:
     """The fetch sessions (KIP-227) that one connection began, with the version of the ACLs that allowed each.
-
-    A request of a session names only what has changed, so the gateway cannot see what it reads. It passes
-    only if this connection began the session, and no ACL has changed since.
+    A request of a session names only changes, so the gateway cannot see its topics. It passes only if this
+    connection began the session, and no ACL has changed since.
     """
 
     def __init__(self) -> None:
         self._versions: dict[int, int] = {}
 
     def began(self, session_id: int, version: int) -> None:
-        """Remember a session that has begun. The oldest one is forgotten when there are too many."""
+        """Store a new session. If there are too many, the oldest one is forgotten."""
         if session_id != NO_SESSION:
             self._versions.pop(session_id, None)
             self._versions[session_id] = version
@@ -64,8 +63,8 @@ class FetchSessions:
 
 @dataclass(slots=True)
 class CheckedTopics:
-    """The topics of a share session, and the version of the ACLs that allowed them. With `lacks` a request
-    named a topic that these ACLs denied, which the session lacks.
+    """The topics of a share session, and the version of the ACLs that allowed them. `lacks`: the session
+    lacks a requested topic, because these ACLs denied it.
     """
 
     topics: set[UUID]
@@ -80,27 +79,27 @@ class CheckedTopics:
 
 
 class ShareSession:
-    """The share session (KIP-932) of one connection: the member, and what was checked of its topics.
+    """The share session (KIP-932) of one connection: the member, and its checked topics.
 
-    A broker finds a session by the ids of its group and member, whichever connection a request comes from,
-    and checks the rights of the gateway's principal. So another client could continue the session, begin it
-    anew or end it. Where the gateway checks ACLs, the broker knows the member by `broker_member_id`, a random
-    id that no client learns. Then all topics of the session were named, and checked, on this connection.
+    A broker identifies a session by its group and member ids alone, on any connection, and checks the rights
+    of the gateway's principal. So another client could continue, restart or end the session. If the gateway
+    checks ACLs, the broker therefore knows the member by `broker_member_id`, a random id that no client sees.
+    All topics of the session were then checked on this connection.
 
-    A broker binds one session to a connection, and ends it with the connection. The sessions of other members
-    on the same connection would live until the broker ends, and a broker has a limit of sessions
-    (`group.share.max.share.sessions`). So a connection has one member.
+    A broker binds one session to a connection, and ends it with the connection. Sessions of other members on
+    the connection would never end, and a broker has a limit of sessions (`group.share.max.share.sessions`).
+    So a connection has one member.
 
-    A request names only the partitions that are new. `checked` are all topics, or None until the broker has
-    accepted the latest beginning: it keeps the session of before if it refuses one. `is_doubted`: the broker
-    failed at a request, perhaps because a topic of the session is gone.
+    A request names only new partitions. `checked` are all topics, or None until the broker accepts the latest
+    start: if it refuses one, the old session continues. `has_failed`: the broker failed at a request, perhaps
+    because a topic of the session was deleted.
     """
 
     def __init__(self) -> None:
         self.member: tuple[str, str] | None = None
         self.broker_member_id = kafka_uuid(uuid4())
         self.checked: CheckedTopics | None = None
-        self.is_doubted = False
+        self.has_failed = False
         self._beginning: CheckedTopics | None = None
         self._counted: tuple[Deliveries, MemberDeliveries] | None = None
 
@@ -110,28 +109,28 @@ class ShareSession:
         return self.member is not None
 
     def claim(self, group_id: str, member_id: str) -> bool:
-        """Return True if the session is this member's. It belongs to the first member that calls this."""
+        """Return True if the session belongs to this member. The first caller gets it."""
         if self.member is None:
             self.member = group_id, member_id
         return self.member == (group_id, member_id)
 
-    def clear_doubt(self) -> bool:
-        """Forget a broker's failure, because the member begins anew. Return True if there was one."""
-        was_doubted, self.is_doubted = self.is_doubted, False
+    def clear_failure(self) -> bool:
+        """Forget a broker's failure, because the member starts again. Return True if there was one."""
+        was_doubted, self.has_failed = self.has_failed, False
         return was_doubted
 
     def begin(self, topics: CheckedTopics) -> Callable[[bytes], None]:
-        """Begin anew with these topics. Return the function that receives the broker's response."""
+        """Start a session with these topics. Return the receiver of the broker's response."""
         self.checked, self._beginning = None, topics
 
-        def saw(response: bytes) -> None:
+        def on_start(response: bytes) -> None:
             if self._beginning is topics and not error_of(response):
                 self.checked = topics
 
-        return saw
+        return on_start
 
     def watch(self, deliveries: Deliveries, header: RequestHeader, request: Any) -> Callable[[bytes], object]:
-        """Count a request of the member. Return the function that receives the parts of the response."""
+        """Count a request of the member. Return the receiver of the response's parts."""
         assert self.member is not None, "it is known before its requests pass"
         if self._counted is None:
             self._counted = deliveries, deliveries.open(*self.member)
@@ -144,17 +143,19 @@ class ShareSession:
             deliveries.close(member)
 
 
-# A response to ConsumerGroupHeartbeat may ask for the topics that a pattern matches
-# (`ConsumerGroupHeartbeatResponse.look`). The member's next heartbeat on the connection carries them. The
-# coordinator asks again after some seconds for a pattern that was forgotten.
+# A response to ConsumerGroupHeartbeat may request the topics that a pattern matches
+# (`ConsumerGroupHeartbeatResponse.look`). The member's next heartbeat on the connection reports them. If the
+# pattern was forgotten, the coordinator repeats the request after some seconds.
 
 
-# Clients choose the patterns and the ids, so what a connection remembers is bounded.
+# Clients choose patterns and ids, so their number per connection is limited.
 _CHARS_MAX = 65_536
 
 
-class AskedPatterns:
-    """The patterns that the coordinator asked members of this connection to resolve, by group and member."""
+class RequestedPatterns:
+    """The patterns that members of this connection have to resolve for the coordinator, by group and
+    member.
+    """
 
     def __init__(self) -> None:
         self._patterns: dict[tuple[str, str], str] = {}
@@ -164,16 +165,14 @@ class AskedPatterns:
         return len(self._patterns)
 
     def add(self, group_id: str, member_id: str, pattern: str) -> None:
-        """Remember a pattern to resolve. The oldest patterns are forgotten when there are too many
-        characters.
-        """
+        """Store a pattern to resolve. If there are too many characters, the oldest patterns are forgotten."""
         self.pop(group_id, member_id)
         self._patterns[group_id, member_id] = pattern
         self._chars += len(group_id) + len(member_id) + len(pattern)
         while self._chars > _CHARS_MAX:
             self.pop(*next(iter(self._patterns)))
 
-    def is_asked(self, group_id: str, member_id: str) -> bool:
+    def is_requested(self, group_id: str, member_id: str) -> bool:
         """Return True if the member's pattern has to be resolved at its next heartbeat."""
         return (group_id, member_id) in self._patterns
 
@@ -186,14 +185,12 @@ class AskedPatterns:
 
 
 @dataclass(frozen=True, slots=True)
-class Remembered:
-    """The state that the gateway keeps for one connection. It ends with the connection, so no part of it has
-    to be expired.
-    """
+class ConnectionCaches:
+    """The gateway's state of one connection. It ends with the connection, so nothing in it expires."""
 
     fetches: FetchSessions = field(default_factory=FetchSessions)
     shares: ShareSession = field(default_factory=ShareSession)
-    asked_patterns: AskedPatterns = field(default_factory=AskedPatterns)
+    requested_patterns: RequestedPatterns = field(default_factory=RequestedPatterns)
     pushes: ClientMetricsInstance = field(default_factory=ClientMetricsInstance)
 
 
@@ -201,7 +198,7 @@ R = TypeVar("R", bound=Response)
 
 
 class SendingBackend(Backend, Protocol):
-    """A backend that starts a request without a task of its own."""
+    """A backend that sends a request without a separate task."""
 
     def send(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
         """Send a request as `ask` does, without waiting. Requests are sent in the order of the calls."""
@@ -214,12 +211,11 @@ class SendingBackend(Backend, Protocol):
 class Services:
     """The services of handlers. `listener_port` returns the port of a broker's listener, opening it if
     needed. `advertised` returns the address that clients get for a broker whose listener has this port, None
-    if it is the one that they connected to. `authorizer` None: the gateway checks no ACLs. With
-    `checks_passed_on` it also checks the requests that pass to the brokers. Without `consumer_protocol` the
-    gateway offers nothing of KIP-848. `telemetry` None: requests about clients' metrics pass to the brokers.
-    Larger frames than `frame_max_bytes` are refused.
-    `deliveries` None: nothing is counted of share groups' records. `deciding` is held while the rights to a
-    pattern's topics are decided, and `turns` between two slices of long work.
+    for the one that they connected to. Without `authorizer` the gateway checks no ACLs. With
+    `checks_passed_on` it also checks the requests that pass to the brokers. Without `consumer_protocol`
+    KIP-848 is off. Without `telemetry` requests about clients' metrics pass to the brokers. Frames larger
+    than `frame_max_bytes` are refused. Without `deliveries` share groups' records are not counted. `deciding`
+    is locked while the rights to a pattern's topics are checked, and `turns` during a slice of long work.
     """
 
     backend: SendingBackend
@@ -241,10 +237,9 @@ class Services:
 
 
 class Deferred(Struct, frozen=True):
-    """A response that `fields` builds from the coordinator's response when that arrives.
-
-    With `holds_back` the next request of the connection does not start before. The response may be parked, or
-    some requests to the coordinator are not sent yet.
+    """A response that `fields` builds when the coordinator's response arrives. With `holds_back` the
+    connection's next request does not start earlier, because the response may be parked, or some requests to
+    the coordinator are not sent yet.
     """
 
     response: asyncio.Future[Any]
@@ -289,7 +284,7 @@ class RequestContext(Struct, frozen=True):
     host: str
     node_id: int | None
     session: ClientSession
-    remembered: Remembered
+    caches: ConnectionCaches
     fan_out: FanOut
     oversized_bytes: int = 0
 
@@ -299,7 +294,7 @@ class RequestContext(Struct, frozen=True):
         return self.header.api_version
 
     def may(self, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """Return True if the client may do this to the resource."""
+        """Return True if the client may do this operation on the resource."""
         authorizer = self.services.authorizer
         return authorizer is None or authorizer.may(self.principal, self.client_host, operation, kind, name)
 
@@ -310,7 +305,7 @@ class RequestContext(Struct, frozen=True):
         )
 
     def send(self, request: Request[R], timeout_ms: int | None = None) -> asyncio.Future[R]:
-        """Send a request to the coordinator, or refuse it if its frame is oversized: see `SendingBackend`."""
+        """Send a request to the coordinator, or refuse it if its frame is oversized (`SendingBackend`)."""
         if self.oversized_bytes:
             error = too_large(request, self.oversized_bytes, self.services.frame_max_bytes)
             return self.services.backend.refuse(request, error)
@@ -326,13 +321,12 @@ class RequestContext(Struct, frozen=True):
         return self.services.advertised(node_id, port) or Address(self.host, port)
 
     def coordinator_of(self, group_id: str, id_hash: int | None = None) -> int | None:
-        """Return the id of the broker whose listener serves this group, or None if no broker is known. Pass
-        `id_hash` if the id's hash by `kafka_why.partitioner` is at hand.
+        """Return the id of the broker whose listener serves this group, or None if no broker is known.
+        `id_hash` is the id's hash by `kafka_why.partitioner`, if known.
 
-        Any listener would do for the coordinator's groups. But a client that lists groups sends ListGroups to
-        every broker and merges the responses, so each group must belong to exactly one broker. A share group
-        of the brokers has its coordinator behind one listener, and the client does not say of which type its
-        group is.
+        Any listener can serve the coordinator's groups. But a client that lists groups sends ListGroups to
+        every broker and merges the responses, so each group must belong to exactly one broker. A brokers'
+        share group has its coordinator behind one listener, and requests do not have the group's type.
         """
         live = self.services.cluster.live
         brokers = self.services.share_groups.coordinator_of(group_id)

@@ -1,14 +1,14 @@
 """The settings of groups: DescribeConfigs (key 32), AlterConfigs (33), IncrementalAlterConfigs (44) and
 ListConfigResources (74) for the resource type GROUP.
 
-Groups are the coordinator's, and so are their settings (rows CF19 to CF26). A request's other resources go on
-to the broker, whose response is joined with the coordinator's. Errors and their texts are those of
+Groups belong to the coordinator, and so do their settings (rows CF19 to CF26). A request's other resources
+pass to the broker, whose response is joined with the coordinator's. Errors and their texts are those of
 ConfigHelper, ConfigAdminManager and ControllerConfigurationValidator of Kafka.
 
-The settings of share groups (rows SN1 to SN24) belong to who coordinates the groups. The leaders of
-partitions read most of them, so they are the brokers' in every mode, and a group's settings have two parts.
-Where this coordinator has share groups, it has those that it reads itself. They reach the brokers, too, which
-check them by their own bounds, so that they stay if the groups are given to the brokers' coordinators.
+The settings of share groups (rows SN1 to SN24) have two parts. Partition leaders read most of them, so these
+always belong to the brokers. If this coordinator has the share groups, it has the settings that it reads
+itself. They pass to the brokers, too, which check them by their own bounds, so that they remain if the
+brokers' coordinators take over the groups.
 """
 
 import copy
@@ -22,7 +22,7 @@ from gateway.apis.api import Screen
 from gateway.apis.batch import map_items
 from gateway.apis.context import RequestContext
 from gateway.apis.group_setting_docs import DOCUMENTATION
-from gateway.apis.screened import Change, Screened, in_turn
+from gateway.apis.screened import Change, Screened, chain
 from gateway.apis.slices import batches
 from gateway.apis.topics import Codes
 from gateway.authorization.acls import Operation, ResourceType
@@ -49,8 +49,8 @@ _COORDINATORS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The parts of a resource GROUP: the coordinator's own, and that of the brokers. With `brokers_first` the
-    coordinator only checks its part before the brokers have taken theirs.
+    """The parts of a resource GROUP: the coordinator's own, and the brokers'. With `brokers_first` the
+    coordinator only checks its part until the brokers have accepted theirs.
     """
 
     own: Any | None
@@ -59,20 +59,20 @@ class Parts:
 
 
 def brokers_show(coordinators: Coordinators, name: str) -> bool:
-    """Return True if the value of this setting of a group is the brokers'."""
+    """Return True if this group setting belongs to the brokers."""
     is_ours = coordinators is Coordinators.OURS and name in _READ_BY_COORDINATOR
     return coordinators is not Coordinators.OFF and name.startswith(_SHARE_PREFIXES) and not is_ours
 
 
 def is_coordinators(coordinators: Coordinators, name: str) -> bool:
-    """Return True if this setting of a broker, which begins with `group.share.`, is the coordinator's (rows
+    """Return True if this broker setting, which starts with `group.share.`, belongs to the coordinator (rows
     SN1 to SN5).
     """
     return coordinators is Coordinators.OURS and name in _COORDINATORS
 
 
 def split_changes(coordinators: Coordinators, resource: Any, *, is_whole: bool) -> Parts:
-    """Split changes of a group's settings. `is_whole`: what is not named is taken away."""
+    """Split changes of a group's settings. `is_whole`: settings that are not named are removed."""
     brokers = copy.copy(resource)
     brokers.configs = [config for config in resource.configs if config.name.startswith(_SHARE_PREFIXES)]
     is_ours = coordinators is Coordinators.OURS
@@ -84,7 +84,7 @@ def split_changes(coordinators: Coordinators, resource: Any, *, is_whole: bool) 
 
 
 def split_keys(coordinators: Coordinators, resource: Any) -> Parts:
-    """Split what is asked of a group's settings, all of them if none is named."""
+    """Split the requested settings of a group, all of them if none is named."""
     brokers = copy.copy(resource)
     if resource.configuration_keys:
         keys = [key for key in resource.configuration_keys if brokers_show(coordinators, key)]
@@ -103,7 +103,7 @@ _KAFKAS_DEFAULTS = {name: str(bounds.value) for name, bounds in bounds_of(Coordi
     setting.name: setting.default for setting in KEPT_SETTINGS
 }
 _INT = 3  # DescribeConfigsResponse.ConfigType
-# The names of brokers' settings that are the defaults of groups', where they are not "group." and the same.
+# The broker settings that are defaults of group settings, unless their name is "group." and the same.
 _BROKERS_NAMES = {
     "streams.assignor.name": "group.streams.assignors",
     **{
@@ -123,7 +123,7 @@ _SET, _DELETE, _APPEND, _SUBTRACT = range(4)  # AlterConfigOp.OpType
 _LIST_OPERATIONS = {_APPEND: "APPEND", _SUBTRACT: "SUBTRACT"}
 _FIRST_LIST_WITH_TYPES = 1
 
-Answer = Callable[[RequestContext, "_Asked", Any], Awaitable[Fields]]
+Answer = Callable[[RequestContext, "_GroupsRequest", Any], Awaitable[Fields]]
 
 
 class _Refused(Exception):
@@ -135,9 +135,9 @@ class _Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A request, the groups that it names more than once, and those whose changes are only checked, because
-    the brokers take their part first.
+class _GroupsRequest:
+    """A request, the groups that it names more than once, and those whose changes are only checked because
+    the brokers come first.
     """
 
     request: Any
@@ -151,7 +151,7 @@ Split = Callable[[Coordinators, Any], Parts]
 async def _screen(
     response_field: str, answer: Answer, split: Split, context: RequestContext, message: bytes
 ) -> Screened | None:
-    """Have the coordinator answer for the groups of a request. Returns None if the request names none. Raises
+    """Let the coordinator answer for the groups of a request. Returns None if the request names none. Raises
     ProtocolError.
     """
     request = await offload.decode_passed(context.header, message)
@@ -159,7 +159,7 @@ async def _screen(
     if not groups:
         return None
     names = Counter(resource.resource_name for resource in groups)
-    asked = _Asked(request, frozenset(name for name, number in names.items() if number > 1))
+    asked = _GroupsRequest(request, frozenset(name for name, number in names.items() if number > 1))
     coordinators = context.services.share_groups.coordinators
     parts = {
         group.resource_name: Parts(group)
@@ -182,7 +182,7 @@ async def _screen(
     alone = [one for one in answers if one["resource_name"] not in brokers]
     change: Change = partial(_join, response_field, coordinators, joined)
     if checked and not request.validate_only:
-        change = in_turn([partial(_store, answer, context, asked, checked), change])
+        change = chain([partial(_store, answer, context, asked, checked), change])
     return Screened(remaining, {response_field: alone}, change)
 
 
@@ -199,9 +199,9 @@ async def _join(
 
 
 async def _store(
-    answer: Answer, context: RequestContext, asked: "_Asked", checked: Sequence[Any], response: Any
+    answer: Answer, context: RequestContext, asked: "_GroupsRequest", checked: Sequence[Any], response: Any
 ) -> None:
-    """Have the coordinator store its part of the changes that the brokers have accepted."""
+    """Let the coordinator store its part of the changes that the brokers have accepted."""
     answered = {one.resource_name: one for one in response.responses if one.resource_type == _GROUP}
     taken = [
         own for own in checked if own.resource_name in answered and not answered[own.resource_name].error_code
@@ -215,7 +215,7 @@ async def _store(
             at.error_message = f"{_ONLY_BROKERS}: {one['error_message']}"
 
 
-async def _answered(answer: Answer, context: RequestContext, asked: _Asked, resource: Any) -> Fields:
+async def _answered(answer: Answer, context: RequestContext, asked: _GroupsRequest, resource: Any) -> Fields:
     try:
         return {**_key(resource), **await answer(context, asked, resource)}
     except _Refused as refused:
@@ -238,7 +238,7 @@ def _check(context: RequestContext, operation: Operation, group_id: str, unnamed
         raise _Refused(ErrorCode.INVALID_REQUEST, unnamed)
 
 
-async def _describe(context: RequestContext, asked: _Asked, resource: Any) -> Fields:
+async def _describe(context: RequestContext, asked: _GroupsRequest, resource: Any) -> Fields:
     group_id = resource.resource_name
     _check(context, Operation.DESCRIBE_CONFIGS, group_id, "Group name must not be empty")
     answer = await context.send(
@@ -268,8 +268,8 @@ def _described(request: Any, config: GroupConfigValue) -> Fields:
 
 
 def _synonyms(config: GroupConfigValue) -> list[Fields]:
-    """Return the values of a setting with their sources, the one in force first. To a client, the
-    coordinator's own settings come from a broker's file.
+    """Return the values of a setting with their sources, the one in force first. Clients see the
+    coordinator's own settings as those of a broker's file.
     """
     broker, default = _BROKERS_NAMES.get(config.name, f"group.{config.name}"), _KAFKAS_DEFAULTS[config.name]
     of_coordinator = config.value if config.is_default else config.without_own
@@ -281,14 +281,14 @@ def _synonyms(config: GroupConfigValue) -> list[Fields]:
     return synonyms
 
 
-async def _alter(context: RequestContext, asked: _Asked, resource: Any) -> Fields:
-    """AlterConfigs: the group keeps no setting that the request does not name."""
+async def _alter(context: RequestContext, asked: _GroupsRequest, resource: Any) -> Fields:
+    """Replace all settings of the group (AlterConfigs)."""
     _check_altered(context, asked, resource)
     configs = {config.name: config.value for config in resource.configs}
     return await _altered(context, asked, resource, dict.fromkeys(GROUP_CONFIG_NAMES) | configs)
 
 
-async def _alter_incrementally(context: RequestContext, asked: _Asked, resource: Any) -> Fields:
+async def _alter_incrementally(context: RequestContext, asked: _GroupsRequest, resource: Any) -> Fields:
     _check_altered(context, asked, resource)
     for config in resource.configs:
         if config.config_operation in _LIST_OPERATIONS:
@@ -302,7 +302,7 @@ async def _alter_incrementally(context: RequestContext, asked: _Asked, resource:
     return await _altered(context, asked, resource, configs)
 
 
-def _check_altered(context: RequestContext, asked: _Asked, resource: Any) -> None:
+def _check_altered(context: RequestContext, asked: _GroupsRequest, resource: Any) -> None:
     group_id = resource.resource_name
     _check(context, Operation.ALTER_CONFIGS, group_id, "Default group resources are not allowed.")
     if group_id in asked.doubled:
@@ -320,7 +320,7 @@ def _check_altered(context: RequestContext, asked: _Asked, resource: Any) -> Non
 
 
 async def _altered(
-    context: RequestContext, asked: _Asked, resource: Any, configs: Mapping[str, str | None]
+    context: RequestContext, asked: _GroupsRequest, resource: Any, configs: Mapping[str, str | None]
 ) -> Fields:
     answer = await context.send(
         AlterGroupConfigs(
@@ -341,8 +341,8 @@ screen_incremental_alterations: Screen = partial(
 
 
 async def screen_list(context: RequestContext, message: bytes) -> Screened | None:
-    """ListConfigResources: the groups with settings of their own, in place of the broker's, or beside those
-    that have settings of share groups.
+    """ListConfigResources: list the groups with their own settings instead of the broker's, or together with
+    those that have settings of share groups.
     """
     request = await offload.decode_passed(context.header, message)
     if context.version < _FIRST_LIST_WITH_TYPES or (

@@ -16,7 +16,7 @@ from gateway.wire.codec import Fields
 from gateway.wire.errors import GatewayError
 
 GROUP_REFUSED = {"error_code": GatewayError.GROUP_AUTHORIZATION_FAILED}
-"""A response with the error of a group, for APIs whose response has an error of its own."""
+"""A response with only a group's error."""
 
 
 def may_read_group(context: RequestContext, group_id: str) -> bool:
@@ -25,7 +25,7 @@ def may_read_group(context: RequestContext, group_id: str) -> bool:
 
 
 def may_describe_group(context: RequestContext, group_id: str) -> bool:
-    """Return True if the client may find the group's coordinator, and see the group and its offsets."""
+    """Return True if the client may find the group's coordinator, and read the group and its offsets."""
     return context.may(Operation.DESCRIBE, ResourceType.GROUP, group_id)
 
 
@@ -50,7 +50,7 @@ def described_topics(context: RequestContext, topics: Iterable[str]) -> list[str
 
 
 def group_operations(context: RequestContext, group_id: str) -> frozenset[Operation]:
-    """Return the operations on the group that the client may do (`include_authorized_operations`)."""
+    """Return the client's permitted operations on the group (`include_authorized_operations`)."""
     authorizer = context.services.authorizer
     if authorizer is None:
         return SUPPORTED[ResourceType.GROUP]
@@ -84,8 +84,8 @@ TopicKey = str | UUID
 @dataclass(frozen=True, slots=True)
 class Entries:
     """The check of an API with one list of resources, which is `request_field` of the request and
-    `response_field` of the response. `error` returns the error of an entry, or None if the client has the
-    right. `refused` returns the entry of the response for a refused entry.
+    `response_field` of the response. `error` returns the error of an entry, or None if it is allowed.
+    `refused` returns the response's entry for a refused one.
     """
 
     request_field: str
@@ -117,7 +117,7 @@ class Entries:
 
 
 def may_on_cluster(context: RequestContext, operation: Operation) -> bool:
-    """Return True if the client may do this to the cluster."""
+    """Return True if the client may do this operation on the cluster."""
     return context.may(operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
@@ -128,7 +128,7 @@ async def topic_errors(
     age_max_s: float = TOPIC_AGE_MAX_S,
 ) -> Mapping[TopicKey, GatewayError]:
     """Return the errors of the topics that the client may not use, by name or id. An id without a known topic
-    has an error, because no name tells which ACLs apply. The metadata is no older than `age_max_s`. Raises
+    has an error, because ACLs are about names. The metadata is no older than `age_max_s`. Raises
     UpstreamLost.
     """
     wanted = set(topics)

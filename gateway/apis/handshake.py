@@ -23,9 +23,9 @@ _ERROR_CODE = slice(4, 6)  # after the correlation id, in all versions
 
 GROUP_VERSION = "group.version"
 _CONSUMER_PROTOCOL_LEVEL = 1  # of GROUP_VERSION
-# Earlier clients take no feature whose lowest version is 0 (KAFKA-17011).
+# Earlier clients reject features whose lowest version is 0 (KAFKA-17011).
 _FIRST_WITH_LEVEL_0 = 4
-# Features that announce group protocols. The broker's coordinator is not the one that clients reach.
+# Features that announce group protocols, because clients do not reach the broker's coordinator.
 HIDDEN_FEATURES = frozenset({GROUP_VERSION, SHARE_VERSION, "streams.version"})
 
 
@@ -69,9 +69,9 @@ def add_group_version(response: Any, version: int) -> None:
 
 
 def is_valid(request: Any, version: int) -> bool:
-    """Return True if the client's software has a name and a version, and the request has both of the server's
-    ids or none (ApiVersionsRequest.isValid). A broker compares these ids with its own once the client has
-    authenticated (KIP-1242).
+    """Return True if the client's software has a name and a version, and the request has both or none of the
+    server's ids (ApiVersionsRequest.isValid). A broker compares these ids with its own after the
+    authentication (KIP-1242).
     """
     if version < _FIRST_WITH_SOFTWARE:
         return True
@@ -84,8 +84,8 @@ def is_valid(request: Any, version: int) -> bool:
 
 
 def is_refusal(response: bytes) -> bool:
-    """Return True if the broker's response has an error and no versions. Such a response passes unchanged,
-    because its encoding depends on the error.
+    """Return True if the broker's response has an error and no versions. It passes unchanged, because its
+    encoding depends on the error.
     """
     return response[_ERROR_CODE] != b"\0\0"
 
@@ -95,26 +95,26 @@ def _shown(features: list[Any] | None, hidden: frozenset[str]) -> list[Any]:
 
 
 def unsupported(versions: range) -> Fields:
-    """Return the response, in version 0, to an unknown version: it names ApiVersions alone (KIP-511)."""
+    """Return the response, in version 0, to an unknown version. It has only ApiVersions (KIP-511)."""
     only = {"api_key": ApiKey.ApiVersions, "min_version": versions.start, "max_version": versions.stop - 1}
     return {"error_code": ErrorCode.UNSUPPORTED_VERSION, "api_keys": [only]}
 
 
-# SaslHandshake (key 17) and SaslAuthenticate (key 36), unless the broker authenticates the clients. Where
-# nobody does, they are out of turn, as at a broker's listener without SASL.
+# SaslHandshake (key 17) and SaslAuthenticate (key 36), unless the broker authenticates the clients. Without
+# authentication they are illegal, as at a broker's listener without SASL.
 
 
 async def serve_handshake(context: RequestContext, request: Any) -> Fields:
-    """Agree on the mechanism."""
-    if not context.session.is_asked:
+    """Negotiate the mechanism."""
+    if not context.session.is_sasl_required:
         return {"error_code": GatewayError.ILLEGAL_SASL_STATE, "mechanisms": []}
     error = context.session.handshake(request.mechanism)
     return {"error_code": error, "mechanisms": context.session.mechanisms}
 
 
 async def serve_authenticate(context: RequestContext, request: Any) -> Fields:
-    """Take the client's next message."""
-    if not context.session.is_asked:
+    """Evaluate the client's next message."""
+    if not context.session.is_sasl_required:
         return {"error_code": GatewayError.ILLEGAL_SASL_STATE, "error_message": None, "auth_bytes": b""}
     reply = context.session.authenticate(request.auth_bytes)
     return {

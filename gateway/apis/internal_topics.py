@@ -48,7 +48,7 @@ class _Named:
     refused: Callable[[Any], Fields]
 
     async def screen(self, context: RequestContext, message: bytes) -> Screened | None:
-        """Take entries about internal topics out of a request. Raises ProtocolError, UpstreamLost."""
+        """Remove entries about internal topics from a request. Raises ProtocolError, UpstreamLost."""
         if not context.services.internal_topics.names:
             return None
         header = context.header
@@ -67,8 +67,8 @@ class _Named:
 
 
 def _whole(refused: Callable[[Any, frozenset[str]], Fields | None]) -> Screen:
-    """Return the screen of an API that does all of a request or nothing. `refused` returns the response to a
-    request about an internal topic, else None.
+    """Return the screen of an API that applies a request as a whole or not at all. `refused` returns the
+    response to a request about an internal topic, else None.
     """
 
     async def screen(context: RequestContext, message: bytes) -> Screened | None:
@@ -116,7 +116,7 @@ def _refused_produce(topic: Any) -> Fields:
 
 
 def _own_key(topic: Any) -> Fields:
-    """Return the topic's name or id, whichever the client gave."""
+    """Return the topic's name or id, as the client gave it."""
     return {"name": topic.name} if topic.name else {"topic_id": topic.topic_id, "name": None}
 
 
@@ -155,7 +155,7 @@ _DELETED = _Named("topics", "responses", _by_name_or_id, lambda topic: {**_own_k
 
 
 async def screen_deletion(context: RequestContext, message: bytes) -> Screened | None:
-    """Take internal topics out of a DeleteTopics, which names topics, from version 6 on also by id."""
+    """Remove internal topics from a DeleteTopics, which from version 6 on also has topic ids."""
     named = _DELETED_NAMES if context.version < _DELETE_FIRST_BY_ID else _DELETED
     return await named.screen(context, message)
 
@@ -213,8 +213,8 @@ def _any_named(internal: frozenset[str], *several: Iterable[Any]) -> bool:
 
 
 def _not_done(partitions: Sequence[int], is_internal: bool, field: str) -> list[Fields]:
-    """Return the errors of the partitions of a refused request. `is_internal` says that their own topic is
-    the reason.
+    """Return the errors of the partitions of a refused request. `is_internal`: their own topic is the
+    reason.
     """
     refused, other = GatewayError.TOPIC_AUTHORIZATION_FAILED, GatewayError.OPERATION_NOT_ATTEMPTED
     return [{"partition_index": p, field: refused if is_internal else other} for p in partitions]

@@ -1,6 +1,5 @@
 """Groups of the consumer protocol (KIP-848) and share groups (KIP-932): ConsumerGroupHeartbeat (key 68) and
-ShareGroupHeartbeat (76), which are the one request of a member, ConsumerGroupDescribe (69) and
-ShareGroupDescribe (77).
+ShareGroupHeartbeat (76), the only request of members, ConsumerGroupDescribe (69) and ShareGroupDescribe (77).
 """
 
 import asyncio
@@ -17,7 +16,7 @@ from msgspec.structs import asdict
 
 from gateway.apis.api import Api
 from gateway.apis.batch import answer_per_group
-from gateway.apis.context import AskedPatterns, Deferred, RequestContext, Services
+from gateway.apis.context import Deferred, RequestContext, RequestedPatterns, Services
 from gateway.apis.guards import (
     GROUP_REFUSED,
     group_operations,
@@ -55,7 +54,7 @@ OFF = {"error_code": ErrorCode.UNSUPPORTED_VERSION}
 log = structlog.get_logger()
 
 
-class _Facts(Struct, frozen=True):
+class _AddedMetadata(Struct, frozen=True):
     """The metadata that the gateway adds to a heartbeat: fields of `ConsumerGroupHeartbeat`."""
 
     topics: TopicImages | None = None
@@ -63,7 +62,7 @@ class _Facts(Struct, frozen=True):
     looked: dict[str, RegexResolution] | UnsetType = UNSET
 
 
-_NO_FACTS = _Facts()
+_NO_FACTS = _AddedMetadata()
 
 
 async def serve_consumer_heartbeat(context: RequestContext, request: Any) -> Fields | Deferred:
@@ -79,21 +78,21 @@ async def serve_consumer_heartbeat(context: RequestContext, request: Any) -> Fie
         topics = await images_of(context, request.subscribed_topic_names)
     if request.member_epoch >= 0 and request.subscribed_topic_regex:
         regex = await resolution_of(context, request.subscribed_topic_regex)
-    pattern = context.remembered.asked_patterns.pop(request.group_id, request.member_id)
+    pattern = context.caches.requested_patterns.pop(request.group_id, request.member_id)
     if request.member_epoch > 0 and request.subscribed_topic_regex is None and pattern is not None:
-        looked = await _resolve_asked(context, pattern, topics)
+        looked = await _resolve_requested(context, pattern, topics)
     if is_too_much(topics, None if regex is None else regex.topics):
         return _TOO_MUCH
-    return _send_consumer(context, request, _Facts(topics, regex, looked))
+    return _send_consumer(context, request, _AddedMetadata(topics, regex, looked))
 
 
-async def _resolve_asked(
+async def _resolve_requested(
     context: RequestContext, pattern: str, topics: TopicImages | None
 ) -> dict[str, RegexResolution] | UnsetType:
-    """Resolve a pattern that the coordinator asked for. Return the resolution by the pattern, or UNSET if the
-    request cannot carry it beside `topics`: then the coordinator asks again.
+    """Resolve a pattern for the coordinator. Return the resolution by the pattern, or UNSET if it does not
+    fit into the request with `topics`. The coordinator then repeats its request.
     """
-    found = await resolution_of(context, pattern, is_asked=True)
+    found = await resolution_of(context, pattern, is_requested=True)
     if found is None:
         return UNSET
     if is_too_much(topics, found.topics):
@@ -103,10 +102,10 @@ async def _resolve_asked(
 
 
 def consumer_heartbeat_at_once(context: RequestContext, request: Any) -> Fields | Deferred | None:
-    """Answer as `serve_consumer_heartbeat` does. Return None if the request is about topics; most are not."""
+    """Answer as `serve_consumer_heartbeat` does. Return None for requests about topics, which are rare."""
     if request.subscribed_topic_names is not None or request.subscribed_topic_regex:
         return None
-    if context.remembered.asked_patterns and context.remembered.asked_patterns.is_asked(
+    if context.caches.requested_patterns and context.caches.requested_patterns.is_requested(
         request.group_id, request.member_id
     ):
         return None
@@ -122,7 +121,7 @@ def _consumer_refused(context: RequestContext, request: Any) -> Fields | None:
     return None if _may_describe_all(context, request.subscribed_topic_names) else _TOPIC_REFUSED
 
 
-def _send_consumer(context: RequestContext, request: Any, facts: _Facts) -> Deferred:
+def _send_consumer(context: RequestContext, request: Any, facts: _AddedMetadata) -> Deferred:
     owned = request.topic_partitions
     response = context.send(
         ConsumerGroupHeartbeat(
@@ -142,14 +141,14 @@ def _send_consumer(context: RequestContext, request: Any, facts: _Facts) -> Defe
             looked=facts.looked,
         )
     )
-    return Deferred(response, partial(_consumer_fields, context.remembered.asked_patterns))
+    return Deferred(response, partial(_consumer_fields, context.caches.requested_patterns))
 
 
 def _owned(topic: Any) -> TopicIdPartitions:
     return TopicIdPartitions(topic.topic_id, topic.partitions)
 
 
-def _consumer_fields(asked: AskedPatterns, answer: ConsumerGroupHeartbeatResponse) -> Fields:
+def _consumer_fields(asked: RequestedPatterns, answer: ConsumerGroupHeartbeatResponse) -> Fields:
     if answer.look is not UNSET and answer.member_id is not None:
         asked.add(answer.group_id, answer.member_id, answer.look)
     return _heartbeat_fields(answer)
@@ -182,14 +181,14 @@ async def serve_share_heartbeat(context: RequestContext, request: Any) -> Fields
 
 
 def share_heartbeat_at_once(context: RequestContext, request: Any) -> Fields | Deferred | None:
-    """Answer as `serve_share_heartbeat` does. Return None if the request is about topics; most are not."""
+    """Answer as `serve_share_heartbeat` does. Return None for requests about topics, which are rare."""
     if request.subscribed_topic_names is not None:
         return None
     return _share_refused(context, request) or _send_share(context, request, None)
 
 
 def _share_refused(context: RequestContext, request: Any) -> Fields | None:
-    """Rows SH1 to SH4, and SF24: the coordinator's own topics are no queues."""
+    """Rows SH1 to SH4, and SF24: the coordinator's own topics are not queues."""
     if not context.services.share_groups.are_ours:
         return OFF
     if not may_read_group(context, request.group_id):
@@ -255,8 +254,8 @@ def _heartbeat_fields(answer: ConsumerGroupHeartbeatResponse | ShareGroupHeartbe
 class _Description:
     """The API that describes groups of one type. The coordinator gets one `request` for each group.
 
-    `is_on` returns True if the coordinator has groups of this type. `hidden` is the text of the error if the
-    client may not describe one of the topics.
+    `is_on` returns True if the coordinator has groups of this type. `hidden` is the error text if the client
+    may not describe one of the topics.
     """
 
     request: Callable[..., Request[Any]]
@@ -290,7 +289,7 @@ class _Description:
         if not all(await slices.each(partial(may_describe_topic, context), topics)):
             error = GatewayError.TOPIC_AUTHORIZATION_FAILED
             return {"group_id": group_id, "error_code": error, "error_message": self.hidden}
-        # Kafka's API layer refuses this one, and that without a text (row SD1).
+        # Kafka's API layer refuses this one, without a text (row SD1).
         has_text = answer.error_code is not ErrorCode.INVALID_GROUP_ID
         described: dict[str, Any] = {
             "error_code": answer.error_code,

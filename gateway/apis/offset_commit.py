@@ -1,8 +1,8 @@
 """OffsetCommit (key 8) and OffsetDelete (47, KIP-496). The gateway refuses unknown partitions, and the
-coordinator decides about the rest. It gets an OffsetDelete even if no partition is left, because an unknown
-group takes precedence over unknown partitions.
+coordinator decides about the rest. It gets an OffsetDelete even without remaining partitions, because an
+unknown group takes precedence over unknown partitions.
 
-A request may have many partitions. So the work is done in steps: see `gateway.apis.slices`.
+A request may have many partitions, so the work is done in steps (`gateway.apis.slices`).
 """
 
 import asyncio
@@ -42,8 +42,8 @@ Answer = OffsetCommitResponse | OffsetDeleteResponse | TxnOffsetCommitResponse
 
 
 class Valid:
-    """The partitions of a request. `topics` has those that can be committed, and `committed` has the same for
-    the coordinator. `outcomes` has the errors of the others, and at the end those of all.
+    """The partitions of a request. `topics` has those that can be committed, and `committed` has them in the
+    coordinator's form. `outcomes` has the errors of the others, and at the end of all.
     """
 
     def __init__(self) -> None:
@@ -87,9 +87,7 @@ class Valid:
         return self.all_fields(answer)
 
     async def merged(self, slices: Slices, answer: Awaitable[Answer]) -> Answer:
-        """Wait for the coordinator's answer, and add its outcomes. After this, `all_fields` returns what
-        `fields` would.
-        """
+        """Wait for the coordinator's answer, and add its outcomes, so that `all_fields` can return them."""
         answered = await answer
         await slices.run(self._merge(answered))
         return answered
@@ -99,7 +97,7 @@ class Valid:
         return {"topics": self.outcomes.fields()}
 
     async def refused(self, slices: Slices, error: Codes) -> Fields:
-        """Return this error for all partitions that have none yet."""
+        """Return this error for all partitions without one."""
         await slices.run(_refuse(self.outcomes, self.topics, error))
         return {"topics": self.outcomes.fields()}
 
@@ -122,7 +120,7 @@ def refused_at_once(request: Any, error: Codes, *, by_id: bool) -> Fields:
 
 
 async def refused(context: RequestContext, request: Any, error: Codes, *, by_id: bool) -> Fields:
-    """Return what `refused_at_once` does, built in slices."""
+    """Return the result of `refused_at_once`, built in slices."""
     outcomes = Outcomes()
     await context.slices().run(_refuse(outcomes, _requested(request, by_id=by_id), error))
     return {"topics": outcomes.fields()}

@@ -1,4 +1,4 @@
-"""OffsetFetch (key 9): of one group up to version 7, of several from 8 on (KIP-709), by topic id from 10 on.
+"""OffsetFetch (key 9): one group up to version 7, several from 8 on (KIP-709), topic ids from 10 on.
 
 With `require_stable` (from version 7 on, KIP-447) a partition with an offset that is pending in a transaction
 has UNSTABLE_OFFSET_COMMIT. Only groups of KIP-848 use the member id and epoch of version 9 and later.
@@ -37,10 +37,9 @@ NO_MEMBER_EPOCH = -1
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """The part of a request that is about one group.
-
-    `topics` is None for all topics. `found` has their metadata, in the same order, None if no broker answers.
-    `hidden` are the topics that the client may not describe, and are not in `topics`.
+    """The part of a request about one group. `topics` is None for all topics. `found` has their metadata, in
+    the same order, None if no broker answers. `hidden` are the topics, not in `topics`, that the client may
+    not describe.
     """
 
     group_id: str
@@ -85,8 +84,8 @@ async def _fetch(context: RequestContext, require_stable: bool, wanted: Any) -> 
 
 
 async def _start(context: RequestContext, require_stable: bool, wanted: Any) -> asyncio.Future[Fields]:
-    """Request the committed offsets of one group. `wanted` is the request, or its part for this group. When
-    this returns, the coordinator's request is on its way.
+    """Request the committed offsets of one group. `wanted` is the request, or its part for this group. The
+    coordinator's request is sent before this returns.
     """
     if not may_describe_group(context, wanted.group_id):
         return _ended(_failed(GatewayError.GROUP_AUTHORIZATION_FAILED))
@@ -160,9 +159,7 @@ async def _fetched(
 async def _all(
     context: RequestContext, slices: Slices, topics: Sequence[FetchedTopic], *, by_id: bool
 ) -> dict[str, Any]:
-    """Return all offsets of the group, except those of topics that were deleted and created again since the
-    commit.
-    """
+    """Return all offsets of the group, except those of topics recreated since the commit."""
     try:
         ids = await ids_of(context, (topic.name for topic in topics))
     except UpstreamLost:
@@ -179,7 +176,7 @@ async def _all(
 
 
 def _of_id(topic: FetchedTopic, topic_id: UUID | None) -> FetchedTopic:
-    """Return the topic with only the partitions whose offset may belong to `topic_id`. An unknown id matches
+    """Return the topic with only the partitions whose offset may belong to `topic_id`. Unknown ids match
     any.
     """
     partitions = [p for p in topic.partitions if topic_id is None or p.topic_id in (None, topic_id)]
@@ -240,9 +237,9 @@ def _failed(error: Codes) -> dict[str, Any]:
     """Return the errors of a group whose coordinator did not answer: COORDINATOR_LOAD_IN_PROGRESS, which
     makes every client retry.
 
-    Clients of OffsetFetch do not expect COORDINATOR_NOT_AVAILABLE. After NOT_COORDINATOR librdkafka looks for
-    the coordinator but never repeats the request (`rd_kafka_assignment_apply_offsets`), so it would consume
-    nothing of its new assignment.
+    Clients of OffsetFetch do not expect COORDINATOR_NOT_AVAILABLE. After NOT_COORDINATOR librdkafka finds the
+    coordinator but never repeats the request (`rd_kafka_assignment_apply_offsets`), so it would not consume
+    its new assignment.
     """
     lost = error is ErrorCode.COORDINATOR_NOT_AVAILABLE
     code = GatewayError.COORDINATOR_LOAD_IN_PROGRESS if lost else error

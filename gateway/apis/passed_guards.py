@@ -1,5 +1,5 @@
 """ACLs of requests that pass to the brokers: Metadata, DescribeCluster, Produce, Fetch and those about
-transactions. A request that is allowed passes as it came.
+transactions. An allowed request passes unchanged.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -30,8 +30,8 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
     """Require DESCRIBE on each topic. The broker creates topics only if the client may create all those
     named.
 
-    Denied names do not reach the broker, which would create them. Denied topics are taken out of the response
-    if the request names them by id, or names none to get all.
+    Denied names do not reach the broker, which would create them. Denied topics are removed from the response
+    if the request has their ids, or requests all topics.
     """
     request = await offload.decode_passed(context.header, message)
     topics: list[Any] | None = request.topics
@@ -62,7 +62,7 @@ async def guard_metadata(context: RequestContext, message: bytes) -> Screened | 
 
     async def change(response: Any) -> None:
         if topics is not None and context.version < _FIRST_NULL_FOR_ALL and not request.topics:
-            response.topics = []  # all names were hidden, and version 0 then asks for all topics
+            response.topics = []  # all names were hidden, and version 0 then requests all topics
         shown = await context.slices().each(
             partial(_shown, context, request, is_of_all=topics is None), response.topics
         )
@@ -91,7 +91,7 @@ async def guard_cluster(context: RequestContext, message: bytes) -> Screened | N
 
 
 async def _undescribed(context: RequestContext, topics: list[Any]) -> set[str]:
-    """Return the names that the client may not describe."""
+    """Return the topics that the client may not describe."""
     names = list({topic.name for topic in topics if topic.name})
     may = partial(context.may, Operation.DESCRIBE, ResourceType.TOPIC)
     shown = await context.slices().each(may, names)
@@ -99,8 +99,8 @@ async def _undescribed(context: RequestContext, topics: list[Any]) -> set[str]:
 
 
 async def _uncreatable(context: RequestContext, request: Any) -> set[str]:
-    """Return the names that the broker would create and the client may not. Versions with a flag against the
-    creation of topics have none.
+    """Return the topics that the broker would create and the client may not. Versions that can forbid the
+    creation have none.
     """
     if context.version >= _FIRST_WITH_CREATION_FLAG or _may_create(context, request):
         return set()
@@ -121,9 +121,8 @@ def _may_create(context: RequestContext, request: Any) -> bool:
 
 
 def _shown(context: RequestContext, request: Any, topic: Any, *, is_of_all: bool) -> Any | None:
-    """Return the topic as the client may see it, with the client's operations in place of the gateway's. If
-    the client may not see it, return None, or the topic with an error if the client has named it. A topic
-    that it named by id loses its name.
+    """Return the topic with the client's operations instead of the gateway's. If the client may not see it,
+    return None, or the topic with an error if the client requested it, without its name if by id.
     """
     if topic.name and not context.may(Operation.DESCRIBE, ResourceType.TOPIC, topic.name):
         if is_of_all:
@@ -152,10 +151,10 @@ _FETCH_FIRST_BY_ID = 13
 _FETCH_FIRST_SESSION = 7
 _FETCH_FIRST_FLEXIBLE = 12
 
-# A Fetch response to which errors are added is held whole and decoded.
+# A Fetch response to which errors are added is buffered and decoded.
 CHANGED_MAX_BYTES = MIB
 
-# FetchMetadata: the epoch of a request that begins a session, and of one without a session.
+# FetchMetadata: the epochs of a request that starts a session, and of one without a session.
 _INITIAL_EPOCH, _FINAL_EPOCH = 0, -1
 _SESSION_ID = Struct(">i")
 # The position of a Fetch response's session id: after correlation id, throttle time and error, and in
@@ -191,9 +190,9 @@ async def guard_produce(context: RequestContext, message: bytes) -> Screened | N
 async def guard_fetch(context: RequestContext, message: bytes) -> Screened | None:
     """Require READ on each topic.
 
-    A request with a denied topic continues without it and without a session. So the client names the topic
-    again in its next request, and gets the error again. A session that may not continue ends with
-    FETCH_SESSION_ID_NOT_FOUND, after which clients name all their topics.
+    A request with a denied topic passes without it and without a session, so that the client's next request
+    repeats the topic and gets the error again. A session that may not continue ends with
+    FETCH_SESSION_ID_NOT_FOUND, after which clients repeat all their topics.
 
     A replica's Fetch needs CLUSTER_ACTION in Kafka, and moves the partition's high watermark. Raises
     ProtocolError for it.
@@ -210,7 +209,7 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
     has_session = context.version >= _FETCH_FIRST_SESSION
     epoch = request.session_epoch if has_session else _FINAL_EPOCH
     if epoch > _INITIAL_EPOCH:
-        if not errors and context.remembered.fetches.may_continue(request.session_id, version):
+        if not errors and context.caches.fetches.may_continue(request.session_id, version):
             return None
         ended = {"error_code": GatewayError.FETCH_SESSION_ID_NOT_FOUND, "session_id": NO_SESSION}
         return Screened(None, ended)
@@ -219,10 +218,10 @@ async def guard_fetch(context: RequestContext, message: bytes) -> Screened | Non
             return None
         at = _SESSION_ID_AT + (1 if context.version >= _FETCH_FIRST_FLEXIBLE else 0)
 
-        def saw(response: bytes) -> None:
-            context.remembered.fetches.began(_SESSION_ID.unpack_from(response, at)[0], version)
+        def on_start(response: bytes) -> None:
+            context.caches.fetches.began(_SESSION_ID.unpack_from(response, at)[0], version)
 
-        return Screened(message, {}, saw=saw)
+        return Screened(message, {}, on_start=on_start)
     kept = [t for t, key in zip(request.topics, topics, strict=True) if key not in errors]
     refused = await offload.run_sized(message, _each_refused, _refused_fetch, request.topics, topics, errors)
     request.topics = kept
@@ -306,7 +305,7 @@ async def guard_find(context: RequestContext, message: bytes) -> Screened | None
 
 
 async def guard_producer_id(context: RequestContext, message: bytes) -> Screened | None:
-    """Require WRITE on the transactional id. For idempotence alone WRITE on any topic is enough."""
+    """Require WRITE on the transactional id. Without one, WRITE on any topic suffices."""
     request = await offload.decode_passed(context.header, message)
     authorizer = context.services.authorizer
     error = None
@@ -375,7 +374,7 @@ _DESCRIBED = Entries(
 
 
 async def guard_description(context: RequestContext, message: bytes) -> Screened | None:
-    """Require DESCRIBE on each transactional id. Denied topics are taken out of the response."""
+    """Require DESCRIBE on each transactional id. Denied topics are removed from the response."""
 
     async def hide(response: Any) -> None:
         slices = context.slices()
@@ -388,7 +387,7 @@ async def guard_description(context: RequestContext, message: bytes) -> Screened
 
 
 async def guard_transactions(context: RequestContext, message: bytes) -> Screened | None:
-    """Take the transactions that the client may not describe out of the response to a ListTransactions."""
+    """Remove the transactions that the client may not describe from the response to a ListTransactions."""
     await offload.decode_passed(context.header, message)
 
     async def hide(response: Any) -> None:

@@ -1,9 +1,9 @@
 """The requests that pass to the brokers: a row for each API that the gateway knows.
 
 If the gateway sends them under its own principal, a broker checks that principal, so the gateway has to check
-the client's. See docs/decisions/0022. What is checked is what KafkaApis and ControllerApis of Kafka check.
-Entries that are denied are taken out of the request, and get their error in the response. A request for
-which a row has no check is for super users.
+the client's (docs/decisions/0022). The checks are those of Kafka's KafkaApis and ControllerApis. Denied
+entries are removed from the request, and get their error in the response. A request without a check in its
+row is for super users.
 """
 
 from collections.abc import Callable, Mapping
@@ -43,8 +43,8 @@ _TOPIC, _GROUP, _CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.
 async def guard(api: Passed | None, context: RequestContext, message: bytes) -> Screened | None:
     """Check the ACLs of a request that passes to a broker. Return None if it may pass unchanged.
 
-    Raises ProtocolError if a broker could read the request as another one, or if the client may not send it
-    and the gateway has no response for that. Raises UpstreamLost.
+    Raises ProtocolError if a broker could decode the request differently, or if it is denied and has no
+    response for that. Raises UpstreamLost.
     """
     authorizer, key = context.services.authorizer, context.header.api_key
     if authorizer is None or (api is not None and api.is_screened):
@@ -55,7 +55,7 @@ async def guard(api: Passed | None, context: RequestContext, message: bytes) -> 
         if api is None or not (api.is_free or (api.needs is not None and may_on_cluster(context, api.needs))):
             raise ProtocolError(f"{quoted(context.principal)} may not send a request of api {key}")
     if key in codec.REQUESTS:
-        await offload.decode_passed(context.header, message)  # a guard reads it, too
+        await offload.decode_passed(context.header, message)  # a guard also reads it
     return None
 
 
@@ -148,8 +148,8 @@ _DELETED_NAMES = Entries(
 
 
 async def _guard_deletion(context: RequestContext, message: bytes) -> Screened | None:
-    """Check the ACLs of a DeleteTopics, which names topics, from version 6 on also by id. An id that the
-    gateway does not know is refused, because no name tells which ACLs apply.
+    """Check the ACLs of a DeleteTopics, which from version 6 on also has topic ids. An unknown id is refused,
+    because ACLs are about names.
     """
     if context.version < _FIRST_DELETE_BY_ID:
         return await _DELETED_NAMES.guard(context, message)
@@ -172,9 +172,7 @@ async def _guard_deletion(context: RequestContext, message: bytes) -> Screened |
 
 
 def _on_cluster(operation: Operation, refused: Callable[[Any], Fields]) -> Screen:
-    """Return the check of a request about the cluster. `refused` is the response if the client lacks the
-    right.
-    """
+    """Return the check of a request about the cluster. `refused` is the response if it is denied."""
 
     async def guard_request(context: RequestContext, message: bytes) -> Screened | None:
         request = await offload.decode_passed(context.header, message)
@@ -193,7 +191,7 @@ ROWS = (
         internal=internal_topics.screen_produce,
         rewrite=addresses.rewrite_endpoints,
         is_rewritten=addresses.carries_endpoints(ApiKey.Produce, 10),
-        # Brokers name versions that they no longer accept, because librdkafka detects features by them.
+        # Brokers list versions that they no longer accept, because librdkafka detects features by them.
         versions=range(codec.versions(ApiKey.Produce).stop),
     ),
     Passed(
@@ -309,4 +307,4 @@ ROWS = (
         key=ApiKey.DescribeTopicPartitions, is_hidden=True, rewrite=internal_topics.rewrite_topic_partitions
     ),
 )
-"""The APIs that pass to brokers, by their keys. That of ApiVersions needs all tables: see `gateway.apis`."""
+"""The APIs that pass to brokers, by key. That of ApiVersions needs all tables (`gateway.apis`)."""

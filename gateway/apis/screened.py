@@ -1,4 +1,4 @@
-"""Requests of which only a part continues to the broker, or whose response is changed."""
+"""Requests of which only a part passes to the broker, or whose response is changed."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -8,24 +8,24 @@ from gateway.wire import codec, offload
 from gateway.wire.codec import Fields
 
 Change = Callable[[Any], Awaitable[None]]
-"""Changes a broker's response, which may have all that there is of something: in slices, if that is long."""
+"""Changes a broker's response, in slices if it is long."""
 
 
 @dataclass(frozen=True, slots=True)
 class Screened:
     """A request after screening.
 
-    `remaining` is the message for the broker, or None if nothing is left of it. `refused` is a response with
-    the errors of the refused entries. `change` changes the broker's response. `answer` returns a response
-    built from the broker's, in place of `refused` and `change`. Without these three a response passes
-    undecoded. `saw` is called with the beginning of the broker's response, and `sees` with each part in turn.
+    `remaining` is the message for the broker, or None if it is empty. `refused` is a response with the errors
+    of the refused entries. `change` changes the broker's response. `answer` returns a response built from the
+    broker's, instead of `refused` and `change`. Without these three a response passes undecoded. `on_start`
+    is called with the beginning of the broker's response, and `on_part` with each part.
     """
 
     remaining: bytes | None
     refused: Fields
     change: Change | None = None
-    saw: Callable[[bytes], None] | None = None
-    sees: Callable[[bytes], object] | None = None
+    on_start: Callable[[bytes], None] | None = None
+    on_part: Callable[[bytes], object] | None = None
     answer: Callable[[Any], Awaitable[Fields]] | None = None
 
     @property
@@ -33,11 +33,11 @@ class Screened:
         """True if the broker's response has to be decoded for `complete`."""
         return bool(self.refused) or self.change is not None or self.answer is not None
 
-    def see(self, response: bytes) -> None:
-        """Pass a whole response to `saw` and `sees`."""
-        for sees in (self.saw, self.sees):
-            if sees is not None:
-                sees(response)
+    def receive(self, response: bytes) -> None:
+        """Pass a whole response to `on_start` and `on_part`."""
+        for receive in (self.on_start, self.on_part):
+            if receive is not None:
+                receive(response)
 
     async def complete(self, response: Any) -> tuple[Any, bool]:
         """Change the broker's response, and add the errors of the refused entries. Return the response, and
@@ -56,16 +56,16 @@ class Screened:
         return response, is_long
 
 
-def both(first: Screened, second: Screened) -> Screened:
-    """Return the combination of two screenings. The second screened the remaining part of the first."""
+def combine(first: Screened, second: Screened) -> Screened:
+    """Combine two screenings, the second of which screened the remaining part of the first."""
     lists = {*first.refused, *second.refused}
     changes = [one.change for one in (first, second) if one.change is not None]
     return Screened(
         second.remaining,
         {name: [*_entries(first, name), *_entries(second, name)] for name in lists},
-        in_turn(changes) if changes else None,
-        first.saw or second.saw,
-        first.sees or second.sees,
+        chain(changes) if changes else None,
+        first.on_start or second.on_start,
+        first.on_part or second.on_part,
         first.answer or second.answer,
     )
 
@@ -75,8 +75,8 @@ def _entries(screened: Screened, name: str) -> Sequence[Fields]:
     return entries
 
 
-def in_turn(changes: Sequence[Change]) -> Change:
-    """Return a change that makes all of these changes, one after the other."""
+def chain(changes: Sequence[Change]) -> Change:
+    """Return a change that applies these changes one after the other."""
 
     async def change(response: Any) -> None:
         for one in changes:

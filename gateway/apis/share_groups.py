@@ -1,14 +1,12 @@
 """Who answers the requests of share groups (KIP-932). `gateway.upstream.share_groups.Coordinators` has the
 modes, which are the columns here.
 
-| request | `coordinator` | `brokers` | `off` |
-|---|---|---|---|
-| ShareGroupHeartbeat, ShareGroupDescribe | our coordinator | a broker | refused |
-| ShareFetch, ShareAcknowledge | the partitions' leader | the partitions' leader | refused |
-| DescribeShareGroupOffsets | a broker; what to ask it for is our coordinator's | a broker | refused |
-| AlterShareGroupOffsets, DeleteShareGroupOffsets | our coordinator | a broker | refused |
-| FindCoordinator | the listener of our choice | that of the brokers' coordinator | ours |
-| ListGroups, DeleteGroups | our coordinator | our coordinator, and a broker | our coordinator |
+| request | `coordinator` | `brokers` | `off` | |---|---|---|---| | ShareGroupHeartbeat, ShareGroupDescribe |
+our coordinator | a broker | refused | | ShareFetch, ShareAcknowledge | the partitions' leader | the
+partitions' leader | refused | | DescribeShareGroupOffsets | a broker, for our coordinator's partitions | a
+broker | refused | | AlterShareGroupOffsets, DeleteShareGroupOffsets | our coordinator | a broker | refused |
+| FindCoordinator | the listener of our choice | that of the brokers' coordinator | ours | | ListGroups,
+DeleteGroups | our coordinator | our coordinator, and a broker | our coordinator |
 
 A request is refused as by a broker whose feature `share.version` is 0, and while that feature of the
 cluster's brokers is 0 every mode is `off`.
@@ -68,18 +66,20 @@ from kafka_why.contract.kafka.share_requests import (
 )
 from kafka_why.contract.messages import Request
 
-# Where share groups (KIP-932) of this project's coordinator stand in their partitions.
+# The offsets of share groups (KIP-932) of this project's coordinator.
 #
-# AlterShareGroupOffsets (key 91) and DeleteShareGroupOffsets (92) are the coordinator's, which parks
-# them until the share coordinator has done what they ask for. They reach no broker: its own coordinator
-# would make a group of the same id, and delete the state of this one.
+# The coordinator answers AlterShareGroupOffsets (key 91) and DeleteShareGroupOffsets (92), which it parks
+# until the share coordinator has executed them. They reach no broker: its own coordinator would create a
+# group of the same id, and delete the state of this one.
 #
-# DescribeShareGroupOffsets (90) passes, because a broker answers it for any group, if it names
-# partitions. A request that names none gets those that the coordinator knows of.
+# DescribeShareGroupOffsets (90) passes, because a broker answers it for any group, if it has partitions. A
+# request without partitions gets those that the coordinator knows.
 
 
 FILLED_MAX_PARTITIONS = 50_000
-"""The partitions that a DescribeShareGroupOffsets gets from the coordinator, of all its groups together."""
+"""The maximum of partitions that a DescribeShareGroupOffsets gets from the coordinator, for all its groups
+together.
+"""
 
 _TOO_MUCH = {
     "error_code": ErrorCode.INVALID_REQUEST,
@@ -100,8 +100,8 @@ async def _change(
     request: Any,
 ) -> Fields | Deferred:
     """Change the offsets of an Empty group in some topics, if the client `may` change the group (rows SO9,
-    SO14). `denied` returns the part of the response for a topic that the client may not read, `changed` that
-    for one of the coordinator's answer. `build` returns the coordinator's request.
+    SO14). `denied` returns the response's part for a topic that the client may not read, `changed` for a
+    topic of the coordinator's answer. `build` returns the coordinator's request.
     """
     if not context.services.share_groups.are_ours:
         return OFF
@@ -154,8 +154,8 @@ def _deletion(header: Header, topics: Sequence[Any], images: TopicImages | None)
     return DeleteShareGroupOffsets(**header, topics=names, images=images)
 
 
-async def fill_in(context: RequestContext, message: bytes) -> Screened | None:
-    """Add the partitions to groups for which a DescribeShareGroupOffsets names none (row SO3)."""
+async def fill_in_partitions(context: RequestContext, message: bytes) -> Screened | None:
+    """Add partitions to groups of a DescribeShareGroupOffsets without any (row SO3)."""
     if not context.services.share_groups.are_ours:
         return None
     request = await offload.decode_passed(context.header, message)
@@ -183,8 +183,8 @@ def _filled(header: RequestHeader, message: bytes, request: Any, filled: Mapping
 
 
 def _known(context: RequestContext) -> Callable[[Any], Awaitable[Fields]]:
-    """Return a function that queries the coordinator about a group. It returns the initialized partitions of
-    the topics that the client may describe, or the group's error for the response.
+    """Return a function that queries the coordinator for a group's initialized partitions of topics that the
+    client may describe. It returns these, or the group's error for the response.
     """
     left = FILLED_MAX_PARTITIONS
 
@@ -193,7 +193,7 @@ def _known(context: RequestContext) -> Callable[[Any], Awaitable[Fields]]:
         if not may_describe_group(context, group.group_id):
             return _error(group, GROUP_REFUSED)
         if not group.group_id:
-            return _error(group, {})  # no group has this id, which is no error here (row SO5)
+            return _error(group, {})  # no group has this id, which is not an error here (row SO5)
         asked = DescribeShareGroupOffsets(**context.coordinator_header(group.group_id))
         answer = await context.send(asked, ANSWER_TIMEOUT_MS)
         if answer.error_code:
@@ -217,9 +217,7 @@ def _error(group: Any, error: Fields) -> Fields:
 
 
 async def _leave_out_denied(filled: Iterable[str], response: Any) -> None:
-    """Remove the topics that the broker does not let the client describe from groups whose topics the client
-    did not name.
-    """
+    """Remove topics that the client may not describe from groups for which it requested all topics."""
     for group in response.groups:
         if group.group_id in filled:
             group.topics = [
@@ -295,6 +293,6 @@ ROWS = (
     Passed(
         key=ApiKey.DescribeShareGroupOffsets,
         guard=shares_at_brokers.guard_offsets,
-        screen=fill_in,
+        screen=fill_in_partitions,
     ),
 )

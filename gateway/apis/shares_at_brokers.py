@@ -1,13 +1,13 @@
 """Requests of share groups (KIP-932) that pass to brokers. The errors are those of KafkaApis.
 
-ShareFetch (key 78) and ShareAcknowledge (79) pass to the leaders of the partitions. A broker keeps the share
-session of a member, and releases what the member has acquired when the connection of the session ends. So
-these requests pass on the client's own connection to the broker.
+ShareFetch (key 78) and ShareAcknowledge (79) pass to the leaders of the partitions. A broker has the share
+session of a member, and releases the member's acquired records when the session's connection ends. So these
+requests pass on the client's own connection to the broker.
 
-A broker of Kafka 4.4 with an authorizer fails at each ShareFetch whose session has the id of a topic that is
-gone (NullPointerException in AuthHelper.filterByAuthorized), and the client asks again at once: it learns of
-the other id only from the partition's own error. So after such a failure the client has to begin a session
-with all its partitions, and the gateway answers for those of topics that are gone.
+A broker of Kafka 4.4 with an authorizer fails at each ShareFetch whose session has the id of a deleted topic
+(NullPointerException in AuthHelper.filterByAuthorized), and the client retries at once: only the partition's
+own error tells it the new id. So after such a failure the client has to start a session with all its
+partitions, and the gateway answers for those of deleted topics.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -52,7 +52,7 @@ _DENIED = {"error_code": _TOPIC_DENIED, "error_message": "Topic authorization fa
 _GROUP_DENIED = GatewayError.GROUP_AUTHORIZATION_FAILED
 _NO_ID = UUID(int=0)
 CHANGE_REFUSED = {**GROUP_REFUSED, "error_message": "Group authorization failed."}
-"""Of the refusals of a group only those of a change of its offsets have a text."""
+"""Only a refused change of a group's offsets has an error text."""
 HIDDEN = "The group has described topic(s) that the client is not authorized to describe."
 
 
@@ -75,13 +75,13 @@ _ERROR_CODE = slice(9, 11)  # of a ShareGroupHeartbeat's response: after its hea
 
 
 async def _watch_heartbeat(context: RequestContext, message: bytes) -> Screened | None:
-    """Look up the coordinators of share groups again once a broker answers that it is not the coordinator."""
+    """Look up the coordinators of share groups again if a broker is not the coordinator."""
 
-    def saw(response: bytes) -> None:
+    def on_start(response: bytes) -> None:
         if int.from_bytes(response[_ERROR_CODE]) == GatewayError.NOT_COORDINATOR:
             context.services.share_groups.expire_leaders()
 
-    return Screened(message, {}, saw=saw)
+    return Screened(message, {}, on_start=on_start)
 
 
 def _undescribed_group(context: RequestContext, group_id: str) -> GatewayError | None:
@@ -125,7 +125,7 @@ _OFFSETS = Entries(
 
 async def guard_offsets(context: RequestContext, message: bytes) -> Screened | None:
     """Check the ACLs of a DescribeShareGroupOffsets: DESCRIBE on each group and each topic. A denied topic
-    has an error if the request names it, else it is left out.
+    has an error if it was requested by name, else it is left out.
     """
     request = await offload.decode_passed(context.header, message)
     named = {group.group_id for group in request.groups if group.topics is not None}
@@ -151,7 +151,7 @@ def _deny(topic: Any) -> None:
 
 
 def _guard_change(may: Callable[[RequestContext, str], bool], refused: Callable[[Any], Fields]) -> Screen:
-    """Return the check of a change of offsets: an operation on the group, READ on each topic."""
+    """Return the guard of a change of offsets: an operation on the group, READ on each topic."""
     topics = Entries(
         "topics",
         "responses",
@@ -193,37 +193,37 @@ ROWS = (
 )
 
 
-# ShareRequestMetadata: the epoch of a request that begins a session. Later ones are greater, the
-# last one is -1.
+# ShareRequestMetadata: the epoch of a request that starts a session. Later epochs are greater, the last is
+# -1.
 _INITIAL_EPOCH, _FINAL_EPOCH = 0, -1
 _MEMBER_ID_MAX_CHARACTERS = 36  # KafkaApis.isMemberIdValid
-# After a broker's failure. It is some requests of a client, and bounds how often a broker is asked.
+# The pause after a broker's failure, which limits a client's retries.
 _FRESH_AGE_MAX_S = 0.1
 _INVALID = {"error_code": ErrorCode.INVALID_REQUEST}
 _ENDED = {"error_code": GatewayError.SHARE_SESSION_NOT_FOUND}
-"""After it clients begin a session, and name all their partitions."""
+"""After this error clients start a session with all their partitions."""
 
 _Errors = Mapping[TopicKey, GatewayError]
 
 
 async def screen_session(context: RequestContext, message: bytes) -> Screened:
-    """Check a ShareFetch or ShareAcknowledge: READ on the group, and on each topic of the session. A topic
-    that is denied or deleted is taken out of the request, and its partitions have the error. Raises
-    ProtocolError if the connection has another member's session.
+    """Check a ShareFetch or ShareAcknowledge: READ on the group, and on each topic of the session. Denied and
+    deleted topics are removed from the request, and their partitions have the error. Raises ProtocolError if
+    the connection has another member's session.
     """
     request = await offload.decode_passed(context.header, message)
-    session = context.remembered.shares
+    session = context.caches.shares
     if request.group_id is None or request.member_id is None:
         return Screened(None, _INVALID)
     if not session.claim(request.group_id, request.member_id):
         raise ProtocolError(f"a share session of {quoted(request.member_id)} beside another member's")
-    is_doubted = _begins(context, request) and session.clear_doubt()
+    has_failed = _begins(context, request) and session.clear_failure()
     authorizer = context.services.authorizer
     if authorizer is not None and context.services.checks_passed_on:
-        age_max_s = _FRESH_AGE_MAX_S if is_doubted else TOPIC_AGE_MAX_S
+        age_max_s = _FRESH_AGE_MAX_S if has_failed else TOPIC_AGE_MAX_S
         screened = await _checked(context, message, request, authorizer, age_max_s)
     else:
-        gone = await _gone(context, request) if is_doubted else {}
+        gone = await _gone(context, request) if has_failed else {}
         screened = await _without(context, message, request, gone)
     return screened if screened.remaining is None else _counted(context, request, screened)
 
@@ -231,10 +231,8 @@ async def screen_session(context: RequestContext, message: bytes) -> Screened:
 async def _checked(
     context: RequestContext, message: bytes, request: Any, authorizer: Authorizer, age_max_s: float
 ) -> Screened:
-    """Check the ACLs, and replace the member id by the one by which the broker knows the member on this
-    connection.
-    """
-    session, version, saw = context.remembered.shares, authorizer.version, None
+    """Check the ACLs, and replace the member id with the one that the broker knows on this connection."""
+    session, version, on_start = context.caches.shares, authorizer.version, None
     if not may_read_group(context, request.group_id):
         return Screened(None, GROUP_REFUSED)
     if not 0 < len(request.member_id) <= _MEMBER_ID_MAX_CHARACTERS:
@@ -245,17 +243,17 @@ async def _checked(
     errors = await topic_errors(context, named, Operation.READ, age_max_s)
     allowed, lacks = named - errors.keys(), bool(errors)
     if _begins(context, request):
-        saw = session.begin(CheckedTopics(allowed, version, lacks))
+        on_start = session.begin(CheckedTopics(allowed, version, lacks))
     elif _continues(context, request) and session.checked is not None:
         session.checked.add(allowed, version, lacks=lacks)
     screened = await _without(context, message, request, errors)
     assert screened.remaining is not None, "a request of which nothing is left passes, too"
     remaining = with_member_id(context.header, screened.remaining, session.broker_member_id)
-    return replace(screened, remaining=remaining, saw=saw)
+    return replace(screened, remaining=remaining, on_start=on_start)
 
 
 async def _may_continue(context: RequestContext, checked: CheckedTopics | None, version: int) -> bool:
-    """Return True if the session was begun on this connection, and no change of the ACLs since then affects
+    """Return True if the session was started on this connection, and no later change of the ACLs affects
     it.
     """
     if checked is None:
@@ -266,7 +264,7 @@ async def _may_continue(context: RequestContext, checked: CheckedTopics | None, 
 
 
 async def _without(context: RequestContext, message: bytes, request: Any, errors: _Errors) -> Screened:
-    """Take the topics with errors out of a request."""
+    """Remove the topics with errors from a request."""
     if not errors:
         return Screened(message, {})
     entry = _not_acknowledged
@@ -280,11 +278,11 @@ async def _without(context: RequestContext, message: bytes, request: Any, errors
 
 async def rewrite_fetch(context: RequestContext, response: Any) -> None:
     """Replace the addresses of leaders that moved. After a broker's failure end the session, because of the
-    defect that this module describes.
+    defect described above.
     """
     if response.error_code == ErrorCode.UNKNOWN_SERVER_ERROR:
         response.error_code = GatewayError.SHARE_SESSION_NOT_FOUND
-        context.remembered.shares.is_doubted = True
+        context.caches.shares.has_failed = True
     await addresses.rewrite_endpoints(context, response)
 
 
@@ -299,9 +297,7 @@ def _begins(context: RequestContext, request: Any) -> bool:
 
 
 def _continues(context: RequestContext, request: Any) -> bool:
-    """Return True for a ShareFetch of a session in progress, which fetches all topics of the session, not
-    only those that it names.
-    """
+    """Return True for a ShareFetch of a session in progress, which fetches all topics of the session."""
     if context.header.api_key != ApiKey.ShareFetch:
         return False
     return request.share_session_epoch not in (_INITIAL_EPOCH, _FINAL_EPOCH)
@@ -316,7 +312,7 @@ async def _gone(context: RequestContext, request: Any) -> _Errors:
 def _refused(
     topics: Iterable[Any], errors: _Errors, entry: Callable[[Any, GatewayError], Fields]
 ) -> list[Fields]:
-    """Return the entries of a response for the topics that are taken out of a request."""
+    """Return the response's entries for the topics removed from a request."""
     return [
         {
             "topic_id": topic.topic_id,
@@ -345,8 +341,8 @@ def _not_fetched(partition: Any, error: GatewayError) -> Fields:
 
 
 def _counted(context: RequestContext, request: Any, screened: Screened) -> Screened:
-    """Return the screening with a function that counts the deliveries in the response."""
+    """Return the screening, extended by a counter of the deliveries in the response."""
     deliveries = context.services.deliveries
     if deliveries is None:
         return screened
-    return replace(screened, sees=context.remembered.shares.watch(deliveries, context.header, request))
+    return replace(screened, on_part=context.caches.shares.watch(deliveries, context.header, request))

@@ -1,7 +1,5 @@
-"""Long work on the event loop, in slices between which other connections have their turn.
-
-The slices of all requests are one after the other: so a turn of the loop has one of them, however many
-clients send large requests.
+"""Long work on the event loop, in slices between which other connections are served. The slices of all
+requests run one at a time, so a turn of the loop has at most one, even if many clients send large requests.
 """
 
 import asyncio
@@ -13,11 +11,11 @@ from typing import TypeVar
 from gateway.fairness import CapacityLimiter
 
 _SLICE_S = 0.002
-# So many entries take a small part of a slice.
+# This many entries take a small part of a slice.
 _BATCH = 256
 
 Steps = Iterator[None]
-"""Work that others may be served within: it goes on when it is asked for the next step."""
+"""Interruptible work. It continues when the next step is requested."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,14 +31,14 @@ class Slices:
         self._began_s = time.monotonic()
 
     async def rest(self) -> None:
-        """Give others their turn, if this slice has had its time."""
+        """Let others run if this slice has used its time."""
         if time.monotonic() - self._began_s > _SLICE_S:
             async with self._turns:
                 await asyncio.sleep(0)
             self._began_s = time.monotonic()
 
     async def run(self, steps: Steps) -> None:
-        """Do all of some work, with a rest after each step that takes long enough."""
+        """Do all of the work, with a rest after long steps."""
         for _ in steps:
             await self.rest()
 
@@ -53,12 +51,12 @@ class Slices:
         return results
 
     async def kept(self, is_kept: Callable[[T], bool], items: Sequence[T]) -> list[T]:
-        """Return the items for which `is_kept` returns true, in their order."""
+        """Return the items for which `is_kept` returns True, in order."""
         return list(compress(items, await self.each(is_kept, items)))
 
 
 def at_once(steps: Steps) -> None:
-    """Do all of some work without a rest."""
+    """Do all of the work without a rest."""
     for _ in steps:
         pass
 

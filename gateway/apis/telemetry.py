@@ -1,7 +1,8 @@
 """GetTelemetrySubscriptions (key 71) and PushTelemetry (key 72): clients push their own metrics (KIP-714).
 
-Without `--client-telemetry` both pass to the brokers. As org.apache.kafka.server.ClientMetricsManager of
-Kafka 4.4, whose receiver is the topic of `gateway.telemetry.writer`.
+Without `--client-telemetry` both pass to the brokers. The rules are those of
+org.apache.kafka.server.ClientMetricsManager of Kafka 4.4. The metrics' receiver is the topic of
+`gateway.telemetry.writer`.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ _COMPRESSION_TYPES = frozenset(CompressionType)
 async def get_subscriptions(context: RequestContext, request: Any) -> Fields:
     """Return the subscription of this client, with a new id for the client if it has none."""
     telemetry = _telemetry(context)
-    error = context.remembered.pushes.take_get(_now_s(), telemetry.interval_s)
+    error = context.caches.pushes.accept_get(_now_s(), telemetry.interval_s)
     if error:
         return {"error_code": error}
     client_instance_id = request.client_instance_id or uuid4()
@@ -43,17 +44,17 @@ async def get_subscriptions(context: RequestContext, request: Any) -> Fields:
 
 
 async def push(context: RequestContext, request: Any) -> Fields:
-    """Take the metrics that a client pushes."""
+    """Accept the metrics that a client pushes."""
     if not is_valid_id(request.client_instance_id):
         return {"error_code": ErrorCode.INVALID_REQUEST}
-    error = context.remembered.pushes.take_push(
+    error = context.caches.pushes.accept_push(
         _now_s(), _telemetry(context).interval_s, is_terminating=request.terminating
     )
-    return {"error_code": context.remembered.pushes.answered(error or _take(context, request))}
+    return {"error_code": context.caches.pushes.answered(error or _take(context, request))}
 
 
 def _take(context: RequestContext, request: Any) -> int:
-    """Take the content of a push that is not too early. Returns its error, 0 for none."""
+    """Process the content of a push that is not too early. Returns its error, 0 for none."""
     telemetry = _telemetry(context)
     if request.subscription_id != telemetry.subscription.id_for(request.client_instance_id):
         return GatewayError.UNKNOWN_SUBSCRIPTION_ID

@@ -1,8 +1,6 @@
-"""The topics that requests name.
-
-Kafka checks whether the topics of the offset messages exist before such a request reaches the coordinator.
-Other requests get the metadata of their topics, because the coordinator sees no cluster (rows MI1, MI2 and
-RX1). A request for which the brokers do not answer in time goes on without it.
+"""The topics of requests. As in Kafka, the topics of offset requests are checked before the coordinator gets
+the request. Other requests get the metadata of their topics, because the coordinator cannot read the cluster
+(rows MI1, MI2 and RX1). If the brokers do not answer in time, a request is sent without it.
 """
 
 import asyncio
@@ -32,7 +30,7 @@ from kafka_why.contract.kafka.share_requests import TopicImage, TopicImages
 from records.topic_patterns import digest, resolve
 
 FIRST_VERSION_WITH_IDS = 10  # of OffsetCommit and OffsetFetch (KIP-848)
-# A topic may just have been deleted and created again, and committed offsets belong to the topic's id.
+# A topic may just have been recreated, and committed offsets belong to the topic's id.
 OFFSETS_AGE_MAX_S = 1.0
 
 Codes = ErrorCode | GatewayError
@@ -41,8 +39,8 @@ log = structlog.get_logger()
 
 
 class NamedTopic(Struct, frozen=True):
-    """A topic that a request names, or gives the id of (`by_id`), and its metadata. `topic` is None if the
-    topic does not exist.
+    """A topic of a request, given by name or id (`by_id`), and its metadata, None if the topic does not
+    exist.
     """
 
     name: str
@@ -69,8 +67,8 @@ class NamedTopic(Struct, frozen=True):
 async def look_up(
     context: RequestContext, topics: Iterable[Any], needs: Operation, *, by_id: bool
 ) -> list[NamedTopic] | None:
-    """Return each of the request's topics in the request's order, or None if no broker answers. A name for
-    which the client lacks the right `needs` is not looked up.
+    """Return each of the request's topics in the request's order, or None if no broker answers. A name
+    without the permission `needs` is not looked up.
     """
     cluster, requested = context.services.cluster, list(topics)
     ask: Callable[[Iterable[Any], float], Awaitable[Any]] = cluster.topics_by_id if by_id else cluster.topics
@@ -85,7 +83,7 @@ async def look_up(
 def look_up_at_once(
     context: RequestContext, topics: Iterable[Any], needs: Operation, *, by_id: bool
 ) -> list[NamedTopic] | None:
-    """Return what `look_up` does, or None if that has to ask a broker."""
+    """Return the result of `look_up`, or None if that needs a request to a broker."""
     cluster, requested = context.services.cluster, list(topics)
     cached: Callable[[Iterable[Any], float], Any] = (
         cluster.cached_topics_by_id if by_id else cluster.cached_topics
@@ -124,7 +122,7 @@ class Outcomes:
         self._by_name: dict[str | UUID | None, list[dict[str, Any]]] = {}
 
     def add(self, requested: NamedTopic, errors: Iterable[tuple[int, Codes]]) -> None:
-        """Add the outcomes of partitions of a topic. They are in one entry with those that it has."""
+        """Add the outcomes of partitions of a topic to the topic's entry."""
         partitions = [{"partition_index": index, "error_code": error} for index, error in errors]
         if not partitions:
             return
@@ -139,7 +137,7 @@ class Outcomes:
         self.add(requested, ((index, error) for index in partitions))
 
     def merge(self, decided: Iterable[tuple[NamedTopic, Sequence[PartitionError]]]) -> Steps:
-        """Add the coordinator's outcomes. A topic that the request names twice has two entries, unless it
+        """Add the coordinator's outcomes. A topic that is twice in the request has two entries, unless it
         already has an entry with errors of the gateway.
         """
         together = bool(self._topics)
@@ -160,16 +158,16 @@ class Outcomes:
         self._topics.append({**name, "partitions": partitions})
 
 
-# A member may join because a topic has just got more partitions.
+# A member may join because a topic has just grown.
 NAMED_AGE_MAX_S = 1.0
-# Answers with all topics are large. The coordinator finds a newer topic when it checks the topics itself.
+# Answers with all topics are large. The topic watcher finds newer topics.
 ALL_AGE_MAX_S = 10.0
 
-# Half of what the smallest requests topic carries: 10,000 topics with names of 30 letters.
+# Half of the smallest requests topic's limit: 10,000 topics with names of 30 letters.
 FACTS_MAX_BYTES = MIB
 _IMAGE_BYTES = 80  # of a topic in JSON, beside its name
 
-# After deciding about rights for this long, let other tasks of the event loop run.
+# After checking permissions for this long, let other tasks of the event loop run.
 _DECIDING_S = 0.005
 
 # RE2 releases the interpreter's lock, so the event loop continues while a pattern is matched.
@@ -178,7 +176,7 @@ _matching = FairThread("gateway-patterns")
 T = TypeVar("T")
 
 _under_way: set[asyncio.Task[Any]] = set()
-"""The queries under way. The event loop itself has no strong references to its tasks."""
+"""The running queries, because the event loop has no strong references to its tasks."""
 
 
 async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImages | None:
@@ -196,16 +194,14 @@ async def images_of(context: RequestContext, names: Iterable[str]) -> TopicImage
 
 
 async def resolution_of(
-    context: RequestContext, pattern: str, *, is_asked: bool = False
+    context: RequestContext, pattern: str, *, is_requested: bool = False
 ) -> RegexResolution | None:
-    """Return the topics that the pattern matches, or the reason why it is not a pattern of RE2. Internal
-    topics are left out as clients see them, and topics that the client may not DESCRIBE.
-
-    Return None if no broker answered, or if the pattern had to wait too long for other patterns. With
-    `is_asked` the coordinator asked for the resolution because the topics have changed, so their metadata is
-    read again.
+    """Return the topics that the pattern matches, or its RE2 error. Internal topics, as clients see them, and
+    topics that the client may not DESCRIBE are left out. Return None if no broker answered, or if the pattern
+    waited too long for other patterns. With `is_requested` the coordinator requested the resolution because
+    topics have changed, so their metadata is read again.
     """
-    age_max_s = NAMED_AGE_MAX_S if is_asked else ALL_AGE_MAX_S
+    age_max_s = NAMED_AGE_MAX_S if is_requested else ALL_AGE_MAX_S
     known = await _in_time(context, context.services.cluster.all_topics(age_max_s))
     if known is None:
         return None
@@ -220,7 +216,7 @@ async def resolution_of(
     if resolved.error is not None:
         return resolved
     if context.services.authorizer is None:
-        return structs.replace(resolved, seen=seen) if is_asked else resolved
+        return structs.replace(resolved, seen=seen) if is_requested else resolved
     may = await _described(context, context.services.authorizer, resolved.topics)
     if may is None:
         return None
@@ -238,9 +234,8 @@ def _resolved(pattern: str, known: AllTopics, own: frozenset[str]) -> tuple[Rege
 async def _described(
     context: RequestContext, authorizer: Authorizer, topics: Iterable[str]
 ) -> list[str] | None:
-    """Return the topics among these that the client may DESCRIBE, by one state of the ACLs. Return None if
-    the ACLs changed meanwhile, or if there was no time for all topics. One pattern is decided at a time,
-    because otherwise those of many patterns would delay other work.
+    """Return the topics among these that the client may DESCRIBE, or None if the ACLs changed meanwhile or
+    time ran out. One pattern is checked at a time, because many would delay other work.
     """
     timeout_s, described = context.services.cluster.limits.topics_look_up_s, list[str]()
     try:
@@ -273,11 +268,9 @@ def _image(topic: ClusterTopic) -> TopicImage | None:
 
 
 async def _in_time(context: RequestContext, looking: Coroutine[Any, Any, T]) -> T | None:
-    """Return the result of a query of the brokers, or None if it does not come in time. A query that takes
-    longer continues, because others may wait for the same.
-
-    While brokers hang, only the first requests wait: nobody waits for a query behind one that has already
-    used up the time.
+    """Return the result of a query of the brokers, or None if it does not come in time. A slower query
+    continues, because others may wait for the same. While brokers hang, only the first requests wait: nobody
+    waits behind a query that has used up the time.
     """
     cluster = context.services.cluster
     timeout_s = cluster.limits.topics_look_up_s

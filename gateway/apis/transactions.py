@@ -1,8 +1,8 @@
 """AddOffsetsToTxn (key 25) and TxnOffsetCommit (key 28): offsets in transactions, docs/decisions/0023.
 
 The brokers coordinate transactions. A partition of the markers topic takes part in each transaction that has
-offsets, so that the brokers write the outcome there. The group's coordinator keeps the offsets pending until
-it knows the outcome. Rows TG1 to TG11.
+offsets, so that the brokers write the outcome there. Until then the group's coordinator keeps the offsets
+pending. Rows TG1 to TG11.
 """
 
 import asyncio
@@ -32,9 +32,9 @@ from gateway.wire.errors import GatewayError
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import TxnOffsetCommit
 
-# The time for all requests to the brokers. With ANSWER_TIMEOUT_MS less than the 30 s that clients give.
+# The time for all requests to the brokers. With ANSWER_TIMEOUT_MS it is less than clients' 30 s.
 BROKERS_TIMEOUT_S = 4.0
-# As Kafka's AddPartitionsToTxnManager for a Produce. The group's own request is not repeated there.
+# As in Kafka's AddPartitionsToTxnManager for a Produce. Kafka does not retry the group's own request.
 _CONCURRENT_RETRY_S, _CONCURRENT_PAUSE_S = 0.1, 0.02
 
 _FIRST_VERSION_WITH_IDS = 6  # of topics (KIP-1319)
@@ -111,10 +111,9 @@ async def serve_commit(context: RequestContext, request: Any) -> Fields | Deferr
 async def _open_position(
     context: RequestContext, producer: TxnProducer, partition: int
 ) -> MarkersEnd | Codes:
-    """Return what `_position` does, within BROKERS_TIMEOUT_S.
-
-    The time is checked again at the end. In a process that was suspended, the answer and the timeout arrive
-    together, but a request must not be written when its transaction may be long over.
+    """Return the result of `_position`, within BROKERS_TIMEOUT_S. The time is checked again at the end,
+    because after a suspension of the process the answer and the timeout arrive together, and a request must
+    not be written long after its transaction.
     """
     loop = asyncio.get_running_loop()
     began_s = loop.time()
@@ -132,8 +131,8 @@ async def _position(
     context: RequestContext, transactions: Transactions, producer: TxnProducer, partition: int
 ) -> MarkersEnd | Codes:
     """Return the end of the markers partition, read while the partition takes part in the open transaction,
-    or else the error. So the markers of the producer's earlier transactions are before this position, and the
-    marker of this one is not.
+    or the error. Markers of the producer's earlier transactions are below this position, the marker of this
+    one is not.
     """
     if context.version >= _FIRST_VERSION_OF_TV2:
         code = await _add(transactions, producer, partition)
@@ -189,8 +188,8 @@ def _is_over(version: int) -> ErrorCode:
 
 
 def _refusal(transactions: Transactions, code: int) -> Codes | None:
-    """Return the client's error if the markers topic cannot be added, else None. The client does not know
-    this topic, so it cannot get the broker's error.
+    """Return the client's error if the markers topic cannot be added, else None. It is not the broker's
+    error, because the client does not know this topic.
     """
     if code == GatewayError.UNKNOWN_TOPIC_OR_PARTITION:
         transactions.forget_topic()
@@ -212,8 +211,8 @@ def _loading(context: RequestContext) -> Codes:
 
 
 def _code(code: int) -> Codes:
-    """Return a broker's error code as a member of an enum, UNKNOWN_SERVER_ERROR for a code that the gateway
-    does not return.
+    """Return a broker's error code as an enum member, UNKNOWN_SERVER_ERROR for one that the gateway does not
+    return.
     """
     return _CODES.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 

@@ -1,1 +1,1 @@
-"""What a client may do: Kafka's access control lists (ACLs), checked at the gateway."""
+"""Authorization of clients by Kafka's access control lists (ACLs), checked at the gateway."""

@@ -116,7 +116,7 @@ SUPPORTED: Mapping[ResourceType, frozenset[Operation]] = MappingProxyType(
         ),
     }
 )
-"""The operations that responses name as authorized operations (AclEntry.supportedOperations)."""
+"""The operations in responses' authorized operations (AclEntry.supportedOperations)."""
 
 
 E = TypeVar("E", bound=IntEnum)
@@ -144,9 +144,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_acl_file(path: Path) -> list[Acl]:
-    """Return the ACLs of the file. Raises AclsUnreadable, which names the file and the first thing wrong in
-    it.
-    """
+    """Return the ACLs of the file. Raises AclsUnreadable, which names the file and its first error."""
     try:
         text = path.read_text(encoding="utf-8")
         return list(_parsed(path.suffix, text))
@@ -172,7 +170,9 @@ def _listed(file: _File) -> Iterator[Acl]:
 
 
 def _of_kafka_acls(text: str) -> Iterator[Acl]:
-    """Lines about a resource, each followed by lines about who may do what to it."""
+    """Parse the output of `kafka-acls --list`: lines with a resource, each followed by lines with its
+    ACLs.
+    """
     resource: tuple[str, str, str] | None = None
     for number, line in enumerate(text.splitlines(), 1):
         if found := _RESOURCE.search(line):

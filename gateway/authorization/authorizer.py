@@ -1,4 +1,4 @@
-"""Decides whether a client may do something, as Kafka's StandardAuthorizer does.
+"""Authorization decisions, like those of Kafka's StandardAuthorizer.
 
 Source: org.apache.kafka.metadata.authorizer.StandardAuthorizerData, and `authorizeByResourceType` of
 org.apache.kafka.server.authorizer.Authorizer.
@@ -22,14 +22,14 @@ from gateway.authorization.acls import (
     ResourceType,
 )
 
-# Decisions are kept until the ACLs change, or there are so many.
+# Decisions are cached until the ACLs change, or up to this number.
 _DECISIONS_MAX = 50_000
-# Addresses of clients, as Java writes them, that are kept.
+# The maximum of cached client addresses in Java's form.
 _HOSTS_MAX = 10_000
-# Kafka's longest topic name has 249 characters. A group id may be longer, and then costs a search each time.
+# Kafka's longest topic name has 249 characters. Longer group ids are not cached.
 _KEPT_NAME_MAX_CHARS = 250
 
-# Operations that allow another one too. Only ACLs that allow imply: one that denies READ does not deny
+# Operations that imply another one. This holds only for ALLOW: an ACL that denies READ does not deny
 # DESCRIBE.
 _IMPLIED_BY: Mapping[Operation, frozenset[Operation]] = MappingProxyType(
     {
@@ -42,7 +42,7 @@ _IMPLIED_BY: Mapping[Operation, frozenset[Operation]] = MappingProxyType(
 _ANY_NAME = "hardcode"
 
 _Decision = tuple[str, str, Operation, ResourceType, str | None]
-"""A decision about the resource of this name, or about any with None."""
+"""The key of a decision about the resource of this name, or about any with None."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ class _Section:
                 yield from self.prefixed.get(name[:length], ())
 
     def covers(self, allow: Acl) -> bool:
-        """Return True if these ACLs, which deny, leave nothing of one that allows."""
+        """Return True if these denying ACLs cancel an allowing one completely."""
         is_literal = allow.pattern_type is PatternType.LITERAL
         if WILDCARD in self.literal or (is_literal and allow.name in self.literal):
             return True
@@ -79,10 +79,10 @@ class _Section:
 
 
 class Authorizer:
-    """Holds the ACLs. Until the first `replace` it denies everything to everyone but super users.
+    """The ACLs, and decisions by them. Until the first `replace` only super users may do anything.
 
-    `super_users` are principals that may do everything. `allow_everyone_if_no_acl_found` is the answer for
-    a resource that no ACL is about. `version` counts the changes of the ACLs. Used on one thread.
+    `super_users` are principals that may do everything. `allow_everyone_if_no_acl_found` is the decision for
+    a resource without ACLs. `version` counts the changes of the ACLs. For one thread.
     """
 
     def __init__(
@@ -101,19 +101,21 @@ class Authorizer:
 
     @property
     def decisions(self) -> int:
-        """The number of decisions that are kept."""
+        """The number of cached decisions."""
         return len(self._decisions)
 
     def replace(self, acls: Iterable[Acl]) -> bool:
-        """Decide by these ACLs from now on. Returns whether they differ from those before."""
+        """Replace the ACLs. Returns True if they differ from those before."""
         return self._use(self._sorted(acls))
 
     async def replace_in_thread(self, acls: Iterable[Acl]) -> bool:
-        """Replace the ACLs as `replace` does, where there may be many: a thread compares and sorts them."""
+        """Replace the ACLs as `replace` does, but compare and sort them in a thread, because they may be
+        many.
+        """
         return self._use(await asyncio.to_thread(self._sorted, acls))
 
     def _sorted(self, acls: Iterable[Acl]) -> tuple[frozenset[Acl], dict[ResourceType, _Section]] | None:
-        """Return these ACLs by the type of their resources, or None if they are in force already."""
+        """Return these ACLs by resource type, or None if they are already in force."""
         new = frozenset(acls)
         if new == self._acls:
             return None
@@ -131,7 +133,7 @@ class Authorizer:
         return True
 
     def may(self, principal: str, host: str, operation: Operation, kind: ResourceType, name: str) -> bool:
-        """Return True if this client may do this to the resource.
+        """Return True if this client may do this operation on the resource.
 
         `host` is an IP address, which may have a slash before it as Java prints addresses.
         """
@@ -146,19 +148,19 @@ class Authorizer:
     def decider(
         self, principal: str, host: str, operation: Operation, kind: ResourceType
     ) -> Callable[[str], bool]:
-        """Return a function that decides as `may` does, for the names of many resources. It caches no
-        decisions, and decides about each name by the ACLs of that moment.
+        """Return a function that decides as `may` does, for many resource names. It caches nothing, and uses
+        the ACLs in force at each call.
         """
         return partial(self._decide, principal, java_address(host), operation, kind)
 
     def operations(self, principal: str, host: str, kind: ResourceType, name: str) -> frozenset[Operation]:
-        """Return the supported operations on the resource that this client may do."""
+        """Return this client's permitted operations on the resource."""
         return frozenset(
             operation for operation in SUPPORTED[kind] if self.may(principal, host, operation, kind, name)
         )
 
     def forget(self) -> None:
-        """Drop the decisions that are kept. They are made again when they are needed."""
+        """Clear the cached decisions."""
         self._decisions.clear()
 
     def is_super_user(self, principal: str) -> bool:
@@ -166,7 +168,9 @@ class Authorizer:
         return principal in self._super_users
 
     def may_somewhere(self, principal: str, host: str, operation: Operation, kind: ResourceType) -> bool:
-        """Return True if this client may do this to at least one resource of the type, existing or not."""
+        """Return True if this client may do this operation on at least one resource of the type, existing or
+        not.
+        """
         if self.may(principal, host, operation, kind, _ANY_NAME):
             return True
         key = principal, host, operation, kind, None
@@ -224,7 +228,7 @@ def _is_for(acl: Acl, operation: Operation) -> bool:
 
 @lru_cache(_HOSTS_MAX)
 def java_address(host: str) -> str:
-    """Return the address as Java's InetAddress.getHostAddress prints it, with which Kafka compares ACLs'
+    """Return the address in the form of Java's InetAddress.getHostAddress, in which Kafka compares ACLs'
     hosts.
     """
     text = host.removeprefix("/")

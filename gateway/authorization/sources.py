@@ -1,4 +1,4 @@
-"""Where the ACLs come from, and how they are kept current."""
+"""The sources of ACLs, and their periodic reading."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
@@ -43,11 +43,11 @@ _REASONS = {
     _SECURITY_DISABLED: "the brokers have no authorizer (authorizer.class.name), so they have no ACLs",
     _CLUSTER_AUTHORIZATION_FAILED: "the gateway's own principal needs DESCRIBE on the cluster",
 }
-# Failures to read are logged at most so often.
+# The minimum interval between log lines about failures to read.
 _COMPLAINT_INTERVAL_S = 60.0
 
 INTERVAL_S = 5.0
-"""The default time between two readings of the ACLs."""
+"""The default interval between two readings of the ACLs."""
 
 Read = Callable[[], Awaitable[Sequence[Acl]]]
 
@@ -87,9 +87,7 @@ def _of_resources(resources: Iterable[Any]) -> list[Acl]:
 
 
 def _of_resource(resource: Any) -> list[Acl]:
-    """Return the resource's ACLs, without those of kinds that this version does not know. No check is about
-    them.
-    """
+    """Return the resource's ACLs, without those of unknown kinds, which no check needs."""
     with suppress(ValueError):
         kind, pattern = ResourceType(resource.resource_type), PatternType(resource.pattern_type)
         return [
@@ -109,7 +107,7 @@ def _of_resource(resource: Any) -> list[Acl]:
 
 
 def of_file(path: Path) -> Read:
-    """Read the ACLs of a file, again only when it has changed."""
+    """Read the ACLs of a file when it has changed."""
     files: WatchedFiles[Sequence[Acl]] | None = None
 
     def read() -> Sequence[Acl]:
@@ -124,7 +122,7 @@ def of_file(path: Path) -> Read:
 
 
 class CurrentAcls:
-    """Keeps the ACLs of `authorizer` current. They hold on while they cannot be read again."""
+    """Keeps the ACLs of `authorizer` current. The last ones apply while they cannot be read."""
 
     def __init__(self, authorizer: Authorizer, read: Read, interval_s: float) -> None:
         self.authorizer = authorizer
@@ -135,7 +133,7 @@ class CurrentAcls:
 
     @classmethod
     def of(cls, options: AclOptions, cluster: Cluster) -> Self:
-        """ACLs as the options say."""
+        """Return the ACLs' source by the options."""
         authorizer = Authorizer(
             options.super_users, allow_everyone_if_no_acl_found=options.allow_everyone_if_no_acl_found
         )
@@ -144,7 +142,7 @@ class CurrentAcls:
 
     @property
     def age_s(self) -> float | None:
-        """The time since the ACLs were read, None before the first time."""
+        """The time since the last reading of the ACLs, None before the first."""
         return None if self._read_at_s is None else _now_s() - self._read_at_s
 
     async def refresh(self) -> None:
@@ -160,7 +158,7 @@ class CurrentAcls:
 
     @asynccontextmanager
     async def followed(self) -> AsyncIterator[None]:
-        """Read the ACLs again and again."""
+        """Read the ACLs periodically until the block ends."""
         async with asyncio.TaskGroup() as tasks:
             following = tasks.create_task(self._follow())
             yield

@@ -1,1 +1,1 @@
-"""The gateway's view of the coordinator: requests to it, and the groups it lists."""
+"""The gateway's view of the coordinator: requests to it, and its groups."""

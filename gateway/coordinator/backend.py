@@ -1,4 +1,4 @@
-"""Requests from the gateway to the coordinator. Each of them ends with a response."""
+"""Requests from the gateway to the coordinator. Each of them gets a response."""
 
 import asyncio
 import math
@@ -29,33 +29,32 @@ from kafka_why.contract.messages import Request, Response
 from kafka_why.contract.rocketmq.requests import Unanswered
 from kafka_why.topic_reader import ClientError
 
-# The time for which the gateway holds a member's request is explained in docs/decisions/0009.
+# docs/decisions/0009 explains the time for which the gateway holds a member's request.
 
 # The batches of an overloaded coordinator grow: at twice the rate that it sustains, each batch takes twice
-# the time of the previous one. No answer comes between the last of one batch and the first of the next.
+# the time of the previous one. Between the last answer of one batch and the first of the next there is none.
 _MARGIN = 3.0
 # The half-life of the influence of a slow answer.
 _HALF_LIFE_S = 5.0
 
 
 class HeldRequest(Protocol):
-    """A request that is held. `asked_at_s` is in seconds of the clock that `HeldRequests` gets."""
+    """A request that is held. `asked_at_s` is in seconds of the clock of `HeldRequests`."""
 
     asked_at_s: float
 
     def is_wanted(self) -> bool:
-        """Return False if it has an answer, or if nothing waits for one."""
+        """Return True if it has no answer yet and something waits for one."""
 
 
 H = TypeVar("H", bound=HeldRequest)
 
 
 class AdaptiveTimeout:
-    """The time for which a member's request is held: `least_ms`, or three times what the slowest recent
-    answer took, but at most `most_ms`.
-
-    A member sends nothing while its request is held, so an absent coordinator must not hold it for long. A
-    slow coordinator must be waited for, because otherwise no member would learn of a rebalance.
+    """The time for which a member's request is held: three times that of the slowest recent answer, but at
+    least `least_ms` and at most `most_ms`. A member sends nothing while its request is held, so an absent
+    coordinator must not delay it for long. A slow coordinator must have time, because otherwise no member
+    would learn of a rebalance.
     """
 
     def __init__(self, least_ms: int, most_ms: int) -> None:
@@ -75,24 +74,24 @@ class AdaptiveTimeout:
 
 
 class HeldRequests(Generic[H]):
-    """The requests that are held, in the order in which they were sent. Times are in seconds."""
+    """The held requests, in the order in which they were sent. Times are in seconds."""
 
     def __init__(self, timeout: AdaptiveTimeout) -> None:
         self.timeout = timeout
         self._held: deque[H] = deque()
 
     def hold(self, request: H) -> None:
-        """Hold a request that was sent after all others."""
+        """Hold a request, which was sent last."""
         self._held.append(request)
 
     def give_up(self, now_s: float) -> Iterator[H]:
-        """Remove and yield the requests that must not be held any longer."""
+        """Remove and yield the requests that were held for too long."""
         bound_s = self.timeout.bound_s
         while (first := self.first()) is not None and first.asked_at_s + bound_s <= now_s:
             yield self._held.popleft()
 
     def first(self) -> H | None:
-        """Return the request that has been held longest, or None. Drop those before it that nothing waits
+        """Return the request that has been held longest, or None. Drop earlier ones that nothing waits
         for.
         """
         held = self._held
@@ -101,18 +100,17 @@ class HeldRequests(Generic[H]):
         return held[0] if held else None
 
     def check_at_s(self) -> float | None:
-        """Return the time at which the next request may have to be given up, or None if none is held."""
+        """Return the time at which the next request may have to be given up, None if none is held."""
         first = self.first()
         return None if first is None else first.asked_at_s + self.timeout.bound_s
 
 
-# Less than the 30 s that clients give a request (request.timeout.ms), so that they get a response.
+# Less than clients' 30 s (request.timeout.ms), so that they get a response.
 ANSWER_TIMEOUT_MS = 25_000
-# A JoinGroup or SyncGroup is parked for as long as the group's slowest member may take, and the gateway does
-# not know that time. The coordinator's own deadlines end it. This bound covers the case that no coordinator
-# runs.
+# A JoinGroup or SyncGroup is parked for as long as the group's slowest member may take, which the gateway
+# does not know. The coordinator's deadlines end it. This limit is for the case that no coordinator runs.
 PARKED_TIMEOUT_MS = 600_000
-# The coordinator parks a request that waits for the cluster's share coordinator, and answers it after 60 s.
+# The coordinator parks a request that waits for the cluster's share coordinator for at most 60 s.
 SHARE_STATE_TIMEOUT_MS = 60_000 + ANSWER_TIMEOUT_MS
 
 # The least time between two checks of the held requests.
@@ -122,7 +120,7 @@ K = TypeVar("K", bound=Response)
 
 
 class Backend(Protocol):
-    """Answers requests about Kafka's groups."""
+    """A sender of requests about Kafka's groups."""
 
     def header(
         self, group_id: str, api_version: int, client_id: str, client_host: str, principal: str
@@ -130,17 +128,15 @@ class Backend(Protocol):
         """Return the header of a request about this group, with a new correlation id."""
 
     async def ask(self, request: Request[K], timeout_ms: int | None = None) -> K:
-        """Return the response. If none comes, it has only an error code, and a log line has the reason.
-
-        With `timeout_ms` None the request waits only as long as the member can be held without risk to its
-        session: see `gateway.coordinator.backend`.
+        """Return the response. If none comes, it has only an error code, and the reason is logged. With
+        `timeout_ms` None the request waits only as long as the member's session permits
+        (`gateway.coordinator.backend`).
         """
 
 
 class _Answered(asyncio.Future[Any]):
-    """The future of one response. When nothing waits for it any more, the backend forgets the request.
-    Otherwise the request would be kept until its time is over, and for a JoinGroup the client says how long
-    that is.
+    """The future of one response. When it is cancelled, the backend forgets the request. Otherwise the
+    request would be stored until its timeout, which for a JoinGroup the client chooses.
     """
 
     __slots__ = ("backend", "waiting")
@@ -158,12 +154,12 @@ class _Answered(asyncio.Future[Any]):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Waiting(PendingRequest):
-    """A request under way. `answered` belongs to the event loop, and is done when nothing waits for it."""
+    """A request in flight. `answered` belongs to the event loop, and is done when nothing waits for it."""
 
     answered: _Answered
 
     def is_wanted(self) -> bool:
-        """Return False if the request was given up, or if its client is gone."""
+        """Return True unless the request was given up or its client has gone."""
         return not self.answered.done()
 
 
@@ -189,14 +185,14 @@ class CoordinatorBackend:
         timeout = AdaptiveTimeout(round(limits.member_held_s * 1000), ANSWER_TIMEOUT_MS)
         self._held: HeldRequests[_Waiting] = HeldRequests(timeout)
         self._timer: asyncio.TimerHandle | None = None
-        """The only timer of all held requests. None if there are none."""
+        """The only timer of all held requests, None if there are none."""
         self._unanswered_warning = RateLimitedWarning()
         self._oversized_warning = RateLimitedWarning("a request is too large", "requests")
         # The requests of one turn of the event loop are sent together.
         self._unsent: list[_Waiting] = []
         self._has_forgotten = False
         """True if one of these may have been forgotten."""
-        # The loop is woken once for all outcomes that arrive between two of its turns.
+        # All outcomes that arrive between two turns of the loop wake it once.
         self._outcomes: deque[Sequence[SettledRequest]] = deque()
         self._is_woken = False
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -234,7 +230,7 @@ class CoordinatorBackend:
         return waiting.answered
 
     def append(self, record: Unanswered) -> asyncio.Future[bool]:
-        """Append a record without an answer, and return the future that says if it is in the log."""
+        """Append a record without an answer, and return a future that is done when it is in the log."""
         return self._add(record, ANSWER_TIMEOUT_MS, self._client.next_correlation_id()).answered
 
     def _add(self, request: AnyRequest[Any] | Unanswered, timeout_ms: int, record_id: str = "") -> "_Waiting":
@@ -276,7 +272,7 @@ class CoordinatorBackend:
             self._timer = self._loop.call_later(max(check_at_s - now_s, _CHECK_LEAST_S), self._check_held)
 
     def _receive(self, outcomes: Sequence[SettledRequest]) -> None:
-        """Queue outcomes for the event loop. Any thread may call this, also after a request was given up."""
+        """Queue outcomes for the event loop. Any thread may call this, even after a request was given up."""
         self._outcomes.append(outcomes)
         if not self._is_woken and self._loop is not None:
             self._is_woken = True
@@ -284,7 +280,7 @@ class CoordinatorBackend:
                 self._loop.call_soon_threadsafe(self._dispatch)
 
     def _dispatch(self) -> None:
-        self._is_woken = False  # before the drain: an outcome that comes from now on wakes the loop again
+        self._is_woken = False  # before the drain, so that later outcomes wake the loop again
         now_s = time.monotonic()
         slowest_s = 0.0
         while self._outcomes:
@@ -305,7 +301,7 @@ class CoordinatorBackend:
                 self._give(waiting, outcome)
         if slowest_s:
             self._held.timeout.record(slowest_s, now_s)
-        self._held.first()  # drops the answered ones before it
+        self._held.first()  # drops answered ones before it
 
     def _end(self, waiting: _Waiting, error: ClientError) -> None:
         """End a request that got an error instead of a response."""
@@ -330,13 +326,13 @@ class CoordinatorBackend:
         self._give(waiting, False if isinstance(request, Unanswered) else failed(request, error_code))
 
     def _give(self, waiting: _Waiting, outcome: AnyResponse | bool) -> None:
-        """Settle a request, unless nothing waits for it any more."""
+        """Settle a request, unless nothing waits for it."""
         if not waiting.answered.done():
             waiting.answered.waiting = None  # it refers to its answer
             waiting.answered.set_result(outcome)
 
     def forget(self, waiting: _Waiting) -> None:
-        """Forget a request that nothing waits for any more."""
+        """Forget a request that nothing waits for."""
         self._has_forgotten = True
         self._client.forget(waiting)
 

@@ -1,12 +1,10 @@
-"""The error that a client gets where the coordinator gave no answer: one table for all requests.
-
-A permanent failure is the request's own, so a client that sent it again would get it again, for ever. A
-client raises UNKNOWN_SERVER_ERROR to its application. A retriable failure is of brokers, or of the
-coordinator: after COORDINATOR_NOT_AVAILABLE a client looks for the coordinator, finds a gateway, and sends
-the request again.
+"""The client's error if the coordinator gave no answer: one table for all requests. A permanent failure would
+recur at each retry, so a client gets UNKNOWN_SERVER_ERROR and raises it to its application. A retriable
+failure is of brokers or of the coordinator: after COORDINATOR_NOT_AVAILABLE a client looks for the
+coordinator, finds a gateway, and retries.
 
 Source: CoordinatorOperationExceptionHelper.handleOperationException, except for NOT_LEADER_OR_FOLLOWER and
-KAFKA_STORAGE_ERROR: there the coordinator has moved with its partition (NOT_COORDINATOR), here it has not.
+KAFKA_STORAGE_ERROR: in Kafka the coordinator has moved with its partition (NOT_COORDINATOR), here it has not.
 """
 
 from collections.abc import Mapping
@@ -54,10 +52,10 @@ BY_TYPE: Mapping[type[ClientError], Failure] = MappingProxyType(
         ClientError: _retriable("a fault of the gateway, not the request's own"),
     }
 )
-"""By the class of the error; the first that fits counts. A CoordinatorError has a code of its own."""
+"""By the class of the error; the first match counts. A CoordinatorError has its own code."""
 
 NOT_ENCODED = _permanent("no record can have its text")
-"""Of a request that was not sent for another reason than a broker or the producer."""
+"""A request was not sent, but not because of a broker or the producer."""
 
 BY_CODE: Mapping[int, Failure] = MappingProxyType(
     {
@@ -85,11 +83,11 @@ BY_CODE: Mapping[int, Failure] = MappingProxyType(
         KafkaError.TOPIC_AUTHORIZATION_FAILED: _retriable("the gateway's rights are not the client's fault"),
     }
 )
-"""Of a request that was not sent, by the broker's or librdkafka's code. Any other code is retriable."""
+"""A request was not sent, by the broker's or librdkafka's code. Any other code is retriable."""
 
 
 def failure_of(error: ClientError) -> Failure:
-    """Return the row of BY_TYPE or BY_CODE that applies to an error."""
+    """Return the error's row in BY_TYPE or BY_CODE."""
     if isinstance(error, CoordinatorError):
         return Failure(error.error_code, "the coordinator's own refusal")
     if isinstance(error, RequestNotSent) and (cause := error.__cause__) is not None:

@@ -1,10 +1,10 @@
-"""The groups for ListGroups and ListConfigResources, with every change that any gateway had answered before.
+"""The groups for ListGroups and ListConfigResources, with every change that any gateway has already answered.
 
-A response may come before the view of the same change is on the groups topic. So ListGroups first asks in
-each partition which groups have changed. A replica answers at once, with what these groups are now. The other
-groups are on the topic, and the list waits until the reader has reached the topic's end. Where no replica
-answers, the requests are the first round of a barrier (`clients.coordinator_client`), and the other rounds
-follow. When they are answered, all views are on the topic.
+A response may precede the view of the same change on the groups topic. So ListGroups first queries each
+partition for changed groups. A replica answers at once, with their current state. The other groups are on the
+topic, and the list waits until the reader has reached the topic's end. If no replica answers, these requests
+are the first round of a barrier (`clients.coordinator_client`), and after its other rounds all views are on
+the topic.
 """
 
 import asyncio
@@ -37,11 +37,10 @@ R = TypeVar("R")
 
 
 class Rounds(Generic[S]):
-    """Callers' work, done in rounds. A round begins when the previous one has ended, and includes all callers
-    that came until then. `begin` runs once a round, and all work of the round gets its result.
-
-    So each caller gets the result of a round that began after its call. Pieces of work run one at a time, and
-    callers with equal keys share a result: the memory in use does not grow with the number of callers.
+    """Runs callers' work in rounds. A round starts when the previous one has ended, and includes all callers
+    since. `begin` runs once per round, and all work of the round gets its result. So each caller gets the
+    result of a round that started after its call. Pieces of work run one at a time, and callers with equal
+    keys share a result, so memory does not grow with the number of callers.
     """
 
     def __init__(self, begin: Callable[[], Awaitable[S]]) -> None:
@@ -50,8 +49,8 @@ class Rounds(Generic[S]):
         self._running: asyncio.Task[None] | None = None
 
     async def run(self, key: Hashable, work: Callable[[S], Awaitable[R]]) -> R:
-        """Return the result of `work`, or of the same work of another caller with this key. Work that all of
-        its callers have cancelled is skipped.
+        """Return the result of `work`, or of another caller's work with the same key. Work that all callers
+        have cancelled is skipped.
         """
         piece = self._waiting.setdefault(key, _Piece(work))
         result: asyncio.Future[R] = asyncio.get_running_loop().create_future()
@@ -76,7 +75,7 @@ class Rounds(Generic[S]):
             for piece in pieces:
                 piece.fail(error)
             return
-        while pieces:  # so that no result outlives its callers
+        while pieces:  # no result may outlive its callers
             piece = pieces.popleft()
             if piece.is_wanted:
                 await piece.run(begun)
@@ -101,7 +100,7 @@ class _Piece(Generic[S]):
         except Exception as error:  # noqa: BLE001 - the callers must get any error
             self.fail(error)
             return
-        # Each caller may write the result to a client, which takes some ms if it is long.
+        # Each caller may write the result to a client, which takes some milliseconds if it is long.
         for future in self.results:
             if not future.done():
                 future.set_result(result)
@@ -123,9 +122,7 @@ log = structlog.get_logger()
 
 
 class FreshGroups:
-    """The existing groups, at least as of the time of the call. Concurrent calls share requests and
-    listing.
-    """
+    """The existing groups, no older than the call. Concurrent calls share requests and listing."""
 
     def __init__(self, backend: Backend, groups: GroupsView, limits: Limits, request_partitions: int) -> None:
         self._backend = backend
@@ -136,18 +133,15 @@ class FreshGroups:
         self._catching_up = Rounds(self._catch_up)
 
     async def shown(self, key: Hashable, show: Callable[[Listing], Awaitable[R]]) -> R | None:
-        """Return what `show` makes of the existing groups, or None until they are read for the first time.
-        Calls with equal keys may share the result, and one result is made at a time: see `Rounds`.
-
-        If the coordinator does not answer, or the reader does not reach the end of the topic in time, the
-        groups are those that have been read so far.
+        """Return `show` of the existing groups, or None until they are read for the first time. Calls with
+        equal keys may share the result, and one result is built at a time (`Rounds`). If the coordinator does
+        not answer, or the reader does not reach the end of the topic in time, the groups are those read so
+        far.
         """
         return await self._listing.run(key, show) if self._groups.is_read else None
 
     async def configured(self) -> Sequence[str] | None:
-        """Return the ids that have settings, whether or not the groups exist. Freshness and None are as for
-        `shown`.
-        """
+        """Return the ids that have settings, even without a group. Freshness and None are as for `shown`."""
         return await self._catching_up.run(None, _unchanged) if self._groups.is_read else None
 
     def type_of(self, group_id: str) -> str | None:
@@ -155,7 +149,7 @@ class FreshGroups:
         return self._groups.type_of(group_id)
 
     async def _list(self) -> Listing:
-        """Ask which groups have changed, and wait until the view has the others."""
+        """Query the changed groups, and wait until the view has the others."""
         first, *others = self._rounds
         answers = await self._ask(first, changed_request)
         changed = [group for answer in answers for group in answer.changed or ()]
@@ -178,7 +172,7 @@ class FreshGroups:
         return await asyncio.to_thread(self._groups.configured)
 
     async def _are_answered(self, rounds: Sequence[Sequence[str]]) -> bool:
-        """Ask about the groups of the barrier. Return False if a response is missing, which the backend has
+        """Send the barrier's requests. Return False if a response is missing, which the backend has
         logged.
         """
         for group_ids in rounds:
@@ -193,7 +187,7 @@ class FreshGroups:
     async def _ask(
         self, group_ids: Sequence[str], build: Callable[[Header], DescribeGroup]
     ) -> list[DescribeGroupResponse]:
-        """Ask about all these groups at once, and return their responses."""
+        """Send a request about each of these groups at once, and return the responses."""
         headers = (self._backend.header(it, BARRIER_VERSION, _CLIENT_ID, "", ANONYMOUS) for it in group_ids)
         return await asyncio.gather(*(self._backend.ask(build(header)) for header in headers))
 

@@ -40,8 +40,8 @@ log = structlog.get_logger()
 
 
 class KnownGroup(ListedGroup, frozen=True, kw_only=True):
-    """A group as the gateway caches it: what ListGroups shows, the hash of its id, and the last entry of its
-    history that this includes. `incarnation` is empty for a group that is not from the groups topic.
+    """A group as the gateway caches it: the fields of ListGroups, the hash of its id, and the number of the
+    last history entry included. `incarnation` is empty for a group that is not from the groups topic.
     """
 
     id_hash: int
@@ -63,7 +63,7 @@ def known_of(group: GroupSnapshot) -> KnownGroup:
 
 
 class GroupsView(Protocol):
-    """A view of all groups, which may be behind the coordinator. The time of `groups` and `configured` grows
+    """A view of all groups, which may lag behind the coordinator. The time of `groups` and `configured` grows
     with the number of groups, so they must not run on the event loop.
     """
 
@@ -75,14 +75,14 @@ class GroupsView(Protocol):
         """Return the existing groups by id."""
 
     def configured(self) -> list[str]:
-        """Return the ids that have settings, sorted, whether or not the groups exist."""
+        """Return the sorted ids that have settings, even without a group."""
 
     def type_of(self, group_id: str) -> str | None:
-        """Return the type of a group, or None if it is not known to exist."""
+        """Return the type of a group, or None if it does not exist or is unknown."""
 
     async def reach_end(self, timeout_s: float) -> bool:
-        """Wait until the view has all records that are on the topic now. Return False if the time is over
-        first.
+        """Wait until the view has all records that are on the topic now. Return False if that takes
+        longer.
         """
 
 
@@ -127,7 +127,7 @@ class GroupsTopicReader(Closeable, Generic[V]):
             return self._table.groups
 
     def get(self, group_id: str) -> V | None:
-        """Return a group, or None. Does not take the lock, which `groups` holds for long."""
+        """Return a group, or None, without the lock, which `groups` holds for long."""
         return self._table.get(group_id)
 
     async def reach_end(self, timeout_s: float) -> bool:
@@ -200,7 +200,7 @@ class GroupsReader(GroupsTopicReader[KnownGroup]):
         super().__init__(client_config, layout, _decode)
 
     def configured(self) -> list[str]:
-        """Return the ids that have settings, sorted."""
+        """Return the sorted ids that have settings."""
         with self._lock:
             return [found.group_id for found in self._configs.groups]
 

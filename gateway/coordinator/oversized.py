@@ -1,8 +1,7 @@
 """Refusals of requests that the requests topic cannot carry.
 
-The coordinator is notified of a JoinGroup or SyncGroup that it never gets: the group's history then has the
-sizes, and members that wait for an assignment get the error, too (rows J9 and S10). Other requests are only
-logged.
+The coordinator is notified of a too large JoinGroup or SyncGroup, so that the group's history has the sizes,
+and members that wait for an assignment get the error, too (rows J9 and S10). Other requests are only logged.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ class RequestSender(Protocol):
 
 
 def too_large(request: AnyRequest[Any], frame_bytes: int, max_bytes: int) -> RequestTooLarge:
-    """Return the error of a request whose frame is larger than a record may be."""
+    """Return the error of a request whose frame is too large for a record."""
     return RequestTooLarge(
         f"{type(request).__name__} for group {request.group_id!r} is too large: "
         f"the frame has {frame_bytes} bytes, {LIMIT} is {max_bytes}",

@@ -1,1 +1,1 @@
-"""What the gateway counts of share groups' records as they pass: see docs/share-groups.md."""
+"""Counts of share groups' records that pass the gateway (docs/share-groups.md)."""

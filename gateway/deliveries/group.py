@@ -12,7 +12,7 @@ from kafka_why.contract.deliveries import ACCEPTED, GONE, OPEN, REJECTED, Counte
 
 @dataclass(slots=True)
 class CapacityCounter:
-    """A counter of capacity that is used and released. Nobody waits for it."""
+    """A counting limiter without waiting."""
 
     free: int
 
@@ -33,7 +33,9 @@ PartitionKey = tuple[bytes, int]
 
 
 class OffsetRange(NamedTuple):
-    """Offsets of a partition, both included, that a member got together. Their lock ends at `until_ms`."""
+    """Offsets of a partition, both included, that a member acquired together. Their lock ends at
+    `until_ms`.
+    """
 
     first: int
     last: int
@@ -48,8 +50,8 @@ class OffsetRange(NamedTuple):
 
 
 class HeldRanges:
-    """The offset ranges that are held, by partition. Ranges do not overlap. There are at most `ranges_max`,
-    and at most as many as `capacity` allows.
+    """The held offset ranges, by partition. They do not overlap, and their number is limited by `ranges_max`
+    and `capacity`.
     """
 
     __slots__ = ("_by_partition", "_capacity", "_free", "_until_ms")
@@ -59,13 +61,13 @@ class HeldRanges:
         self._capacity = capacity
         self._free = ranges_max
         self._until_ms: int | None = None
-        """No lock ends before this time. None if it is not known."""
+        """No lock ends before this time. None if unknown."""
 
     def __bool__(self) -> bool:
         return bool(self._by_partition)
 
     def add(self, partition: PartitionKey, span: OffsetRange) -> bool:
-        """Add a range that overlaps none. Return False if there is no capacity for it."""
+        """Add a range, which overlaps none. Return False without capacity for it."""
         if self._free <= 0 or not self._capacity.try_acquire():
             return False
         self._free -= 1
@@ -133,13 +135,13 @@ class HeldRanges:
 
 
 SUSPECTS_MAX = 1_000
-"""Of one group. The oldest ones are forgotten."""
+"""The maximum per group. The oldest ones are forgotten."""
 RANGE_MAX = 1_000
-"""Only this many offsets of a range are examined, the first ones."""
+"""Only this many first offsets of a range are examined."""
 RELEASED_BY_MAX = 4
 
 Key = tuple[bytes, int, int]
-"""The id of a topic, a partition, an offset."""
+"""A topic id, a partition, an offset."""
 
 
 def is_suspected(suspect: Suspect) -> bool:
@@ -152,7 +154,7 @@ def is_suspected(suspect: Suspect) -> bool:
 
 
 class Suspects:
-    """The offsets that were released or rejected, or whose last delivery has ended."""
+    """The offsets that were released or rejected, or whose final delivery has ended."""
 
     __slots__ = ("_awaited", "_capacity", "_changed", "_known", "found")
 
@@ -166,7 +168,9 @@ class Suspects:
         """The number of offsets that became suspected since the start."""
 
     def acquired(self, partition: PartitionKey, span: OffsetRange) -> None:
-        """Note that a range was delivered again. So it was not archived, even if that was inferred before."""
+        """Record that a range was delivered again. So it was not archived, even if that was inferred
+        before.
+        """
         for key in self._known_in(partition, span):
             suspect = self._known[key]
             was_suspected = is_suspected(suspect)
@@ -176,7 +180,7 @@ class Suspects:
             self._note(key, was_suspected=was_suspected)
 
     def accepted(self, partition: PartitionKey, span: OffsetRange) -> None:
-        """Note that a range was processed in the end."""
+        """Record that a range was finally processed."""
         for key in self._known_in(partition, span):
             if is_suspected(self._known[key]):
                 self._known[key].outcome = ACCEPTED
@@ -189,8 +193,8 @@ class Suspects:
     def ended(
         self, what: str, partition: PartitionKey, span: OffsetRange, member_id: str, limit: int
     ) -> None:
-        """Note the end of a delivery. `what` is `released` or `rejected` by the member, or `ended` with the
-        lock or the session. The last counts only for a record's last delivery.
+        """Record the end of a delivery. `what` is `released` or `rejected` by the member, or `ended` with the
+        lock or the session. `ended` counts only for a record's final delivery.
         """
         is_last = span.delivery_count >= limit
         if what == "ended" and not is_last:
@@ -213,7 +217,7 @@ class Suspects:
             self._note(key, was_suspected=was_suspected)
 
     def learn(self, limit: int) -> None:
-        """Apply the brokers' delivery limit: released records that were delivered this often are archived."""
+        """Set the brokers' delivery limit: released records that were delivered this often are archived."""
         for key in [key for key in self._awaited if self._known[key].deliveries >= limit]:
             suspect = self._known[key]
             was_suspected = is_suspected(suspect)
@@ -223,7 +227,7 @@ class Suspects:
             self._note(key, was_suspected=was_suspected)
 
     def changed(self, most: int) -> list[tuple[Key, Suspect]]:
-        """Return the suspects that changed since the last call: at most `most`, the latest ones."""
+        """Return the latest suspects, at most `most`, that changed since the last call."""
         changed = [(key, self._known[key]) for key in self._changed]
         self._changed.clear()
         return changed[-most:]
@@ -241,7 +245,7 @@ class Suspects:
             self._changed[key] = None
 
     def _known_in(self, partition: PartitionKey, span: OffsetRange) -> list[Key]:
-        """Return the known suspects in a range, none if the range is delivered for the first time."""
+        """Return the known suspects in a range, none if this is the range's first delivery."""
         if not self._known or span.delivery_count <= 1:
             return []
         if span.offsets < len(self._known):
@@ -276,8 +280,7 @@ class Suspects:
 
 
 ROWS_MAX = 1_000
-"""Pairs of a partition and a member that are counted separately, in one group and minute. The others are
-added up.
+"""The maximum of (partition, member) pairs counted separately per group and minute. The others are added up.
 """
 DEFAULT_LIMIT = 5
 """Kafka's default of group.share.delivery.count.limit."""
@@ -287,7 +290,7 @@ class DeliveryCounts:
     """The counts of one share group since they were last taken, and its suspects.
 
     `limit` is `share.delivery.count.limit`: Kafka's default, or the brokers' value if `is_limit_known`.
-    `lock_ms` is 0 until a broker has named it. `sessions` are the connections of members.
+    `lock_ms` is 0 until a broker has reported it. `sessions` are the connections of members.
     """
 
     __slots__ = (

@@ -12,17 +12,19 @@ from gateway.wire.fetch_messages import ShareResponseHandler, share_response_rea
 from gateway.wire.framing import RequestHeader
 from kafka_why.contract.deliveries import Counted
 
-# What a request acknowledges. No IO here.
+# The acknowledgements of a request. No IO here.
 
 
 TYPES_MAX = 10_000
-"""Types in the batches of one request that are counted, so that a request takes some ms at most. A leader
-locks 10,000 records of a partition at most (`group.share.partition.max.record.locks`).
+"""The maximum of counted types in one request's batches, so that a request takes some milliseconds at most. A
+leader locks at most 10,000 records of a partition (`group.share.partition.max.record.locks`).
 """
 
 
 class AcknowledgeType(IntEnum):
-    """The types of org.apache.kafka.clients.consumer.AcknowledgeType. GAP: the log has no record there."""
+    """The types of org.apache.kafka.clients.consumer.AcknowledgeType. GAP: the log has no record at this
+    offset.
+    """
 
     GAP = 0
     ACCEPT = 1
@@ -32,7 +34,7 @@ class AcknowledgeType(IntEnum):
 
 
 class AcknowledgementBatch(NamedTuple):
-    """Acknowledged offsets of a partition, both included. `types` has one type for all of them, or one for
+    """Acknowledged offsets of a partition, both included. `types` has one type for all offsets, or one for
     each.
     """
 
@@ -53,8 +55,8 @@ class AcknowledgementBatch(NamedTuple):
 
 
 def batches_of(request: Any) -> tuple[dict[PartitionKey, list[AcknowledgementBatch]], bool]:
-    """Return the acknowledgements of a decoded request by partition, and True if there are more that are left
-    out. Batches that every broker refuses are left out silently (KafkaApis.validateAcknowledgementBatches).
+    """Return the acknowledgements of a decoded request by partition, and True if some are left out. Batches
+    that every broker refuses are left out silently (KafkaApis.validateAcknowledgementBatches).
     """
     found: dict[PartitionKey, list[AcknowledgementBatch]] = {}
     left = TYPES_MAX
@@ -81,13 +83,13 @@ def _batch(batch: Any) -> AcknowledgementBatch | None:
 
 
 HELD_MAX = 10_000
-"""Ranges of one member that are followed."""
+"""The maximum of followed ranges of one member."""
 LOST_MAX = 1_000
-"""Ranges of one member whose locks have ended, and of which a late acknowledgement may come."""
+"""The maximum of one member's ranges whose locks have ended but which may still be acknowledged."""
 GRACE_MS = 1_000
-"""A lock has ended for certain so long after its time: the broker's clock began before the gateway's."""
+"""The time after which a lock has certainly ended, because the broker started its clock earlier."""
 DEFAULT_LOCK_MS = 30_000
-"""Kafka's default of group.share.record.lock.duration.ms, until a broker has named it."""
+"""Kafka's default of group.share.record.lock.duration.ms, until a broker reports it."""
 _FINAL_EPOCH = -1  # ShareRequestMetadata
 _INVALID_RECORD_STATE = 121  # org.apache.kafka.common.protocol.Errors
 _NAMES: Mapping[int, str] = MappingProxyType(
@@ -103,8 +105,8 @@ _NAMES: Mapping[int, str] = MappingProxyType(
 
 @dataclass(slots=True)
 class DeliveryTotals:
-    """The counts of all members since the start. `refused` are acknowledgements of a partition that a leader
-    refused with INVALID_RECORD_STATE.
+    """The counts of all members since the start. `refused` counts acknowledgements that a leader refused with
+    INVALID_RECORD_STATE.
     """
 
     counted: Counted = field(default_factory=Counted)
@@ -113,7 +115,7 @@ class DeliveryTotals:
 
 
 class SharedState(NamedTuple):
-    """The totals, the bounds and the clock, which all members share."""
+    """The totals, limits and clock that all members share."""
 
     totals: DeliveryTotals
     held: CapacityCounter
@@ -125,7 +127,7 @@ class MemberDeliveries:
     """The deliveries to a member and its acknowledgements, until its connection ends.
 
     `join` returns the member's group, or None if there is no capacity for it. The member joins when a leader
-    has answered without an error, because before that its ids may be anybody's.
+    has answered without an error, because until then its ids may be another's.
     """
 
     def __init__(
@@ -161,20 +163,18 @@ class MemberDeliveries:
         return self._joined is not None and not self.has_ended
 
     def watch(self, header: RequestHeader, request: Any) -> Callable[[bytes], object]:
-        """Count a decoded request that goes to the broker. Return the function that takes the parts of the
-        response.
-        """
+        """Count a decoded request to the broker. Return the receiver of the response's parts."""
         answer = _Answer(self, request, self._shared.clock_ms)
         self._asked[answer] = answer.asked_ms
         return share_response_reader(header, answer).feed
 
     def answered(self, answer: "_Answer") -> None:
-        """Note that a response has been read completely."""
+        """Record that a response has been read completely."""
         self._asked.pop(answer, None)
 
     def expire(self) -> None:
-        """Count the locks that have ended before the oldest request without an answer was sent. Such a
-        request may have acknowledged the ranges whose locks ended later.
+        """Count the locks that ended before the oldest unanswered request was sent. That request may have
+        acknowledged ranges whose locks ended later.
         """
         now_ms = min(self._asked.values(), default=self._shared.clock_ms())
         for partition, span in self._held.take_expired(now_ms - GRACE_MS):
@@ -190,18 +190,18 @@ class MemberDeliveries:
         self._lost.take_all()
 
     def release(self) -> None:
-        """Count what the broker releases because the member's session has ended."""
+        """Count the ranges that the broker releases because the member's session has ended."""
         for partition, span in self._held.take_all():
             self._add(partition, "ended", span.offsets)
             self._suspects("ended", partition, span)
 
     def unfollow(self) -> None:
-        """Drop all ranges that the member holds, because their outcome is unknown."""
+        """Drop all of the member's ranges, because their outcome is unknown."""
         for partition, span in self._held.take_all():
             self._add(partition, "unfollowed", span.offsets)
 
     def acquired(self, partition: PartitionKey, span: OffsetRange) -> None:
-        """Count a range that the member got."""
+        """Count a range that the member acquired."""
         self._add(partition, "delivered", span.offsets)
         if span.delivery_count > 1:
             self._add(partition, "redelivered", span.offsets)
@@ -212,7 +212,7 @@ class MemberDeliveries:
             self._add(partition, "before_last", span.offsets)
         self._lost.take(partition, span.first, span.last)
         for before in self._held.take(partition, span.first, span.last):
-            self._add(partition, "expired", before.offsets)  # by the broker's clock, which was ahead
+            self._add(partition, "expired", before.offsets)  # the broker's clock was ahead
         self._hold(partition, span)
 
     def acknowledged(
@@ -222,14 +222,14 @@ class MemberDeliveries:
         for batch in batches:
             for first, last, kind in batch.runs():
                 lost = self._lost.take(partition, first, last)
-                if lost:  # their lock had not ended after all; the totals stay, because they may not decrease
+                if lost:  # their lock had not ended; the totals stay, because they must not decrease
                     self.group.row(partition, self._member_id).expired -= sum(span.offsets for span in lost)
                 for span in (*lost, *self._held.take(partition, first, last)):
                     self._end(partition, span, kind, asked_ms)
 
-    def came_too_late(self, partition: PartitionKey, batches: list[AcknowledgementBatch]) -> None:
-        """Count acknowledgements that the broker refused, because one of the offsets is not this member's.
-        The broker accepted none of the others either, so they are held as before.
+    def refused(self, partition: PartitionKey, batches: list[AcknowledgementBatch]) -> None:
+        """Count acknowledgements that the broker refused, because the member does not hold one of the
+        offsets. The broker accepted none of them, so the others are still held.
         """
         self._shared.totals.refused += 1
         for batch in batches:
@@ -293,7 +293,7 @@ class _Answer(ShareResponseHandler):
         if not error_code:
             self._member.acknowledged(key, batches, self.asked_ms)
         elif error_code == _INVALID_RECORD_STATE:
-            self._member.came_too_late(key, batches)
+            self._member.refused(key, batches)
 
     def acquired(self, topic_id: bytes, partition: int, first: int, last: int, delivery_count: int) -> None:
         if self._is_counted:

@@ -1,6 +1,4 @@
-"""Writes the counts of share groups to the telemetry topic, and asks the brokers for the groups' delivery
-limits.
-"""
+"""Writes the counts of share groups to the telemetry topic, and queries the groups' delivery limits."""
 
 import asyncio
 from collections.abc import Sequence
@@ -22,7 +20,7 @@ from kafka_why.numbers import is_whole_number
 INTERVAL_S = 60.0
 _LOOK_S = 5.0
 _PAUSE_S = 0.1
-"""A bound on the queries that new groups cause."""
+"""The maximum of queries for new groups."""
 _DESCRIBE_VERSION = 4
 _GROUP = 32  # ConfigResource.Type.GROUP
 _LIMIT = "share.delivery.count.limit"
@@ -34,11 +32,11 @@ class DeliveryEvidence(Protocol):
     """The receiver of the records."""
 
     def write_deliveries(self, record: GroupDeliveries, number: int) -> None:
-        """Take a gateway's `number`th record. It may be lost."""
+        """Write a gateway's `number`th record, which may be lost."""
 
 
 class DeliveryReports:
-    """The writer of a record for each group and minute in which something happened."""
+    """The writer of a record for each group and minute with any deliveries."""
 
     def __init__(self, deliveries: Deliveries, cluster: Cluster, evidence: DeliveryEvidence) -> None:
         self._deliveries = deliveries
@@ -59,13 +57,13 @@ class DeliveryReports:
             self._has_group.clear()
             await asyncio.sleep(_PAUSE_S)
             self._deliveries.expire()
-            await self.learn_limits()
+            await self.query_limits()
             if loop.time() >= due_s:
                 due_s = loop.time() + INTERVAL_S
                 await self.write()
 
     async def write(self) -> None:
-        """Write the counts since the last call. A topic whose name is not found is written with its id."""
+        """Write the counts since the last call. A topic without a known name is written with its id."""
         self._deliveries.expire()
         for record, topic_ids in self._deliveries.taken():
             names = await self._names(topic_ids)
@@ -74,9 +72,9 @@ class DeliveryReports:
                 one.topic = names.get(topic_id) or str(UUID(bytes=topic_id))
             self._evidence.write_deliveries(record, next(self._numbers))
 
-    async def learn_limits(self) -> None:
-        """Ask the brokers for delivery limits that are unknown or old. Kafka's default applies to a group for
-        which the gateway's principal lacks DESCRIBE_CONFIGS.
+    async def query_limits(self) -> None:
+        """Query delivery limits that are unknown or old. Groups without DESCRIBE_CONFIGS for the gateway's
+        principal have Kafka's default.
         """
         groups = self._deliveries.without_limit()
         if not groups:
@@ -91,7 +89,7 @@ class DeliveryReports:
         except UpstreamLost as error:
             log.warning("the limits of deliveries of share groups are not known", error=str(error))
             return
-        _learn(groups, answer.results)
+        _set_limits(groups, answer.results)
 
     async def _names(self, topic_ids: Sequence[bytes]) -> dict[bytes, str]:
         ids = {topic_id: UUID(bytes=topic_id) for topic_id in topic_ids}
@@ -102,7 +100,7 @@ class DeliveryReports:
         return {raw: found[topic_id].name for raw, topic_id in ids.items() if topic_id in found}
 
 
-def _learn(groups: Sequence[DeliveryCounts], results: Sequence[Any]) -> None:
+def _set_limits(groups: Sequence[DeliveryCounts], results: Sequence[Any]) -> None:
     said: dict[str, str | None] = {
         result.resource_name: config.value
         for result in results

@@ -12,12 +12,12 @@ from kafka_why.contract.messages import RECORD_VERSION
 
 GROUPS_MAX = 1_000
 ID_MAX_CHARS = 1_024
-"""Groups with longer ids are not counted, so that a record has a bound."""
+"""Groups with longer ids are not counted, so that a record's size is limited."""
 RECORD_ROWS, RECORD_SUSPECTS = 300, 100
-"""The maximum in one record, which then has some 150 KiB."""
+"""The maximum in one record, which then has about 150 KiB."""
 LIMIT_AGE_MAX_MS = 300_000
 _LIMITS_AT_ONCE = 100
-# Bounds of all groups together: some 60 MiB at most.
+# Limits of all groups together, about 60 MiB.
 _ROWS_MAX = _SUSPECTS_MAX = 30_000
 _HELD_MAX, _LOST_MAX = 100_000, 20_000
 
@@ -40,7 +40,7 @@ class Deliveries:
         self._groups: dict[str, DeliveryCounts] = {}
         self._members: dict[MemberDeliveries, None] = {}
         self.on_group: Callable[[], None] = _nothing
-        """Called when the limit of a new group is to be asked."""
+        """Called when the limit of a new group has to be queried."""
 
     @property
     def sessions(self) -> int:
@@ -80,8 +80,8 @@ class Deliveries:
         return due
 
     def taken(self) -> Iterator[tuple[GroupDeliveries, list[bytes]]]:
-        """Remove and return the counts of each group. With each record come the topic ids of its rows,
-        followed by those of its suspects, because the caller has to find the names.
+        """Remove and return the counts of each group. Each record has the topic ids of its rows, then those
+        of its suspects, because the caller has to find the names.
         """
         now_ms = self._clock_ms()
         for group in self._groups.values():
@@ -135,8 +135,7 @@ class Deliveries:
         return idle is not None
 
 
-# Counters of share groups' records. Groups and members are no labels, because clients
-# name them.
+# Counters of share groups' records. Groups and members are not labels, because clients choose them.
 
 
 _ACK_TYPES = {"Accept": "accepted", "Release": "released", "Reject": "rejected", "Renew": "renewed"}

@@ -1,5 +1,5 @@
 """Counters of one gateway, written on the event loop's thread. They are plain numbers, because a request
-costs some tens of microseconds and a counter of prometheus_client takes one of them.
+takes some tens of microseconds, of which a counter of prometheus_client would take one.
 """
 
 from bisect import bisect_left
@@ -12,7 +12,7 @@ TOO_MANY, TOO_MANY_OF_IP = "max.connections", "max.connections.per.ip"
 TOO_OFTEN_OF_IP = "connection_creation_rate"
 DRAINING = "draining"
 REASONS = (TOO_MANY, TOO_MANY_OF_IP, TOO_OFTEN_OF_IP, DRAINING)
-"""Why a connection is refused: the limit that it is over, or the gateway's end."""
+"""The reasons to refuse a connection: the exceeded limit, or the gateway's end."""
 
 
 class DurationHistogram:
@@ -34,9 +34,9 @@ class GatewayCounts:
     """Counts since the start. `refused` is by reason, one of REASONS. `answered` are durations of answered
     requests by api key. `errors` are responses by api key and error code, other than 0. `items` are the
     groups in requests about several groups, by api key. `throttled` is by api key, and `throttled_s` is the
-    total time for which requests were throttled. `held` steps of the event loop took too long, `held_s` in
-    all: see `loop_watch`. `coordinator` are durations of the coordinator's responses by the name of the
-    request, without JoinGroup and SyncGroup, which it may park.
+    total time for which requests were throttled. `held` is the number of steps of the event loop that took
+    too long, `held_s` their total time (`loop_watch`). `coordinator` are durations of the coordinator's
+    responses by the name of the request, without JoinGroup and SyncGroup, which it may park.
     """
 
     def __init__(self) -> None:

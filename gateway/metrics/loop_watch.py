@@ -1,8 +1,8 @@
 """Detection of long steps of the event loop: while one request occupies the loop, no other is served.
 
-A thread samples the loop 50 times a second. It compares the processor time of the loop's thread, so that a
-busy machine is not mistaken for a long step. A call of C code that does not release the interpreter is not
-detected, because the thread cannot run meanwhile.
+A thread samples the loop 50 times a second. It measures the processor time of the loop's thread, so that a
+busy machine is not mistaken for a long step. C code that does not release the interpreter is not detected,
+because the thread cannot run.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Protocol
 import structlog
 
 HELD_MAX_S = 0.02
-"""The processor time that one step may take. A longer step is counted, and logged with its place."""
+"""The processor time that one step may take. A longer step is counted, and logged with its function."""
 
 _SAMPLE_S = 0.02
 _LOG_S = 1.0
@@ -57,9 +57,9 @@ class _LoopWatch:
         self._cpu_s = 0.0
         """As of the last sample."""
         self._turned = threading.Event()
-        """Set by the loop when it turns to the next step, after it was asked to."""
+        """Set by the loop at its next step after a request."""
         self._step: FrameType | None = None
-        """The step that ran when the loop was asked. None if it was not asked."""
+        """The step that ran at the request, None without one."""
         self._step_cpu_s = 0.0
         self._held_s, self._place = 0.0, ""
         self._logged_s = -_LOG_S
@@ -86,7 +86,7 @@ class _LoopWatch:
             self._loop.call_soon_threadsafe(self._turned.set)
 
     def _sample_again(self, cpu_s: float) -> None:
-        """Sample again while the loop has not turned: the same step runs, or another one of the same turn."""
+        """Sample again while the loop is in the same turn."""
         stack = self._stack()
         if not stack or stack[0] is not self._step:
             self._step = stack[0] if stack else self._step

@@ -12,8 +12,8 @@ from kafka_why.contract.errors import ErrorCode
 
 Labels = tuple[str, ...]
 Values = dict[Labels, list[float]]
-"""By label values. A counter or a gauge is one number; a histogram has a number for each bucket, and then
-the sum of its values.
+"""By label values. A counter or a gauge is one number; a histogram has a number for each bucket, then the
+sum.
 """
 Numbers = dict[str, Values]
 """By the name in FAMILIES."""
@@ -98,8 +98,8 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def counted(counts: GatewayCounts) -> Numbers:
-    """Return the counters as numbers. Every reason of a refusal is present from the start, because Prometheus
-    sees no increase in the first value of a series.
+    """Return the counters as numbers. Every reason of a refusal is present from the start, because a series'
+    first value is not an increase for Prometheus.
     """
     return {
         "connections_accepted": {(): [counts.accepted]},
@@ -148,7 +148,7 @@ def _histograms(durations: Iterable[tuple[str, DurationHistogram]]) -> Values:
 
 
 def _api(key: int) -> str:
-    """Return the name of an api. All unknown keys have one label, because clients choose them."""
+    """Return the name of an API. All unknown keys share one label, because clients choose them."""
     return _API_NAMES.get(key, "unknown")
 
 

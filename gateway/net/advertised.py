@@ -1,9 +1,9 @@
-"""The addresses that clients get for brokers: docs/decisions/0024.
+"""The addresses that clients get for brokers (docs/decisions/0024).
 
 A template is `HOST:PORT` with `{node}` for the broker's node id and `{port}` for the port of the broker's
-listener. Without templates clients get the address that they connected to. With several templates there are
-as many gateways. Each broker is reached through one of them, and through another one while that one does not
-accept connections. So all gateways give the same address for a broker, and a client knows all gateways.
+listener. Without templates clients get the address that they connected to. There is one gateway per template.
+Each broker is reached through one of them, and through another one while that one does not accept
+connections. So all gateways give the same address for a broker, and clients use all gateways.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ class Template:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a template. Raises ValueError if it is not HOST:PORT, or if all brokers would have one
+        """Parse a template. Raises ValueError if it is not HOST:PORT, or gives all brokers the same
         address.
         """
         template = cls(text.strip())
@@ -51,9 +51,7 @@ class Template:
         return Address.parse(self.text.replace(_NODE, str(node_id)).replace(_PORT, str(port)))
 
     def node_id(self, server_name: str) -> int | None:
-        """Return the broker whose host name in this template is `server_name`, or None if it is not that of a
-        broker.
-        """
+        """Return the broker whose host name in this template is `server_name`, or None."""
         host = self.text.rpartition(":")[0]
         if _NODE not in host:
             return None
@@ -89,13 +87,11 @@ class Advertised:
             template = self._templates[(node_id + number) % count]
             if template not in self._down:
                 return template.address(node_id, port)
-        # No gateway can be reached from here, perhaps because of the network between.
+        # This gateway reaches none of them, perhaps because of the network.
         return self._templates[node_id % count].address(node_id, port) if count else None
 
     def node_id(self, server_name: str | None) -> int | None:
-        """Return the broker whose name the client sent in its TLS handshake (SNI), or None if it sent no
-        broker's.
-        """
+        """Return the broker whose name the client sent in its TLS handshake (SNI), or None."""
         found = (template.node_id(server_name) for template in self._templates if server_name)
         return next((node_id for node_id in found if node_id is not None), None)
 

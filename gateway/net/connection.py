@@ -1,13 +1,13 @@
 """A connection of a client. The gateway or the broker behind the listener answers its requests, in order.
 
-Several requests may be under way at once. They take effect on a group in their order, as on a Kafka broker,
-which starts a request when all earlier requests are answered:
+Requests run concurrently, but take effect on a group in order, as on a Kafka broker, which starts a request
+when all earlier requests are answered:
 
 - Requests to the coordinator start in order: two requests about one group reach the log in order.
 - A request that may be parked (JoinGroup, SyncGroup) starts in order. Those behind it wait for its response.
 - Requests to the broker are forwarded in order, and the broker answers in order. They wait for all earlier
   requests to the coordinator, and vice versa.
-- Requests that are alone (ListGroups) wait for all earlier requests, and all later requests wait for them.
+- Exclusive requests (ListGroups) wait for all earlier requests, and all later requests wait for them.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from kafka.protocol.api_key import ApiKey
 
 from gateway import apis
 from gateway.apis.api import Answer, Api
-from gateway.apis.context import Deferred, Remembered, RequestContext
+from gateway.apis.context import ConnectionCaches, Deferred, RequestContext
 from gateway.apis.handshake import is_valid, unsupported
 from gateway.apis.screened import Screened
 from gateway.fairness import TENANT
@@ -56,7 +56,7 @@ class Connection:
         self._own_host = listener.advertised_host or client.own_host
         self._session = listener.security.session(client.peer_certificate)
         self._responses = Responses(listener, client)
-        self._remembered = Remembered()
+        self._caches = ConnectionCaches()
         self._passed_sasl = PassedSasl()
         self._latest: RequestOrdering | None = None
         self._forwarded: asyncio.Queue[tuple[RequestHeader, ResponseSlot, Screened | None]] = asyncio.Queue()
@@ -66,12 +66,12 @@ class Connection:
 
     @property
     def unanswered(self) -> int:
-        """The number of requests that are under way."""
+        """The number of unanswered requests."""
         return self._client.unanswered
 
     @property
     def items(self) -> int:
-        """The items of requests under way that have capacity of their own at the coordinator."""
+        """The number of items of requests that have their own capacity at the coordinator."""
         return self._responses.fan_out.items
 
     @property
@@ -90,7 +90,7 @@ class Connection:
         return self._client.is_muted
 
     def drain(self) -> None:
-        """Finish the requests that are under way (see `Responses.drain`), then end the connection."""
+        """Finish the running requests (`Responses.drain`), then end the connection."""
         self._responses.drain()
         self._client.finish()
 
@@ -109,7 +109,7 @@ class Connection:
             self._close()
 
     def _close(self) -> None:
-        self._remembered.shares.end()
+        self._caches.shares.end()
         if self._upstream is not None:
             self._upstream.close()
         self._at_broker.close()
@@ -124,15 +124,15 @@ class Connection:
             try:
                 await self._start(tasks, request_header(message), message, slot)
             except ProtocolError:
-                # The requests before it are well-formed, and get a response.
+                # Earlier requests are well-formed, and get a response.
                 await self._client.dispatcher.turn(slot)
                 raise
-            del message  # it may be large, and the next one may be long in coming
+            del message  # it may be large, and the next one may take long to arrive
 
     async def _start(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
-        """Start a request. The next one may start when this returns."""
+        """Start a request. When this returns, the next one may start."""
         TENANT.set(self._session.tenant(self._peer))
         slot.api_key = header.api_key
         api = apis.SERVED.get(header.api_key)
@@ -146,7 +146,7 @@ class Connection:
             await self._serve(api, tasks, header, message, slot)
 
     def _start_at_once(self, message: bytes, slot: ResponseSlot) -> bool:
-        """Start a request without waiting. Return False if that is not possible: then `_start` does it."""
+        """Start a request without waiting. Return False if that is impossible and `_start` has to do it."""
         try:
             return self._has_started(message, slot)
         except ProtocolError:
@@ -157,7 +157,7 @@ class Connection:
             return True
 
     def _has_started(self, message: bytes, slot: ResponseSlot) -> bool:
-        TENANT.set(self._session.tenant(self._peer))  # this may be called by the client's transport, too
+        TENANT.set(self._session.tenant(self._peer))  # the client's transport may also call this
         header = request_header(message)
         slot.api_key = header.api_key
         api = apis.SERVED.get(header.api_key)
@@ -187,7 +187,7 @@ class Connection:
 
     async def _in_order(self, slot: ResponseSlot, kind: RequestOrdering) -> None:
         """Wait until a request of this ordering may start."""
-        if kind is not self._latest or kind is RequestOrdering.ALONE:
+        if kind is not self._latest or kind is RequestOrdering.EXCLUSIVE:
             await self._client.dispatcher.turn(slot)
             self._latest = kind
 
@@ -195,7 +195,7 @@ class Connection:
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
         """Serve a client that has not authenticated, or whose session has ended. The former may only request
-        versions and authenticate, the latter may only authenticate again.
+        versions and authenticate, the latter only authenticate again.
         """
         if self._session.failed is not None:
             raise AuthenticationFailed(self._session.failed)
@@ -207,7 +207,7 @@ class Connection:
         elif sasl is not None and header.api_version in sasl.versions:
             if len(message) > self._listener.limits.unauthenticated_frame_bytes:
                 raise ProtocolError(f"a SASL request of {len(message)} bytes")
-            await self._in_order(slot, RequestOrdering.ALONE)
+            await self._in_order(slot, RequestOrdering.EXCLUSIVE)
             if self._session.by_broker:
                 await self._pass_sasl(tasks, header, message, slot)
                 return
@@ -222,8 +222,8 @@ class Connection:
             self._refuse(header, slot)
 
     async def _answer_versions(self, header: RequestHeader, message: bytes, slot: ResponseSlot) -> None:
-        """Answer ApiVersions for the broker: a client that is not authenticated costs no connection to it."""
-        await self._in_order(slot, RequestOrdering.ALONE)
+        """Answer ApiVersions for the broker, so that an unauthenticated client needs no connection to it."""
+        await self._in_order(slot, RequestOrdering.EXCLUSIVE)
         request = codec.decode_request(header, message)
         if is_valid(request, header.api_version):
             versions = self._listener.api_versions
@@ -235,7 +235,7 @@ class Connection:
     async def _pass_sasl(
         self, tasks: asyncio.TaskGroup, header: RequestHeader, message: bytes, slot: ResponseSlot
     ) -> None:
-        """Have the broker authenticate the client."""
+        """Let the broker authenticate the client."""
         outcome = await self._passed_sasl.relay(header, message, await self._connected(tasks, slot))
         if outcome.accepted is not None:
             self._session.accept(outcome.accepted, outcome.lifetime_ms)
@@ -245,7 +245,7 @@ class Connection:
             await self._end_unauthenticated(outcome.failed)
 
     async def _end_unauthenticated(self, why: str) -> None:
-        """End the connection shortly after the last response, as a broker does. A client that finds both at
+        """End the connection shortly after the last response, as a broker does. A client that sees both at
         once may report only the end.
         """
         await self._client.dispatcher.answered()
@@ -266,10 +266,11 @@ class Connection:
         if len(message) > self._listener.services.frame_max_bytes:
             oversized_bytes, slot.sent_bytes = len(message), 0
         request = await api.decoded(header, message)
-        if api.is_upstreams is not None and api.is_upstreams(request):
+        if api.is_for_broker is not None and api.is_for_broker(request):
             await self._pass_on(tasks, header, message, slot)
             return
-        await self._in_order(slot, RequestOrdering.ALONE if api.is_alone else RequestOrdering.COORDINATOR)
+        ordering = RequestOrdering.EXCLUSIVE if api.is_exclusive else RequestOrdering.COORDINATOR
+        await self._in_order(slot, ordering)
         if self._listener.quotas.has_request_rates:
             self._responses.count(api, slot, header, self._session.principal)
         if api.asks_coordinator:
@@ -284,7 +285,7 @@ class Connection:
     def _answer(self, api: Api, slot: ResponseSlot, header: RequestHeader, answer: Answer) -> None:
         """Answer a request, now or when the coordinator has answered."""
         if isinstance(answer, Deferred) and answer.holds_back:
-            self._latest = RequestOrdering.ALONE
+            self._latest = RequestOrdering.EXCLUSIVE
         self._responses.answer(api, slot, header, answer)
 
     async def _pass_on(
@@ -308,7 +309,7 @@ class Connection:
         elif has_response:
             self._client.answer(slot, framed(await offload.encode_fields(header, screened.refused)))
         if not has_response:
-            # As a broker does, because a client that expects no response has no other sign of the error.
+            # As a broker does, because a client that expects no response has no other sign of an error.
             raise ProtocolError("a Produce with acks=0 to a topic that the client may not change")
 
     async def _forward(
@@ -332,7 +333,7 @@ class Connection:
 
     async def _connected(self, tasks: asyncio.TaskGroup, slot: ResponseSlot) -> Upstream:
         """Return the connection to the broker, authenticated as the gateway or as the client. Connect if
-        there is none.
+        necessary.
         """
         upstream = self._upstream
         if upstream is not None and not (upstream.ended and not self._at_broker.requests):
@@ -340,10 +341,10 @@ class Connection:
                 await self._client.dispatcher.turn(slot)
                 await upstream.authenticate()
             return upstream
-        # A broker closes idle connections. The client's connection is not idle.
+        # A broker closes idle connections, but the client's connection is not idle.
         if self._session.by_broker and self._session.is_authenticated:
             raise UpstreamLost("the broker closed the connection on which it had authenticated the client")
-        if upstream is not None and self._remembered.shares.is_begun:
+        if upstream is not None and self._caches.shares.is_begun:
             raise UpstreamLost("the broker closed the connection of the share session")
         if self._returning is not None:
             self._returning.cancel()
@@ -367,13 +368,13 @@ class Connection:
                 response = await self._rewritten(header, response, screened)
                 self._client.answer(slot, size_of(response), response)
                 del response
-            await self._client.drain()  # nothing more is read of the broker before the client has this
+            await self._client.drain()  # nothing more is read from the broker before the client has this
             self._at_broker.release()
 
     async def _rewritten(self, header: RequestHeader, response: bytes, screened: Screened | None) -> bytes:
         rewrite = apis.rewrite_of(header.api_key, header.api_version, response)
         if screened is not None:
-            screened.see(response)
+            screened.receive(response)
         if rewrite is None and (screened is None or not screened.changes_response):
             return response
         decoded: Any = await offload.decode_response(header.api_key, header.api_version, response)
@@ -393,7 +394,7 @@ class Connection:
             host=self._own_host,
             node_id=self._listener.node_id,
             session=self._session,
-            remembered=self._remembered,
+            caches=self._caches,
             fan_out=self._responses.fan_out,
             oversized_bytes=oversized_bytes,
         )

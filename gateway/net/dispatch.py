@@ -15,7 +15,7 @@ StartAtOnce = Callable[[bytes, ResponseSlot], bool]
 
 
 class DispatchPhase(Enum):
-    """The state of the connection's task with regard to the next request."""
+    """The state of the connection's task concerning the next request."""
 
     AWAY = "it handles a request, or waits for the answers to earlier ones"
     STARTING = "requests start at once; an answer meanwhile frees a slot, and does not start another one"
@@ -59,12 +59,12 @@ class Dispatcher:
         self._given: tuple[bytes, ResponseSlot] | None = None
         """The request of the phase GIVEN."""
         self._wanted: Future[None] | None = None
-        """The future that the task waits for: of a request, or of its turn."""
+        """The future that the task waits for: a request, or its turn."""
         self.in_flight_max = 1
         self.start_at_once: StartAtOnce = _never
 
     def is_full(self, number: int, number_bytes: int) -> bool:
-        """Return True if the connection may not have more than this number of requests, or of bytes."""
+        """Return True if the connection has reached its limit of requests or of bytes."""
         return number >= self.in_flight_max or number_bytes >= self._bytes_max
 
     async def take(self) -> tuple[bytes, ResponseSlot]:
@@ -86,8 +86,8 @@ class Dispatcher:
         while self._writing.slots:
             await self._wait()
 
-    def go_on(self) -> None:
-        """Start requests or wake the task, because there may be a request, or capacity for one."""
+    def resume(self) -> None:
+        """Start requests or wake the task, because there may be a request or capacity for one."""
         if self._phase is _WAITING and self._reading.requests:
             self._start_all()
         is_needed = self._phase is _AWAY or self._phase is _GIVEN
@@ -114,7 +114,7 @@ class Dispatcher:
         if not self._reading.requests or len(slots) >= self.in_flight_max:
             return False
         if self._writing.unsent is not None or MUTED in self._reading.reasons:
-            return False  # no more responses for a client that does not read them
+            return False  # no more responses to a client that does not read
         if not self._life.state.takes:
             return False
         return not slots or self._writing.taken_bytes < self._bytes_max
@@ -126,9 +126,9 @@ class Dispatcher:
 
 class RequestOrdering(Enum):
     """The order of a request relative to others. It waits for all earlier requests of another ordering. An
-    ALONE request waits for all earlier requests, and all later requests wait for it.
+    EXCLUSIVE request waits for all earlier requests, and all later requests wait for it.
     """
 
     COORDINATOR = "answered by the gateway, most by way of the coordinator"
     BROKERS = "forwarded"
-    ALONE = "alone"
+    EXCLUSIVE = "alone"

@@ -26,7 +26,7 @@ class ClientIdle(ClientGone):
 
 
 class Drained(ClientGone):
-    """The gateway is about to stop, and has answered the requests that were under way."""
+    """The gateway is about to stop, and has answered all running requests."""
 
     reason = "drained"
 
@@ -40,11 +40,9 @@ class SlowSender(ConnectionError):
 
 
 def forget_frames(error: BaseException) -> None:
-    """Release the values that the frames of an error hold, because one of them may be a message. A log line
-    can still show the traceback.
-
-    The error of a task group and the frame that raised it refer to each other. Only Python's collector would
-    find them, and it counts objects, not bytes: 870 refused messages of 2 MiB took 1.2 GiB.
+    """Release the values in an error's frames, one of which may be a message. A log line can still show the
+    traceback. The error of a task group and the frame that raised it refer to each other. Only Python's
+    collector would free them, and it counts objects, not bytes: 870 refused messages of 2 MiB took 1.2 GiB.
     """
     clear_frames(error.__traceback__)
     inner = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
@@ -53,7 +51,7 @@ def forget_frames(error: BaseException) -> None:
             forget_frames(other)
 
 
-# The time in which a client has to close its side after the gateway has closed its own.
+# The time for a client to close its side after the gateway has closed its own.
 LINGER_S = 1.0
 
 
@@ -68,11 +66,11 @@ class Deadline(Enum):
 
 
 class Watched(Protocol):
-    """The connection that a deadline may end."""
+    """A connection, as its deadlines need it."""
 
     @property
     def is_busy(self) -> bool:
-        """True if requests wait or are under way."""
+        """True if requests wait or are running."""
 
     @property
     def held_bytes(self) -> int:
@@ -82,10 +80,8 @@ class Watched(Protocol):
 
 
 class Timers:
-    """The timers of one connection. After `stop` there are none, and none can be set.
-
-    The timers refer to the connection, and this object does not, so that a connection that has ended is
-    freed.
+    """The timers of one connection. After `stop` there are none, and none can be set. Only the timers refer
+    to the connection, so that an ended connection is freed.
     """
 
     __slots__ = ("_handles", "_limits", "_loop", "heard_at_s")
@@ -95,7 +91,7 @@ class Timers:
         self._loop = loop
         self._handles: dict[Deadline, TimerHandle] | None = {}
         self.heard_at_s = loop.time()
-        """When the client sent something, the last time."""
+        """The time at which the client last sent something."""
 
     @property
     def running(self) -> frozenset[Deadline]:
@@ -113,7 +109,7 @@ class Timers:
         self._set(Deadline.IDLE, self._limits.idle_timeout_s, self._end_if_idle, client)
 
     def watch_writing(self, client: Watched) -> None:
-        """End the client if it reads nothing of its responses for too long. The deadline moves while it
+        """End the client if it does not read its responses for too long. The deadline moves while it
         reads.
         """
         self._set(
@@ -134,7 +130,7 @@ class Timers:
             handle.cancel()
 
     def stop(self) -> None:
-        """Cancel all deadlines, and set no more, because the connection has ended."""
+        """Cancel all deadlines, and allow no more, because the connection has ended."""
         for deadline in self.running:
             self.cancel(deadline)
         self._handles = None
@@ -170,7 +166,7 @@ class Timers:
 
 
 class ConnectionState(Enum):
-    """A state of a connection. `takes`: the client's bytes are kept, and its requests are dispatched.
+    """A state of a connection. `takes`: the client's bytes are read, and its requests are dispatched.
     `gives`: responses are written.
     """
 
@@ -210,7 +206,7 @@ TABLE: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] = Mappi
         (ConnectionState.OPEN, ConnectionEvent.FINISH): ConnectionState.FINISHING,
         (ConnectionState.OPEN, ConnectionEvent.END): ConnectionState.ENDED,
         (ConnectionState.OPEN, ConnectionEvent.LOST): ConnectionState.CLOSED,
-        # The answer that is under way may be that to an authentication.
+        # The pending answer may be that to an authentication.
         (ConnectionState.FINISHING, ConnectionEvent.AUTHENTICATED): ConnectionState.FINISHING,
         (ConnectionState.FINISHING, ConnectionEvent.FINISH): ConnectionState.FINISHING,
         (ConnectionState.FINISHING, ConnectionEvent.ANSWERED): ConnectionState.LINGERING,
@@ -229,7 +225,7 @@ TABLE: Mapping[tuple[ConnectionState, ConnectionEvent], ConnectionState] = Mappi
         (ConnectionState.CLOSED, ConnectionEvent.END): ConnectionState.CLOSED,
     }
 )
-"""An event that a state does not have here is a mistake in this program, whatever a client does."""
+"""A missing event is a bug in this program, because no client can cause it."""
 
 
 class Impossible(AssertionError):
@@ -237,8 +233,8 @@ class Impossible(AssertionError):
 
 
 class Lifecycle:
-    """The state of one connection. `ended` is the reason why no more requests come. A connection that has
-    ended has no deadlines.
+    """The state of one connection. `ended` is the reason why no more requests come. An ended connection has
+    no deadlines.
     """
 
     __slots__ = ("_timers", "ended", "state")

@@ -18,12 +18,12 @@ from gateway.wire.framing import ProtocolError
 
 
 class AuthenticationFailed(ConnectionError):
-    """The client did not authenticate, or failed to."""
+    """The client did not authenticate, or its authentication failed."""
 
 
 class ConnectionLog:
-    """The log lines about ended connections. Clients can cause them at will, so they are limited: see
-    `RateLimitedWarning`.
+    """The log lines about ended connections. Clients can cause any number of them, so they are limited
+    (`RateLimitedWarning`).
     """
 
     def __init__(self) -> None:

@@ -21,10 +21,10 @@ class GatewayOptions:
     gateway may listen on the same ports (SO_REUSEPORT).
 
     `advertised_host` is the gateway's host in responses, by default the address that the client connected to.
-    `templates` are the addresses of brokers in responses instead: see `gateway.net.advertised`.
+    With `templates` they are the addresses of brokers in responses (`gateway.net.advertised`).
 
     If `reply_partition` is None, the gateway chooses one at random. If `acls` is None, every client may do
-    everything. `quotas` is a file: see `gateway.quotas`. With `expose_internal_topics` clients see the
+    everything. `quotas` is a file (`gateway.quotas`). With `expose_internal_topics` clients see the
     coordinator's own topics as ordinary topics. Without `consumer_protocol` clients see a broker whose
     feature `group.version` is 0, with `share_groups` OFF one whose feature `share.version` is 0.
     `telemetry_interval_ms` is the interval at which clients push their metrics to the gateway, or None if it

@@ -23,7 +23,7 @@ FULL, WAITING, HELD, MUTED = PauseReason
 
 
 class RequestReader:
-    """The reader of one client's requests. While there are `reasons`, the transport is paused.
+    """The reader of one client's requests. With any `reasons` the transport is paused.
 
     The transport is set when the client is connected. `requests` wait to be dispatched, and have `bytes`
     bytes. `buffer` has the bytes of an incomplete request.
@@ -46,7 +46,7 @@ class RequestReader:
         self.bytes += sum(map(len, requests))
 
     def next(self) -> bytes:
-        """Remove and return the first request that waits."""
+        """Remove and return the first waiting request."""
         request = self.requests.popleft()
         self.bytes -= len(request)
         return request
@@ -57,7 +57,7 @@ class RequestReader:
             self._replace(self.reasons | {reason} if holds else self.reasons - {reason})
 
     def forget_reasons(self) -> None:
-        """Resume reading, whatever the reasons to pause were."""
+        """Remove all reasons to pause, and resume reading."""
         self._replace(frozenset())
 
     def _replace(self, reasons: frozenset[PauseReason]) -> None:

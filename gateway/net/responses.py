@@ -45,7 +45,7 @@ class Responses:
         self._meter = QuotaMeter(listener.quotas, listener.counts)
         self.fan_out = FanOutSlots(listener.capacity, self._meter, listener.counts)
         self._parked: tuple[ResponseSlot, RequestHeader, Deferred, int, type[Response]] | None = None
-        """The request that the coordinator may park, its number in `_parked_memory`. Later ones wait."""
+        """The parked request, and its number in `_parked_memory`. Later ones wait."""
         self._parked_memory = listener.parked_memory
         self._is_draining = False
 
@@ -67,7 +67,7 @@ class Responses:
         slot.waits_for = answer.response
         answer.response.add_done_callback(partial(self._complete, api, slot, header, answer.fields))
         if api.parks is not None:
-            # The client sends the request again, when it has looked for the coordinator.
+            # The client sends the request again after finding the coordinator.
             give_up = partial(self._unpark, ErrorCode.COORDINATOR_NOT_AVAILABLE)
             number = self._parked_memory.add(slot.sent_bytes, give_up)
             self._parked = slot, header, answer, number, api.parks
@@ -117,7 +117,7 @@ class Responses:
         if self._parked is not None and self._parked[0] is slot:
             self._parked_memory.remove(self._parked[3])
             self._parked = None
-        if response.cancelled() or slot.frame is not None:  # perhaps given up when it had just been answered
+        if response.cancelled() or slot.frame is not None:  # it may have been given up just after its answer
             return
         try:
             result = response.result()
@@ -152,9 +152,7 @@ class Responses:
             self._client.answer(slot, framed(encoded.result()))
 
     def _unpark(self, error: GatewayError | ErrorCode) -> None:
-        """Answer the parked request, if there is one, with this error. The coordinator's own response is
-        dropped later.
-        """
+        """Answer the parked request, if any, with this error. The coordinator's later response is dropped."""
         if self._parked is None:
             return
         (slot, header, answer, number, kind), self._parked = self._parked, None

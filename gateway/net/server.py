@@ -47,9 +47,9 @@ class Gateway:
     """The server of clients. `backend` answers requests to the coordinator, and `groups` is the view of the
     groups that it lists.
 
-    Without `authorizer` no ACLs are checked. If brokers see the clients' own principals, they check the
-    requests that pass to them. Without `telemetry` requests about clients' metrics pass to brokers.
-    `evidence` gets the counts of share groups' deliveries; without it nothing is counted.
+    Without `authorizer` no ACLs are checked. If clients authenticate at the brokers, these check the requests
+    that pass to them. Without `telemetry` requests about clients' metrics pass to brokers. `evidence` gets
+    the counts of share groups' deliveries, which are off without it.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Gateway:
             quotas=quotas or Quotas(limits),
             counts=counts or GatewayCounts(),
         )
-        """The first listener. Those of brokers share all of it but the node id and the connections."""
+        """The first listener. Brokers' listeners share all but its node id and connections."""
         self._entrance = Entrance(limits, self._shared.quotas, self._shared.counts)
         self._write_buffers = WriteBufferLimit(limits.unread_bytes)
         self._receive_buffers = ReceiveBufferLimit(limits.unanswered_bytes, limits.write_timeout_s)
@@ -155,7 +155,7 @@ class Gateway:
 
     async def drain(self, timeout_s: float) -> None:
         """Accept no more connections, and end each one when its requests are answered. Return when all have
-        ended, or after this time.
+        ended, or after `timeout_s`.
         """
         self._entrance.is_draining = True
         for server in self._servers.values():
@@ -206,7 +206,7 @@ class Gateway:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._reports is not None:  # the connections' end has released what their members held
+        if self._reports is not None:  # after the connections' end, which releases their members' records
             with suppress(TimeoutError):
                 async with asyncio.timeout(_LAST_REPORT_S):
                     await self._reports.write()
@@ -234,7 +234,7 @@ class Gateway:
             raise CannotListen("the gateway is about to end")
         listener = replace(self._shared, node_id=node_id, connect=partial(self._connect, node_id))
         may_begin = partial(self._accept, listener)
-        authenticated = not self._shared.security.is_asked
+        authenticated = not self._shared.security.is_sasl_required
         where = Address(self._options.listen.host, port)
         if port > MAX_PORT:
             raise CannotListen(f"broker {node_id} would have port {port}: choose a lower one, or 0")
@@ -273,7 +273,7 @@ class Gateway:
             connection.drain()
 
     def _note_server_names(self, tls: ssl.SSLContext) -> None:
-        """Store the server names in handshakes of clients. The context may have a callback of its own."""
+        """Store the server names in clients' handshakes. The context may already have a callback."""
         before = tls.sni_callback
 
         def note(connection: ssl.SSLObject, name: str, context: ssl.SSLContext) -> int | None:

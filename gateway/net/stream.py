@@ -1,5 +1,5 @@
-"""The stream of one client's connection. Requests are read whole, a bounded number at a time. Responses are
-written in the order of the requests, in whatever order they become ready.
+"""The stream of one client's connection. Requests are read whole, a limited number at a time. Responses are
+written in the order of the requests.
 
 `RequestReader` finds the requests in the bytes, `Dispatcher` starts them, `ResponseWriter` writes the
 responses, `Timers` has the deadlines, and `Lifecycle` the state. `ClientStream` joins them to one protocol.
@@ -40,11 +40,10 @@ class ClientStream(Endpoint, asyncio.Protocol):
     client is connected.
 
     With `authenticated` False the tighter limits of `Limits` apply until `authenticate` is called. `ended` is
-    the reason why no more requests come. It does not close the connection.
+    the reason why no more requests come. Setting it does not close the connection.
     """
 
-    # An object with slots has no dictionary. The parts do not refer to the stream, so it is freed with its
-    # owner.
+    # The parts do not refer to the stream, so it is freed with its owner.
     __slots__ = (
         "_counts", "_is_authenticated", "_is_counted", "_life", "_limits", "_loop", "_on_connected",
         "_reading", "_receive_buffers", "_timers", "_writing", "dispatcher",
@@ -88,7 +87,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
             self._reading.feed(data)
         except ProtocolError as error:
             self.end(error)
-        self._go_on()
+        self._resume()
 
     def answer(self, slot: ResponseSlot, *frame: bytes) -> None:
         """Send a response to the client, after the responses to all earlier requests."""
@@ -120,7 +119,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
             await asyncio.wait([unsent])
 
     def pause_writing(self) -> None:
-        """Note that the transport accepts no more bytes for now."""
+        """Stop dispatching while the transport accepts no bytes."""
         self._writing.unsent = self._loop.create_future()
         self._timers.watch_writing(self)
 
@@ -128,22 +127,22 @@ class ClientStream(Endpoint, asyncio.Protocol):
         """Continue after the kernel has taken all bytes."""
         self._timers.cancel(Deadline.WRITE)
         self._writing.resume()
-        self._go_on()
+        self._resume()
         self._flush()
 
     def _flush(self) -> None:
         if self._writing.flush():
-            self._go_on()
+            self._resume()
 
-    def _go_on(self) -> None:
-        """Start requests or wake the waiting task, after a change of what is under way. Pause reading while
-        too much is under way.
+    def _resume(self) -> None:
+        """Start requests or wake the waiting task, because capacity may be free. Pause reading while there is
+        none.
         """
         reading, writing = self._reading, self._writing
         bytes_here = reading.bytes + writing.taken_bytes + reading.buffer.partial_bytes
         if (bytes_here > SMALL_BYTES or self._is_counted) and not self._transport.is_closing():
             self._is_counted = self._receive_buffers.count(self, bytes_here)
-        self.dispatcher.go_on()
+        self.dispatcher.resume()
         if self._life.state.takes:
             number = len(reading.requests) + len(writing.slots)
             reading.set(FULL, holds=self.dispatcher.is_full(number, reading.bytes + writing.taken_bytes))
@@ -176,17 +175,17 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._timers.cancel(Deadline.AUTHENTICATION)
         self._reading.buffer.max_bytes = self._limits.frame_bytes
         self.dispatcher.in_flight_max = self._limits.in_flight_per_connection
-        self._go_on()
+        self._resume()
 
     def finish(self) -> None:
         """Dispatch no more requests, and end when all dispatched ones are answered."""
         if self._life.on(ConnectionEvent.FINISH) is _FINISHING:
-            self._reading.forget_reasons()  # to see the client's end; what it sends is dropped
-            self._go_on()
+            self._reading.forget_reasons()  # to see the client's end; its bytes are dropped
+            self._resume()
 
     def _begin_linger(self) -> None:
-        """Tell the client that no more responses come, and give it time to read them. If the gateway closed
-        at once, a request that the client has just sent would make the kernel drop unread responses.
+        """Close the sending side, and give the client time to read its responses. If the gateway closed at
+        once, a request just sent would make the kernel drop unread responses.
         """
         self._life.on(ConnectionEvent.ANSWERED)
         self._timers.watch_linger(self)
@@ -209,7 +208,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self.dispatcher.end()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Note that the socket is closed, also after the client's end of file."""
+        """Handle the end of the connection, which also follows the client's end of file."""
         self._writing.forget()
         self._receive_buffers.forget(self)
         is_drained = self._life.state in (ConnectionState.FINISHING, ConnectionState.LINGERING)
@@ -236,7 +235,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
 
     def _unmute(self) -> None:
         self._set(MUTED, holds=False)
-        self._go_on()
+        self._resume()
 
     def _set(self, reason: PauseReason, *, holds: bool) -> None:
         if self._life.state.takes:
@@ -271,14 +270,14 @@ class ClientStream(Endpoint, asyncio.Protocol):
 
 
 HELD_MAX_BYTES = READ_BYTES
-"""Smaller responses are held whole: one write costs less than two."""
+"""Smaller responses are buffered, because one write costs less than two."""
 
-# The bytes of a response that are read: the correlation id, and the session's id in that to a Fetch.
+# The bytes of a response to read: the correlation id, and a Fetch's session id.
 _HEAD_BYTES = 16
 
 
 def passes(header: RequestHeader, screened: Screened | None) -> bool:
-    """Return True if a large response to this request may pass without being decoded."""
+    """Return True if a large response to this request may pass undecoded."""
     if screened is not None and screened.changes_response:
         return False
     api = apis.PASSED.get(header.api_key)
@@ -304,16 +303,16 @@ async def relay(
         part += await upstream.receive_part()
     if correlation_id_of(part) != header.correlation_id:
         raise UpstreamLost("the broker answers something else than what was asked")
-    sees = _unseen if screened is None or screened.sees is None else screened.sees
-    if screened is not None and screened.saw is not None:
-        screened.saw(part)
-    sees(part)
+    on_part = _unseen if screened is None or screened.on_part is None else screened.on_part
+    if screened is not None and screened.on_start is not None:
+        screened.on_start(part)
+    on_part(part)
     tail = tail_of(header)
     while left := left - len(part):
         passed = part if tail is None else tail.feed(part)
         await client.answer_in_part(slot, prefix + passed)
         prefix = b""
         part = await upstream.receive_part()
-        sees(part)
+        on_part(part)
     last = part if tail is None else tail.feed(part) + tail.end()
     client.answer(slot, prefix + last if prefix else last)

@@ -1,9 +1,9 @@
 """TLS handshakes at the clients' sockets.
 
-A listener with TLS of its own (`create_server` with `ssl`) hides the socket's transport. That transport
-buffers what the kernel does not accept, and the protocol is not notified: a response of any size would count
-as read at once. So the handshake begins here, on a socket's transport that is known. When that transport
-pauses, the client's stream pauses.
+A TLS listener of asyncio (`create_server` with `ssl`) hides the socket's transport, which buffers the bytes
+that the kernel does not accept without notifying the protocol: a response of any size would count as read at
+once. So the handshake starts here, on a known socket transport. When that transport pauses, the client's
+stream pauses.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class TlsEntry:
         self._handshakes: set[asyncio.Task[None]] = set()
 
     def protocol(self, make: Callable[[], SecuredStream]) -> Protocol:
-        """Return the protocol of a new connection. `make` is called when the handshake is complete."""
+        """Return the protocol of a new connection. `make` builds its stream after the handshake."""
         return _Entering(self._begin, make)
 
     def close(self) -> None:
@@ -60,16 +60,16 @@ class TlsEntry:
             tls = await loop.start_tls(
                 socket, entering, self._context, server_side=True, ssl_handshake_timeout=self._timeout_s
             )
-        except OSError:  # the client cannot do TLS, or is gone, or too slow
+        except OSError:  # the client cannot do TLS, has gone, or is too slow
             return
         if tls is None or tls.is_closing():
             return
-        # No byte of the client is given to the protocol before this task has gone on.
+        # The protocol gets no bytes of the client before this task continues.
         join_tls(tls, socket, entering.make())
 
 
 def join_tls(tls: Transport, socket: Transport, stream: SecuredStream) -> None:
-    """Give a connection whose handshake is complete to its stream."""
+    """Connect the stream after a complete handshake."""
     tls.set_write_buffer_limits(high=_NEVER_BYTES)
     tls.set_protocol(cast(Protocol, stream))
     socket.set_protocol(_Pauses(cast(BufferedProtocol, socket.get_protocol()), stream))
@@ -88,7 +88,7 @@ class _Entering(Protocol):
         self._begin = begin
         self.make = make
         self._early = b""
-        """What came before TLS had the socket's transport. That one is read from the first moment on."""
+        """Bytes that arrived before TLS had the socket's transport, which is read from the start."""
 
     def connection_made(self, transport: BaseTransport) -> None:
         """Begin the handshake."""
@@ -96,7 +96,7 @@ class _Entering(Protocol):
         self._handshake = self._begin(self)
 
     def data_received(self, data: bytes) -> None:
-        """Buffer bytes that came before TLS began."""
+        """Buffer bytes that arrived before TLS started."""
         self._early += data
 
     def connection_lost(self, _: Exception | None) -> None:
@@ -122,14 +122,14 @@ class _Pauses(BufferedProtocol):
         self._tls = tls
         self._stream = stream
         self._is_paused = self._is_told = False
-        # Called for all that the client sends.
+        # called for all bytes of the client
         self.get_buffer = tls.get_buffer  # type: ignore[method-assign]
         self.buffer_updated = tls.buffer_updated  # type: ignore[method-assign]
         self.eof_received = tls.eof_received  # type: ignore[method-assign]
         self.connection_lost = tls.connection_lost  # type: ignore[method-assign]
 
     def pause_writing(self) -> None:
-        """Pause TLS, and the stream unless it is paused already."""
+        """Pause TLS, and the stream unless it is already paused."""
         self._is_paused = True
         self._tls.pause_writing()
         if not self._is_told:
@@ -137,9 +137,7 @@ class _Pauses(BufferedProtocol):
             self._stream.pause_writing()
 
     def resume_writing(self) -> None:
-        """Resume TLS, which writes what it has and may make the transport pause again, and then the
-        stream.
-        """
+        """Resume TLS, which writes its bytes and may pause the transport again, and then the stream."""
         self._is_paused = False
         self._tls.resume_writing()
         if not self._is_paused:

@@ -14,12 +14,11 @@ from gateway.quotas import TokenBucket
 class ResponseSlot:
     """The slot of one request in the order of responses.
 
-    `frame` is the response as a frame, in one or several parts, without a part for a request that expects no
-    response. It is None until the response is ready. `waits_for` is cancelled if the connection ends before
-    that. With `has_capacity` the request holds capacity of the coordinator's limiter. `quota` is the quota
-    that the request exceeds, or None. `response_bytes` of the response are counted as unread
-    (`gateway.net.limits.buffers`). `sent_bytes` of the request go to the coordinator, 0 if the gateway
-    refuses it.
+    `frame` is the response as a frame in one or several parts, None until it is ready. A request that expects
+    no response has no part. `waits_for` is cancelled if the connection ends before that. With `has_capacity`
+    the request holds capacity of the coordinator's limiter. `quota` is the quota that the request exceeds, or
+    None. `response_bytes` of the response are counted as unread (`gateway.net.limits.buffers`). `sent_bytes`
+    of the request are sent to the coordinator, 0 if the gateway refuses it.
     """
 
     __slots__ = (
@@ -45,17 +44,18 @@ class ResponseSlot:
         self.response_bytes = 0
 
 
-# Smaller responses are not counted as unread. A connection has at most `in_flight_per_connection` of them.
+# Smaller responses are not counted as unread, because a connection has few of them
+# (`in_flight_per_connection`).
 _SMALL_BYTES = 4096
 
 
 class ResponseWriter:
-    """The slots of the requests under way, in order. A response leaves its slot when the kernel has all of
-    it.
+    """The slots of the unanswered requests, in order. A slot is freed when the kernel has all of its
+    response.
 
     The transport is set when the client is connected. `taken_bytes` are the bytes of the requests that have
-    slots. `unsent` is done when the kernel has all responses, and None if it has them now. With `is_due` a
-    call of `flush` is scheduled.
+    slots. `unsent` is done when the kernel has all responses, and None if it already has them. With `is_due`
+    a call of `flush` is scheduled.
     """
 
     __slots__ = (
@@ -72,7 +72,7 @@ class ResponseWriter:
         self.slots: deque[ResponseSlot] = deque()
         self.taken_bytes = 0
         self._being_sent = 0
-        """The first slots whose responses are written. The kernel does not have all of them yet."""
+        """The number of first slots whose responses are written, but not yet all in the kernel."""
         self.is_due = False
         self.unsent: Future[None] | None = None
 
@@ -117,7 +117,7 @@ class ResponseWriter:
         return True
 
     def write_part(self, slot: ResponseSlot, part: bytes) -> int:
-        """Write a part of the first response. Return how many of its bytes the kernel does not have, for
+        """Write a part of the first response. Return the number of bytes that the kernel does not have, for
         `part_is_sent`.
         """
         if not self._may_write():
@@ -135,20 +135,20 @@ class ResponseWriter:
         self._write_buffers.remove(self._life.end, number)
 
     def resume(self) -> None:
-        """Note that the kernel has all that was written."""
+        """Handle that the kernel has all written bytes."""
         if self.unsent is not None:
             self.unsent.set_result(None)
             self.unsent = None
         self._free_sent()
 
     def cancel(self) -> None:
-        """Cancel the pending responses, because the client is gone."""
+        """Cancel the pending responses, because the client has gone."""
         for slot in self.slots:
             if slot.waits_for is not None:
                 slot.waits_for.cancel()
 
     def forget(self) -> None:
-        """Count no more unread bytes, because the client is gone."""
+        """Stop counting unread bytes, because the client has gone."""
         self._write_buffers.forget(self._life.end)
 
     def _may_write(self) -> bool:

@@ -1,1 +1,1 @@
-"""Which clients may connect to the gateway."""
+"""Authentication of clients at the gateway."""

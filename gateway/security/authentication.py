@@ -1,7 +1,7 @@
 """Authentication of clients: TLS at the listeners, SASL, and the files of both.
 
 The files are read again when they change. New connections and new authentications then use the new ones. If a
-file cannot be used, the earlier one stays in use and an error is logged.
+file cannot be used, the earlier content stays in use and an error is logged.
 """
 
 import asyncio
@@ -27,9 +27,8 @@ from kafka_why.credentials import HASHES, InvalidEntry, Users
 
 # TLS at the listeners: the certificate, and the CAs of the clients' certificates.
 #
-# A listener keeps the context with which it was opened. So each handshake takes the current files' context,
-# in the callback for the server's name, which OpenSSL calls at every handshake, also where the client sends
-# no name.
+# A listener keeps the context with which it was opened. So each handshake sets the current files' context, in
+# the callback for the server's name, which OpenSSL calls at every handshake, even without a name.
 
 
 _VERIFY = {
@@ -40,7 +39,7 @@ _VERIFY = {
 
 
 def tls_context(settings: SecuritySettings) -> ssl.SSLContext:
-    """Return the TLS context of the files in the settings, which name a certificate. Raises SecurityError."""
+    """Return the TLS context of the settings' files, which include a certificate. Raises SecurityError."""
     assert settings.keystore is not None
     context = _empty_context(settings)
     try:
@@ -56,7 +55,7 @@ def tls_context(settings: SecuritySettings) -> ssl.SSLContext:
 
 
 def following(settings: SecuritySettings, files: WatchedFiles[ssl.SSLContext]) -> ssl.SSLContext:
-    """Return a context for a listener, which does every handshake with the files' current context."""
+    """Return a listener's context, which does every handshake with the files' current context."""
 
     def use_current(handshake: ssl.SSLObject, _name: str | None, _listener: ssl.SSLContext) -> None:
         handshake.context = files.value
@@ -71,8 +70,8 @@ def _empty_context(settings: SecuritySettings) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.verify_mode = _VERIFY[settings.client_auth]
     if settings.client_auth is not ClientAuth.NONE:
-        # A session that is resumed would not be checked against CAs that were read since. TLS 1.2 resumes
-        # without tickets too, by the id of a session in OpenSSL's cache, which Python cannot switch off.
+        # A resumed session would not be checked against new CAs. TLS 1.2 also resumes without tickets, by
+        # session id in OpenSSL's cache, which Python cannot switch off.
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         context.num_tickets = 0
     return context
@@ -85,9 +84,7 @@ T = TypeVar("T")
 
 class ListenerSecurity:
     """The security of a gateway's listeners. Without settings they use plain text, and clients do not
-    authenticate.
-
-    `certificates`, `users` and `tokens` are the contents of the files, None where the settings name none.
+    authenticate. `certificates`, `users` and `tokens` are the files' contents, None without a file.
     """
 
     def __init__(self, settings: SecuritySettings | None = None, *, by_broker: bool = False) -> None:
@@ -118,7 +115,7 @@ class ListenerSecurity:
         *,
         by_broker: bool = False,
     ) -> Self:
-        """Read the settings in `config`, and the files that options of the command name. Without `key`, the
+        """Read the settings in `config`, and the files given as options of the command. Without `key`, the
         certificate's file also has the key. Raises SecurityError.
         """
         try:
@@ -129,7 +126,7 @@ class ListenerSecurity:
         return cls(settings, by_broker=by_broker)
 
     @property
-    def is_asked(self) -> bool:
+    def is_sasl_required(self) -> bool:
         """True if clients have to authenticate by SASL."""
         return self.by_broker or self._has_mechanisms
 
@@ -156,19 +153,19 @@ class ListenerSecurity:
         return ClientSession(principal=principal_of(name))
 
     async def follow(self) -> None:
-        """Read the files again whenever one of them has changed, until cancelled."""
+        """Read the files again when one of them changes, until cancelled."""
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
             await asyncio.to_thread(self.refresh)
 
     def refresh(self) -> None:
-        """Read the files again that have changed."""
+        """Read changed files again."""
         for files in (self.certificates, self.users, self.tokens):
             if files is not None:
                 files.refresh()
 
     def _mechanisms(self) -> Mechanisms:
-        """Return the factory of a new exchange for each mechanism that is offered now."""
+        """Return the factory of exchanges for each mechanism currently offered."""
         wanted = self.settings.mechanisms
         offered: dict[str, Callable[[], ServerExchange]] = {}
         if self.users is not None:
@@ -184,7 +181,7 @@ class ListenerSecurity:
 
 
 def _watched(paths: Sequence[Path | None], read: Callable[[Path], T]) -> WatchedFiles[T] | None:
-    """Return the files that are named, read by the path of the first one, or None if that is not named."""
+    """Return the given files, read by the path of the first one, or None if that is not given."""
     first = paths[0]
     if first is None:
         return None
@@ -211,5 +208,5 @@ def _tokens(settings: SecuritySettings, path: Path) -> TokenValidator:
 
 
 def _text(error: Exception) -> str:
-    """Return the error without what it quotes from a file, which may be secret."""
+    """Return the error without its quotes from a file, which may be secret."""
     return error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__

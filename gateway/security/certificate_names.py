@@ -1,12 +1,12 @@
-"""The name in a client's certificate, and the rules that make a principal's name of it.
+"""The name in a client's certificate, and the rules that map it to a principal's name.
 
 The subject is text as Java's X500Principal.getName() writes it (RFC 2253), with the parts in the reverse
 order of the certificate. Kafka's principals and mapping rules depend on this form.
 
 The rules, `ssl.principal.mapping.rules`, are those of Kafka's SslPrincipalMapper: `DEFAULT`, the name itself,
 and `RULE:pattern/replacement/`, followed by `L` or `U` for lower or upper case. The first rule whose pattern
-matches the whole name decides. Patterns are Python's regular expressions, which differ from Java's in a few
-features that rules seldom use: named groups, `\\p{...}` and intersections of character classes.
+matches the whole name applies. Patterns are Python's regular expressions, which differ from Java's in a few
+rarely used features: named groups, `\\p{...}` and intersections of character classes.
 """
 
 import re
@@ -134,7 +134,7 @@ class PrincipalMapper:
 
 
 def _parse(rule: str) -> _Rule | None:
-    """Return a rule, or None for an empty one, which is ignored. Raises InvalidRule."""
+    """Parse a rule, None for an empty one, which is ignored. Raises InvalidRule."""
     match = _PARSER.match(rule)
     if match is None or match.end() != len(rule):
         raise InvalidRule(f"{rule!r} is neither DEFAULT nor RULE:pattern/replacement/[L|U]")
@@ -145,8 +145,7 @@ def _parse(rule: str) -> _Rule | None:
 
 def _parts(replacement: str, groups: int) -> list[str | int]:
     """Split a replacement as Java does. A backslash makes the next character literal. `$12` is group 12 if
-    there are 12 groups, else group 1 followed by a 2. `$4` stays text if there are three groups. Raises
-    InvalidRule.
+    there are 12 groups, else group 1 followed by a 2. With three groups `$4` stays text. Raises InvalidRule.
     """
     parts: list[str | int] = []
     at = 0

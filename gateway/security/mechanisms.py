@@ -1,4 +1,4 @@
-"""The server's side of SASL: PLAIN and SCRAM. An exchange takes the client's bytes and returns the
+"""The server's side of SASL: PLAIN and SCRAM. An exchange evaluates the client's bytes and returns the
 server's.
 """
 
@@ -16,7 +16,7 @@ from gateway.log_text import quoted
 from gateway.wire.sasl import NAME_PATTERN, unescaped
 from kafka_why.credentials import HASHES, ScramCredential, Users
 
-# A principal is in every entry of the history that its requests cause.
+# The limit of a principal's length, because it is in every history entry that its requests cause.
 MAX_NAME_CHARS = 1_024
 
 
@@ -53,7 +53,7 @@ class ServerExchange(Protocol):
     """The server's side of one authentication."""
 
     def evaluate(self, message: bytes) -> ExchangeResult:
-        """Evaluate the client's next message. Never raises, whatever the bytes are."""
+        """Evaluate the client's next message. Never raises for any bytes."""
 
 
 PLAIN = "PLAIN"
@@ -86,9 +86,9 @@ class PlainExchange:
 
 # SASL/SCRAM, the server's side (RFC 5802, RFC 7677), with the bounds of Kafka's ScramSaslServer.
 #
-# The messages have no channel binding, and a client may act for itself only. Delegation tokens (the
-# extension `tokenauth`) are refused. Unlike Kafka, this server checks that the client's last message
-# repeats the header of its first, as the RFC demands.
+# The messages have no channel binding, and a client may act only for itself. Delegation tokens (the extension
+# `tokenauth`) are refused. Unlike Kafka, this server checks that the client's last message repeats the header
+# of its first, as the RFC demands.
 
 
 _PRINTABLE = r"[\x21-\x2b\x2d-\x7e]+"
@@ -105,7 +105,7 @@ _NONCE_BYTES = 24
 
 
 class ScramExchange:
-    """An authentication by SCRAM, which has two messages of the client."""
+    """An authentication by SCRAM, with two messages of the client."""
 
     def __init__(self, mechanism: str, users: Users) -> None:
         self._mechanism = mechanism

@@ -1,6 +1,6 @@
 """SASL/OAUTHBEARER (RFC 7628): the client sends a JSON Web Token, which is checked as Kafka's validator does.
 
-If the token is not valid, the reply is the status as JSON, and the client's next message gets the error.
+For an invalid token the reply is the status as JSON, and the client's next message gets the error.
 """
 
 import json
@@ -83,7 +83,7 @@ class TokenValidator:
             raise InvalidJwks("it has no public key for signatures")
 
     def _add(self, key: Mapping[str, Any]) -> None:
-        """Add a key. Keys for encryption, and of types and curves without an algorithm, are skipped."""
+        """Add a key. Keys for encryption, and keys of unsupported types and curves, are skipped."""
         if "d" in key:
             raise InvalidJwks("it has a private key")
         usable = _ALGORITHMS.get((key["kty"], key.get("crv")), ()) if key.get("use", "sig") == "sig" else ()
@@ -103,8 +103,8 @@ class TokenValidator:
         return AuthenticationAccepted(name, expires_at_ms=int(claims["exp"]) * MS_PER_S)
 
     def _claims(self, token: str) -> dict[str, Any]:
-        """Return the claims of a token with a valid signature. Claims may be of any type and size: an error
-        that they cause is a refusal too.
+        """Return the claims of a token with a valid signature. Claims may be of any type and size, so an
+        error that they cause is a refusal.
         """
         refused = InvalidToken("no key of the JWKS file fits it")
         try:

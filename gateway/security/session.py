@@ -1,8 +1,8 @@
 """The authentication state of one connection: SaslHandshake, SaslAuthenticate, and KIP-368.
 
-A session may end: `connections.max.reauth.ms` after the authentication, or with the client's token. The
-client is given the lifetime, and authenticates again before the end, with the same mechanism as the same
-user. After the end the client may only authenticate. Any other request closes the connection.
+A session may expire: `connections.max.reauth.ms` after the authentication, or with the client's token. The
+client gets the lifetime, and authenticates again before the end, with the same mechanism and user. Afterwards
+it may only authenticate: any other request closes the connection.
 """
 
 import time
@@ -31,11 +31,11 @@ NO_LIMIT_MS = 0
 _MAX_LIFETIME_MS = 2**63 - 1
 
 Mechanisms = Mapping[str, Callable[[], ServerExchange]]
-"""By the name of a mechanism: what begins an authentication with it."""
+"""The function that starts an authentication, by mechanism name."""
 
 
 class AuthenticateReply(Struct, frozen=True):
-    """The response to SaslAuthenticate. `lifetime_ms` is 0 for a session without an end."""
+    """The response to SaslAuthenticate. `lifetime_ms` is 0 for a session that does not expire."""
 
     error: ErrorCode | GatewayError
     message: str | None = None
@@ -46,11 +46,11 @@ class AuthenticateReply(Struct, frozen=True):
 class ClientSession:
     """The authentication state of a connection.
 
-    `mechanisms` returns the current mechanisms by name. It is None if clients do not authenticate by SASL
-    here; then `principal` is given. With `by_broker` a broker authenticates them, and `accept` is called with
-    its result. `principal` is the client's as Kafka writes it: `User:NAME`. It is `ANONYMOUS` until the
-    client has authenticated. `failed` is the reason why the authentication failed, after which the gateway
-    closes the connection, or None if it has not failed.
+    `mechanisms` returns the current mechanisms by name. Without SASL at the gateway it is None, and
+    `principal` is given. With `by_broker` a broker authenticates them, and `accept` is called with its
+    result. `principal` is the client's as Kafka writes it: `User:NAME`. It is `ANONYMOUS` until the client
+    has authenticated. `failed` is the reason why the authentication failed, after which the gateway closes
+    the connection, or None if it has not failed.
     """
 
     def __init__(
@@ -68,32 +68,32 @@ class ClientSession:
         self._mechanism: str | None = None
         self._exchange: ServerExchange | None = None
         self.is_authenticated = mechanisms is None and not by_broker
-        """True if the client has ever authenticated, or need not."""
+        """True if the client has ever authenticated, or need not authenticate."""
         self._begun_again_at_s: float | None = None
         self._expires_at_s: float | None = None
         self.by_broker = by_broker
-        self.is_asked = not self.is_authenticated
+        self.is_sasl_required = not self.is_authenticated
         """True if clients have to authenticate."""
         self.principal = principal
         self.failed: str | None = None
 
     @classmethod
     def refused(cls, why: str) -> Self:
-        """Return a session that refuses the client, whatever it sends."""
+        """Return a session that refuses all requests."""
         session = cls(lambda: {})
         session.failed = why
         return session
 
     @property
     def is_open(self) -> bool:
-        """True if requests of any kind are served. False while the client authenticates again."""
+        """True if all requests are served. False while the client authenticates again."""
         if not self.is_authenticated or self._exchange is not None:
             return False
         return self._expires_at_s is None or self._clock() < self._expires_at_s
 
     @property
     def has_ended(self) -> bool:
-        """True if the session has ended, and the client has not authenticated again."""
+        """True if the session has expired, and the client has not authenticated again."""
         return self.is_authenticated and not self.is_open
 
     def tenant(self, address: str) -> str:
@@ -121,7 +121,7 @@ class ClientSession:
         return ErrorCode.NONE
 
     def authenticate(self, message: bytes) -> AuthenticateReply:
-        """Evaluate the client's next message of its mechanism."""
+        """Evaluate the client's next message."""
         if self._exchange is None:
             if not self.is_open:
                 self.failed = "SaslAuthenticate out of turn"
@@ -143,7 +143,7 @@ class ClientSession:
         )
 
     def accept(self, name: str, lifetime_ms: int) -> None:
-        """Open the session of a client that a broker authenticated. With 0 ms the session has no end."""
+        """Open the session of a client that a broker authenticated. With 0 ms the session does not expire."""
         self._open(name, lifetime_ms or None)
 
     def _open(self, name: str, lifetime_ms: int | None) -> None:
@@ -153,8 +153,8 @@ class ClientSession:
         self._expires_at_s = None if lifetime_ms is None else self._clock() + lifetime_ms / MS_PER_S
 
     def _may_begin_again(self) -> bool:
-        """Return True if the client may authenticate again. As in Kafka, only a session that ends is renewed,
-        at most once a second.
+        """Return True if the client may authenticate again. As in Kafka, only a session that expires is
+        renewed, at most once a second.
         """
         now_s = self._clock()
         begun_at_s = self._begun_again_at_s
@@ -178,7 +178,7 @@ class ClientSession:
         return outcome
 
     def _lifetime_ms(self, accepted: AuthenticationAccepted) -> int | None:
-        """Return the time until the session ends, or None if it does not."""
+        """Return the time until the session expires, or None if it does not."""
         limits = [] if self._max_reauth_ms == NO_LIMIT_MS else [self._max_reauth_ms]
         if accepted.expires_at_ms is not None:
             limits.append(remaining_ms(accepted.expires_at_ms))
@@ -190,7 +190,7 @@ class ClientSession:
 
 
 class _OtherMechanism:
-    """An exchange that refuses a client which authenticates again with another mechanism."""
+    """An exchange that refuses re-authentication with another mechanism."""
 
     def __init__(self, mechanism: str, before: str) -> None:
         self._message = (

@@ -36,8 +36,8 @@ class ClientAuth(StrEnum):
 
 class SecuritySettings(Struct, frozen=True, kw_only=True):
     """The security settings of a listener. `keystore` is the certificate in PEM, or None for plain text.
-    `key` is its key, or None if it is in the same file. If `mechanisms` is None, the mechanisms are those for
-    which the users and JWKS files have entries.
+    `key` is its key, or None if it is in the same file. If `mechanisms` is None, they are those with entries
+    in the users and JWKS files.
     """
 
     keystore: Path | None = None
@@ -57,7 +57,7 @@ class SecuritySettings(Struct, frozen=True, kw_only=True):
 
 
 def parse(properties: Mapping[str, str], **given: Path | None) -> SecuritySettings:
-    """Parse settings by their names. `given` are the files that options of the command name. Raises
+    """Parse settings by their names. `given` are the files given as options of the command. Raises
     SecurityError, whose text contains no values.
     """
     found: dict[str, Any] = {name: path for name, path in given.items() if path is not None}

@@ -1,1 +1,1 @@
-"""Metrics that clients push (KIP-714): what may come and how often, how it is read, where it goes."""
+"""Metrics that clients push (KIP-714): limits, decoding, and writing to the telemetry topic."""

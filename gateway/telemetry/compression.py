@@ -1,12 +1,12 @@
-"""The payload of a PushTelemetry as plain bytes, never more than a limit of them."""
+"""Decompression of a PushTelemetry's payload up to a limit."""
 
 from enum import IntEnum
 from typing import Any
 
 from kafka_why.wire.primitives import read_varint
 
-# How snappy-java's stream begins: a name, a version and the oldest compatible version. Blocks follow, each
-# with its size. librdkafka sends one block without any of this.
+# The header of snappy-java's stream: a name, a version and the oldest compatible version. Blocks follow, each
+# with its size. librdkafka sends one block without a header.
 _SNAPPY_JAVA = b"\x82SNAPPY\0"
 _SNAPPY_JAVA_HEADER_BYTES = 16
 _SNAPPY_JAVA_LEAST_BLOCK_BYTES = 1024  # that it can be set to; the default is 32 KiB
@@ -14,7 +14,7 @@ _SIZE_BYTES = 4
 
 
 class PayloadError(ValueError):
-    """A client's payload cannot be decompressed, or is no MetricsData."""
+    """A client's payload cannot be decompressed, or is not a MetricsData."""
 
 
 class CompressionType(IntEnum):
@@ -28,18 +28,18 @@ class CompressionType(IntEnum):
 
 
 ACCEPTED = (CompressionType.ZSTD, CompressionType.LZ4, CompressionType.GZIP, CompressionType.SNAPPY)
-"""In the order in which a broker prefers them. Clients take the first that they have."""
+"""In a broker's order of preference. Clients use the first that they support."""
 
 
 class Decompressor:
-    """Decompresses by streams that stop at a limit, so that a bomb costs no more than an honest payload.
+    """Decompresses streams up to a limit, so that a bomb costs no more than a normal payload.
 
     Empty frames and blocks in 64 KiB cost pyarrow's streams less than 1 ms. Blocks of snappy-java are read
     here, so their number has a limit, too.
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        import pyarrow  # takes half a second, for which only a gateway with telemetry has a use
+        import pyarrow  # the import takes half a second, and only a gateway with telemetry needs it
 
         self._pyarrow: Any = pyarrow
         self._snappy: Any = pyarrow.Codec("snappy")
@@ -47,7 +47,7 @@ class Decompressor:
         self._blocks_max = limit_bytes // _SNAPPY_JAVA_LEAST_BLOCK_BYTES
 
     def decompress(self, data: bytes, kind: CompressionType) -> bytes:
-        """Return the payload. Raise PayloadError, also for more bytes or blocks than the limit."""
+        """Return the payload. Raises PayloadError, also beyond the limit of bytes or blocks."""
         if kind is CompressionType.NONE:
             plain = data
         elif kind is CompressionType.SNAPPY:

@@ -1,9 +1,9 @@
-"""Reads OpenTelemetry's MetricsData (opentelemetry/proto/metrics/v1/metrics.proto), as much as a subscription
-needs: the text attributes of resources, and the values of gauges and sums by name.
+"""Reads the parts of OpenTelemetry's MetricsData (opentelemetry/proto/metrics/v1/metrics.proto) that a
+subscription needs: the text attributes of resources, and the values of gauges and sums by name.
 
-Protocol Buffers are read in one pass, to a fixed depth, and up to FIELDS_MAX fields. What the definition
-does not have is skipped, as its readers do. Refused are groups, which the definition does not use, known
-fields of another kind, and texts that are not UTF-8.
+Protocol Buffers are read in one pass, to a fixed depth, and up to FIELDS_MAX fields. Unknown fields are
+skipped, as usual. Groups, which the definition does not use, known fields of another kind, and texts that are
+not UTF-8 are refused.
 """
 
 import struct
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gateway.telemetry.compression import PayloadError
 
-# A client that pushes all that is asked for sends some 300. Reading this many takes 4 to 7 ms.
+# A client that pushes all requested metrics sends about 300. Reading this many takes 4 to 7 ms.
 FIELDS_MAX = 4_096
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
@@ -20,7 +20,7 @@ _FIXED_BYTES = {_FIXED64: 8, _FIXED32: 4}
 _VARINT_MAX_BYTES = 10
 _DOUBLE, _SFIXED64 = struct.Struct("<d"), struct.Struct("<q")
 
-# The numbers of fields. A message is named where a number has a meaning of its own there.
+# The numbers of fields, with the message if they differ between messages.
 _RESOURCE_METRICS = 1  # of MetricsData
 _RESOURCE, _SCOPE_METRICS = 1, 2  # of ResourceMetrics
 _ATTRIBUTES = 1  # of Resource
@@ -61,7 +61,7 @@ class _Part:
 
 
 class _Reader:
-    """Reads the messages of one payload. `_left` is the number of fields that may still come."""
+    """Reads the messages of one payload. `_left` is the number of fields that may follow."""
 
     __slots__ = ("_data", "_left")
 

@@ -1,9 +1,8 @@
-"""Clients' metrics (KIP-714): the subscription, when a client may ask for it and push, the record of a push.
-
-Times are kept as by ClientMetricsManager and ClientMetricsInstance of org.apache.kafka.server in Kafka 4.4.
-Kafka keeps an instance until the connection that made it ends. Here it is a part of that connection, so
-nothing else has to bound or expire it. Kafka keeps times by the id that the client sends. Here they are the
-connection's, because a client could send another id each time.
+"""Clients' metrics (KIP-714): the subscription, the times at which a client may request it and push, the
+record of a push. The times follow ClientMetricsManager and ClientMetricsInstance of org.apache.kafka.server
+in Kafka 4.4. Here an instance is a part of its connection, so nothing else has to limit or expire it. Kafka
+stores times by the id that the client sends. Here they belong to the connection, because a client could send
+another id each time.
 """
 
 from base64 import urlsafe_b64encode
@@ -23,7 +22,7 @@ from kafka_why.contract.messages import RECORD_VERSION
 from kafka_why.contract.telemetry import MemberTelemetry
 
 PREFIX = "org.apache.kafka."
-"""How the names of all metrics of Kafka's clients begin on the wire."""
+"""The prefix of all metric names of Kafka's clients on the wire."""
 
 METRICS = (
     "consumer.last.poll.seconds.ago",
@@ -37,7 +36,9 @@ METRICS = (
 """The metrics that explain rebalances, by Kafka's names without the prefix. All are gauges without labels."""
 
 MAX_BYTES = 64 * 1024
-"""Of a payload, as it is sent and decompressed. Clients push 2 KiB. Kafka: telemetry.max.bytes, 1 MiB."""
+"""The limit of a payload, both as sent and decompressed. Clients push 2 KiB. Kafka: telemetry.max.bytes, 1
+MiB.
+"""
 
 INTERVAL_MS = 60_000
 INTERVAL_MIN_MS, INTERVAL_MAX_MS = 100, 3_600_000
@@ -58,8 +59,8 @@ class MetricsSubscription:
         return [PREFIX + name for name in METRICS]
 
     def id_for(self, client_instance_id: UUID) -> int:
-        """Return the id of the subscription for this client, a 32-bit number. As in Kafka it follows from
-        both alone, so a client may push through any gateway.
+        """Return the id of the subscription for this client, a 32-bit number. As in Kafka it depends only on
+        both, so a client may push through any gateway.
         """
         said = f"{self.requested_metrics}{self.interval_ms}".encode()
         number = crc32(client_instance_id.bytes, crc32(said))
@@ -70,11 +71,11 @@ class Evidence(Protocol):
     """The receiver of the records."""
 
     def write(self, record: MemberTelemetry) -> None:
-        """Take a record. It may be lost."""
+        """Write a record, which may be lost."""
 
 
 class ClientTelemetry:
-    """The subscription of all clients, and what becomes of their pushes."""
+    """The subscription of all clients, and the handling of their pushes."""
 
     def __init__(self, interval_ms: int, evidence: Evidence) -> None:
         self.subscription = MetricsSubscription(interval_ms)
@@ -88,7 +89,7 @@ class ClientTelemetry:
 
 
 _RESERVED = UUID(int=1)  # Kafka's Uuid.RESERVED; a message with the id 0 has None
-# A client that got one of these asks for its subscription at once.
+# After one of these a client requests its subscription at once.
 _ASK_AGAIN = (GatewayError.UNKNOWN_SUBSCRIPTION_ID, GatewayError.UNSUPPORTED_COMPRESSION_TYPE)
 
 
@@ -101,8 +102,8 @@ class ClientMetricsInstance:
     _last_error: int = 0
     _is_terminating: bool = False
 
-    def take_get(self, now_s: float, interval_s: float) -> int:
-        """Take a GetTelemetrySubscriptions. Returns its error, 0 for none."""
+    def accept_get(self, now_s: float, interval_s: float) -> int:
+        """Accept a GetTelemetrySubscriptions. Returns its error, 0 for none."""
         if now_s - max(self._last_get_s, self._last_push_s) >= interval_s:
             self._last_get_s = now_s
         elif self._last_error not in _ASK_AGAIN:
@@ -110,11 +111,10 @@ class ClientMetricsInstance:
         self._last_error = 0
         return ErrorCode.NONE
 
-    def take_push(self, now_s: float, interval_s: float, *, is_terminating: bool) -> int:
-        """Take a PushTelemetry, before its content is looked at. Returns its error, 0 for none.
-
-        The first push after a subscription may come at any time, and so may the last one, with which the
-        client terminates. Nothing may follow that.
+    def accept_push(self, now_s: float, interval_s: float, *, is_terminating: bool) -> int:
+        """Accept a PushTelemetry before reading its content. Returns its error, 0 for none. The first push
+        after a subscription may come at any time, and so may the client's last one, after which nothing may
+        follow.
         """
         if self._is_terminating:
             return ErrorCode.INVALID_REQUEST
@@ -126,7 +126,7 @@ class ClientMetricsInstance:
         return ErrorCode.NONE
 
     def answered(self, error: int) -> int:
-        """Note the error of the answer to a push, 0 for none. Returns it."""
+        """Record and return the error of the answer to a push, 0 for none."""
         self._last_error = error
         return error
 
@@ -140,7 +140,7 @@ def is_valid_id(client_instance_id: UUID | None) -> bool:
 _GROUP_ID, _GROUP_INSTANCE_ID = "group_id", "group_instance_id"
 _MEMBER_IDS = "group_member_id", "member_id"
 ID_MAX_CHARS = 1_024
-"""A push with a longer id makes no record, so a record has a few KiB at most."""
+"""A push with a longer id is not recorded, so a record has a few KiB at most."""
 
 
 class Pusher(TypedDict):
@@ -155,10 +155,8 @@ class Pusher(TypedDict):
 
 
 def record_of(resources: Sequence[ResourceMetrics], pusher: Pusher) -> MemberTelemetry | None:
-    """Return the record of a push, or None if the push is about no member, or has none of the requested
-    metrics.
-
-    A client that gets its member id between two metrics of a push sends both ids. The last one counts.
+    """Return the record of a push, or None if it has no member id or none of the requested metrics. A client
+    that gets its member id between two metrics of a push sends two ids, and the last one counts.
     """
     attributes = next((r.attributes for r in reversed(resources) if _member_id(r.attributes)), None)
     if attributes is None:
@@ -166,7 +164,7 @@ def record_of(resources: Sequence[ResourceMetrics], pusher: Pusher) -> MemberTel
     group_id, member_id = attributes.get(_GROUP_ID, ""), _member_id(attributes)
     instance_id = attributes.get(_GROUP_INSTANCE_ID)
     values = {name: value for resource in resources for name, value in resource.values.items()}
-    metrics = {name: values[PREFIX + name] for name in METRICS if _is_said(values, PREFIX + name)}
+    metrics = {name: values[PREFIX + name] for name in METRICS if _has_value(values, PREFIX + name)}
     is_short = all(len(text) <= ID_MAX_CHARS for text in (group_id, member_id, instance_id or ""))
     if not (group_id and metrics and is_short):
         return None
@@ -181,7 +179,7 @@ def record_of(resources: Sequence[ResourceMetrics], pusher: Pusher) -> MemberTel
 
 
 def kafka_uuid(one: UUID) -> str:
-    """Return an id as Kafka writes it, in the logs of clients too."""
+    """Return an id as Kafka writes it, for example in clients' logs."""
     return urlsafe_b64encode(one.bytes).decode().rstrip("=")
 
 
@@ -189,6 +187,8 @@ def _member_id(attributes: Mapping[str, str]) -> str:
     return next((attributes[name] for name in _MEMBER_IDS if attributes.get(name)), "")
 
 
-def _is_said(values: Mapping[str, float], name: str) -> bool:
-    """Kafka's clients send NaN for an average of nothing, and -1 for what has not happened."""
+def _has_value(values: Mapping[str, float], name: str) -> bool:
+    """Return True if the metric has a value: clients send NaN for an average of nothing, and -1 for no
+    event.
+    """
     return name in values and isfinite(values[name]) and values[name] >= 0

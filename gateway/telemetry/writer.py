@@ -1,5 +1,5 @@
-"""Writes what explains groups to the telemetry topic: what members' clients said of themselves, and what the
-gateway counted of share groups. Nothing of it waits for a broker.
+"""Writes to the telemetry topic: the metrics of members' clients, and the gateway's counts of share groups.
+Nothing waits for a broker.
 """
 
 from collections.abc import Callable
@@ -23,29 +23,29 @@ _CLOSE_TIMEOUT_S = 2.0
 class TelemetryWriter:
     """A producer of the telemetry topic, for the event loop's thread.
 
-    A record that cannot be written is dropped, with a log line. Clients do not wait for it. `producer` makes
-    the producer for the first record.
+    A record that cannot be written is dropped, with a log line. Clients do not wait for it. `producer` builds
+    the producer at the first record.
     """
 
     def __init__(self, producer: Callable[[], Producer], layout: TopicLayout) -> None:
-        self._make = producer
-        self._made: Producer | None = None
+        self._build_producer = producer
+        self._producer: Producer | None = None
         self._topic = layout.telemetry_topic
         self._partitions = layout.request_partitions
         self._is_closing = False
         self._dropped = RateLimitedWarning("what explains groups was not written", "records")
 
     def write(self, record: MemberTelemetry) -> None:
-        """Hand a record over."""
+        """Write a record."""
         key = telemetry_key(record.group_id, record.member_id)
         self._write(record.group_id, key, encode(record))
 
     def write_deliveries(self, record: GroupDeliveries, number: int) -> None:
-        """Hand this gateway's `number`th record of share groups over."""
+        """Write this gateway's `number`th record of share groups."""
         self._write(record.group_id, deliveries_key(record, number), encode(record))
 
     def _write(self, group_id: str, key: bytes, value: bytes) -> None:
-        producer = self._made = self._made or self._make()
+        producer = self._producer = self._producer or self._build_producer()
         partition = partition_of(group_id, self._partitions)
         try:
             producer.produce(self._topic, value, key, partition, self._on_delivery)
@@ -54,15 +54,15 @@ class TelemetryWriter:
         producer.poll(0)
 
     def close(self) -> None:
-        """Write what waits, for at most some seconds. For any thread, when the event loop has ended."""
+        """Write waiting records, for at most some seconds. For any thread, after the event loop has ended."""
         self._is_closing = True
-        if self._made is not None:
-            self._made.flush(_CLOSE_TIMEOUT_S)
-            self._made.purge()
-            self._made.flush(0)
+        if self._producer is not None:
+            self._producer.flush(_CLOSE_TIMEOUT_S)
+            self._producer.purge()
+            self._producer.flush(0)
 
     def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
-        """Note the outcome of a write. `poll` and `flush` call it."""
+        """Receive the outcome of a write, in `poll` or `flush`."""
         if error is not None and not self._is_closing:
             self._dropped.add(error=error.str())
 

@@ -13,7 +13,7 @@ from gateway.upstream.connections import CLIENT_ID, SOFTWARE, Address, UpstreamL
 from gateway.wire import codec
 from gateway.wire.framing import RequestHeader
 
-# A broker of another version is seen after this time.
+# After this time a broker's new version is noticed.
 AGE_MAX_S = 30.0
 _FIRST_WITH_SOFTWARE = 3
 _CORRELATION_ID_BYTES = 4
@@ -29,11 +29,11 @@ class CachedApiVersions:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._cached: dict[int, tuple[bytes, float]] = {}
-        """By version: the response after the correlation id, and when it was asked for."""
+        """By version: the response after the correlation id, and the time of the request."""
         self._requesting = asyncio.Lock()
 
     async def response(self, header: RequestHeader, rewritten: Rewritten) -> bytes:
-        """Return the response to a request, made from a broker's by `rewritten`. Raises UpstreamLost."""
+        """Return the response to a request: a broker's, changed by `rewritten`. Raises UpstreamLost."""
         cached = self._cached.get(header.api_version)
         if cached is None or (_is_old(cached) and not self._requesting.locked()):
             async with self._requesting:

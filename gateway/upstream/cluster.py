@@ -20,7 +20,7 @@ from gateway.wire import codec, offload
 from gateway.wire.errors import GatewayError
 from kafka_why.connections.client_config import ClientConfig
 
-# Which names a topic can have. Source: org.apache.kafka.common.internals.Topic.
+# The valid names of topics. Source: org.apache.kafka.common.internals.Topic.
 
 
 _NAME_MAX_CHARS = 249
@@ -28,7 +28,7 @@ _NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_NAME_MAX_CHARS}}}")
 
 
 def is_topic_name(name: str) -> bool:
-    """Return True if a topic can have this name. No broker is asked about another name."""
+    """Return True if a topic can have this name. Brokers are not queried about other names."""
     return name not in (".", "..") and _NAME.fullmatch(name) is not None
 
 
@@ -36,12 +36,12 @@ def is_topic_name(name: str) -> bool:
 _METADATA_VERSION = 12
 
 TOPIC_AGE_MAX_S = 30.0
-# How long the gateway caches that a topic does not exist. A new topic is found after this time.
+# The time for which the gateway caches that a topic does not exist, and after which it finds a new one.
 _MISSING_AGE_MAX_S = 1.0
-# Stale answers are removed if there are more, because clients may ask for any names.
+# Stale answers are removed if there are more, because clients may request any names.
 _CACHED_MAX = 10_000
-# The names or ids of a caller in one Metadata request, and those of other callers. All of them take some 15
-# ms of the event loop.
+# The maximum of names or ids of the caller in one Metadata request, and of other callers. All of them take
+# about 15 ms of the event loop.
 _LOOKED_UP_AT_ONCE = 500
 _SHARED_AT_ONCE = 1_000
 _NO_TOPIC = frozenset({GatewayError.UNKNOWN_TOPIC_OR_PARTITION, GatewayError.INVALID_TOPIC_EXCEPTION})
@@ -70,8 +70,8 @@ class AllTopics:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """A broker's answer about a name or an id, to the request of this number. If `is_absent`, no topic has
-    the key. If `topic` is None otherwise, the broker had another error.
+    """A broker's answer about a name or an id, to the request with this number. If `is_absent`, no topic has
+    the key. If `topic` is None otherwise, the broker returned another error.
     """
 
     topic: ClusterTopic | None
@@ -81,8 +81,8 @@ class _Answer:
 
 
 class _Lookup(dict[K, _Answer]):
-    """The latest answers by name, or by id. `request` is the entry of a Metadata request about a key. Callers
-    wait for the keys in `awaited`: one request is about the keys of all of them.
+    """The latest answers by name, or by id. `request` builds the entry of a key in a Metadata request.
+    Callers wait for the keys in `awaited`, and share one request.
     """
 
     def __init__(self, request: Callable[[K], codec.Fields]) -> None:
@@ -98,7 +98,7 @@ class _Lookup(dict[K, _Answer]):
         return _now_s() - answer.at_s > (_MISSING_AGE_MAX_S if answer.topic is None else age_max_s)
 
     def is_since(self, key: K, number: int) -> bool:
-        """Return True if a request after the one of this number was answered about the key."""
+        """Return True if a request later than this number has an answer about the key."""
         return key in self and self[key].number > number
 
     def cached(self, keys: Iterable[K], age_max_s: float) -> dict[K, ClusterTopic] | None:
@@ -112,8 +112,8 @@ class _Lookup(dict[K, _Answer]):
         return found
 
     def forget_stale(self) -> None:
-        """If there are many answers, remove those that would have to be requested again, and the oldest of
-        those without a topic, whose names clients choose.
+        """If there are many answers, remove the stale ones, and the oldest of those without a topic, whose
+        names clients choose.
         """
         if len(self) > _CACHED_MAX:
             for key in [key for key in self if self.is_stale(key, TOPIC_AGE_MAX_S)]:
@@ -124,14 +124,12 @@ class _Lookup(dict[K, _Answer]):
 
 
 class Cluster:
-    """A client of the brokers that requests metadata and caches it.
+    """A client of the brokers that requests metadata and caches it. One request runs at a time. Callers that
+    wait for it share the next one and its failure, so the number of requests does not grow with the callers.
+    Tenants whose names do not fit into one request take turns.
 
-    One request is under way at a time. Callers that wait for it share the next one and its failure, so the
-    number of requests does not grow with the callers. Tenants whose names do not fit into one request take
-    turns.
-
-    `nodes` holds the address of every broker that was ever named, by its id. `live` holds the ids in the
-    latest metadata. `access` has the gateway's own principal.
+    `nodes` holds the address of every broker ever seen, by id. `live` holds the ids in the latest metadata.
+    `access` has the gateway's own principal.
     """
 
     def __init__(
@@ -185,12 +183,12 @@ class Cluster:
                 return await self._ask(api_key, api_version, body)
 
     def waited_s(self) -> float:
-        """Return the seconds for which the current request has been unanswered, 0 without one."""
+        """Return the age of the current request in seconds, 0 without one."""
         return 0.0 if self._began_s is None else _now_s() - self._began_s
 
     def addresses(self) -> list[Address]:
-        """Return the addresses of brokers, live ones first, in a random order. So clients are spread over the
-        brokers, and do not all wait for one that hangs.
+        """Return the addresses of brokers, live ones first, in a random order. Clients are therefore spread
+        over the brokers, and do not all wait for one that hangs.
         """
         live = random.sample(self.live, len(self.live))
         return [*(self.nodes[node_id] for node_id in live), *self._bootstrap]
@@ -198,9 +196,8 @@ class Cluster:
     async def topics(
         self, names: Iterable[str], age_max_s: float = TOPIC_AGE_MAX_S
     ) -> dict[str, ClusterTopic]:
-        """Return the existing topics of these names, by metadata no older than `age_max_s`. A name that no
-        topic can have is not requested, because others share the request and its failure. Raises
-        UpstreamLost.
+        """Return the existing topics of these names, by metadata no older than `age_max_s`. Invalid names are
+        not requested, because others share the request and its failure. Raises UpstreamLost.
         """
         return await self._find(self._by_name, filter(is_topic_name, names), age_max_s)
 
@@ -213,7 +210,7 @@ class Cluster:
         return found | {name: None for name in wanted if name not in found and self._is_absent(name)}
 
     async def all_topics(self, age_max_s: float) -> AllTopics:
-        """Return all topics of the cluster, as of `age_max_s` ago or later. Raises UpstreamLost."""
+        """Return all topics of the cluster, by metadata no older than `age_max_s`. Raises UpstreamLost."""
         if self._all is not None and _now_s() - self._all[1] <= age_max_s:
             return self._all[0]
         arrived = self._begun
@@ -254,8 +251,8 @@ class Cluster:
             self._upstream = None
 
     async def _find(self, lookup: _Lookup[K], keys: Iterable[K], age_max_s: float) -> dict[K, ClusterTopic]:
-        """Return the existing topics of these keys. Many keys are looked up in parts, between which others
-        have their turn of the event loop.
+        """Return the existing topics of these keys. Many keys are looked up in parts, between which other
+        tasks run.
         """
         left, found = iter(keys), dict[K, ClusterTopic]()
         while part := list(islice(left, _LOOKED_UP_AT_ONCE)):
@@ -288,7 +285,7 @@ class Cluster:
         return {key: topic for key, topic in found.items() if topic is not None}
 
     async def _request(self, lookup: _Lookup[K], own: Iterable[K], arrived: int) -> None:
-        """Request metadata of a caller's own keys, and of others that are awaited."""
+        """Request metadata of a caller's own keys, and of other awaited ones."""
         keys = dict.fromkeys([*own, *islice(lookup.awaited, _SHARED_AT_ONCE)])
         for key in keys:
             lookup.awaited.pop(key, None)
@@ -300,8 +297,9 @@ class Cluster:
 
     @contextmanager
     def _under_way(self, arrived: int) -> Iterator[None]:
-        """Note that a request is under way. When its caller began to wait, the last request had the number
-        `arrived`. Raises UpstreamLost if a later one has failed: this one would fail too, and others wait.
+        """Mark a request as running. When its caller began to wait, the last request had the number
+        `arrived`. Raises UpstreamLost if a later one has failed, because this one would fail, too, while
+        others wait.
         """
         if self._lost is not None and self._lost[0] > arrived:
             raise type(self._lost[1])(*self._lost[1].args)
@@ -316,7 +314,7 @@ class Cluster:
             self._began_s = None
 
     async def _metadata(self, topics: list[codec.Fields] | None) -> list[ClusterTopic]:
-        """Return the existing topics among these, or all topics for None. Named topics are cached."""
+        """Return the existing topics among these, which are cached, or all topics for None."""
         request = {"topics": topics, "allow_auto_topic_creation": False}
         answer = await self._ask(ApiKey.Metadata, _METADATA_VERSION, request)
         brokers = {broker.node_id: Address(broker.host, broker.port) for broker in answer.brokers}
@@ -337,7 +335,7 @@ class Cluster:
         return found
 
     async def at_any(self, act: Callable[[Address], Awaitable[T]]) -> T:
-        """Return the result of `act` at the first broker that is not lost. Raises the last UpstreamLost."""
+        """Return the result of `act` at the first broker that answers. Raises the last UpstreamLost."""
         lost = UpstreamLost("no broker is known")
         for address in self.addresses():
             try:
@@ -371,13 +369,13 @@ def _now_s() -> float:
 
 
 # The coordinator's own topics. The gateway shows them to clients as internal topics, like Kafka's
-# __consumer_offsets. Clients may not change them, because a record on the requests topic is a request in
-# the name of any member.
+# __consumer_offsets. Clients may not change them, because a record on the requests topic can be a request of
+# any member.
 
 
 class InternalTopics:
     """The coordinator's own topics, `own`. `names` are those that clients see as internal: all, or none if
-    `exposed`. Patterns match none of `own` in either case, as for the topic watcher.
+    `exposed`. Patterns never match any of `own`, as for the topic watcher.
     """
 
     def __init__(self, own: Iterable[str] = (), *, exposed: bool = False) -> None:

@@ -44,7 +44,7 @@ PLAIN_TEXT = BrokerAccess()
 
 
 _SIZE_BYTES = 4
-# Up to twice as many bytes of a response that nobody reads are buffered here. The rest stays at the broker.
+# Up to twice this many bytes of an unread response are buffered here. The rest stays at the broker.
 READ_BYTES = 64 * 1024
 
 CLIENT_ID = "gateway"
@@ -52,8 +52,8 @@ SOFTWARE: codec.Fields = MappingProxyType({"client_software_name": CLIENT_ID, "c
 """The gateway's ApiVersions from version 3 on."""
 _HANDSHAKE_VERSION, _AUTHENTICATE_VERSION = 1, 2
 _UNSUPPORTED_SASL_MECHANISM = 33
-# The part of a session's lifetime after which it is renewed, as in Java's client: drawn for each session,
-# because connections that began together would be renewed together.
+# The part of a session's lifetime after which it is renewed, as in Java's client: random for each session, so
+# that connections opened together are not renewed together.
 _RENEWED_AFTER = 0.85, 0.95
 _TEXT_MAX_CHARS = 200
 
@@ -83,7 +83,7 @@ class Upstream:
         self._limits = limits
         self._access = access
         self._left: int | None = None
-        """The bytes of the next response that are not read. None before its size is read."""
+        """The unread bytes of the next response. None before its size is read."""
         self._is_answered = False
         self._due_at_s: float | None = None
 
@@ -180,8 +180,8 @@ class Upstream:
         """Return the response to a request, after an authentication if that is due. No request may be
         under way. Raises UpstreamLost.
 
-        After any exception the connection is closed, on cancellation too, because a late response would be
-        mistaken for the next.
+        After any exception, including cancellation, the connection is closed, because a late response would
+        be mistaken for the next.
         """
         try:
             async with asyncio.timeout(self._limits.upstream_timeout_s):
@@ -212,7 +212,7 @@ class Upstream:
     async def next_bytes(self) -> int:
         """Return the size of the next response, of which nothing is read yet. Raises UpstreamLost.
 
-        The gateway puts no bound on it, other than the maximum of the size field.
+        Only the size field limits it.
         """
         if self._left is None:
             size = int.from_bytes(await self._exactly(_SIZE_BYTES), "big", signed=True)
@@ -256,7 +256,7 @@ class Upstream:
 
 
 def _reason(error: Exception) -> str:
-    """Return the reason why a connection failed. OpenSSL's own words are in the attributes of its errors."""
+    """Return the reason why a connection failed. OpenSSL's text is in attributes of its errors."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):

@@ -18,18 +18,18 @@ from gateway.wire.errors import GatewayError
 from gateway.wire.framing import RequestHeader, correlation_id_of
 from gateway.wire.sasl import trimmed, unescaped
 
-# Version 1 of SaslAuthenticate differs from version 0 in this field of the response only.
+# Version 1 of SaslAuthenticate differs from version 0 only in this field of the response.
 _FIRST_WITH_LIFETIME = 1
 
 
 class CannotRead(ValueError):
-    """A client's message from which the gateway cannot read the user. The error's text is a sentence."""
+    """The gateway cannot read the user in a client's message. The error's text is a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class SaslReply:
-    """A response to a SASL request. `accepted` is the user as whom the broker accepted the client, for
-    `lifetime_ms` (0: without end). `failed` is the reason to disconnect the client after the response.
+    """A response to a SASL request. `accepted` is the user that the broker authenticated, for `lifetime_ms`
+    (0: forever). `failed` is the reason to disconnect the client after the response.
     """
 
     response: bytes
@@ -39,14 +39,14 @@ class SaslReply:
 
 
 class PassedSasl:
-    """The SASL requests of one client's connection, also when it authenticates again (KIP-368)."""
+    """The SASL requests of one client's connection, including re-authentication (KIP-368)."""
 
     def __init__(self) -> None:
         self._mechanism: str | None = None
         self._name: str | None = None
 
     async def relay(self, header: RequestHeader, message: bytes, upstream: Upstream) -> SaslReply:
-        """Relay a request, and return the reply. No other request may be under way. Raises ProtocolError,
+        """Relay a request, and return the reply. No other request may be pending. Raises ProtocolError,
         UpstreamLost.
         """
         request = codec.decode_passed(header, message)
@@ -82,7 +82,7 @@ class PassedSasl:
                 code = GatewayError.SASL_AUTHENTICATION_FAILED
                 fields = {"error_code": code, "error_message": str(error), "auth_bytes": b""}
                 return SaslReply(codec.encode_response(header, fields), failed=str(error))
-        # Asked by version 0, the broker does not say when the session ends.
+        # In version 0 the broker does not report when the session ends.
         asked = header.at_version(max(header.api_version, _FIRST_WITH_LIFETIME))
         sent = message[:2] + asked.api_version.to_bytes(2, "big") + message[4:]
         response, answer = await _ask(asked, sent, upstream)
@@ -99,8 +99,7 @@ class PassedSasl:
 
     def _is_end(self, auth_bytes: bytes) -> bool:
         """Return True if the broker's answer without an error is the last one. That of SCRAM has the broker's
-        signature. That of OAUTHBEARER is empty: another one contains an error, which the client has to
-        answer.
+        signature. That of OAUTHBEARER is empty, unless it contains an error, which the client has to answer.
         """
         if str(self._mechanism).startswith("SCRAM-"):
             return auth_bytes.startswith(b"v=")

@@ -14,7 +14,7 @@ from kafka.net.sasl.scram import ScramClient
 from kafka_why.connections.used_settings import ClientConfigError
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
-"""The mechanisms that the gateway can use, and whose names of users it can read from a client's exchange."""
+"""The mechanisms that the gateway can use, and whose user names it can read from a client's exchange."""
 
 # The minimum that Kafka's brokers store: org.apache.kafka.common.security.scram.internals.ScramMechanism.
 _MIN_ITERATIONS = 4096
@@ -23,7 +23,7 @@ _SALTED_MAX = 16
 
 
 class SaslError(ValueError):
-    """The broker's side of the exchange is wrong. The error's text is a sentence."""
+    """The broker violates the exchange's protocol. The error's text is a sentence."""
 
 
 class ClientExchange(Protocol):
@@ -36,7 +36,7 @@ class ClientExchange(Protocol):
         """Evaluate the broker's answer. Raises SaslError."""
 
     def is_done(self) -> bool:
-        """Return True if the broker has accepted the client, and the client the broker."""
+        """Return True if client and broker have accepted each other."""
 
 
 class Sasl:
@@ -98,7 +98,7 @@ class _SaltingOnce(ScramClient):  # type: ignore[misc]
     def create_salted_password(self, salt: bytes, iterations: int) -> None:
         """Set the salted password, from `salted` if it has been calculated before."""
         if iterations < _MIN_ITERATIONS:
-            # So that an impostor cannot ask for a proof from which the password is easily found.
+            # An impostor could request few iterations, and find the password from the proof.
             raise SaslError(f"it asks for {iterations} iterations of SCRAM, fewer than {_MIN_ITERATIONS}")
         key = salt, iterations
         if key not in self.salted:

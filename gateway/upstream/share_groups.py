@@ -1,5 +1,5 @@
-"""The share groups of the cluster (KIP-932): the coordinators in charge of them, and, if these are the
-brokers', the broker that coordinates a group.
+"""The share groups of the cluster (KIP-932): the coordinators in charge of them, and the broker of a group if
+these are the brokers'.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from gateway.upstream.cluster import Cluster
 from gateway.upstream.connections import CLIENT_ID, SOFTWARE, UpstreamLost
 from gateway.wire import codec
 from kafka_why.observed.consumer_offsets.partition import partition_of_offsets
-from kafka_why.partitioner import REMEMBERED_MAX_CHARACTERS
+from kafka_why.partitioner import CACHED_MAX_CHARACTERS
 
 # The topic whose leaders are the brokers' coordinators of groups.
 _OFFSETS_TOPIC = "__consumer_offsets"
@@ -86,10 +86,10 @@ class ShareGroups:
         self._level = level
 
     def coordinator_of(self, group_id: str) -> int | None:
-        """Return the broker that coordinates a share group, or None if no broker is known to."""
+        """Return the broker that coordinates a share group, or None if it is unknown."""
         if not self.are_at_brokers or not self._leaders:
             return None
-        find = partition_of_offsets if len(group_id) > REMEMBERED_MAX_CHARACTERS else _cached_partition
+        find = partition_of_offsets if len(group_id) > CACHED_MAX_CHARACTERS else _cached_partition
         return self._leaders[find(group_id, len(self._leaders))]
 
     def expire_leaders(self) -> None:
@@ -97,8 +97,8 @@ class ShareGroups:
         self._found_s = None
 
     def refresh_leaders(self, group_id: str) -> None:
-        """Request the leaders in the background if they are stale. The first request for a cluster creates
-        the topic, as a client does that looks for the coordinator of this group at a broker.
+        """Request the leaders in the background if they are stale. The cluster's first request creates the
+        topic, as a client's search for this group's coordinator would.
         """
         age_max_s = _AGE_MAX_S if self._leaders else _ABSENT_AGE_MAX_S
         is_fresh = self._found_s is not None and _now_s() - self._found_s <= age_max_s
@@ -106,7 +106,9 @@ class ShareGroups:
             self._finding = asyncio.create_task(self._find(group_id))
 
     async def existing(self, node_id: int | None, group_ids: Sequence[str]) -> frozenset[str]:
-        """Return the ids of those share groups that this broker coordinates. Raises UpstreamLost."""
+        """Return the ids of the share groups among these that this broker coordinates. Raises
+        UpstreamLost.
+        """
         address = None if node_id is None else self._cluster.nodes.get(node_id)
         if address is None or not group_ids:
             return frozenset()
@@ -136,7 +138,7 @@ class ShareGroups:
         self._leaders, self._found_s = leaders, _now_s()
 
     async def _ask_leaders(self) -> list[int]:
-        """Return the leader of each partition, in their order, or nothing while there is no topic."""
+        """Return the leader of each partition, in order, or an empty result without the topic."""
         request = {
             "topics": [{"name": _OFFSETS_TOPIC, "topic_id": None}],
             "allow_auto_topic_creation": False,

@@ -1,7 +1,7 @@
-"""The gateway's requests to the brokers about clients' transactions: docs/decisions/0023.
+"""The gateway's requests to the brokers about clients' transactions (docs/decisions/0023).
 
 A partition of the markers topic takes part in each transaction that has offsets of a group. The group's id
-determines the partition. The transaction's coordinator is a broker's own.
+determines the partition. A broker coordinates the transaction.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.partitioner import partition_of
 
-# The gateway's own requests to chosen brokers, over connections that are kept.
+# The gateway's own requests to chosen brokers, over pooled connections.
 
 
 # A broker handles the requests of one connection one after the other.
@@ -32,9 +32,8 @@ CONNECTIONS_PER_BROKER = 8
 
 class OwnRequests:
     """The gateway's own requests to brokers by node id. It has at most CONNECTIONS_PER_BROKER connections to
-    each broker for them, each with one request under way, and keeps idle connections open.
-
-    Only for requests that may be sent twice, because an idle connection may have ended unnoticed.
+    each broker, each with one request at a time, and keeps idle connections open. Only for repeatable
+    requests, because an idle connection may have ended unnoticed.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -95,7 +94,7 @@ _KEPT_MAX_CHARS = 250  # an id may have 32 KiB
 _TOPIC_AGE_MAX_S = 5.0
 _RETRY_PAUSE_S = 0.05
 
-# The transaction's coordinator is another broker, or will be one soon.
+# The transaction's coordinator is another broker, now or soon.
 _AGAIN = frozenset(
     {
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -108,7 +107,7 @@ T = TypeVar("T")
 
 
 class CoordinatorRefused(Exception):
-    """The brokers do not name the coordinator of a transaction. `error_code` is Kafka's."""
+    """The brokers refuse to name a transaction's coordinator. `error_code` is Kafka's."""
 
     def __init__(self, error_code: int) -> None:
         super().__init__(f"the coordinator of the transaction is not named: error {error_code}")
@@ -176,8 +175,8 @@ class Transactions:
         return await self._at_coordinator(producer.transactional_id, ask, int)
 
     async def described(self, transactional_id: str) -> Any:
-        """Return the description of a transaction by its coordinator, an entry of
-        DescribeTransactionsResponse. Raises UpstreamLost, CoordinatorRefused.
+        """Return the coordinator's description of a transaction, an entry of DescribeTransactionsResponse.
+        Raises UpstreamLost, CoordinatorRefused.
         """
 
         async def ask(node_id: int) -> Any:
@@ -195,13 +194,13 @@ class Transactions:
             leader = await self._leader(partition)
             topic_id = self._topic_id
             offset = None if leader is None else await self._end(leader, partition)
-            if offset is not None and topic_id == self._topic_id:  # else it may be another topic's end
+            if offset is not None and topic_id == self._topic_id:  # otherwise it may be another topic's end
                 return MarkersEnd(topic_id, offset)
             self._looked_at_s = float("-inf")
             await asyncio.sleep(_RETRY_PAUSE_S)
 
     def forget_topic(self) -> None:
-        """Request the markers topic again, because it may have been created again."""
+        """Request the markers topic again, because it may have been recreated."""
         self._looked_at_s = float("-inf")
 
     def close(self) -> None:
@@ -211,7 +210,7 @@ class Transactions:
     async def _at_coordinator(
         self, transactional_id: str, ask: Callable[[int], Awaitable[T]], error_of: Callable[[T], int]
     ) -> T:
-        """Ask a transaction's coordinator. If it has moved, or its broker is lost, ask the next one."""
+        """Query a transaction's coordinator. If it has moved, or its broker is lost, query the next one."""
         while True:
             node_id = await self._coordinator(transactional_id)
             try:
@@ -241,7 +240,7 @@ class Transactions:
         return node_id
 
     def _keep(self, transactional_id: str, node_id: int) -> None:
-        """Cache a transaction's coordinator, within a bound on memory."""
+        """Cache a transaction's coordinator, in limited memory."""
         if len(transactional_id) > _KEPT_MAX_CHARS:
             return
         if len(self._coordinators) >= _COORDINATORS_KEPT:
@@ -262,7 +261,7 @@ class Transactions:
         return self._leaders.get(partition)
 
     async def _end(self, leader: int, partition: int) -> int | None:
-        """Return the high watermark of a partition, or None if the caller has to ask again."""
+        """Return the high watermark of a partition, or None if the caller has to retry."""
         wanted = {"partition_index": partition, "timestamp": _LATEST}
         body = {
             "replica_id": _NO_REPLICA,

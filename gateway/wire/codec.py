@@ -1,9 +1,8 @@
-"""Encodes and decodes messages. It uses kafka-python's messages, which are made from Kafka's own schemas, and
-the messages of `newer_messages` and `kafka_why.wire.group_descriptions`.
+"""Encodes and decodes messages. It uses kafka-python's messages, which are built from Kafka's own schemas,
+and the messages of `newer_messages` and `kafka_why.wire.group_descriptions`.
 
 Decoded messages have Kafka's field names in snake_case as attributes. Messages to encode may also be nested
-mappings with these names. Fields that the version does not have are left out, missing fields take their
-default.
+mappings with these names. Fields that the version lacks are left out, missing fields have their default.
 """
 
 from collections.abc import Mapping
@@ -37,7 +36,7 @@ _INT32 = Struct(">i")
 _REQUEST_HEADER = Struct(">hhih")  # and the client id
 _CORRELATION_ID_BYTES = 4
 _ERROR_ALONE = {"error_code"}
-# They are frequent, or may be long.
+# These are frequent or may be long.
 _FREQUENT = frozenset(
     {
         ApiKey.OffsetCommit,
@@ -54,9 +53,8 @@ _FREQUENT = frozenset(
 
 
 def decode_request(header: RequestHeader, message: bytes, pause: Pause | None = None) -> Any:
-    """Decode the body of a request that the gateway answers. Its `header` is already read. Tagged fields that
-    the gateway does not know are ignored, as a broker does. `pause`: see `SchemaReader.read`. Raises
-    ProtocolError.
+    """Decode the body of a request that the gateway answers. Unknown tagged fields are ignored, as by a
+    broker. `pause` is as in `SchemaReader.read`. Raises ProtocolError.
     """
     return _reader(REQUESTS[header.api_key], header.api_version, True).read(
         message, _body_at(header, message), pause
@@ -64,8 +62,8 @@ def decode_request(header: RequestHeader, message: bytes, pause: Pause | None = 
 
 
 def decode_passed(header: RequestHeader, message: bytes, pause: Pause | None = None) -> Any:
-    """Decode the body of a request whose bytes continue to a broker. `pause`: see `SchemaReader.read`. Raises
-    ProtocolError, also for a tagged field that the gateway does not know: the broker may know it.
+    """Decode the body of a request that passes to a broker. `pause` is as in `SchemaReader.read`. Raises
+    ProtocolError, also for an unknown tagged field, which the broker may know.
     """
     at = _body_at(header, message)
     if at > header.client_id_end + 1:
@@ -97,12 +95,12 @@ def encode_parts(header: RequestHeader, response: Fields) -> tuple[bytes, ...]:
         return (encode_response(header, response),)
     others = encode_response(header, {**response, name: EncodedList(last.count, b"")})
     is_flexible = RESPONSES[header.api_key].flexible_version_q(header.api_version)
-    end = len(others) - (1 if is_flexible else 0)  # behind the list are no tagged fields
+    end = len(others) - (1 if is_flexible else 0)  # no tagged fields follow the list
     return others[:end], last.entries, others[end:]
 
 
 def entries_encoder(header: RequestHeader, name: str) -> EntriesEncoder:
-    """Return what encodes the entries of a list in the response to this request, the last field of it."""
+    """Return the encoder of the entries of a list, the last field of the response to this request."""
     return EntriesEncoder(RESPONSES[header.api_key].json, header.api_version, name)
 
 
@@ -123,7 +121,7 @@ def encode_request(
 def encode_frequent(
     api_key: int, api_version: int, correlation_id: int, client_id: str, body: Fields
 ) -> bytes:
-    """Encode as `encode_request` does, in a tenth of the time, a request that `SchemaEncoder` can encode."""
+    """Encode a request like `encode_request`, in a tenth of the time, if `SchemaEncoder` can encode it."""
     name = client_id.encode()
     header = _REQUEST_HEADER.pack(api_key, api_version, correlation_id, len(name)) + name
     tags = b"\0" if REQUESTS[api_key].flexible_version_q(api_version) else b""
@@ -131,8 +129,8 @@ def encode_frequent(
 
 
 def decode_frequent(api_key: int, api_version: int, response: bytes, pause: Pause | None = None) -> Any:
-    """Decode as `decode_response` does, in a third of the time. The message has the fields of this version
-    only. `pause`: see `SchemaReader.read`. Raises ProtocolError.
+    """Decode a response like `decode_response`, in a third of the time. The message has only the fields of
+    this version. `pause` is as in `SchemaReader.read`. Raises ProtocolError.
     """
     at = _CORRELATION_ID_BYTES
     if RESPONSES[api_key].flexible_version_q(api_version):
@@ -141,7 +139,7 @@ def decode_frequent(api_key: int, api_version: int, response: bytes, pause: Paus
 
 
 def with_body(header: RequestHeader, message: bytes, request: Any) -> bytes:
-    """Replace the body of a request by one of the same version. The header stays unchanged."""
+    """Replace the body of a request with one of the same version. The header does not change."""
     at = _body_at(header, message)
     request.with_header()  # a decoded DeleteTopics does not encode without a header
     return message[:at] + bytes(request.encode())
@@ -198,7 +196,7 @@ def _response_tags(api_key: int, api_version: int) -> bytes:
 
 
 def _message(kind: Any, fields: Fields, **version: int) -> Any:
-    """Make a message of this kind, or a part of one, from nested mappings."""
+    """Build a message of this kind, or a part of one, from nested mappings."""
     return kind(**{name: _value(kind.fields[name], value) for name, value in fields.items()}, **version)
 
 

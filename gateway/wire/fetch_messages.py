@@ -1,13 +1,12 @@
-"""Fetch, ShareFetch and ShareAcknowledge as they pass: the member id of requests is replaced, and responses
-are read in parts of any size. No IO here.
+"""Fetch, ShareFetch and ShareAcknowledge that pass: the member id of requests is replaced, and responses are
+read in parts of any size. No IO here. Records are skipped: they are neither decoded nor stored. Each field is
+reported when it is read, so a response of any size takes no memory. A broker is trusted to send well-formed
+responses.
 
-Records are skipped: they are neither decoded nor kept. Each field is reported as it is read, so reading takes
-no memory, however large a response is. A broker is trusted to send well-formed responses.
-
-Where leaders have moved, a Fetch response (from version 16 on) and a ShareFetch response end with the
-addresses of brokers (KIP-951, KIP-932). A client must not see them, and they are behind all records, when the
-size of the response is long sent. So they become a tagged field with a tag that no client knows. A client
-skips it, and finds the leaders by Metadata, as before KIP-951.
+If leaders have moved, a Fetch response (from version 16 on) and a ShareFetch response end with the addresses
+of brokers (KIP-951, KIP-932). A client must not see them, but they follow all records, when the size of the
+response has already been sent. So they become a tagged field with a tag that no client knows. A client skips
+it, and finds the leaders by Metadata, as before KIP-951.
 """
 
 from collections.abc import Callable, Generator
@@ -40,7 +39,7 @@ def with_member_id(header: RequestHeader, message: bytes, member_id: str) -> byt
     return b"".join((message[:begin], bytes([length]), encoded, message[end:]))
 
 
-# Fields of responses. Most end with the first byte of a length, or of a number of tagged fields.
+# Fields of responses. Most end with the first byte of a length or of the number of tagged fields.
 
 _BEGINNING_BYTES = 4 + 1  # correlation id, tagged fields
 _TOP = Struct(">4xhB")  # throttle time, error, message
@@ -56,7 +55,7 @@ _ABORTED_BYTES = 8 + 8 + 1  # producer id, first offset, tagged fields
 _REPLICA_BYTES = 4 + 1  # preferred read replica, records
 
 _Walk = Generator[int, bytes, None]
-"""A walk through a response. It yields a number of bytes to get, or a negative one of bytes to skip."""
+"""A walk through a response. It yields the number of bytes to read, or a negative number to skip."""
 _Length = Generator[int, bytes, int]
 
 
@@ -67,32 +66,32 @@ def error_of(response: bytes) -> int:
 
 
 class ShareResponseHandler:
-    """A receiver of the fields of a ShareFetch or ShareAcknowledge response, in their order. This one ignores
+    """A receiver of the fields of a ShareFetch or ShareAcknowledge response, in order. This one ignores
     them.
     """
 
     def begin(self, error_code: int, lock_ms: int | None) -> None:
-        """Receive the error of the whole, and AcquisitionLockTimeoutMs if this version has it."""
+        """Receive the top-level error, and AcquisitionLockTimeoutMs if this version has it."""
 
     def acknowledged(self, topic_id: bytes, partition: int, error_code: int) -> None:
         """Receive the outcome of a partition's acknowledgements: NONE for a partition without any."""
 
     def acquired(self, topic_id: bytes, partition: int, first: int, last: int, delivery_count: int) -> None:
-        """Receive offsets, both included, that the member got as their `delivery_count`th delivery."""
+        """Receive offsets, both included, that the member acquired in their `delivery_count`th delivery."""
 
     def end(self) -> None:
         """Handle the end of all partitions."""
 
 
 class PartialReader:
-    """Reads a response that comes in parts, up to the end of a walk."""
+    """Reads a response that arrives in parts, up to the end of a walk."""
 
     def __init__(self, walk: _Walk) -> None:
         self._send = walk.send
         self._wanted = next(walk)
-        """The number of bytes that the walk asked for last and has not got yet, 0 after its end."""
+        """The number of requested bytes that the walk has not got yet, 0 after its end."""
         self._kept = b""
-        """The beginning of the bytes that the walk wants, where they come in several parts."""
+        """The first of the requested bytes, if they arrive in several parts."""
 
     def feed(self, part: bytes) -> int:
         """Read the next part. Return the number of its bytes that are before the end of the walk."""
@@ -119,7 +118,7 @@ class PartialReader:
 
 
 class Tail:
-    """Passes one response on in parts. It holds back what comes after `walk`, and `hide` changes that."""
+    """Passes one response on in parts. It holds back the bytes after `walk`, which `hide` changes."""
 
     def __init__(self, walk: _Walk, hide: Callable[[bytes], bytes]) -> None:
         self._reader = PartialReader(walk)
@@ -127,13 +126,13 @@ class Tail:
         self._tail = bytearray()
 
     def feed(self, part: bytes) -> bytes:
-        """Take the next part, and return what of it may pass now."""
+        """Read the next part, and return its bytes that may pass now."""
         end = self._reader.feed(part)
         self._tail += part[end:]
         return part[:end]
 
     def end(self) -> bytes:
-        """Return the rest of the response, when all parts were taken. Raises ProtocolError."""
+        """Return the rest of the response after all parts. Raises ProtocolError."""
         return self._hide(bytes(self._tail))
 
 
@@ -153,7 +152,7 @@ def share_response_reader(header: RequestHeader, handler: ShareResponseHandler) 
 
 _NODE_ENDPOINTS, _UNKNOWN = 0, 127  # tags
 _NO_ENDPOINTS = b"\x01"  # an empty array
-# The tags before the value. Lengths take one byte more from 128 on, so one field does not fit all sizes.
+# The bytes before the value. Lengths from 128 on take one more byte, so one form does not fit all sizes.
 _ONE_TAG, _TWO_TAGS = bytes([1, _UNKNOWN]), bytes([2, _UNKNOWN - 1, 0, _UNKNOWN])
 _LENGTH_MAX_BYTES = 5
 
@@ -215,7 +214,7 @@ def _share_response(header: RequestHeader, handler: ShareResponseHandler) -> _Wa
 def _share_partition(handler: ShareResponseHandler, topic_id: bytes, *, is_fetch: bool) -> _Walk:
     partition, error_code, message = _SHARE_PARTITION.unpack((yield _SHARE_PARTITION.size))
     yield from _sized(message)
-    if is_fetch:  # the first error is that of the records
+    if is_fetch:  # the first error is of the records
         error_code, message = _ACKNOWLEDGED.unpack((yield _ACKNOWLEDGED.size))
         yield from _sized(message)
     handler.acknowledged(topic_id, partition, error_code)

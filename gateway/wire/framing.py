@@ -1,4 +1,4 @@
-"""Frames of Kafka's wire protocol, and what can be read of a request without decoding it. No IO here.
+"""Frames of Kafka's wire protocol, and reading parts of a request without decoding it. No IO here.
 
 A frame is a 32-bit size and that many bytes. A request begins with its api key, api version, correlation id
 and client id; from header version 2 on, tagged fields follow.
@@ -30,8 +30,7 @@ class FrameBuffer:
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
-        """The largest accepted frame. May change at any time, and applies to frames whose size is read later.
-        """
+        """The largest accepted frame. It may change, for frames whose size is not read yet."""
         self._chunks: list[bytes | bytearray] = []
         """The pieces of the frame that has begun. They are joined when it is complete."""
         self._bytes = 0
@@ -77,7 +76,7 @@ class FrameBuffer:
         return frames
 
     def _keep(self, data: bytes) -> None:
-        """Small pieces share a chunk, because each chunk costs some memory of its own."""
+        """Store a piece. Small pieces share a chunk, because each chunk costs memory."""
         self._bytes += len(data)
         if len(data) >= _CHUNK_BYTES:
             self._chunks.append(data)
@@ -93,12 +92,12 @@ def framed(message: bytes) -> bytes:
 
 
 def size_of(message: bytes) -> bytes:
-    """Return what precedes the message in a frame."""
+    """Return the bytes that precede the message in a frame."""
     return size_prefix(len(message))
 
 
 def size_prefix(size: int) -> bytes:
-    """Return what precedes a message of this size in a frame."""
+    """Return the bytes that precede a message of this size in a frame."""
     return _SIZE.pack(size)
 
 

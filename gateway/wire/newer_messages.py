@@ -16,8 +16,8 @@ from kafka_why.wire.group_descriptions import message_class
 from kafka_why.wire.primitives import Schema
 
 # Messages of the consumer protocol (KIP-848), of share groups (KIP-932) and of clients' metrics (KIP-714),
-# which kafka-python lacks. They are made from Kafka's definitions in `gateway/wire/schemas`, as
-# kafka-python makes its own.
+# which kafka-python lacks. They are built from Kafka's definitions in `gateway/wire/schemas`, as kafka-python
+# builds its own.
 _MESSAGES = (
     "ConsumerGroupHeartbeat",
     "ShareGroupHeartbeat",
@@ -51,13 +51,13 @@ def _newer(message: type[ApiMessage], patch: Patch) -> Any:
     body: dict[str, Any] = {"json_patch": classmethod(json_patch)}
     newer = new_class(message.__name__, (message,), {}, lambda attributes: attributes.update(body))
     if not message.is_request():
-        # The definition of a response also enters itself as the one that clients decode.
+        # A response's definition also registers itself as the one that clients decode.
         ResponseClassRegistry.register_response_class(weakref.proxy(message))
     return newer
 
 
 def _up_to(version: int, *fields: Schema) -> Patch:
-    """Return a patch that adds versions up to this one, and these fields at the message's end."""
+    """Return a patch that adds versions up to this one, and these fields at the end of the message."""
 
     def patch(json: Any) -> None:
         json["validVersions"] = f"0-{version}"
@@ -72,7 +72,7 @@ def _field(json: Any, name: str) -> Any:
 
 
 def _topics_by_id(json: Any) -> None:
-    """TxnOffsetCommit names topics up to version 5, and has their ids from version 6 on (KIP-1319)."""
+    """Patch TxnOffsetCommit: it has topic names up to version 5, topic ids from version 6 on (KIP-1319)."""
     json["validVersions"] = "0-6"
     topics = _field(json, "Topics")
     _field(topics, "Name")["versions"] = "0-5"
@@ -80,13 +80,13 @@ def _topics_by_id(json: Any) -> None:
 
 
 def _with_messages(json: Any) -> None:
-    """DeleteGroups has a text beside each error from version 3 on."""
+    """Patch DeleteGroups: each error has a text from version 3 on."""
     json["validVersions"] = "0-3"
     text = {"name": "ErrorMessage", "type": "string", "versions": "3+", "nullableVersions": "3+"}
     _field(json, "Results")["fields"].append({**text, "default": "null"})
 
 
-# The cluster and the node that the client takes the server for (KIP-1242).
+# The cluster and the node that the client expects (KIP-1242).
 _CLUSTER_ID = {
     "name": "ClusterId",
     "type": "string",

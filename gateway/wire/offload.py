@@ -1,8 +1,6 @@
 """Encodes and decodes large messages off the event loop, in one thread for all connections, in which clients
-take turns.
-
-Python's code does not run in two threads at once. A thread that has the interpreter gives it up after 5 ms,
-so each turn of the loop would take so much longer. `pause` gives it up earlier.
+take turns. Python code does not run in two threads at once. A thread releases the interpreter after 5 ms,
+which would delay each turn of the loop. `pause` releases it earlier.
 """
 
 import asyncio
@@ -17,21 +15,21 @@ from gateway.wire.codec import Fields
 from gateway.wire.framing import RequestHeader
 
 AT_ONCE_BYTES = 16 * 1024
-"""Messages up to this size are decoded on the event loop: their entries take some 5 ms."""
+"""Messages up to this size are decoded on the event loop, in about 5 ms."""
 LONG = 1_000
 """Responses with more entries are encoded in the thread."""
 
-# The shortest sleep in which another thread gets the interpreter.
+# The shortest sleep that lets another thread run.
 _PAUSE_S = 20e-6
 run = FairThread("gateway-codec").run
-"""See `FairThread`."""
+"""Runs a function in the thread, as `FairThread.run`."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def pause() -> None:
-    """Let the event loop have the interpreter."""
+    """Release the interpreter for the event loop."""
     time.sleep(_PAUSE_S)
 
 
@@ -48,7 +46,7 @@ async def with_body(header: RequestHeader, message: bytes, request: Any) -> byte
 
 
 async def run_sized(message: bytes, make: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Return the result of `make`, which runs in the thread if the message is large."""
+    """Return the result of `make`, called in the thread if the message is large."""
     if len(message) <= AT_ONCE_BYTES:
         return make(*args, **kwargs)
     return await run(make, *args, **kwargs)
@@ -60,8 +58,8 @@ async def encode_fields(header: RequestHeader, fields: Fields) -> bytes:
 
 
 async def decode_frequent(api_key: int, api_version: int, response: bytes) -> Any:
-    """Decode a response as `codec.decode_frequent` does. A response to the gateway itself has a turn of its
-    own, because several tenants may wait for it.
+    """Decode a response as `codec.decode_frequent` does. A response to the gateway itself has its own turn,
+    because several tenants may wait for it.
     """
     if len(response) <= AT_ONCE_BYTES:
         return codec.decode_frequent(api_key, api_version, response)
@@ -81,7 +79,7 @@ def encode_response(header: RequestHeader, response: Any) -> asyncio.Future[byte
 
 
 def is_long(fields: Fields) -> bool:
-    """Return True if a response has more than LONG entries, in all its lists together."""
+    """Return True if the lists of a response have more than LONG entries together."""
     return _left(fields, LONG) < 0
 
 

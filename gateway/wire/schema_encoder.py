@@ -1,6 +1,6 @@
 """Encodes nested mappings by Kafka's own schema, without message objects in between.
 
-For the frequent responses that have lists: an OffsetCommit of four partitions takes a seventh of the general
+It is for frequent responses with lists: an OffsetCommit of four partitions takes a seventh of the general
 codec's time (6 us instead of 43), an OffsetFetch a fifth, a ConsumerGroupHeartbeat a third. A test compares
 the bytes of the two.
 """
@@ -35,16 +35,16 @@ class EncodedList(msgspec.Struct, frozen=True):
 
 
 class SchemaEncoder:
-    """Encodes one version of a message. `schema` is Kafka's JSON for the message. Raises ValueError for a
-    schema that has other types than numbers, strings, ids, structures and lists of numbers or structures.
+    """Encodes one version of a message. `schema` is Kafka's JSON for the message. Raises ValueError for types
+    other than numbers, strings, ids, structures and lists of numbers or structures.
     """
 
     def __init__(self, schema: Schema, version: int) -> None:
         self._write = _structure(schema, version, in_versions(schema["flexibleVersions"], version))
 
     def encode(self, fields: Mapping[str, Any]) -> bytes:
-        """Encode a body. Fields that the version does not have are left out, missing ones take their default.
-        Raises struct.error for a number that is too large, or a string that is too long.
+        """Encode a body. Fields that the version lacks are left out, missing ones have their default. Raises
+        struct.error for too large numbers and too long strings.
         """
         out = bytearray()
         self._write(out, fields)
@@ -61,7 +61,7 @@ class EntriesEncoder:
         self._count = 0
 
     def add(self, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Encode more entries. Raises as `SchemaEncoder.encode`."""
+        """Encode more entries. Raises the errors of `SchemaEncoder.encode`."""
         for entry in entries:
             self._write(self._entries, entry)
             self._count += 1
@@ -94,7 +94,7 @@ def _default(field: Schema) -> int:
 
 
 def _numbers(fields: Sequence[Schema]) -> Write:
-    """Return the writer of fields of fixed size in a row, which are packed together."""
+    """Return the writer of consecutive fields of fixed size, which are packed together."""
     pack = Struct(">" + "".join(FORMATS[field["type"]] for field in fields)).pack
     defaults = [(attribute_of(field), _default(field)) for field in fields]
 

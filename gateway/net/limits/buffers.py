@@ -8,11 +8,11 @@ from typing import Protocol
 
 from gateway.net.lifecycle import SlowReader, SlowSender
 
-# A client that has sent at most this many bytes is neither counted nor held.
+# A client with at most this many bytes is neither counted nor held.
 SMALL_BYTES = 16 * 1024
-# After so many bytes at once, nothing more is read from the client in this turn of the event loop.
+# After this many bytes at once, the gateway stops reading from the client for this turn of the event loop.
 LARGE_READ_BYTES = 128 * 1024
-# While the limit is exceeded, the largest clients are searched for again after so many more bytes.
+# While the limit is exceeded, the largest clients are determined again after this many more bytes.
 _STEP_BYTES = 1024 * 1024
 # Above this multiple of the limit the gateway does not read from any counted client.
 _ALL_HELD_ABOVE = 1.25
@@ -32,15 +32,12 @@ class CountedClient(Protocol):
 
 
 class ReceiveBufferLimit:
-    """A limit on the bytes that clients have sent and that are not answered. Clients with at most SMALL_BYTES
-    are not counted.
-
-    Above `total_bytes` the gateway stops reading from the clients that have the mean or more, until enough is
-    answered. From a quarter above the limit it stops reading from all counted clients. A client that is held
-    cannot complete its frame. So if the limit is exceeded for `patience_s`, the held clients whose frame is
-    incomplete are disconnected.
-
-    Source: Kafka's `queued.max.request.bytes` and its `SimpleMemoryPool`, where one client can take all.
+    """A limit on the unanswered bytes that clients have sent. Clients with at most SMALL_BYTES are not
+    counted. Above `total_bytes` the gateway stops reading from the clients with the mean or more, until
+    enough is answered. From a quarter above the limit it stops reading from all counted clients. A held
+    client cannot complete its frame. So if the limit is exceeded for `patience_s`, the held clients with an
+    incomplete frame are disconnected. Source: Kafka's `queued.max.request.bytes` and its `SimpleMemoryPool`,
+    where one client can use up everything.
     """
 
     def __init__(self, total_bytes: int, patience_s: float) -> None:
@@ -65,13 +62,13 @@ class ReceiveBufferLimit:
         self.bytes += number - self._by_client.get(client, 0)
         self._by_client[client] = number
         if self.bytes > self._search_above_bytes:
-            self._hold_the_largest()
+            self._hold_largest()
         elif self.bytes <= self._total_bytes:
             self._resume_held()
         return True
 
     def forget(self, client: CountedClient) -> None:
-        """Stop counting a client that is gone, or that has few bytes under way."""
+        """Stop counting a client that has gone, or has few unanswered bytes."""
         self.bytes -= self._by_client.pop(client, 0)
         if client in self._held:
             self._held.remove(client)
@@ -82,8 +79,8 @@ class ReceiveBufferLimit:
     def rest(self, client: CountedClient) -> None:
         """Pause reading from a client for one turn of the event loop, so that others are served.
 
-        libuv reads up to 32 times, so 8 MiB, before it turns to another connection. While 40 clients sent as
-        much as they could, others waited for 0.8 s.
+        libuv reads up to 32 times, so 8 MiB, before it turns to another connection. With 40 clients at full
+        speed, others waited for 0.8 s.
         """
         if client not in self._held:
             client.hold(held=True)
@@ -93,7 +90,7 @@ class ReceiveBufferLimit:
         if client not in self._held:
             client.hold(held=False)
 
-    def _hold_the_largest(self) -> None:
+    def _hold_largest(self) -> None:
         self._search_above_bytes = self.bytes + _STEP_BYTES
         is_high = self.bytes > _ALL_HELD_ABOVE * self._total_bytes
         least = 0 if is_high else self.bytes / len(self._by_client)
@@ -101,7 +98,7 @@ class ReceiveBufferLimit:
             self._held.add(client)
             client.hold(held=True)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._end_the_incomplete)
+            self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._disconnect_incomplete)
 
     def _resume_held(self) -> None:
         if self._timer is None:
@@ -113,11 +110,11 @@ class ReceiveBufferLimit:
         for client in held:
             client.hold(held=False)
 
-    def _end_the_incomplete(self) -> None:
-        """Disconnect the held clients whose frame is incomplete. They are forgotten when their connections
+    def _disconnect_incomplete(self) -> None:
+        """Disconnect the held clients with an incomplete frame. They are forgotten when their connections
         close.
         """
-        self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._end_the_incomplete)
+        self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._disconnect_incomplete)
         for client in [client for client in self._held if client.lacks_a_part]:
             sent = self._by_client[client]
             client.end(SlowSender(f"all clients had sent too much, and it {sent} bytes without an end"))
@@ -151,11 +148,11 @@ class WriteBufferLimit:
         if left > number:
             self._by_client[end] = left - number
             self.bytes -= number
-        else:  # all are read, or what was counted before it was disconnected
+        else:  # all are read, or the client was disconnected meanwhile
             self.forget(end)
 
     def forget(self, end: End) -> int:
-        """Stop counting a client that is gone, and return the bytes that were counted for it."""
+        """Stop counting a client that has gone, and return its counted bytes."""
         left = self._by_client.pop(end, 0)
         self.bytes -= left
         return left

@@ -34,7 +34,7 @@ class ConnectionAdmission:
         self._open = 0
 
     def admit(self, address: str) -> AdmissionDecision:
-        """Decide about a new connection, and count it until `release` is called, also if it is refused."""
+        """Decide about a new connection, and count it until `release` is called, even if it is refused."""
         self._open += 1
         self._by_ip[address] += 1
         limits = self._limits
@@ -45,7 +45,7 @@ class ConnectionAdmission:
         now_s = self._quotas.now_s()
         bucket = self._quotas.connections_of(address)
         if bucket is not None and not bucket.try_charge(now_s):
-            # Closed late, as a broker does: a client that connects again at once would only cost more.
+            # Closed late, as a broker does, because a client that reconnects at once costs more.
             return AdmissionDecision(TOO_OFTEN_OF_IP, bucket.wait_s(now_s))
         every = self._quotas.all_connections
         if every is not None and every.charge_exceeds(now_s):

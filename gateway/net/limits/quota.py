@@ -39,8 +39,8 @@ class QuotaMeter:
         return bucket
 
     async def pay(self, principal: str, client_id: str | None, api_key: int) -> None:
-        """Charge an item of a request to the client's quota, and wait for each charge. The debt of a quota is
-        bounded, so it would cover only a few items.
+        """Charge an item of a request to the client's quota, and wait for each charge, because a quota's
+        limited debt would cover only a few items.
         """
         while self._quotas.has_request_rates and (bucket := self._of(principal, client_id)) is not None:
             now_s = self._quotas.now_s()
@@ -63,7 +63,7 @@ class QuotaMeter:
         wanted = quotas.version, principal, client_id
         if wanted != self._bucket_key:
             self._bucket = quotas.requests_of(principal.removeprefix(_USER), client_id or "")
-            self._bucket_key = quotas.version, principal, client_id  # a look-up may change the version
+            self._bucket_key = quotas.version, principal, client_id  # a lookup may change the version
         return self._bucket
 
 
@@ -72,8 +72,8 @@ _NO_BYTES = 0
 
 
 class FanOutSlots:
-    """The capacity and quota of the items of one connection's requests: see `gateway.apis.context.FanOut`.
-    `items` have capacity now.
+    """The capacity and quota of the items of one connection's requests (`gateway.apis.context.FanOut`).
+    `items` is the number with capacity.
     """
 
     __slots__ = ("_capacity", "_counts", "_meter", "items")
@@ -93,7 +93,7 @@ class FanOutSlots:
         await self._meter.pay(context.principal, context.header.client_id, context.header.api_key)
 
     def try_acquire(self) -> bool:
-        """Acquire capacity for an item without waiting, and return False if there is none."""
+        """Acquire capacity for an item without waiting. Return False if there is none."""
         if not self._capacity.try_acquire(_NO_BYTES):
             return False
         self.items += 1

@@ -1,6 +1,4 @@
-"""Limits on the requests of all clients together: parked at the coordinator, large, or under way at
-brokers.
-"""
+"""Limits on the requests of all clients together: parked at the coordinator, large, or at brokers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -12,8 +10,8 @@ from gateway.fairness import CapacityLimiter, FairQueue, Turn
 # The limit on the bytes of all requests that the coordinator has parked.
 #
 # A parked request cannot wait for capacity, because the requests that end its wait may need it. So the
-# largest request is given up when all together are too large. A member whose request is no larger than the
-# mean at the limit is not given up, whatever others send.
+# largest request is given up when their total is too large. A request no larger than the mean at the limit is
+# never given up.
 
 
 class ParkedMemoryLimit:
@@ -29,7 +27,7 @@ class ParkedMemoryLimit:
 
     def add(self, request_bytes: int, give_up: Callable[[], None]) -> int:
         """Count a request until `remove` is called with the returned number. `shrink` calls `give_up` to end
-        the request. Among several of one size the latest is given up first.
+        the request. Of requests with the same size the latest is given up first.
         """
         number = next(self._numbers)
         self._by_number[number] = request_bytes, give_up
@@ -57,9 +55,9 @@ class ParkedMemoryLimit:
 
 # The limit on the bytes of large requests that all clients together send to the coordinator in a second.
 #
-# The log has one order for all requests, so a heartbeat is handled after every request that was written
-# before it. Clients that send large requests at once would keep the coordinator busy for longer than the
-# sessions of others last, and with a JoinGroup they need not even wait for the answer.
+# The log orders all requests, so a heartbeat is handled after every earlier request. Clients that send large
+# requests at once could keep the coordinator busy for longer than others' sessions, and after a JoinGroup
+# they need not even wait for the answer.
 
 
 # Smaller requests are not limited. The speed at which the gateway decodes them bounds their number.
@@ -68,7 +66,7 @@ SMALL_BYTES = 16 * 1024
 
 class LargeRequestRate:
     """A rate limit on large requests: `rate` bytes a second, after a burst of `burst` bytes. Waiting tenants
-    take turns. A client that is gone loses its turn.
+    take turns. A client that has gone loses its turn.
     """
 
     def __init__(self, rate: float, burst: float) -> None:
@@ -118,9 +116,9 @@ class LargeRequestRate:
 
 # The limits on the requests of clients at brokers.
 #
-# A broker handles the requests of one connection one after the other, and those behind the first wait there.
-# So they get at most half of the capacity. The other half is for the first requests of connections, however
-# many requests a client sends at once, and however long its broker takes for them.
+# A broker handles the requests of one connection one after the other, so those behind the first wait there.
+# They get at most half of the capacity. The other half is for connections' first requests, even if clients
+# send many at once or a broker is slow.
 
 
 class ForwardingLimiter:
@@ -144,7 +142,7 @@ class ForwardedRequests:
         self.requests = 0
 
     async def acquire(self, answered: Callable[[], Awaitable[None]]) -> None:
-        """Acquire capacity for the next request. If it may not be behind earlier requests, wait until these
+        """Acquire capacity for the next request. Without capacity behind earlier requests, wait until these
         are `answered`.
         """
         if self.requests:

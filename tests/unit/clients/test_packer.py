@@ -12,7 +12,7 @@ from clients.request_writer import Packer, PackSlot, pack_slot_of
 from kafka_why.contract.codec import decode_request, encode
 from kafka_why.contract.kafka.requests import Heartbeat
 from kafka_why.contract.pack import is_pack, pack_key, slot_of, unpack
-from kafka_why.partitioner import REMEMBERED_MAX_CHARACTERS, partition_of
+from kafka_why.partitioner import CACHED_MAX_CHARACTERS, partition_of
 
 PARTITIONS = 3
 
@@ -52,15 +52,15 @@ def test_the_first_request_of_a_slot_is_written_at_once_and_packed() -> None:
     assert len(unpack(record.value)) == 1
 
 
-@pytest.mark.parametrize(("characters", "remembered"), [(REMEMBERED_MAX_CHARACTERS, 1), (32_767, 0)])
+@pytest.mark.parametrize(("characters", "remembered"), [(CACHED_MAX_CHARACTERS, 1), (32_767, 0)])
 def test_pack_slots_of_long_group_ids_are_not_cached(characters: int, remembered: int) -> None:
     """Clients choose them: 20,000 ids of 32 kB would be much memory."""
     group_id = "g" * characters
-    request_writer._remembered.cache_clear()
+    request_writer._cached.cache_clear()
     assert pack_slot_of(group_id, PARTITIONS) == PackSlot(
         partition_of(group_id, PARTITIONS), slot_of(group_id)
     )
-    assert request_writer._remembered.cache_info().currsize == remembered
+    assert request_writer._cached.cache_info().currsize == remembered
 
 
 def test_what_waits_for_a_round_of_its_partition_makes_the_next_one() -> None:

@@ -8,7 +8,7 @@ from unittest.mock import patch
 from msgspec import UNSET
 
 from gateway.apis import topics
-from gateway.apis.context import AskedPatterns
+from gateway.apis.context import RequestedPatterns
 from gateway.authorization.acls import Operation, ResourceType
 from gateway.authorization.authorizer import Authorizer
 from gateway.metrics.counts import GatewayCounts
@@ -193,13 +193,13 @@ async def test_authorization_over_the_time_limit_yields_no_result(world: Gateway
 
 
 def test_pending_pattern_checks_of_a_connection_are_bounded() -> None:
-    looks = AskedPatterns()
+    looks = RequestedPatterns()
     for number in range(100):
         looks.add("g", f"m{number}", "p" * 10_000)
     assert len(looks) == 6
     assert looks.pop("g", "m93") is None
     assert looks.pop("g", "m99") == "p" * 10_000
-    assert not looks.is_asked("g", "m99")
+    assert not looks.is_requested("g", "m99")
     for _ in range(100):
         looks.add("g", "m98", "q")
     assert (len(looks), looks.pop("g", "m98")) == (5, "q")

@@ -102,9 +102,9 @@ async def test_delivery_count_limit_of_a_group_is_queried_once(world: GatewayFix
         },
     }
     await client.ask(FETCH, 2, **fetched("orders"))
-    await reports(world).learn_limits()
+    await reports(world).query_limits()
     world.broker.answers[ApiKey.DescribeConfigs] = {"results": []}
-    await reports(world).learn_limits()
+    await reports(world).query_limits()
     await client.ask(FETCH, 2, **fetched("orders", epoch=1))
     await reports(world).write()
     (record,) = world.evidence.deliveries

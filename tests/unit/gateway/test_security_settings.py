@@ -110,7 +110,7 @@ def test_file_in_an_error_is_named_once(tmp_path: Path) -> None:
 
 
 def test_sasl_passthrough_and_users_of_the_gateway_exclude_each_other() -> None:
-    assert ListenerSecurity(by_broker=True).is_asked
+    assert ListenerSecurity(by_broker=True).is_sasl_required
     assert not ListenerSecurity(by_broker=True).session(None).is_open
     with pytest.raises(SecurityError, match="the brokers authenticate the clients"):
         ListenerSecurity.read(None, None, USERS, by_broker=True)
