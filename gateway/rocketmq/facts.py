@@ -12,7 +12,7 @@ from gateway.log_text import RateLimitedWarning
 from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.requests import SubscriptionGroupConfig
 from kafka_why.contract.rocketmq.responses import ResponseCode
-from kafka_why.remoting.answers import decode_group_config
+from kafka_why.remoting.answers import RequestModeSetting, decode_group_config, decode_request_modes
 from kafka_why.remoting.client import RemotingClient
 from kafka_why.remoting.codes import RequestCode
 from kafka_why.remoting.frames import Header
@@ -128,6 +128,15 @@ class ClusterFacts:
         if header.code == ResponseCode.NO_PERMISSION:
             return True
         return not _ACL_SETTINGS.isdisjoint(body.decode(errors="replace").split("\n"))
+
+    async def request_modes(self, address: str) -> dict[str, dict[str, RequestModeSetting]]:
+        """Return the request modes that the broker of this address has stored, by topic and group."""
+        try:
+            header, body = await self._invoke(address, RequestCode.GET_ALL_MESSAGE_REQUEST_MODE, {})
+            return decode_request_modes(body) if header.code == ResponseCode.SUCCESS else {}
+        except _FAILURES as error:
+            self._warning.add(error=repr(error), broker=address, code="GET_ALL_MESSAGE_REQUEST_MODE")
+            return {}
 
     def forget(self, code: int) -> None:
         """Forget the facts that a request with this code has changed."""

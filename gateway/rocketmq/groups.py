@@ -15,8 +15,11 @@ from gateway.rocketmq.options import RocketmqOptions
 from gateway.rocketmq.restarts import Restart
 from gateway.rocketmq.session import GatewayParts, GroupSession
 from kafka_why.contract.layout import TopicLayout
+from kafka_why.contract.rocketmq.requests import SetMessageRequestMode
 from kafka_why.contract.rocketmq.responses import AnyToConnection, CloseConnection
 from kafka_why.topic_reader import ClientError
+
+MASTER_ID = 0
 
 
 class RocketmqGroupRequests:
@@ -36,8 +39,8 @@ class RocketmqGroupRequests:
         return self._parts.restart.gateway_start
 
     async def start(self, brokers: Callable[[], Collection[BrokerAddress]]) -> None:
-        """Remove the connections of earlier starts from their groups. The gateway must not listen before.
-        Raises ClientError.
+        """Remove the connections of earlier starts from their groups, and take over the brokers' request
+        modes. The gateway must not listen before. Raises ClientError.
         """
         if not self._parts.has_acls:
             for broker in brokers():
@@ -48,6 +51,9 @@ class RocketmqGroupRequests:
         self._messages.start(self._deliver)
         await self._parts.restart.announce(self._parts.coordinator, self._parts.groups)
         self._parts.restart.begin()
+        for broker in brokers():
+            if broker.id == MASTER_ID:
+                await self._take_over_modes(broker)
 
     def session(
         self,
@@ -72,6 +78,22 @@ class RocketmqGroupRequests:
         """Wait for the last records, for a short time, and close the gateway's own connections."""
         await self._parts.coordinator.close()
         await self._parts.facts.close()
+
+    async def _take_over_modes(self, broker: BrokerAddress) -> None:
+        """Set the request modes that only the broker has, from a time without this gateway."""
+        modes = await self._parts.facts.request_modes(broker.address)
+        for topic, of_groups in modes.items():
+            for group_id, setting in of_groups.items():
+                group = self._parts.groups.get(group_id)
+                if group is None or topic not in group.request_modes:
+                    coordinator = self._parts.coordinator
+                    record = SetMessageRequestMode(
+                        **coordinator.about(group_id, "", self._parts.restart.gateway_start, str(broker)),
+                        topic=topic,
+                        mode=setting.mode,
+                        pop_share_queue_num=setting.pop_share_queue_num,
+                    )
+                    coordinator.send(record)
 
     def _deliver(self, message: AnyToConnection) -> None:
         """Deliver a message to its connection. Other gateways may share the reply partition."""

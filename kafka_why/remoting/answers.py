@@ -1,12 +1,13 @@
 """Bodies of answers that brokers and clients give, as far as they are needed here.
 
 They are read leniently, because servers are trusted and fastjson writes what is no JSON. Source:
-ConsumerConnection, ConsumerRunningInfo, ProcessQueueInfo, SubscriptionGroupConfig, TopicConfig, TopicList.
+ConsumerConnection, ConsumerRunningInfo, MessageRequestModeSerializeWrapper, ProcessQueueInfo,
+SubscriptionGroupConfig, TopicConfig, TopicList.
 """
 
 from msgspec import Struct
 
-from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import SubscriptionGroupConfig
 from kafka_why.remoting import lenient_json
 
@@ -81,6 +82,17 @@ class _GroupConfig(_Answer, frozen=True):
     notify_consumer_ids_changed_enable: bool = True
 
 
+class RequestModeSetting(_Answer, frozen=True):
+    """The request mode of a group's clients for a topic."""
+
+    mode: MessageRequestMode = MessageRequestMode.PULL
+    pop_share_queue_num: int = 0
+
+
+class _RequestModes(_Answer, frozen=True):
+    message_request_mode_map: dict[str, dict[str, RequestModeSetting]] = {}
+
+
 class _TopicList(_Answer, frozen=True):
     topic_list: tuple[str, ...] = ()
 
@@ -131,6 +143,12 @@ def decode_group_config(body: bytes) -> SubscriptionGroupConfig:
     """Decode the answer to GET_SUBSCRIPTIONGROUP_CONFIG. Raises MalformedFrame."""
     found: _GroupConfig = lenient_json.decode(body, _GroupConfig)
     return SubscriptionGroupConfig(found.notify_consumer_ids_changed_enable)
+
+
+def decode_request_modes(body: bytes) -> dict[str, dict[str, RequestModeSetting]]:
+    """Decode the answer to GET_ALL_MESSAGE_REQUEST_MODE: modes by topic and group. Raises MalformedFrame."""
+    found: _RequestModes = lenient_json.decode(body, _RequestModes)
+    return found.message_request_mode_map
 
 
 def _by_queue(table: dict[str, ProcessQueueInfo]) -> dict[MessageQueue, ProcessQueueInfo]:

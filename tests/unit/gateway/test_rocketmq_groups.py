@@ -5,6 +5,7 @@ import time
 from typing import Any
 
 import pytest
+from msgspec import json
 
 from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,
@@ -48,9 +49,6 @@ async def took_s(answer: Any) -> float:
     began_s = time.monotonic()
     await answer
     return time.monotonic() - began_s
-
-
-# Heartbeats
 
 
 @played
@@ -316,7 +314,17 @@ async def test_facts_are_asked_for_once_until_they_change(gateway: PlayedGateway
     assert await asked() == [facts[1]]
 
 
-# Access
+@asynchronous
+async def test_request_modes_of_a_broker_from_before_the_gateway_are_taken_over() -> None:
+    async with rocketmq() as broker:
+        mode = {"mode": "POP", "popShareQueueNum": 2}
+        modes = json.encode({"messageRequestModeMap": {"T": {"g": mode, "h": mode}}})
+        broker.answers[RequestCode.GET_ALL_MESSAGE_REQUEST_MODE] = (0, {}, modes)
+        async with started(broker) as first:
+            await until(lambda: len(first.core.of(SetMessageRequestMode)) == 2)
+            async with started(broker, start="2", core=first.core) as second:
+                assert second.core.groups()[0].request_modes["T"].mode == "POP"
+                assert len(second.core.of(SetMessageRequestMode)) == 2, "the coordinator's mode counts"
 
 
 @asynchronous
