@@ -81,14 +81,14 @@ def findings(facts: GroupFacts, report: Report | None, now_ms: int) -> list[Find
 
 def _of_rocketmq(view: RocketMqSnapshot) -> Iterator[Finding]:
     """Yield the conflicts between clients of a RocketMQ group, with their addresses and what to do."""
-    if view.message_model is not MessageModel.BROADCASTING:
-        for client_id, places in duplicate_places(view).items():
-            sentence = f"{len(places)} clients have the id {client_id}, so queues may have no consumer: "
-            sentence += f"{shortened(places)}. To do: {TO_DO_DUPLICATE}"
-            yield Finding(FindingKind.DUPLICATE_CLIENT_ID, sentence)
+    shared = {} if view.message_model is MessageModel.BROADCASTING else duplicate_places(view)
+    if shared:
+        each = "; ".join(f"{client_id}: {shortened(places)}" for client_id, places in shared.items())
+        sentence = f"Clients have one id, so queues may have no consumer: {each}. To do: {TO_DO_DUPLICATE}"
+        yield Finding(FindingKind.DUPLICATE_CLIENT_ID, sentence)
     if differing := different_subscribers(view):
         each = "; ".join(
-            f"{', '.join(own) or 'nothing'}: {shortened(some)}" for own, some in differing.items()
+            f"{shortened(own) or 'nothing'}: {shortened(some)}" for own, some in differing.items()
         )
         sentence = f"Its clients have different subscriptions: {each}. To do: {TO_DO_SUBSCRIPTIONS}"
         yield Finding(FindingKind.DIFFERENT_SUBSCRIPTIONS, sentence)
