@@ -22,6 +22,7 @@ COMMANDS: CommandsAt = {
     "observe": "cli.observe:observe",
     "record": "cli.record:record",
     "replay": "cli.replay:replay",
+    "rocketmq-gateway": "cli.rocketmq_gateway:rocketmq_gateway",
     "rocketmq-consumer": "cli.rocketmq_consumer:rocketmq_consumer",
     "run": "cli.run:run",
     "state": "cli.state:state",

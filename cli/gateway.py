@@ -15,7 +15,7 @@ from gateway.health import CHECKS, LISTENING, Checks
 from gateway.metrics.collector import GatewayCollector
 from gateway.service import STARTUP_ERRORS, running
 from kafka_why.cli.output import configure_logs, show, show_encoded
-from kafka_why.cli.parameters import HOST, WholeNumber, cluster_options
+from kafka_why.cli.parameters import HOST, Command, WholeNumber, cluster_options, with_options
 from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import DEFAULT_PREFIX
@@ -23,6 +23,26 @@ from kafka_why.metrics.http import HttpPort
 from kafka_why.topic_reader import ClientError, layout_on
 from kafka_why.web import WebUnavailable
 from streaming.query.session import LOOPBACK
+
+
+def metrics_options(command: Command) -> Command:
+    """Add `--metrics-host` and `--metrics-port`."""
+    return with_options(
+        command,
+        click.option(
+            "--metrics-host",
+            type=HOST,
+            default=LOOPBACK,
+            show_default=True,
+            help="Address the metrics, /healthz and /readyz listen on.",
+        ),
+        click.option(
+            "--metrics-port",
+            type=WholeNumber(0, 65_535),
+            default=0,
+            help="Port of the metrics, /healthz and /readyz; default: a free one.",
+        ),
+    )
 
 
 @click.command()
@@ -38,19 +58,7 @@ from streaming.query.session import LOOPBACK
     show_default=True,
     help="Processes that share the gateway's ports. More than one needs a port in --listen.",
 )
-@click.option(
-    "--metrics-host",
-    type=HOST,
-    default=LOOPBACK,
-    show_default=True,
-    help="Address the metrics, /healthz and /readyz listen on.",
-)
-@click.option(
-    "--metrics-port",
-    type=WholeNumber(0, 65_535),
-    default=0,
-    help="Port of the metrics, /healthz and /readyz; default: a free one.",
-)
+@metrics_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object when ready.")
 def gateway(
     client_config: ClientConfig,
@@ -73,7 +81,14 @@ def gateway(
     try:
         with (
             _serving(client_config, prefix, processes, listening, stop) as served,
-            _http_port(served, stop, metrics_host, metrics_port) as http,
+            gateway_http_port(
+                served,
+                stop,
+                metrics_host,
+                metrics_port,
+                collector=GatewayCollector(served.numbers),
+                checks=CHECKS,
+            ) as http,
         ):
             stop_on_signals(stop)
             ready = {"gateway": str(served.address), "broker": str(client_config), "metrics": http.url}
@@ -88,8 +103,16 @@ def gateway(
         raise click.ClickException(str(error)) from error
 
 
-def _http_port(served: ServedGateway, stop: threading.Event, host: str, port: int) -> HttpPort:
-    """Serve the gateway's metrics, and whether it is alive and ready."""
+def gateway_http_port(
+    served: ServedGateway,
+    stop: threading.Event,
+    host: str,
+    port: int,
+    *,
+    collector: GatewayCollector,
+    checks: Collection[str],
+) -> HttpPort:
+    """Serve the gateway's metrics, and whether it is alive and ready. `checks` names its checks."""
 
     def ready(exclude: Collection[str]) -> Checks:
         if stop.is_set():
@@ -97,10 +120,9 @@ def _http_port(served: ServedGateway, stop: threading.Event, host: str, port: in
         return served.checks(exclude)
 
     registry = CollectorRegistry()
-    registry.register(GatewayCollector(served.numbers))
+    registry.register(collector)
     # Without any check it shows that the event loop answers.
-    checks = {"/healthz": lambda _: served.checks(CHECKS), "/readyz": ready}
-    return HttpPort(host, port, registry, checks)
+    return HttpPort(host, port, registry, {"/healthz": lambda _: served.checks(checks), "/readyz": ready})
 
 
 @contextmanager

@@ -3,7 +3,8 @@
 import json
 import sys
 import threading
-from contextlib import ExitStack
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
 import click
@@ -12,13 +13,16 @@ from click.core import ParameterSource
 
 from cli.gateway_options import LISTENING
 from cli.live_view import LiveView
-from cli.run_gateway import GatewayToStart, metrics_and_checks
+from cli.rocketmq_options import ROCKETMQ_LISTENING
+from cli.run_gateway import Gateways, GatewayToStart, metrics_and_checks
 from cli.run_options import NO_GATEWAY, RunOptions, run_options
 from cli.run_page import RunPage
+from cli.run_rocketmq import RocketmqToStart
 from embedded.broker import BrokerFailed, EmbeddedBroker
 from embedded.broker_supervision import SupervisedBroker
 from embedded.jars import JarsUnavailable
 from embedded.java import JavaNotFound
+from embedded.rocketmq import RocketMqFailed
 from kafka_why.broker_groups import BrokerGroup, BrokerGroups, sentence
 from kafka_why.cli.output import configure_logs, failure_in_lines, show, show_encoded, tell
 from kafka_why.cli.signals import StopEvent, exit_on_signals, stop_on_signals, watching_threads
@@ -29,6 +33,7 @@ from kafka_why.service_folder import ServiceFolder
 from kafka_why.web import WebUnavailable
 from streaming.query.jvm import SparkFailed
 from streaming.service.coordinator import Coordinator
+from streaming.service.options import Options
 from streaming.service.ownership.owner import NotOwner
 from streaming.service.topics import TopicsError
 
@@ -37,6 +42,7 @@ STARTUP_ERRORS = (
     FolderError,
     JarsUnavailable,
     JavaNotFound,
+    RocketMqFailed,
     WebUnavailable,
     SparkFailed,
     TopicsError,
@@ -78,9 +84,7 @@ class TopicsBelongToAnother(click.ClickException):
 def run(options: RunOptions) -> None:
     """Run the coordinator, with a gateway for Kafka's clients, until Ctrl-C."""
     configure_logs()
-    if options.no_gateway:
-        _check_no_gateway()
-    gateway = None if options.no_gateway else GatewayToStart(options.listening, options.reply_partitions)
+    gateways = _gateways(options)
     stop = StopEvent()
     exit_on_signals()
     with ExitStack() as stack:
@@ -89,10 +93,10 @@ def run(options: RunOptions) -> None:
             # On a terminal the live view shows the rebalances, and log lines would break its table.
             log_rebalances = options.as_json or not sys.stderr.isatty()
             page = stack.enter_context(RunPage(options.page_port)) if options.has_page else None
-            coordinator = _prepare(stack, stop, gateway, options)
+            coordinator = _prepare(stack, stop, gateways, options)
             metrics = metrics_and_checks(
                 coordinator,
-                gateway,
+                gateways,
                 options.metrics_host,
                 options.metrics_port,
                 log_rebalances=log_rebalances,
@@ -111,7 +115,13 @@ def run(options: RunOptions) -> None:
             if page is not None:
                 _start(page, coordinator, metrics.url, watches_broker=options.client_config is None)
                 stack.callback(page.close)  # before the broker ends, of which the page would warn
-            _say_ready(coordinator, metrics.url, None if page is None else page.url, as_json=options.as_json)
+            _say_ready(
+                coordinator,
+                metrics.url,
+                None if page is None else page.url,
+                next((one.address for one in gateways if isinstance(one, RocketmqToStart)), None),
+                as_json=options.as_json,
+            )
             others = OtherGroups(coordinator, is_logged=log_rebalances)
             if options.client_config is None:
                 stack.enter_context(others)
@@ -122,13 +132,16 @@ def run(options: RunOptions) -> None:
         if coordinator.failure is not None:
             raise click.ClickException(coordinator.failure)
         tell("stopping")
-        if gateway is not None:
-            exit_on_signals()  # a second one ends it at once
+        exit_on_signals()  # a second one ends it at once
+        for gateway in gateways:
             gateway.drain()
 
 
 def _prepare(
-    stack: ExitStack, stop: StopEvent, gateway: GatewayToStart | None, given: RunOptions
+    stack: ExitStack,
+    stop: StopEvent,
+    gateways: Gateways,
+    given: RunOptions,
 ) -> Coordinator:
     """Return the coordinator, with the broker that it needs. The stack ends what is started here."""
     folder = ServiceFolder(given.data_dir / "coordinator")
@@ -142,17 +155,42 @@ def _prepare(
         client_config = stack.enter_context(broker).client_config
     options = given.coordinator(client_config, folder.path)
     tell(f"starting the coordinator on {client_config}")
-    opening = None if gateway is None else partial(gateway.serving, options)
+    for gateway in gateways:
+        if isinstance(gateway, RocketmqToStart):
+            stack.enter_context(gateway.cluster_started(given.data_dir))
+    opening = partial(_serving, gateways, options) if gateways else None
     return Coordinator(options, on_failure=stop.set, folder=folder, gateway=opening)
 
 
-def _check_no_gateway() -> None:
-    """Refuse gateway options together with --no-gateway."""
+def _gateways(options: RunOptions) -> Gateways:
+    """Return the gateways to start, Kafka's first. Raises ClickException."""
+    gateways: list[GatewayToStart | RocketmqToStart] = []
+    if options.no_gateway:
+        _check_absent(LISTENING, f"{NO_GATEWAY} cannot be combined with")
+    else:
+        gateways.append(GatewayToStart(options.listening, options.reply_partitions))
+    if options.rocketmq_cluster is None:
+        _check_absent(ROCKETMQ_LISTENING, "--rocketmq is needed for")
+    else:
+        gateways.append(RocketmqToStart(options.rocketmq_cluster, options.rocketmq))
+    return gateways
+
+
+@contextmanager
+def _serving(gateways: Gateways, options: Options) -> Iterator[str | None]:
+    """Run the gateways in front of the coordinator. Yield the address for Kafka's clients, None without."""
+    with ExitStack() as stack:
+        addresses = [stack.enter_context(one.serving(options)) for one in gateways]
+        yield addresses[0]
+
+
+def _check_absent(names: Collection[str], why: str) -> None:
+    """Refuse options that have no use here."""
     context = click.get_current_context()
     for parameter in context.command.params:
         given = context.get_parameter_source(str(parameter.name)) is ParameterSource.COMMANDLINE
-        if parameter.name in LISTENING and given:
-            raise click.UsageError(f"{NO_GATEWAY} cannot be combined with {parameter.opts[0]}")
+        if parameter.name in names and given:
+            raise click.UsageError(f"{why} {parameter.opts[0]}")
 
 
 def _wait_until_ready(coordinator: Coordinator, stop: threading.Event) -> bool:
@@ -171,12 +209,15 @@ def _start(page: RunPage, coordinator: Coordinator, metrics_url: str, *, watches
     )
 
 
-def _say_ready(coordinator: Coordinator, metrics_url: str, page_url: str | None, *, as_json: bool) -> None:
+def _say_ready(
+    coordinator: Coordinator, metrics_url: str, page_url: str | None, rocketmq: str | None, *, as_json: bool
+) -> None:
     options = coordinator.options
     gateway = coordinator.gateway_address
     ready = {
         "broker": str(options.client_config),
         "gateway": gateway,
+        "rocketmq": rocketmq,
         "requests_topic": options.layout.requests_topic,
         "responses_topic": options.layout.responses_topic,
         "events_topic": options.layout.events_topic,
@@ -194,6 +235,7 @@ def _say_ready(coordinator: Coordinator, metrics_url: str, page_url: str | None,
         )
         show(
             f"ready: {for_clients}; "
+            f"{'' if rocketmq is None else f'RocketMQ clients take namesrvAddr={rocketmq}; '}"
             f"{'' if page_url is None else f'see your groups at {page_url}; '}"
             f"broker {ready['broker']}, requests on {ready['requests_topic']}, "
             f"replica {coordinator.replica().phase}, "

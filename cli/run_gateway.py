@@ -1,6 +1,6 @@
 """The gateway of `group-coordinator run`, and the HTTP port of both."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import accumulate
@@ -9,6 +9,7 @@ import click
 from kafka.errors import KafkaError
 
 from cli.gateway_options import Listening
+from cli.run_rocketmq import RocketmqToStart
 from gateway.health import CHECKS, COORDINATOR, LISTENING
 from gateway.health import Checks as GatewayChecks
 from gateway.metrics.collector import GatewayCollector
@@ -37,6 +38,7 @@ class GatewayToStart:
     def __init__(self, listening: Listening, reply_partitions: int) -> None:
         self._listening = listening
         self._running: RunningGateway | None = None
+        self.collector = GatewayCollector(self.numbers)
         partition = listening.reply_partition
         if partition is not None and partition >= reply_partitions:
             reason = f"{partition} is not one of 0 to {reply_partitions - 1}"
@@ -90,6 +92,9 @@ class GatewayToStart:
             self._running.drain(self._listening.drain_timeout_s)
 
 
+Gateways = Sequence[GatewayToStart | RocketmqToStart]
+
+
 def coordinator_checks(status: ServiceStatus, replica: ReplicaState) -> CheckResults:
     """Return the checks of the coordinator. It is ready if the query, its replica or another coordinator
     answers.
@@ -127,7 +132,7 @@ def _durations(numbers: Numbers, name: str) -> dict[str, Durations]:
 
 def metrics_and_checks(
     coordinator: Coordinator,
-    gateway: GatewayToStart | None,
+    gateways: Gateways,
     host: str,
     port: int,
     *,
@@ -135,13 +140,19 @@ def metrics_and_checks(
     with_members: bool = False,
     series: SeriesBounds | None = None,
 ) -> Metrics:
-    """Return the metrics of a coordinator and of its gateway, with /healthz and /readyz (see `Metrics`). They
-    count the coordinator's batches from now on.
+    """Return the metrics of a coordinator and of its gateways, with /healthz and /readyz (see `Metrics`).
+    They count the coordinator's batches from now on.
     """
+    kafka = next((one for one in gateways if isinstance(one, GatewayToStart)), None)
+
+    def alive(_: Collection[str]) -> CheckResults:
+        return {name: why for one in gateways for name, why in one.alive().items()}
 
     def ready(exclude: Collection[str]) -> CheckResults:
         of_coordinator = coordinator_checks(coordinator.status.current, coordinator.replica())
-        found: dict[str, str | CheckNote | None] = {} if gateway is None else {**gateway.checks(exclude)}
+        found: dict[str, str | CheckNote | None] = {}
+        for one in gateways:
+            found |= one.checks(exclude)
         return found | {name: why for name, why in of_coordinator.items() if name not in exclude}
 
     metrics = Metrics(
@@ -156,13 +167,13 @@ def metrics_and_checks(
             transactions=coordinator.transactions,
             share_state=coordinator.share_state,
             replica=coordinator.replica,
-            gateway=None if gateway is None else lambda: gateway_state(gateway.numbers()),
+            gateway=None if kafka is None else lambda: gateway_state(kafka.numbers()),
         ),
         log_rebalances=log_rebalances,
         with_members=with_members,
         series=series,
-        collectors=[] if gateway is None else [GatewayCollector(gateway.numbers)],
-        checks={"/healthz": lambda _: {} if gateway is None else gateway.alive(), "/readyz": ready},
+        collectors=[one.collector for one in gateways],
+        checks={"/healthz": alive, "/readyz": ready},
     )
     coordinator.on_batch = metrics.observe_batch
     return metrics

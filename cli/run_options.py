@@ -9,6 +9,8 @@ import click
 
 from cli.coordinator_parameters import PLACE, SHARDS, series_options
 from cli.gateway_options import Listening, gateway_options
+from cli.rocketmq_options import RocketmqListening, rocketmq_options
+from cli.run_rocketmq import EMBEDDED, ROCKETMQ_CLUSTER, ClusterToServe
 from cli.settings import parse_broker_settings, parse_settings
 from cli.spark_options import SparkOptions, spark_options
 from kafka_why.cli.parameters import HOST, Command, WholeNumber, as_object, cluster_options, with_options
@@ -74,6 +76,8 @@ class RunOptions:
     spark: SparkOptions
     listening: Listening
     no_gateway: bool
+    rocketmq_cluster: ClusterToServe | None
+    rocketmq: RocketmqListening
     as_json: bool
 
     def __post_init__(self) -> None:
@@ -292,6 +296,15 @@ _OPTIONS: tuple[Callable[[Command], Command], ...] = (
     ),
     spark_options,
     gateway_options("--gateway", "--listen", default="127.0.0.1:0"),
+    click.option(
+        "--rocketmq",
+        "rocketmq_cluster",
+        type=ROCKETMQ_CLUSTER,
+        metavar=f"HOST:PORT;...|{EMBEDDED}",
+        help="Start a gateway for RocketMQ's clients, too: for the cluster of these name servers, or for an "
+        f"{EMBEDDED} one, which is started here. The other options of RocketMQ need this one.",
+    ),
+    rocketmq_options("rocketmq-", listen="127.0.0.1:0"),
     click.option(NO_GATEWAY, "no_gateway", is_flag=True, help="Start no gateway; gateways run on their own."),
     click.option(
         "--json", "as_json", is_flag=True, help="Print one JSON object when ready, show no live view."

@@ -278,6 +278,7 @@ class EmbeddedRocketMq(Startable):
                 "listenPort": str(ports[str(node)]),
                 "namesrvAddr": self._name_server.address,
                 "storePathRootDir": str(folder / "store"),
+                "authConfigPath": str(folder / "auth"),
                 **self._overrides,
                 **node.overrides,
             }

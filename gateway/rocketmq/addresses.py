@@ -91,7 +91,9 @@ class BrokerPorts:
         """Yield the ports that this broker may have, in the order in which to try them."""
         if broker in self._ports:
             yield self._ports[broker]
-        elif not self._first_port:
+        if broker in self._pinned:
+            return
+        if not self._first_port:
             yield 0
         else:
             last = min(self._first_port + _PORTS_MAX * _STEP, MAX_PORT)

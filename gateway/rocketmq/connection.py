@@ -166,9 +166,9 @@ class BrokerConnection(JoinedConnection):
         began_s = self._loop.time()
         try:
             answer = await self._session.answer(header, frame[body_at:], partial(self._ask, header, frame))
-        except ConnectionError:
-            return  # the connection has ended
         except Exception as error:  # noqa: BLE001 - the client gets an answer whatever fails
+            if self.ended.done():
+                return
             failures.add(client=self.peer, code=header.code, exc_info=error)
             answer = encode_frame(response_to(header, SYSTEM_ERROR, "the gateway failed"))
         finally:

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 
+from gateway.log_text import RateLimitedWarning
 from gateway.rocketmq.addresses import BrokerAddress, broker_addresses
 from gateway.rocketmq.frame_relay import FrameHandling
 from gateway.rocketmq.joined import (
@@ -31,6 +32,8 @@ REFUSED_CODES = frozenset(
 
 _ROUTE, _CLUSTER = int(RequestCode.GET_ROUTEINFO_BY_TOPIC), int(RequestCode.GET_BROKER_CLUSTER_INFO)
 _UNANSWERED_MAX = 4_096
+
+failures = RateLimitedWarning("the addresses of a route cannot be mapped", "routes")
 
 MapAddresses = Callable[[list[BrokerAddress], str], Awaitable[Mapping[str, str]]]
 """Returns the advertised address for each real one, for a client that is connected to this host of the
@@ -108,6 +111,7 @@ class NameServerConnection(JoinedConnection):
             rewritten = rewrite_addresses(body, advertised.__getitem__)
         except (MalformedFrame, OSError, ValueError, KeyError) as error:
             # Unchanged it would lead the client around the gateway.
+            failures.add(client=self.peer, error=str(error))
             remark = f"the gateway cannot map the addresses of this route: {error}"
             self.send(encode_frame(response_to(header, SYSTEM_ERROR, remark)))
             return

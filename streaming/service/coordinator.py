@@ -72,7 +72,7 @@ class Coordinator(Startable):
         on_batch: Callable[[BatchProgress], None] = lambda _: None,
         *,
         folder: ServiceFolder | None = None,
-        gateway: Callable[[], AbstractContextManager[str]] | None = None,
+        gateway: Callable[[], AbstractContextManager[str | None]] | None = None,
     ) -> None:
         self.options = options
         self.on_batch = on_batch

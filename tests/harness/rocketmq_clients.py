@@ -156,7 +156,7 @@ class JavaClients(ReportingProgram):
         classpath = ":".join(map(str, jar_paths(jars)))
         options = [QUICK_COMPILER, "-XX:+UseSerialGC", "-Xmx256m", f"-Duser.home={folder}", *java_options]
         with (folder / "clients.log").open("a") as errors:
-            super().__init__([str(find_java()), *options, "-cp", classpath, str(HARNESS)], errors, folder)
+            super().__init__([str(find_java()), *options, "-cp", classpath, str(HARNESS)], errors)
 
     def push(self, group: str, topic: str, **settings: Any) -> JavaClient:
         """Start a push consumer from the first offset on.
@@ -218,8 +218,7 @@ class JavaClients(ReportingProgram):
             answer.set_exception(JavaClientFailed("the JVM has ended", None))
 
     def _started(self, what: str, *, name: str | None = None, **settings: Any) -> JavaClient:
-        # Clients of two JVMs must not have one id.
-        name = name or f"client-{self.pid}-{next(self._numbers)}"
+        name = name or f"client-{next(self._numbers)}"
         arguments = {"do": what, "name_server": self.name_server, "tags": "*", "properties": {}, **settings}
         client = self._clients[name] = JavaClient(name, self, arguments)
         return client.start()

@@ -27,20 +27,6 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
 )
 
 
-_PROVIDERS = "org.apache.rocketmq.auth.authentication.provider"
-CREDENTIALS = {"access_key": "operator", "secret_key": "12345678"}
-ACLS: Mapping[str, str] = MappingProxyType(
-    {
-        "authenticationEnabled": "true",
-        "authenticationProvider": f"{_PROVIDERS}.DefaultAuthenticationProvider",
-        "authenticationMetadataProvider": f"{_PROVIDERS}.LocalAuthenticationMetadataProvider",
-        "initAuthenticationUser": '{"username": "operator", "password": "12345678"}',
-        "innerClientAuthenticationCredentials": '{"accessKey": "operator", "secretKey": "12345678"}',
-    }
-)
-"""Settings of brokers that authenticate clients. CREDENTIALS are those of a user who may do everything."""
-
-
 @dataclass(frozen=True)
 class RocketMqAt:
     """The addresses of a cluster that runs: its name server's, and the brokers' by ``name/id``."""
@@ -74,16 +60,13 @@ def address_of(cluster: EmbeddedRocketMq) -> RocketMqAt:
 
 
 class RocketMqCluster(Closeable):
-    """A cluster that runs, and a JVM of RocketMQ's clients at it. Its owner stops the cluster, not this.
+    """A cluster that runs, and a JVM of RocketMQ's clients at it. Its owner stops the cluster, not this."""
 
-    `credentials` are `access_key` and `secret_key`, if the brokers authenticate clients.
-    """
-
-    def __init__(self, at: RocketMqAt, folder: Path, **credentials: str) -> None:
+    def __init__(self, at: RocketMqAt, folder: Path) -> None:
         self.at = at
         self.name_server = at.name_server
         self.clients = JavaClients(at.name_server, folder)
-        self._admin = self.clients.producer("admin", **credentials)
+        self._admin = self.clients.producer("admin")
 
     @property
     def broker(self) -> str:

@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC
 from pathlib import Path
 
@@ -18,7 +18,8 @@ import yaml
 from click.testing import CliRunner
 
 from cli import main
-from gateway.metrics.numbers import FAMILIES
+from gateway.metrics.numbers import FAMILIES, Family
+from gateway.rocketmq.metrics import ROCKETMQ_FAMILIES
 from kafka_why.connections.client_config import SETTINGS
 from kafka_why.why.report import report
 from kafka_why.why.rocketmq.changes import report as rocketmq_report
@@ -247,9 +248,9 @@ def all_records() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def table_of_gateway_metrics() -> str:
+def table_of_gateway_metrics(families: Mapping[str, Family]) -> str:
     rows = ["| metric | meaning |", "| --- | --- |"]
-    for name, family in FAMILIES.items():
+    for name, family in families.items():
         total = "_total" if family.kind == "counter" else ""
         rows.append(f"| `{name}{total}{{{','.join(family.labels)}}}` | {family.meaning} |".replace("{}", ""))
     return "\n".join(rows) + "\n"
@@ -294,7 +295,8 @@ def table_of_decisions() -> str:
 
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "metrics": ("metrics.md", table_of_metrics),
-    "gateway-metrics": ("metrics.md", table_of_gateway_metrics),
+    "gateway-metrics": ("metrics.md", lambda: table_of_gateway_metrics(FAMILIES)),
+    "rocketmq-gateway-metrics": ("metrics.md", lambda: table_of_gateway_metrics(ROCKETMQ_FAMILIES)),
     "records": ("records.md", all_records),
     "packages": ("architecture.md", tree_of_packages),
     "decisions": ("decisions/README.md", table_of_decisions),

@@ -52,6 +52,7 @@ def test_address_tests_cover_every_command_that_needs_a_cluster() -> None:
         "record",
         "replay",
         "rocketmq-consumer",
+        "rocketmq-gateway",
         "run",
         "state",
         "whatif",

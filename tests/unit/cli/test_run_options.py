@@ -4,6 +4,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from cli.gateway_options import Listening
+from cli.rocketmq_options import RocketmqListening
 from cli.run import run
 from cli.run_options import RunOptions
 from cli.spark_options import SparkOptions
@@ -30,6 +31,7 @@ def told(*words: str) -> RunOptions:
     parts = {
         "spark": pop_fields(SparkOptions, given),
         "listening": pop_fields(Listening, given),
+        "rocketmq": pop_fields(RocketmqListening, given),
         "series": pop_fields(SeriesBounds, given),
     }
     return pop_fields(RunOptions, {**given, **parts, "client_config": reached})

@@ -1,0 +1,281 @@
+"""The options of a gateway for RocketMQ's clients, for the commands that start one: `rocketmq-gateway` and
+`run`.
+"""
+
+import os
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from zlib import crc32
+
+import click
+
+from cli.settings import checked_pairs
+from gateway.limits import Limits
+from gateway.rocketmq.addresses import AddressTemplate, BrokerPorts, parse_broker_port
+from gateway.rocketmq.options import DRAIN_TIMEOUT_S, ROCKETMQ_SETTINGS, RocketmqOptions, rocketmq_limits
+from gateway.security.authentication import ListenerSecurity
+from gateway.security.settings import SecurityError
+from kafka_why.cli.parameters import (
+    ADDRESS,
+    HOST,
+    Command,
+    DecimalNumber,
+    ParsedOption,
+    WholeNumber,
+    as_object,
+    with_options,
+)
+from kafka_why.connections.address import Address
+from kafka_why.connections.client_config import ClientConfig
+from kafka_why.connections.rocketmq import (
+    ACCESS_KEY,
+    SECRET_KEY,
+    RocketMqServers,
+    parse_name_servers,
+    read_keys,
+    tls_context,
+)
+from kafka_why.contract.layout import TopicLayout
+
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+_TEMPLATE = ParsedOption("HOST:PORT", AddressTemplate.parse, "an address such as mq.example.org:{port}")
+_BROKER_PORT = ParsedOption("NAME/ID=PORT", parse_broker_port)
+
+NAME_SERVERS = ParsedOption("HOST:PORT;...", parse_name_servers, "a list such as mq-1:9876;mq-2:9876")
+"""Parses to a tuple of the name servers' addresses."""
+
+
+@dataclass(frozen=True, slots=True)
+class RocketmqListening:
+    """The options of a gateway's listeners, by click's names. `RocketmqOptions` documents them."""
+
+    rocketmq_listen: Address
+    rocketmq_advertised_host: str | None
+    rocketmq_advertised: AddressTemplate | None
+    rocketmq_ports: Path | None
+    rocketmq_broker_ports: tuple[tuple[str, int], ...]
+    rocketmq_vip_ports: bool
+    rocketmq_name: str | None
+    rocketmq_reply_partition: int | None
+    rocketmq_acl: Path | None
+    rocketmq_tls: Path | None
+    rocketmq_has_acls: bool
+    rocketmq_proxy_protocol: bool
+    rocketmq_allowed_codes: tuple[int, ...]
+    rocketmq_certificate: Path | None
+    rocketmq_key: Path | None
+    rocketmq_limits: Limits
+    rocketmq_drain_timeout_s: float
+
+    def __post_init__(self) -> None:
+        if self.rocketmq_advertised is not None and self.rocketmq_advertised_host is not None:
+            raise click.UsageError("an advertised host and advertised listeners cannot be combined")
+
+    def servers(self, namesrv: tuple[str, ...]) -> RocketMqServers:
+        """Return the access to the cluster of these name servers. Raises ClickException if a file cannot be
+        used.
+        """
+        try:
+            tls = None if self.rocketmq_tls is None else tls_context(self.rocketmq_tls)
+            return RocketMqServers(namesrv, read_keys(self.rocketmq_acl, os.environ), tls)
+        except (ValueError, OSError) as error:
+            raise click.ClickException(str(error)) from error
+
+    def options(
+        self,
+        servers: RocketMqServers,
+        client_config: ClientConfig,
+        layout: TopicLayout,
+        *,
+        folder: Path | None = None,
+    ) -> RocketmqOptions:
+        """Return the options of a gateway for the coordinator with these topics. Its own `folder` has the
+        file of ports, and gives it a name. Raises ClickException if a file cannot be used.
+        """
+        listen = self.rocketmq_listen
+        ports, own = self.rocketmq_ports, str(listen.port or os.getpid())
+        if folder is not None:
+            ports, own = ports or folder / "rocketmq-ports.json", f"{crc32(bytes(folder)):08x}"
+        try:
+            security = ListenerSecurity.read(self.rocketmq_certificate, self.rocketmq_key, None)
+            BrokerPorts(listen.port, ports)
+        except (SecurityError, OSError, ValueError) as error:
+            raise click.ClickException(str(error)) from error
+        return RocketmqOptions(
+            client_config,
+            layout,
+            servers.addresses,
+            listen,
+            self.rocketmq_name or f"{socket.gethostname()}:{own}",
+            advertised_host=self.rocketmq_advertised_host,
+            advertised=self.rocketmq_advertised,
+            ports=ports,
+            broker_ports=dict(self.rocketmq_broker_ports),
+            has_vip_ports=self.rocketmq_vip_ports,
+            reply_partition=self.rocketmq_reply_partition,
+            credentials=servers.keys,
+            upstream_tls=servers.tls,
+            has_acls=self.rocketmq_has_acls,
+            proxy_line=self.rocketmq_proxy_protocol,
+            allowed_codes=frozenset(self.rocketmq_allowed_codes),
+            security=security,
+            limits=self.rocketmq_limits,
+        )
+
+
+ROCKETMQ_LISTENING = tuple(field.name for field in fields(RocketmqListening))
+"""Click's names of the options."""
+
+
+def _limits(_: click.Context, parameter: click.Parameter, given: Sequence[str]) -> Limits:
+    """Parse NAME=VALUE options. Raises BadParameter if one is invalid."""
+    return rocketmq_limits(checked_pairs(given, parameter.opts[0], rocketmq_limits))
+
+
+def _listener_options(prefix: str, listen: str) -> tuple[Callable[[Command], Command], ...]:
+    return (
+        click.option(
+            f"--{prefix}listen",
+            "rocketmq_listen",
+            default=listen,
+            show_default=True,
+            type=ADDRESS,
+            help="Address for RocketMQ's clients, their namesrvAddr. Brokers have ports above it. Port 0 "
+            "picks free ports.",
+        ),
+        click.option(
+            f"--{prefix}advertised-host",
+            "rocketmq_advertised_host",
+            type=HOST,
+            help="The gateway's host in routes; default: the address that the client connected to.",
+        ),
+        click.option(
+            f"--{prefix}advertised-listeners",
+            "rocketmq_advertised",
+            type=_TEMPLATE,
+            metavar="HOST:PORT",
+            help="Addresses of brokers in routes, with {broker} and {id} for the broker, and {port} for its "
+            "port here. Gateways that share their clients give the same.",
+        ),
+        click.option(
+            f"--{prefix}ports",
+            "rocketmq_ports",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help="File that keeps the port of each broker from one start to the next.",
+        ),
+        click.option(
+            f"--{prefix}broker-port",
+            "rocketmq_broker_ports",
+            type=_BROKER_PORT,
+            multiple=True,
+            metavar="NAME/ID=PORT",
+            help="Port of a broker, such as broker-a/0=9880; repeatable. Default: free ones, in steps of 3.",
+        ),
+        click.option(
+            f"--{prefix}vip-ports/--no-{prefix}vip-ports",
+            "rocketmq_vip_ports",
+            default=False,
+            show_default=True,
+            help="Listen 2 below the port of each broker, too, for clients with sendMessageWithVIPChannel.",
+        ),
+        click.option(
+            f"--{prefix}tls-certificate",
+            "rocketmq_certificate",
+            type=_FILE,
+            help="Listen with TLS, with this certificate (PEM).",
+        ),
+        click.option(
+            f"--{prefix}tls-key",
+            "rocketmq_key",
+            type=_FILE,
+            help="The certificate's key (PEM); default: the key is in the certificate's file.",
+        ),
+    )
+
+
+def _upstream_options(prefix: str) -> tuple[Callable[[Command], Command], ...]:
+    return (
+        click.option(
+            "--rocketmq-acl",
+            type=_FILE,
+            metavar="FILE",
+            help="The gateway's own lines accessKey and secretKey, as mqadmin's tools.yml; else "
+            f"{ACCESS_KEY} and {SECRET_KEY} of the environment.",
+        ),
+        click.option(
+            "--rocketmq-tls",
+            type=_FILE,
+            metavar="FILE",
+            help="Use TLS to the cluster, as RocketMQ's tls.config.file says.",
+        ),
+        click.option(
+            f"--{prefix}broker-acls/--no-{prefix}broker-acls",
+            "rocketmq_has_acls",
+            default=False,
+            show_default=True,
+            help="The brokers check the rights of clients (authenticationEnabled): ask them before the "
+            "gateway answers a request.",
+        ),
+        click.option(
+            f"--{prefix}proxy-protocol/--no-{prefix}proxy-protocol",
+            "rocketmq_proxy_protocol",
+            default=True,
+            show_default=True,
+            help="Send brokers the client's address (PROXY protocol). Brokers before 5.1 cannot read it.",
+        ),
+        click.option(
+            f"--{prefix}allow-request",
+            "rocketmq_allowed_codes",
+            type=WholeNumber(0),
+            multiple=True,
+            metavar="CODE",
+            help="Pass requests of this code, which are refused by default, as 205 of an administrator at a "
+            "name server; repeatable.",
+        ),
+    )
+
+
+def rocketmq_options(prefix: str = "", *, listen: str) -> Callable[[Command], Command]:
+    """Add the options; the command gets a `RocketmqListening` as `rocketmq`. `listen` is the default address.
+    The names of options begin with `prefix`.
+    """
+    options = (
+        *_listener_options(prefix, listen),
+        *_upstream_options(prefix),
+        click.option(
+            f"--{prefix}gateway-name",
+            "rocketmq_name",
+            help="Name of the gateway, which differs between gateways and stays when one starts again; "
+            "default: host name and port.",
+        ),
+        click.option(
+            f"--{prefix}reply-partition",
+            "rocketmq_reply_partition",
+            type=WholeNumber(0),
+            help="The gateway's own partition of the responses topic; default: a random one.",
+        ),
+        click.option(
+            "--rocketmq-config" if prefix else "--gateway-config",
+            "rocketmq_limits",
+            multiple=True,
+            callback=_limits,
+            metavar="NAME=VALUE",
+            help=f"A limit by its name; repeatable: {', '.join(sorted(ROCKETMQ_SETTINGS))}.",
+        ),
+        click.option(
+            f"--{prefix}drain-timeout",
+            "rocketmq_drain_timeout_s",
+            type=DecimalNumber(0),
+            default=DRAIN_TIMEOUT_S,
+            show_default=True,
+            metavar="SECONDS",
+            help="How long a gateway that is stopped lets clients go to another one (GO_AWAY).",
+        ),
+    )
+
+    def decorated(command: Command) -> Command:
+        return with_options(as_object(RocketmqListening, "rocketmq")(command), *options)
+
+    return decorated
