@@ -31,7 +31,7 @@ _file = click.Path(path_type=Path, dir_okay=False)
 @dataclass(frozen=True, slots=True)
 class AssignOptions:
     """The options of `assign`. A group is `topics` with `members`, or `source`, or `group_id` of the
-    coordinator on `client_config`. `gone` and `come` are members that it loses and gets.
+    coordinator on `client_config`. `gone` and `come` are members to remove and to add.
     """
 
     topics: dict[str, int] | None
@@ -115,8 +115,8 @@ def assign(options: AssignOptions) -> None:
 
 
 def _group(options: AssignOptions) -> GroupSpec:
-    """Return the group that the options describe. Raises InputError, and UsageError unless they do so in one
-    way.
+    """Return the group that the options describe. Raises InputError, and UsageError unless one source is
+    given.
     """
     ways = [(options.topics, options.members), (options.source,), (options.group_id, options.client_config)]
     chosen = [way for way in ways if any(given is not None for given in way)]

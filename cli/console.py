@@ -9,7 +9,7 @@ from kafka_why.escaping import visible_lines
 
 
 class EscapingConsole(Console):
-    """A console of rich that escapes what is not printable in every text, whatever renders it."""
+    """A console of rich that escapes all unprintable characters."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):

@@ -116,7 +116,7 @@ class LiveView:
         return render(self._table.groups, self._entries, notes, time.time() * 1000)
 
     def _poll(self, reader: TopicReader, stop: threading.Event) -> list[str]:
-        """Take the new records. Return their lines."""
+        """Apply the new records. Return their lines."""
         try:
             records = reader.poll(_POLL_MS)
         except KafkaError as error:

@@ -230,7 +230,7 @@ class _Progress:
         self._said_s = float("-inf")
 
     def on_batch(self, batch: BatchProgress) -> None:
-        """Take a committed batch, and pass it on."""
+        """Handle a committed batch, and pass it on."""
         self._on_batch(batch)
         counts = batch.observed_metrics.get(COUNTS, {})
         self._read += counts.get("read", 0)

@@ -52,7 +52,7 @@ log = structlog.get_logger()
 
 
 class OtherGroups(BrokerGroups):
-    """Watches the broker of this coordinator for groups of its own. With `is_logged` each is logged once."""
+    """Polls this coordinator's broker for the broker's own groups. With `is_logged` each is logged once."""
 
     def __init__(self, coordinator: Coordinator, *, is_logged: bool) -> None:
         super().__init__(

@@ -1,4 +1,4 @@
-"""The page of `run`: a process of its own, because readers must not cost the service's threads anything."""
+"""The page of `run`: a separate process, because readers must not slow the service's threads."""
 
 import subprocess
 import sys

@@ -23,7 +23,7 @@ class OutOfRange(ValueError):
 def parse_whole_number(text: str, at_least: int = INT64_MIN, at_most: int = INT64_MAX) -> int:
     """Parse ASCII digits with an optional sign.
 
-    Raises OutOfRange, or another ValueError if the text is no whole number.
+    Raises OutOfRange, or another ValueError if the text is not a whole number.
     """
     match = _WHOLE.fullmatch(text)
     if match is None:

@@ -82,7 +82,7 @@ class GroupPart:
 
 
 class LogPart:
-    """The records of a partition from the offset `first` on, by group. `transactions` are under way."""
+    """The records of a partition from the offset `first` on, by group. `transactions` are open."""
 
     def __init__(self, first: int, end: int, transactions: OpenTransactions) -> None:
         self.groups: dict[bytes, GroupPart] = {}
@@ -90,7 +90,7 @@ class LogPart:
         self._first, self._end, self._transactions = first, end, transactions
 
     def take(self, batch: Batch) -> None:
-        """Take the next batch. Commits of a transaction count when it has ended. Raises KafkaError."""
+        """Apply the next batch. Commits of a transaction count when it has ended. Raises KafkaError."""
         if self.first_ms is None:
             self.first_ms = batch.timestamp_ms
         if batch.is_marker or batch.is_transactional:
@@ -206,7 +206,7 @@ class StoredGroups:
                 yield self._observe(known, records, anew=True)
 
     def forget_records(self) -> None:
-        """Free the records, because no older ones will come."""
+        """Free the records, because no older ones follow."""
         self._keeps_records, self.kept_bytes = False, 0
         for key, known in list(self._known.items()):
             known.older, known.records = {}, []

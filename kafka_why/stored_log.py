@@ -110,7 +110,7 @@ class OpenTransactions:
         self._batches: dict[int, list[Batch]] = {}
 
     def take(self, batch: Batch) -> list[Batch]:
-        """Take a batch of a transaction, or a marker. Return the batches that a marker commits. Raises
+        """Apply a batch of a transaction, or a marker. Return the batches that a marker commits. Raises
         KafkaError.
         """
         if not batch.is_marker:

@@ -45,8 +45,8 @@ class ClientSlots(Generic[T]):
     """A limiter with `total` slots, such as for connections, which clients share. Thread-safe.
 
     There is no limit per client, because all clients behind a proxy have its address. When all slots are
-    taken, a new holder gets a slot of the client that has the most: that of its oldest idle holder or, with
-    `ends_busy`, of its oldest holder if none is idle.
+    taken, a new holder replaces one of the client with the most: its oldest idle holder or, with `ends_busy`,
+    its oldest holder if none is idle.
     """
 
     def __init__(self, total: int, is_idle: Callable[[T], bool], *, ends_busy: bool) -> None:
@@ -58,7 +58,7 @@ class ClientSlots(Generic[T]):
         """The clients of all holders, the oldest holder first."""
 
     def add(self, host: str, holder: T) -> T | None:
-        """Give a slot to a holder, and return the holder that must end for it.
+        """Give a slot to a holder, and return the holder that it replaces.
 
         Return None if a slot was free, or the new holder itself if it gets no slot.
         """

@@ -10,7 +10,7 @@ _LEFT = ("L2", "L6")  # rows of docs/rules.md: the member sent LeaveGroup
 
 
 class DemoCheck(NamedTuple):
-    """A claim, and the finding. `ok` says whether the claim holds."""
+    """A claim, and the finding. `ok` is True if the claim holds."""
 
     claim: str
     ok: bool

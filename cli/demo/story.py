@@ -128,7 +128,7 @@ class Demo:
         self._wait_until_stable()
 
     def _freeze_in_a_rebalance(self, begin: Callable[[], None]) -> None:
-        """Freeze the coordinator in a rebalance that `begin`, or else another consumer, makes."""
+        """Freeze the coordinator in a rebalance that `begin`, or else another consumer, starts."""
         starts: list[Callable[[], None]] = [begin]
         starts += [partial(self._start_consumer, name) for name in SPARE_CONSUMERS]
         for start in starts:
@@ -214,7 +214,7 @@ class Demo:
 
 
 def _json_line(line: str) -> dict[str, Any]:
-    """Return the JSON object in a child's line of output, or an empty dict if the line is no JSON object."""
+    """Return the JSON object in a child's line of output, or an empty dict if it has none."""
     try:
         fields = json.loads(line)
     except ValueError:

@@ -199,14 +199,14 @@ class _History:
             self._members[member_id] = None
 
     def _prepare(self, event: LogEvent) -> None:
-        """Begin a rebalance. Entries just before it belong to it if they name its cause."""
+        """Start a rebalance. Entries just before it belong to it if they have its cause."""
         generation = event.generation or 0
         if self._tail == self._first:
             self._state = GroupState.STABLE.value if generation else GroupState.EMPTY.value
             self.unnamed = None if generation else 0
         self._type, self._generation = CLASSIC, generation
         lead = [self._pop(it) or self._new(it, event) for it in event.causes]
-        if "LeaveGroup" in event.reason:  # by instance ids alone, of which the reason has none
+        if "LeaveGroup" in event.reason:  # by instance ids only, which the reason lacks
             while len(self._entries) > self._tail and self._entries[-1].rule == _LEFT:
                 lead.insert(0, self._entries.pop())
         self._round = len(self._entries)

@@ -75,7 +75,7 @@ def failure_in_lines(error: Exception) -> click.ClickException:
 
 
 def _write_data(text: str) -> None:
-    """Write UTF-8 into a file or pipe, whatever the locale is. Click removes colours from text."""
+    """Write UTF-8 into a file or pipe in any locale. Click removes colours from text."""
     click.echo(text if sys.stdout.isatty() else text.encode(), nl=False)
 
 

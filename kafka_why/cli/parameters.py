@@ -111,9 +111,7 @@ T = TypeVar("T", bound="DataclassInstance")
 
 
 def pop_fields(kind: type[T], given: dict[str, Any]) -> T:
-    """Remove the parameters named like the fields of the dataclass `kind`, and return an instance made of
-    them.
-    """
+    """Remove the parameters named like the fields of the dataclass `kind`, and return an instance of it."""
     return kind(**{field.name: given.pop(field.name) for field in fields(kind)})
 
 

@@ -254,7 +254,7 @@ def _servers(where: str, text: str, *, quotes: bool) -> str:
 
 
 def _check_names(names: Iterable[str]) -> None:
-    """Raise ClientConfigError for a name that is no setting of a Kafka client but resembles one."""
+    """Raise ClientConfigError for an unknown name that resembles a setting of a Kafka client."""
     for name in sorted(names):
         if intended := intended_name(name):
             raise ClientConfigError(f"{name}: no Kafka client has this setting. Did you mean {intended}?")

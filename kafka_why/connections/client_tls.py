@@ -105,11 +105,11 @@ def read_tls(settings: UsedSettings, where: str = "") -> TlsSettings:
 
 
 def read_trusted(settings: UsedSettings, names: tuple[str, ...], where: str = "") -> tuple[str, str | None]:
-    """Return which of the settings `names` has the trusted certificates, and the certificates or None.
+    """Return the setting among `names` that has the trusted certificates, and the certificates or None.
 
     Raises ClientConfigError.
     """
-    settings.text("ssl.truststore.type")  # it says nothing that the content does not
+    settings.text("ssl.truststore.type")  # the content shows it
     name, value = settings.first(*names)
     name_shown = where + name
     if value is None or (name == "ssl.ca.location" and value == _PROBE):

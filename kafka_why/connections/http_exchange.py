@@ -27,7 +27,7 @@ from urllib.request import (
 def exchange(
     timeout_s: float, context: SSLContext | None = None, handlers: tuple[BaseHandler, ...] = ()
 ) -> Iterator[OpenerDirector]:
-    """Yield an opener whose connections are closed `timeout_s` after this call, whatever they wait for.
+    """Yield an opener whose connections are always closed `timeout_s` after this call.
 
     They may wait for a connect, a proxy, TLS, the sending of the request, or the response. Only the name
     resolver has timeouts of its own. `context` verifies the servers, and `handlers` are added to those of

@@ -328,7 +328,7 @@ def _error_of(error: urllib.error.HTTPError) -> str:
 
 
 def _expires_s(token: str) -> float | None:
-    """Return the expiry of a JWT, or None if the token is no JWT with an expiry."""
+    """Return the expiry of a JWT, or None if the token is not a JWT with an expiry."""
     try:
         payload = token.split(".")[1]
         claims: Any = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

@@ -18,7 +18,7 @@ _NAME = re.compile(r"[a-z][a-z0-9]{0,31}([._-][a-z0-9]{1,31}){0,15}")
 
 
 def intended_name(name: str) -> str | None:
-    """Return the setting that a mistyped name was meant to be, or None if it resembles none."""
+    """Return the setting that a mistyped name resembles, or None."""
     if name in KNOWN or _is_prefixed(name):
         return None
     dotted = re.sub(r"[_-]", ".", name.lower())
@@ -82,7 +82,7 @@ _JAVA = """
     ssl.truststore.location ssl.truststore.password ssl.truststore.type transaction.timeout.ms
     transaction.two.phase.commit.enable transactional.id value.deserializer value.serializer
 """
-# What librdkafka 2 has beside these.
+# Further settings of librdkafka 2.
 _LIBRDKAFKA = """
     api.version.fallback.ms api.version.request api.version.request.timeout.ms auto.commit.enable
     batch.num.messages broker.address.family broker.address.ttl broker.version.fallback builtin.features

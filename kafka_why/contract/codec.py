@@ -254,7 +254,7 @@ def request_id(topic: str, partition: int, offset: int, n: int | None = None) ->
 
 
 def is_packed(request_id: str) -> bool:
-    """Return True if this is the id of a request that came in a pack. Names of topics have no `#`."""
+    """Return True if this is the id of a packed request. Names of topics have no `#`."""
     return "#" in request_id
 
 

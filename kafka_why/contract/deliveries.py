@@ -1,7 +1,7 @@
 """Records of the telemetry topic with the deliveries of share groups that a gateway counted in a minute. See
 docs/protocol.md.
 
-They explain what became of records. They are no input of the coordinator.
+They explain the outcomes of records. The coordinator does not read them.
 """
 
 import msgspec
@@ -20,9 +20,9 @@ OPEN = "open"
 
 
 class Counted(Struct, kw_only=True, omit_defaults=True, gc=False):
-    """The number of offsets of one partition that one member got, by outcome. Each `delivered` offset is
+    """The number of offsets of one partition that one member acquired, by outcome. Each `delivered` offset is
     `accepted`, `released`, `rejected`, a gap (there is no record), `expired` (its lock ended: inferred),
-    `ended` (the member's session ended), `unfollowed` (the gateway had no memory left to follow it), or still
+    `ended` (the member's session ended), `unfollowed` (the gateway had no memory to follow it), or still
     held. `late` counts acknowledgements after the lock had ended. `processed_ms` is the sum over the
     acknowledged offsets from delivery to acknowledgement.
     """
@@ -33,7 +33,7 @@ class Counted(Struct, kw_only=True, omit_defaults=True, gc=False):
     delivered: int = 0
     redelivered: int = 0
     before_last: int = 0
-    """Offsets that were delivered once less than the limit."""
+    """Offsets that were delivered one time less than the limit."""
     last: int = 0
     """Offsets that were delivered as often as the limit allows."""
     accepted: int = 0

@@ -22,7 +22,8 @@ class ServicePhase(StrEnum):
 
 
 class ServiceStatus(Struct, frozen=True):
-    """`alarm` is a problem for the operator even if the coordinator is ready, None if there is none.
+    """The status of a service. `alarm` is a problem for the operator, even if the coordinator is ready, or
+    None.
 
     `batch_id` is the last committed batch, None if unknown. The status file has its value as of the last
     change. `replica` is the replica's phase and, if it does not answer, the reason

@@ -1,6 +1,6 @@
 """The records of the telemetry topic: metrics that clients pushed (KIP-714). See docs/protocol.md.
 
-They explain rebalances. They are no input of the coordinator.
+They explain rebalances. The coordinator does not read them.
 """
 
 import msgspec

@@ -41,7 +41,7 @@ class LogOffsets:
         self._topics: frozenset[str] | None = None
 
     def topics(self) -> frozenset[str]:
-        """Return all topics except internal ones."""
+        """Return the names of all topics except internal ones."""
         if self._topics is None:
             self._topics = frozenset(self._consumer.topics())
         return self._topics

@@ -60,7 +60,9 @@ def ownership(view: GroupSnapshot) -> Ownership:
 
 
 def held(member: MemberSnapshot, protocol_type: str | None) -> tuple[Partition, ...]:
-    """Return the partitions that a member may use. Raises ProtocolError if its bytes are no assignment."""
+    """Return the partitions that a member may use. Raises ProtocolError if its bytes are not an
+    assignment.
+    """
     return member.held() if member.consumer is not None or protocol_type == PROTOCOL_TYPE else ()
 
 
@@ -79,7 +81,7 @@ STEPS = 10
 COMPARED_STEPS = 3
 """The number of steps at the beginning of the window that are compared with as many at its end."""
 BEHIND_MS = 60_000
-"""A partition with less lag in time is not called behind, whatever its trend."""
+"""A partition with less lag in time is never reported as behind."""
 
 
 @dataclass(frozen=True, slots=True)

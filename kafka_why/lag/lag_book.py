@@ -59,7 +59,7 @@ class LagBook:
         self._behind: set[str] = set()
 
     def apply_commit(self, key: bytes, value: bytes | None) -> str:
-        """Take a record of the offsets topic. Return its group. Raises one of
+        """Apply a record of the offsets topic. Return its group. Raises one of
         `kafka_why.contract.codec.UNREADABLE`.
         """
         group_id, topic, number = decode_offset_key(key)
@@ -75,7 +75,7 @@ class LagBook:
         return group_id
 
     def set_commits(self, group_id: str, commits: Mapping[Partition, tuple[int, int]]) -> None:
-        """Take all committed offsets of a group, each with the time of its commit."""
+        """Store all committed offsets of a group, each with the time of its commit."""
         for where in self._groups.get(group_id, {}).keys() - commits.keys():
             del self._groups[group_id][where]
         for where, (offset, at_ms) in commits.items():
@@ -96,7 +96,7 @@ class LagBook:
         known.offset, known.at_ms = offset, at_ms
 
     def add_bounds(self, bounds: Mapping[Partition, LogBounds], at_ms: int) -> None:
-        """Take the bounds of the logs of `topics`."""
+        """Store the bounds of the logs of `topics`."""
         self._logs.add(bounds, at_ms)
         self._polls += 1
         self._behind = set()
@@ -126,7 +126,7 @@ class LagBook:
         return {topic for commits in self._groups.values() for topic, _ in commits}
 
     def behind(self) -> list[str]:
-        """Return the groups that had records to consume at the last poll. The others have no trouble."""
+        """Return the groups that had records to consume at the last poll."""
         return [group_id for group_id in self._behind if group_id in self._groups]
 
     def offset_count(self) -> int:
@@ -158,7 +158,7 @@ class LagBook:
         )
 
     def learn_times(self, wanted: Mapping[Partition, int], lags_ms: Mapping[Partition, int]) -> None:
-        """Take the brokers' lags in ms for those of `wanted` that they know, as of `wanted_times`. A lag is
+        """Store the brokers' lags in ms for those of `wanted` that they know, as of `wanted_times`. A lag is
         too long for a group that has committed a later offset meanwhile; the next answer corrects it.
         """
         for where in wanted.keys() & self._asked.keys():

@@ -37,7 +37,7 @@ CheckResults = Mapping[str, str | CheckNote | None]
 HealthCheck = Callable[[Collection[str]], CheckResults]
 """Makes the checks, except those of the given names."""
 Endpoint = Callable[[Request], Response]
-"""Called in a thread of its own, so that a long scrape delays no check."""
+"""Called in a separate thread, so that a long scrape delays no check."""
 
 
 class HttpPort(Closeable):

@@ -37,10 +37,10 @@ class _Episode:
 
 
 class Episodes:
-    """The troubles under way, followed from poll to poll. For one thread. `open_before` are the troubles that
-    the previous process had sent and that had not ended. Before `settled_ms` none of them ends unless it was
-    found again, because some troubles take time to be seen after a start. `is_wanted` decides whether a
-    message is sent. While a trouble lasts, BEGAN is sent again after `again_ms`; None means never.
+    """The open troubles, followed from poll to poll. For one thread. `open_before` are the troubles that the
+    previous process had sent and that had not ended. Before `settled_ms` they end only if found again,
+    because some troubles are detected late after a start. `is_wanted` decides if a message is sent. While a
+    trouble lasts, BEGAN is sent again after `again_ms`; None means never.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Episodes:
             self._open[trouble.key] = _Episode(trouble, told.began_ms, is_seen=False, told_ms=told.began_ms)
 
     def update(self, found: Iterable[Trouble], now_ms: int) -> list[Message]:
-        """Take all current troubles. Return the messages to send."""
+        """Apply all current troubles. Return the messages to send."""
         now = {trouble.key: trouble for trouble in found}
         messages = [message for key in list(self._open) for message in self._ended(key, now, now_ms)]
         for key, trouble in now.items():

@@ -36,7 +36,7 @@ def ends_of(client_config: ClientConfig, topic: str) -> dict[int, Position]:
 
 class EndedRebalances:
     """The source of messages about ended rebalances, which it puts into the outbox if they are wanted. `told`
-    are the ids of messages that are not sent again. For one thread.
+    are the ids of messages already sent. For one thread.
     """
 
     def __init__(self, outbox: Outbox, wanted: Filter, link: Link, told: Collection[str]) -> None:
@@ -47,21 +47,19 @@ class EndedRebalances:
         self._rebalances = Rebalances()
 
     def add(self, entry: object, *, is_told: bool) -> None:
-        """Take an entry of a Kafka group; ignore others. `is_told`: it only serves as context, and nothing is
-        sent about it.
-        """
+        """Apply an entry of a Kafka group; ignore others. `is_told`: it only serves as context."""
         if isinstance(entry, HistoryEntry):
             self._rebalances.add(entry, is_told=is_told)
 
     def add_news(self, news: Iterable[GroupNews]) -> None:
-        """Take the new entries of groups."""
+        """Apply the new entries of groups."""
         for group in news:
             for entry in group.entries:
                 self.add(entry, is_told=False)
 
     def add_first(self, news: Iterable[GroupNews], positions: Mapping[int, Position], since_ms: int) -> None:
-        """Take the entries since `since_ms` of the first read. Entries of records before `positions` only
-        serve as context.
+        """Apply the entries since `since_ms` of the first read. Entries before `positions` only serve as
+        context.
         """
         for group in news:
             position = positions.get(group.partition)
@@ -70,8 +68,8 @@ class EndedRebalances:
                     self.add(entry, is_told=position is not None and offset < position.offset)
 
     def put(self, positions: Mapping[int, Position]) -> bool:
-        """Put messages about the rebalances that ended into the outbox, and the positions that the entries
-        reach. Wait while the outbox is full. Return False if it was closed.
+        """Put messages about ended rebalances into the outbox, with the positions that the entries reach.
+        Wait while the outbox is full. Return False if it was closed.
         """
         made = (rebalance_message(*ended, self._link) for ended in self._rebalances.ended())
         at_ms = now_ms()
@@ -114,7 +112,7 @@ class EventsFollower(FollowerThread):
                     is_open = self._take(records)
                 self._worked()
             if not is_open:
-                self._stopped.set()  # nothing can be told any more
+                self._stopped.set()  # nothing more can be sent
 
     def _start(self, reader: TopicReader) -> None:
         """Find the positions of all partitions, and start reading: the first time an hour before them, later
@@ -135,7 +133,7 @@ class EventsFollower(FollowerThread):
         self._has_context = True
 
     def _take(self, records: Iterable[Record]) -> bool:
-        """Take records, and put the messages that follow into the outbox. Return False if it was closed."""
+        """Apply records, and put the resulting messages into the outbox. Return False if it was closed."""
         for record in records:
             position = self._positions[record.partition]
             is_told = record.offset < position.offset
@@ -177,7 +175,7 @@ class OffsetsEvents(OffsetsFollower):
                 self._ended.add_first(news, self._told_to, now_ms() - WINDOW_MS)
             self._early.clear()
         if not self._ended.put({n: Position(at.next, now_ms()) for n, at in self._partitions.items()}):
-            self._stopped.set()  # nothing can be told any more
+            self._stopped.set()  # nothing more can be sent
 
     def _take(self, news: Iterable[GroupNews]) -> None:
         """Pass on what is new of groups. Hold it back until the fleet has read its whole window."""
@@ -204,7 +202,7 @@ class PolledEvents(PollingFollower):
         super()._take(found)
         self._ended.add_news(found)
         if not self._ended.put({}):
-            self._stopped.set()  # nothing can be told any more
+            self._stopped.set()  # nothing more can be sent
 
 
 def within(partition: TopicPartition, kept: Position, begin: int, end: int) -> Position:

@@ -70,7 +70,7 @@ def alarm_of(sentence: str) -> str:
 
 
 class TroublesThread(BackgroundThread):
-    """The thread that looks for troubles until stopped. Close the outbox before `stop`."""
+    """The thread that polls for troubles until stopped. Close the outbox before `stop`."""
 
     def __init__(self, sources: Sources, episodes: Episodes, outbox: Outbox) -> None:
         self._sources = sources

@@ -101,7 +101,7 @@ _ROWS = ("OB4", "OB3", "OB5", "OB6")
 
 
 def why_gone(seen: Observation, member: ClassicMember, at_ms: int) -> str:
-    """Return what is known of a member of the group that is gone at `at_ms`."""
+    """Return the known reason why a member has gone at `at_ms`."""
     group = seen.group
     assert group.classic is not None
     held, since_ms = group.held_by(member), group.classic.since_ms
@@ -115,7 +115,9 @@ def record_members(
     at_ms: int,
     why: Callable[[ClassicMember], str] | None = None,
 ) -> None:
-    """Record each member that came, went, came back or changed. `why` says why a member came or went."""
+    """Record each member that joined, left, came back or changed. `why` returns the reason for joining or
+    leaving.
+    """
     for member, former in change.back:
         record_back(seen, rule, member, former, at_ms)
     for kind, members in (

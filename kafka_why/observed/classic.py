@@ -24,7 +24,7 @@ _FIRST = "the first generation of the group, whose creation left no record"
 
 
 def observe_generation(seen: Observation, now: ClassicGeneration) -> None:
-    """Take the next generation of the group."""
+    """Apply the next generation of the group."""
     group = seen.group
     if group.classic is None:
         _find(seen, now)
@@ -43,7 +43,7 @@ def find_again(seen: Observation, now: ClassicGeneration) -> None:
 
 
 def _find(seen: Observation, now: ClassicGeneration) -> None:
-    """Take the first generation that was read of this group."""
+    """Apply the first generation read of this group."""
     group = seen.group
     if _is_first(now) and group.seq == CREATION:
         seen.record("OB14", EntryType.GROUP_CREATED, _FIRST, at_ms=_formed_ms(seen, now))
@@ -192,7 +192,7 @@ _ENDED = (
 
 
 def remove_classic(seen: Observation) -> None:
-    """Take the removal of a classic group's record."""
+    """Apply the removal of a classic group's record."""
     group = seen.group
     if group.classic is None and group.seq == CREATION:  # it may have been converted
         seen.is_over, seen.removed_ms = True, seen.at.time_ms
@@ -213,7 +213,7 @@ def remove_classic(seen: Observation) -> None:
 
 
 def remove_epochs(seen: Observation) -> None:
-    """Take the removal of the group epoch. The records of members were removed before."""
+    """Apply the removal of the group epoch, after that of the members' records."""
     group = seen.group
     if group.epochs is None or not group.epochs.subscriptions:
         seen.delete("OB12", _ENDED)

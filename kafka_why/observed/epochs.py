@@ -43,7 +43,7 @@ def _changed_by_consumer(was: MemberSubscription, now: MemberSubscription) -> st
 
 
 def observe_regex(seen: Observation, record: RegexResolved) -> None:
-    """Take the result of a pattern, or that no member has it any more."""
+    """Apply the result of a pattern, or its removal with its last member."""
     epochs = seen.epochs(CONSUMER)
     seen.has_news = True
     if record.topics is None:
@@ -55,7 +55,7 @@ def observe_regex(seen: Observation, record: RegexResolved) -> None:
 
 
 def observe_topics(seen: Observation, record: SubscribedTopics) -> None:
-    """Take the names of the group's topics, which Kafka 3.7 to 4.0 write."""
+    """Apply the names of the group's topics, which Kafka 3.7 to 4.0 write."""
     seen.epochs(CONSUMER).topics = dict(record.topics)
     seen.has_news = True
 
@@ -80,7 +80,7 @@ def begin_run(group: ObservedGroup) -> None:
 
 
 def observe_subscription(seen: Observation, record: MemberSubscribed) -> None:
-    """Take a member that came, changed its subscription, or went."""
+    """Apply a member that joined, changed its subscription, or left."""
     epochs, member_id, now = seen.epochs(record.kind), record.member_id, record.subscription
     if epochs.is_ending:  # what the group had is needed if it becomes a classic group
         return
@@ -143,7 +143,7 @@ def _about(member_id: str, member: MemberSubscription) -> dict[str, Any]:
 
 
 def observe_epoch(seen: Observation, record: GroupEpoch) -> None:
-    """Take another epoch of the group: a rebalance begins, or continues."""
+    """Apply a new epoch of the group: a rebalance begins or continues."""
     epochs, group = seen.epochs(record.kind), seen.group
     epochs.is_ending = False
     before = group.generation
@@ -222,7 +222,7 @@ def _begin(seen: Observation, epochs: Epochs, before: int) -> None:
 
 
 def observe_target(seen: Observation, record: MemberTarget) -> None:
-    """Take another target assignment of a member."""
+    """Apply a new target assignment of a member."""
     epochs = seen.epochs(record.kind)
     if record.partitions is None:
         if not epochs.is_ending:
@@ -234,7 +234,7 @@ def observe_target(seen: Observation, record: MemberTarget) -> None:
 
 
 def observe_target_epoch(seen: Observation, record: TargetEpoch) -> None:
-    """Take the epoch of a complete target assignment, or its removal with the group's records."""
+    """Apply the epoch of a complete target assignment, or its removal with the group's records."""
     epochs, group = seen.epochs(record.kind), seen.group
     seen.has_news = True
     if record.epoch is None:

@@ -97,7 +97,7 @@ class Observation(Struct):
     def tell(
         self, rule: str, type_: EntryType, reason: str, *, to_state: str | None = None, **details: Any
     ) -> None:
-        """Add an entry of a group with epochs, unless no change of the group was seen yet."""
+        """Add an entry of a group with epochs, once a change of the group was seen."""
         group = self.group
         assert group.epochs is not None
         if not group.epochs.is_found:

@@ -163,7 +163,7 @@ class PolledGroup:
         committed: Mapping[TopicPartition, int],
         now_ms: int,
     ) -> None:
-        """Take the next poll: the group, None if there is none, and its committed offsets."""
+        """Apply the next poll: the group, None if it does not exist, and its committed offsets."""
         self.polls += 1
         name = f"poll {self.polls} at {now_ms}"
         self._at = At(now_ms, name, name)

@@ -114,7 +114,7 @@ class MemberSubscribed(Struct, frozen=True):
 
 
 class RegexResolved(Struct, frozen=True):
-    """The topics that a pattern matches, None if no member has the pattern any more."""
+    """The topics that a pattern matches, None if no member has the pattern."""
 
     regex: str
     topics: tuple[str, ...] | None

@@ -14,7 +14,7 @@ from kafka_why.observed.group import Epochs, ShareState
 from kafka_why.observed.observation import Observation, listed_partitions
 from kafka_why.observed.records import MemberSubscription, SharePartitions
 
-# Kafka's name of a topic that it does not know any more.
+# Kafka's name of a topic that it no longer knows.
 _UNKNOWN = "<UNKNOWN>"
 
 
@@ -24,7 +24,7 @@ def changed(was: MemberSubscription, now: MemberSubscription) -> str:
 
 
 def observe_partitions(seen: Observation, record: SharePartitions) -> None:
-    """Take which partitions are initializing or initialized, and whose state is being deleted."""
+    """Apply the partitions that are initializing, initialized or being deleted."""
     epochs = seen.epochs(SHARE)
     if epochs.is_ending:  # the group ends, and its state was deleted before
         return

@@ -25,7 +25,7 @@ _NO_GENERATION = "the rebalance made no generation, so the one before holds"
 
 
 def observe_sighting(seen: Observation, now: RebalanceSeen) -> None:
-    """Take what was seen. It is left out if it is older than the group's last generation."""
+    """Apply a sighting, unless it is older than the group's last generation."""
     group = seen.group
     if group.classic is None:
         return

@@ -39,7 +39,7 @@ def changed(was: MemberSubscription, now: MemberSubscription) -> str:
 
 
 def observe_topology(seen: Observation, record: TopologySent) -> None:
-    """Take the topology of the group. Its removal is the last of the group's records."""
+    """Apply the topology of the group. Its removal is the last of the group's records."""
     group = seen.group
     if record.epoch is None:
         if group.epochs is not None and group.epochs.kind == STREAMS:

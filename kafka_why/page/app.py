@@ -293,7 +293,7 @@ class _Pages:
         }
 
     def load_coordinator(self) -> CoordinatorPage:
-        """Return what is known about the coordinator. Raises RequestRefused."""
+        """Return the data of the coordinator's page. Raises RequestRefused."""
         sources, now_ms = self._sources, self._sources.now_ms()
         if sources.service_topics is None:
             raise RequestRefused(404, "the brokers' own coordinator leaves no record about itself")
@@ -353,7 +353,7 @@ class _Pages:
         return found
 
     def _version(self, request: Request) -> int | None:
-        """Return the version of what a reader looks at: the coordinator, a group, or all groups."""
+        """Return the version of the page's content: the coordinator, a group, or all groups."""
         group_id, fleet = request.query_params.get("group"), self._sources.fleet
         if "coordinator" in request.query_params:
             return self._version_of_time()

@@ -163,7 +163,7 @@ def _hurts(facts: GroupFacts, report: Report | None, now_ms: int) -> Iterator[Fi
 def _is_rebalance_unseen(view: object) -> bool:
     """Return True if a rebalance of this group leaves no record when it begins.
 
-    That is so for a classic group of the cluster's own coordinator, which logs a rebalance at its assignment.
+    The cluster's own coordinator logs a classic group's rebalance only at its assignment.
     """
     return isinstance(view, GroupSnapshot) and view.observed is True and isinstance(view.consumer, UnsetType)
 

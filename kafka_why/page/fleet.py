@@ -98,7 +98,7 @@ class Fleet:
         self.version = 0
         """Grows with each change of any group."""
         self.last_entry_ms: int | None = None
-        """The time of the youngest entry."""
+        """The time of the latest entry."""
         self.is_complete = False
         """True once the topics have been read to their ends."""
         self._starts: dict[tuple[int, int], CoordinatorStarted] = {}

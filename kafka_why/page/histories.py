@@ -1,4 +1,4 @@
-"""The histories of the groups that readers look at, and their courses, from which reports are made.
+"""The histories of the groups that readers view, and their courses, from which reports are built.
 
 A history is read from the topic once, then extended with the fleet's entries. A course of 100,000 entries
 takes seconds to read and compute. Meanwhile a reader gets the previous course, or one of the fleet's entries

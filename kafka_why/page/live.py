@@ -1,4 +1,4 @@
-"""The decision when the server tells an open page that there is something new."""
+"""The decision when the server notifies an open page of new content."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ class LiveReader:
 class HeldVersion:
     """The last version that one open page was notified of.
 
-    A new version is held back until a reloaded page would show it. Otherwise the reader would reload in vain,
-    which delays the computation that is awaited.
+    A new version is held back until a reloaded page would show it. Otherwise the reader would reload in vain
+    and delay the computation.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,4 @@
-"""Explains by what members' clients said of themselves (KIP-714) the moments at which members left, were
-removed, or were waited for.
+"""Explains by clients' metrics (KIP-714) the moments at which members left, were removed, or were waited for.
 
 A client says how many whole seconds ago it polled. A push that comes after the moment and has an earlier poll
 shows which poll was the last before it. A push that came before the moment does not, because the client may
@@ -87,7 +86,7 @@ class _Moment(NamedTuple):
 
 
 def with_clients_said(found: Sequence[Rebalance], telemetry: Telemetry) -> list[Rebalance]:
-    """Return the rebalances with what clients said about them."""
+    """Return the rebalances with their clients' metrics."""
     if not telemetry.pushes:
         return list(found)
     return [replace(r, clients_said=list(_said(r, telemetry))) for r in found]
@@ -123,7 +122,7 @@ def _moments(r: Rebalance) -> Iterator[_Moment]:
 
 
 def _about(moment: _Moment, telemetry: Telemetry) -> ClientSaid | None:
-    """Return what the member's client said about the moment, None if it said nothing."""
+    """Return the metrics of the member's client about the moment, None without any."""
     pushes = telemetry.pushes.get(moment.member_id, ())
     interval_ms = telemetry.poll_intervals_ms.get(moment.member_id)
     before = next((push for push in reversed(pushes) if push.at_ms <= moment.at_ms), None)
@@ -132,7 +131,7 @@ def _about(moment: _Moment, telemetry: Telemetry) -> ClientSaid | None:
     if after:
         return _certain(moment, after, interval_ms)
     if before is None or moment.about is About.AWAITED:
-        return None  # what a member that comes in the end said before is nothing to explain
+        return None  # earlier metrics of a member that finally comes explain nothing
     is_within = interval_ms is not None and before.at_ms >= moment.at_ms - interval_ms
     if moment.is_of_poll_timeout and is_within:
         return _certain(moment, [before], interval_ms)
@@ -173,7 +172,7 @@ def _certain(moment: _Moment, pushes: Sequence[Push], interval_ms: int | None) -
 
 
 def _shows(push: Push, metric: str, moment: _Moment) -> bool:
-    """Return True if a push after the moment says that this happened before it, and not since."""
+    """Return True if a push after the moment shows that this happened before it, and not since."""
     at_ms = push.time_of(metric)
     return at_ms is not None and at_ms <= moment.at_ms
 
@@ -209,7 +208,7 @@ def _certain_sentence(said: ClientSaid) -> str:
 
 
 def _earlier(said: ClientSaid) -> str:
-    """Return what a client said some time before, after which it may have polled again."""
+    """Return earlier metrics of a client, after which it may have polled again."""
     told = []
     if said.last_poll_before_ms is not None:
         told.append(f"its last poll was {_seconds(said.last_poll_before_ms - said.said_before_ms)} ago")

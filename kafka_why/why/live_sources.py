@@ -115,7 +115,7 @@ class BrokersClock:
         return min(max(0, self._least_ms), self._most_ms)
 
     def read(self, appended_ms: int | None, asked_ms: int, answered_ms: int) -> None:
-        """Take the time of the newest record of a read, None if there was no new one."""
+        """Apply the time of the newest record of a read, None without a new one."""
         if appended_ms is not None and self._before_ms is not None:
             self._least_ms = max(self._least_ms, self._before_ms - appended_ms)
             self._most_ms = min(self._most_ms, answered_ms - appended_ms)

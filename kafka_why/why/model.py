@@ -137,7 +137,7 @@ class EpochChange(Struct, frozen=True, kw_only=True):
 
 
 class HandedOver(Struct, frozen=True):
-    """Partitions, by topic, that a member waited for, and the member that had them, None if it had left."""
+    """Partitions, by topic, that a member waited for, and their holder, None if it had left."""
 
     partitions: dict[str, list[int]]
     of_member_id: str | None
@@ -198,14 +198,14 @@ class About(StrEnum):
 
 
 class ClientSaid(Struct, frozen=True, kw_only=True, gc=False):
-    """The words of a member's client about itself (KIP-714). Durations end when the member left, expired or
-    was removed; of a member that was waited for they end when the rebalance began. A negative
-    `said_before_ms` is the time after that.
+    """The metrics of a member's client (KIP-714). Durations end when the member left, expired or was removed;
+    of a member that was waited for they end when the rebalance began. A negative `said_before_ms` is the time
+    after that.
 
     `is_certain`: the poll was the last one before that moment. Else the client may have polled, and sent
     heartbeats, after it had said this. Clients say whole seconds, and librdkafka says nothing of polls but
     `poll_idle_ratio`, the part of its time that the application spent in poll(). `max_poll_interval_ms` is
-    the one with which the member joined, None if that is not known any more.
+    the one with which the member joined, None if that is no longer known.
     """
 
     about: About

@@ -57,10 +57,10 @@ def _decoded(data: bytes) -> Partitions:
 
 
 class Assignments:
-    """The assignments that leaders made, read in the order of the history.
+    """The assignments by leaders, read in the order of the history.
 
-    Bytes that are in the assignment before too are not decoded again: they give the same object. Only the
-    last assignment's partitions stay in memory, and the number of partitions in every assignment.
+    Bytes that did not change since the previous assignment are not decoded again. Only the last assignment's
+    partitions, and every assignment's number of partitions, stay in memory.
     """
 
     def __init__(self) -> None:
@@ -68,8 +68,8 @@ class Assignments:
         self._numbers: dict[tuple[str, int], Numbers | None] = {}
 
     def holdings(self, entry: HistoryEntry) -> Holdings | None:
-        """Return the assignment of an entry; None if one member's bytes are not of Kafka's consumer, or the
-        entry has no assignment. Empty bytes are no partitions.
+        """Return the assignment of an entry, None if a member's bytes are not of Kafka's consumer, or it has
+        none. Empty bytes are no partitions.
         """
         if entry.assignments is None:
             return None
@@ -82,7 +82,7 @@ class Assignments:
         return found
 
     def numbers(self, entry: HistoryEntry) -> Numbers | None:
-        """Return how many partitions of an entry each member has; None where `holdings` returns None."""
+        """Return each member's number of partitions in an entry, or None where `holdings` returns None."""
         name = entry.incarnation, entry.seq
         if name not in self._numbers:
             self.holdings(entry)

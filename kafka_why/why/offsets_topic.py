@@ -227,7 +227,7 @@ class GroupRecords:
         self.group = None if seen.is_over else seen.group
 
     def sight(self, seen_rebalancing: RebalanceSeen) -> None:
-        """Take what was seen of the group beside its log."""
+        """Apply the sightings of the group."""
         if self.group is not None:
             name = seen_rebalancing.run
             self.entries += sight(self.group, seen_rebalancing, At(0, name, name)).history

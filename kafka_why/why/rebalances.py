@@ -62,7 +62,7 @@ def _of_generations(
     is_converted: bool,
     is_last: bool,
 ) -> Iterator[Rebalance]:
-    """Yield the rebalances of a phase of the classic protocol."""
+    """Yield the rebalances of a phase on the classic protocol."""
     for segment in segments(phase):
         if segment.outcome is RebalanceOutcome.UNDER_WAY and is_converted:
             segment.end(RebalanceOutcome.CONVERTED, phase.entries[-1].at_ms)
@@ -78,7 +78,7 @@ def _of_generations(
 
 
 def _find(segment: Segment, known: KnownState, assignments: Assignments) -> None:
-    """Take what the members of an observed group had when its records were first read."""
+    """Apply what the members of an observed group had when its records were first read."""
     for event in segment.entries:
         if event.observed and event.type in (EntryType.STABLE, EntryType.EMPTY):
             known.set_holdings({} if event.type is EntryType.EMPTY else assignments.holdings(event))

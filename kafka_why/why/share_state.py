@@ -136,7 +136,7 @@ MAX_ASKED = 8
 
 
 def share_lines(shares: SharesNow, now_ms: int) -> Lines:
-    """Yield the open requests to the share coordinator, the oldest first, and the partitions without a
+    """Yield lines about the share coordinator's open requests, oldest first, and the partitions without a
     member.
     """
     asked = [asked_text(one, now_ms) for one in shares.asked[:MAX_ASKED]]

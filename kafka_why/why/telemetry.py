@@ -1,4 +1,4 @@
-"""Reads what the clients of a group's members said of themselves, and which poll intervals they had."""
+"""Reads the metrics that a group's clients pushed, and their poll intervals."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -18,15 +18,15 @@ from kafka_why.why.client_telemetry import NOTHING_SAID, Push, Telemetry
 from kafka_why.why.segments import JOINS, REMOVALS
 
 LOOKBACK_MS = 3_600_000
-"""The longest interval of pushes: so much earlier a member can have said what it said last."""
+"""The longest interval of pushes: a member's last push may be this much older."""
 MAX_MEMBERS = 20
-"""The number of removed members whose joins are read: the last ones whose clients said something."""
+"""The number of removed members whose joins are read: the last ones whose clients pushed metrics."""
 
 
 def read_telemetry(
     reader: TopicReader, layout: TopicLayout, group_id: str, entries: Sequence[AnyHistoryEntry]
 ) -> Telemetry:
-    """Return what was said since the first of these entries, and just before. Raises KafkaError."""
+    """Return the metrics pushed since shortly before the first of these entries. Raises KafkaError."""
     partition = TopicPartition(layout.telemetry_topic, partition_of(group_id, layout.request_partitions))
     if not entries or partition not in reader.partitions_of(partition.topic):
         return NOTHING_SAID  # an observer has no such topic, and no coordinator of an earlier version

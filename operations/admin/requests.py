@@ -69,7 +69,7 @@ class GroupRequests:
         self._client = client
 
     def wait_for_views(self) -> None:
-        """Wait until the topics have every change that a client was told of before this call."""
+        """Wait until the topics have every change that was answered before this call."""
         wait_for_views(self._client)
 
     def describe(

@@ -107,7 +107,7 @@ class _Judge:
         )
 
     def _see(self, group: AnyGroup | None) -> EventName | None:
-        """Compare the group after a step with the views that the topics have of this moment."""
+        """Compare the group after a step with the topics' views of this moment."""
         if group is None:
             return None
         name = EventName(group.group_id, group.incarnation, group.seq)

@@ -64,7 +64,7 @@ class StepBrowser:
         return f"{text} -> {answers}" if answers else text
 
     def lines(self, number: int) -> list[str]:
-        """Return the headline, and a line for each history entry."""
+        """Return a step's headline, and a line for each history entry."""
         said = [said.entry.type + ": " + said.entry.reason for said in self._entries[number].history]
         return [self.headline(number), *(INDENT + self._names.put_in(line) for line in said)]
 

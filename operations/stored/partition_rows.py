@@ -109,7 +109,7 @@ class ShareRow(Struct, frozen=True, kw_only=True):
 
 
 def share_partitions(group: ShareGroup) -> Iterator[ShareRow]:
-    """Yield a row for each partition of which the share coordinator may know."""
+    """Yield a row for each partition that the share coordinator may know."""
     for topic_id, initialized in group.initialized.items():
         for number in initialized.partitions:
             yield _share(group, topic_id, initialized.name, number, "initialized")

@@ -208,7 +208,7 @@ class SimulatedClient:
         self._plan(ReactionKind.HEARTBEAT, at_ms, beat, lambda: plan == self._beat_plan)
 
     def _plan(self, kind: ReactionKind, at_ms: int, action: Action, is_valid: Callable[[], bool]) -> None:
-        """Plan a reaction to what happens now. It is dropped if it is not valid any more at its time."""
+        """Schedule a reaction to a current event. It is dropped if it is no longer valid at its time."""
         waits, number, usual_ms = self._seen[kind], None, self._process.usual_ms[kind]
         if kind is ReactionKind.HEARTBEAT and self._changes.heartbeat_interval_ms is not None:
             usual_ms = self._changes.heartbeat_interval_ms
@@ -320,7 +320,7 @@ class SimulatedClient:
         self._environment.send(self, moment, request_id, replace(left.request, members=members))
 
     def _said(self, at_ms: int) -> JoinGroup:
-        """Return the JoinGroup that the process sent last in the log, at this time."""
+        """Return the process's last JoinGroup in the log before this time."""
         before = [request for sent_ms, request in self._process.joins if sent_ms <= at_ms]
         return before[-1] if before else self._process.joins[0][1]
 

@@ -105,7 +105,7 @@ def derive(log: GroupLog) -> tuple[ClientFleet, Run]:
 
 
 class _RequestSorter:
-    """Gives each request of the log to the process that sent it."""
+    """Assigns each request of the log to the process that sent it."""
 
     def __init__(self) -> None:
         self.observers: list[ProcessObserver] = []
@@ -165,7 +165,7 @@ class _RequestSorter:
         return observer
 
     def _leaves(self, moment: LogMoment, request_id: str, request: LeaveGroup) -> ProcessObserver | None:
-        """Take a process's own LeaveGroup, or one by which somebody else removes members."""
+        """Handle a process's own LeaveGroup, or one by which an administrator removes members."""
         members = [self.by_id.get(leaving.member_id) for leaving in request.members if leaving.member_id]
         own = members[0] if len(request.members) == 1 and members else None
         if own is not None and (own.client_id, own.client_host) == (request.client_id, request.client_host):

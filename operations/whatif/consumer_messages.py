@@ -59,10 +59,10 @@ def check_readable(request: JoinGroup) -> None:
 def protocols(
     said: JoinGroup, assignors: Sequence[str] | None, held: Iterable[TopicPartition], claim: Claim | None
 ) -> list[Protocol]:
-    """Return the protocols of a JoinGroup in which the member says what `said` says.
+    """Return the protocols of a JoinGroup with the content of `said`.
 
-    If `assignors` is None, it keeps the assignors that it offered. `held` are the partitions that it holds
-    now, `claim` is its last assignment, None before the first.
+    If `assignors` is None, the member offers the same assignors. `held` are its current partitions, `claim`
+    is its last assignment, None before the first.
     """
     owned = tuple(sorted(held))
     if assignors is None or not said.protocols:

@@ -49,7 +49,7 @@ def beat(client: CoordinatorClient, group_id: str = "g") -> Future[HeartbeatResp
     return heartbeat(client, group_id, 3, "m")
 
 
-def test_a_request_stands_where_its_group_belongs(client: CoordinatorClient, other_side: OtherSide) -> None:
+def test_request_is_in_the_partition_of_its_group(client: CoordinatorClient, other_side: OtherSide) -> None:
     for group_id in ("orders", "цены", ""):
         beat(client, group_id)
         asked = other_side.next()
@@ -91,7 +91,7 @@ def test_a_coordinator_that_reads_no_packs_gets_the_requests_again_one_by_one(
     assert {future.result(PATIENCE_S).error_code for future in futures} == {ErrorCode.NONE}
 
 
-def test_early_answers_of_a_replaced_replica_count_for_nobody(
+def test_early_answers_of_a_replaced_replica_are_ignored(
     client: CoordinatorClient, other_side: OtherSide
 ) -> None:
     later = ReplicaId(REPLICA.owner_epoch + 1, 0)

@@ -27,7 +27,7 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
     assert "is not empty; the demo needs an empty folder" in done.stderr
 
 
-def test_a_child_that_ends_is_told_with_its_log(tmp_path: Path) -> None:
+def test_ended_child_is_reported_with_its_log(tmp_path: Path) -> None:
     with Children(tmp_path) as children:
         child = children.start("bad", "rocketmq-consumer", "--no-such-option")
         with pytest.raises(ChildFailed, match=r"(?s)bad failed: it ended with exit code 2.*no-such-option"):

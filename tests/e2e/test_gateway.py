@@ -164,7 +164,7 @@ def test_a_group_is_listed_at_any_gateway_as_soon_as_its_client_was_answered(
 
 
 @pytest.mark.one_form
-def test_the_coordinators_own_topics_are_internal_and_not_to_be_changed(
+def test_coordinators_own_topics_are_internal_and_immutable(
     options: GatewayOptions, gateway: str, topic: str
 ) -> None:
     own = options.layout.requests_topic

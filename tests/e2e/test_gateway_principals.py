@@ -142,7 +142,7 @@ def test_the_broker_and_the_coordinator_see_the_clients_principal(
     uvloop.run(play())
 
 
-def test_nobody_is_served_whom_the_broker_did_not_accept(broker: SecuredBroker, tmp_path: Path) -> None:
+def test_client_refused_by_the_broker_is_not_served(broker: SecuredBroker, tmp_path: Path) -> None:
     """Bad credentials have the broker's answer, requests before any credentials have none."""
     wrong = ClientConfig(
         broker.bootstrap_servers,

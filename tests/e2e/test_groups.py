@@ -204,7 +204,9 @@ def test_groups_are_listed_the_empty_ones_too(ask: Ask, billing: list[str]) -> N
     ]
 
 
-def test_a_group_is_described(ask: Ask, client: CoordinatorClient, billing: list[str]) -> None:
+def test_groups_describe_shows_state_members_and_offsets(
+    ask: Ask, client: CoordinatorClient, billing: list[str]
+) -> None:
     (first, second), host = billing, client.header("")["client_host"]
     assert ask("describe", "billing").rows == [
         ["billing", ORDERS, "0", "4", "10", "6", first, host, "shop"],

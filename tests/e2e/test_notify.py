@@ -63,7 +63,7 @@ def ended_by_why(broker: EmbeddedBroker, group: str) -> list[tuple[int, int]]:
     return [(r["began_ms"], r["ended_ms"]) for r in json.loads(told.stdout)["rebalances"]]
 
 
-def test_each_rebalance_is_one_message_although_notify_is_killed_before_it_is_told(
+def test_each_rebalance_is_sent_once_although_notify_is_killed_before(
     broker: EmbeddedBroker, layout: TopicLayout, client: CoordinatorClient, group: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "kept"

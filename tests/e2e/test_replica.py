@@ -243,7 +243,7 @@ def test_a_replica_that_answers_is_seen(seen: Seen) -> None:
     assert seen.status().alarm is None
 
 
-def test_a_replica_that_hangs_is_seen_and_the_coordinator_is_ready_without_it(seen: Seen) -> None:
+def test_hung_replica_is_detected_and_coordinator_stays_ready(seen: Seen) -> None:
     with held_still(pid_of_replica()):
         phrase = "following: its process has said nothing for more than 1 s"
         seen.wait_for(phrase)

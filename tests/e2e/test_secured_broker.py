@@ -101,7 +101,7 @@ def refused(config: ClientConfig, timeout_ms: int = TIMEOUT_MS) -> str:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-def test_a_wrong_password_is_told(secured: SecuredBroker, mechanism: str) -> None:
+def test_wrong_password_is_reported(secured: SecuredBroker, mechanism: str) -> None:
     properties = secured.security.client_properties(TOOLS, mechanism)
     login = properties["sasl.jaas.config"].replace("Passw0rd", SECRET)
     reason = refused(ClientConfig(secured.bootstrap_servers, properties | {"sasl.jaas.config": login}))
@@ -126,20 +126,20 @@ def test_commands_tell_it(secured: SecuredBroker, tmp_path: Path) -> None:
     assert SECRET not in done.stdout + done.stderr
 
 
-def test_a_forged_token_is_told(secured: SecuredBroker, tmp_path: Path) -> None:
+def test_forged_token_is_reported(secured: SecuredBroker, tmp_path: Path) -> None:
     forged = TokenIssuer(tmp_path / "other").token("alice")
     reason = refused(by_token_file(secured, tmp_path, forged))
     assert reason.startswith(f"the broker at {secured.bootstrap_servers} refuses the login by OAUTHBEARER: ")
     assert forged not in reason
 
 
-def test_a_refusal_of_the_token_endpoint_is_told(secured: SecuredBroker, endpoint: TokenEndpoint) -> None:
+def test_refusal_of_the_token_endpoint_is_reported(secured: SecuredBroker, endpoint: TokenEndpoint) -> None:
     assert refused(secured.config_by_token(endpoint.url, ADMIN, "wrong")) == (
         f"the token endpoint {endpoint.url} gives client {ADMIN} no token: it answers 401 invalid_client"
     )
 
 
-def test_an_untrusted_broker_is_told(secured: SecuredBroker, tmp_path: Path) -> None:
+def test_untrusted_broker_is_reported(secured: SecuredBroker, tmp_path: Path) -> None:
     properties = secured.security.client_properties(TOOLS)
     properties["ssl.truststore.location"] = str(Authority(tmp_path, "another").certificate)
     assert refused(ClientConfig(secured.bootstrap_servers, properties)) == (
@@ -149,7 +149,7 @@ def test_an_untrusted_broker_is_told(secured: SecuredBroker, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("has_one", [False, True])
-def test_a_client_without_a_trusted_certificate_is_told(
+def test_missing_trusted_client_certificate_is_reported(
     secured: SecuredBroker, tmp_path: Path, has_one: bool
 ) -> None:
     config = secured.config_by_certificate("alice")
@@ -166,7 +166,7 @@ def test_a_client_without_a_trusted_certificate_is_told(
     assert reason.endswith(expected)
 
 
-def test_another_protocol_is_told(secured: SecuredBroker) -> None:
+def test_wrong_security_protocol_is_reported(secured: SecuredBroker) -> None:
     servers = secured.bootstrap_servers
     assert refused(ClientConfig(servers), GUESS_TIMEOUT_MS) == (
         f"the broker at {servers} does not speak PLAINTEXT (security.protocol)"

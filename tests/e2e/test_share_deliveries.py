@@ -81,7 +81,7 @@ def topic(broker: EmbeddedBroker) -> str:
     return name
 
 
-def test_sp32_why_and_the_page_name_a_record_that_nobody_can_process(
+def test_sp32_why_and_page_name_a_poison_record(
     broker: EmbeddedBroker, options: GatewayOptions, topic: str, tmp_path: Path
 ) -> None:
     group = new_group()

@@ -128,7 +128,7 @@ def raises() -> None:
     raise KeyError("unforeseen")
 
 
-def test_a_failure_that_nobody_foresaw_ends_with_a_sentence_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_start_failure_is_reported_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(cli.COMMANDS, "raises", f"{__name__}:raises")
     outcome = CliRunner().invoke(main, ["raises"])
     assert outcome.exit_code == 1

@@ -32,7 +32,9 @@ def settings_of(admin: KafkaAdminClient, topic: str) -> dict[str, str]:
     return {name: setting["value"] for name, setting in next(iter(described.values()))[topic].items()}
 
 
-def test_missing_topics_are_made_with_what_is_needed(broker: EmbeddedBroker, admin: KafkaAdminClient) -> None:
+def test_missing_topics_are_created_with_required_settings(
+    broker: EmbeddedBroker, admin: KafkaAdminClient
+) -> None:
     layout = new_layout(request_partitions=3, reply_partitions=5)
     prepare_topics(broker.client_config, layout)
     described = {t["name"]: t for t in admin.describe_topics(list(wanted_settings(layout)))}
@@ -134,7 +136,7 @@ def test_existing_topics_with_fewer_replicas_than_new_ones_are_named(broker: Emb
     assert all(numbers.items() <= log.items() for log in logs)
 
 
-def test_what_the_broker_refuses_is_said_in_its_words(broker: EmbeddedBroker) -> None:
+def test_refusal_of_the_broker_is_reported_verbatim(broker: EmbeddedBroker) -> None:
     reasons = refusal(broker, new_layout(), replication_factor=3)
     assert len(reasons) == 11  # one line, and one for each topic
     assert all("replication factor of 3 cannot be reached" in reason for reason in reasons[1:])

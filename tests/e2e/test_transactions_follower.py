@@ -114,7 +114,7 @@ def followed(broker: EmbeddedBroker) -> Iterator[Followed]:
         topics.stop()
 
 
-def test_tw1_tw3_a_group_is_asked_until_the_entry_is_gone(followed: Followed) -> None:
+def test_tw1_tw3_marker_is_repeated_until_the_entry_is_gone(followed: Followed) -> None:
     """5.12: a follower that starts anew asks again."""
     follower = followed.follow()
     producer, hanging = followed.joined(), followed.joined()

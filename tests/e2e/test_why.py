@@ -83,7 +83,7 @@ def test_text_and_json(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     ]
 
 
-def test_follow_has_what_is_written_after_its_start(broker: EmbeddedBroker, layout: TopicLayout) -> None:
+def test_follow_shows_entries_written_after_its_start(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     history = Recorder().play(*STORY)
     write(broker, layout, history[:20])
     with closing(LiveHistory(broker.client_config, layout, "g")) as live:

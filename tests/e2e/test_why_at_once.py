@@ -154,7 +154,7 @@ def test_page_polls_groups_where_the_topic_must_not_be_read(broker: SecuredBroke
             assert "rdkafka" in response.read().decode()
 
 
-def test_notify_tells_each_rebalance_once_although_it_is_killed_before_one_is_told(
+def test_notify_sends_each_rebalance_once_although_killed_before(
     broker: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("no_proxy", "127.0.0.1")

@@ -38,7 +38,7 @@ def kinds(verdicts: list[Verdict]) -> Counter[StrEnum]:
     return Counter(verdict.wrong for verdict in verdicts)
 
 
-def test_copies_that_are_the_input_are_sound() -> None:
+def test_judge_accepts_output_equal_to_the_input() -> None:
     assert [*judge_copies(INPUTS, SOUND)] == []
 
 

@@ -131,7 +131,7 @@ def hdfs(tmp_path: Path) -> Iterator[Hdfs]:
         yield running
 
 
-def test_another_machine_goes_on_with_the_state(hdfs: Hdfs, broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_another_machine_continues_with_the_state(hdfs: Hdfs, broker: EmbeddedBroker, tmp_path: Path) -> None:
     options = Options(
         broker.client_config,
         tmp_path / "one",

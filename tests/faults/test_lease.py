@@ -179,7 +179,7 @@ def test_standby_for_another_state_is_refused(broker: EmbeddedBroker, layout: To
         assert "belong to the state of another folder" in str(standby.error)
 
 
-def test_time_stands_still_while_the_broker_is_away_and_silence_is_no_sign_then(tmp_path: Path) -> None:
+def test_broker_outage_stops_time_and_silence_causes_no_takeover(tmp_path: Path) -> None:
     """The owner cannot append clock records then. It must not lose the topics because of that."""
     layout = TopicLayout.named(f"test-{uuid4()}")
     with EmbeddedBroker(tmp_path / "broker") as broker:

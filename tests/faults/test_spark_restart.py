@@ -211,7 +211,7 @@ def _used(session: Session) -> Used:
 
 
 @LEAVES_A_PIPE
-def test_a_coordinator_goes_on_with_other_jvms_until_none_stays(
+def test_coordinator_restarts_its_jvm_until_it_keeps_ending(
     broker: EmbeddedBroker,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -68,7 +68,7 @@ def client_of(options: Options, client_id: str = "client") -> CoordinatorClient:
 
 
 @pytest.mark.timeout(900)
-def test_the_query_outlives_what_fails_below_it_and_what_stops_it_is_named(
+def test_query_survives_faults_and_names_what_stops_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A record at fault is named, and can be skipped; a state that cannot be read, and a damaged file, are

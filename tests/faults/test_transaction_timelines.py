@@ -151,7 +151,7 @@ def test_5_14_deleted_offsets_do_not_come_back(wire: Wire, group: str, topic: st
     assert stable_offset(wire, other, topic) == NOTHING
 
 
-def test_5_16_an_open_transaction_holds_up_nobody_else(wire: Wire, group: str, topic: str) -> None:
+def test_5_16_open_transaction_delays_no_other_client(wire: Wire, group: str, topic: str) -> None:
     hanging, producer = producer_of(wire, TV2), producer_of(wire, TV2)
     pend(hanging, group, topic, 100)
     pend(producer, group, topic, 200, partition=1)

@@ -79,7 +79,7 @@ def whole(service: Service) -> None:
         service.start()
 
 
-def test_stop_and_start_keep_groups_and_answer_what_was_asked_meanwhile(
+def test_restart_keeps_groups_and_answers_requests_sent_meanwhile(
     service: Service, topic: str, tmp_path: Path
 ) -> None:
     """While it is stopped, its state is exported, and goes on at new topics, too."""
@@ -217,7 +217,7 @@ def heap_of(service: Service) -> int:
     return heap
 
 
-def test_without_clock_records_nobody_expires(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_clock_records_no_member_expires(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(coordinating, "TICKER_ALARM_AGE_S", 1.0)
     ticker = service.coordinator._ticker
     assert ticker is not None

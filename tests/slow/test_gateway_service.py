@@ -80,7 +80,7 @@ def throttled(gateway: RunningGateway) -> float:
     return sum(value for (value,) in gateway.numbers()["requests_throttled"].values())
 
 
-def test_clients_over_their_quota_are_told_and_not_lost(
+def test_clients_over_their_quota_are_throttled_and_stay_connected(
     broker: EmbeddedBroker, options: GatewayOptions, topic: str, tmp_path: Path
 ) -> None:
     quotas = tmp_path / "quotas.toml"

@@ -143,7 +143,7 @@ def webhook(monkeypatch: pytest.MonkeyPatch) -> Iterator[Webhook]:
         yield webhook
 
 
-def test_rebalance_is_shown_while_it_waits_for_a_member_and_told_when_it_ends(
+def test_rebalance_is_shown_while_running_and_reported_when_it_ends(
     observing: Observing, webhook: Webhook, topic: str
 ) -> None:
     servers = observing.broker.client_config.bootstrap_servers

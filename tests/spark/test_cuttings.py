@@ -79,7 +79,7 @@ def run_to_the_end(bench: Bench, batches: Iterable[Iterable[Record]], kills: int
     bench.run()
 
 
-def test_the_recorded_log_has_all_that_happens_to_groups() -> None:
+def test_recorded_log_covers_every_kind_of_event() -> None:
     rows = recorded_log.record(LOG_SEED, LOG_LENGTH, CONFIG)
     partitions, attested_ms = recorded_log.with_clock(rows, LOG_SEED)
     assert all(len(records) > 100 for records in partitions)

@@ -221,7 +221,7 @@ def test_a_damaged_changelog_is_undone_by_going_back_before_it(
     assert said_once(bench.written) == said_once(stayed.written)
 
 
-def test_what_cannot_go_back_is_refused_and_changes_nothing(
+def test_impossible_rollback_is_refused_and_changes_nothing(
     stopped: Callable[[], Bench], spark: SparkSession
 ) -> None:
     bench = stopped()

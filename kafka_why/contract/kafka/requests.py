@@ -54,9 +54,8 @@ class Protocol(Struct, frozen=True):
 class JoinGroup(Request[JoinGroupResponse], frozen=True, kw_only=True, tag=True):
     """Join the group or its next generation. The request is parked until the rebalance completes.
 
-    `partitions_per_topic` is for groups whose assignment the coordinator makes. `topics` are the topics that
-    the protocols' metadata names, for a group of the consumer protocol. None if the sender could not read the
-    metadata.
+    `partitions_per_topic` is for groups that the coordinator assigns. `topics` are the topics in the
+    protocols' metadata, for a group of the consumer protocol, None if the sender could not read them.
     """
 
     session_timeout_ms: Int32
@@ -187,7 +186,7 @@ class TxnOffsetCommit(Request[TxnOffsetCommitResponse], frozen=True, kw_only=Tru
 
 class TransactionMarker(Request[TransactionMarkerResponse], frozen=True, kw_only=True, tag=True):
     """A marker that Kafka's transaction coordinator wrote at `txn_position` of a partition of the markers
-    topic, whose topic id is `txn_topic_id` (None if unknown): the end of a transaction of the producer. If
+    topic, whose topic id is `txn_topic_id` (None if unknown). It ends a transaction of the producer. If
     `committed` is False, the transaction was aborted. The marker applies to pending offsets whose own
     `txn_position` is at least `first_position`. The sender has checked that no other marker from
     `first_position` to before `txn_position` applies to them. Kafka has no such request, because its

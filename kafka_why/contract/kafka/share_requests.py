@@ -32,12 +32,12 @@ PartitionNumber = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class ShareGroupHeartbeat(Request[ShareGroupHeartbeatResponse], frozen=True, kw_only=True, tag=True):
-    """The one request of a member of a share group: it joins, keeps its session alive, and leaves.
+    """The only request of a share group's member: it joins, keeps its session alive, and leaves.
 
-    `member_epoch` is 0 to join and -1 to leave. A field that is None says that nothing has changed. Kafka's
-    request has the fields up to `subscribed_topic_names`. `topics` are the topics of these names, as the
-    sender knows them from the brokers' metadata. It is None in a request without names, and where the sender
-    could not reach the brokers.
+    `member_epoch` is 0 to join and -1 to leave. A field that is None has not changed. Kafka's request has the
+    fields up to `subscribed_topic_names`. `topics` are the topics of these names, as the sender knows them
+    from the brokers' metadata. It is None in a request without names, and where the sender could not reach
+    the brokers.
     """
 
     member_id: ShortStr = ""

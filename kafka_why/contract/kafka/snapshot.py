@@ -81,8 +81,8 @@ class MemberSnapshot(Struct, frozen=True, omit_defaults=True):
     consumer: ConsumerMemberSnapshot | None = None
 
     def held(self) -> tuple[TopicPartition, ...]:
-        """Return the partitions that the member may use. Raises ProtocolError if its bytes are no assignment
-        of Kafka's consumer.
+        """Return the partitions that the member may use. Raises ProtocolError if its bytes are not an
+        assignment of Kafka's consumer.
         """
         if self.consumer is not None:
             return flat(self.consumer.assigned)

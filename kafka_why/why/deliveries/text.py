@@ -38,7 +38,7 @@ def deliveries_text(report: DeliveryReport, clock: Clock, names: Names) -> Visib
 
 
 def alone_text(alone: LoneDeliveries, clock: Clock) -> VisibleText:
-    """Return the text about the deliveries of a group without a history."""
+    """Return the text about a group that has deliveries but no history."""
     report = alone.deliveries
     head = f"Group {report.group_id} has no history here: the brokers may coordinate it."
     return visible_text([head, "", deliveries_text(report, clock, names_of(report))])

@@ -86,7 +86,7 @@ def test_static_members_are_first_by_instance_id(
     ],
     ids=["unknown racks", "uniform has no racks", "order", "claims of one generation", "the same racks"],
 )
-def test_a_group_is_assigned_as_by_kafka(
+def test_assignment_equals_kafkas_for_every_group(
     name: str,
     counts: dict[str, int],
     group: dict[str, MemberSubscription],

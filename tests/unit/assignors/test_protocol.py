@@ -207,7 +207,7 @@ def test_a_newer_version_is_read_as_the_highest_known() -> None:
         ("0003 00000000 ffffffff 00000000 00000000", "rack_id needs 2 bytes, but 0 are left (byte 18)"),
     ],
 )
-def test_a_broken_subscription_is_told_by_field_and_byte(data: str, message: str) -> None:
+def test_malformed_subscription_is_reported_with_field_and_byte(data: str, message: str) -> None:
     with pytest.raises(ProtocolError) as raised:
         decode_subscription(bytes.fromhex(data))
     assert str(raised.value) == message
@@ -219,7 +219,7 @@ def test_any_negative_length_is_null() -> None:
 
 
 @given(subscription=subscriptions, data=st.data())
-def test_a_cut_subscription_is_an_error_within_what_is_left(
+def test_truncated_subscription_is_an_error_within_its_bytes(
     subscription: Subscription, data: st.DataObject
 ) -> None:
     whole = encode_subscription(subscription)
@@ -263,9 +263,7 @@ def test_bytes_that_are_no_utf8_become_replacement_characters_as_in_java(data: s
         ),
     ],
 )
-def test_a_value_that_does_not_fit_is_told_by_field_and_byte(
-    subscription: Subscription, message: str
-) -> None:
+def test_value_out_of_range_is_reported_with_field_and_byte(subscription: Subscription, message: str) -> None:
     with pytest.raises(ProtocolError) as raised:
         encode_subscription(subscription)
     assert str(raised.value) == message

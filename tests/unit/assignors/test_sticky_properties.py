@@ -153,7 +153,7 @@ def test_no_partition_is_on_a_member_that_has_two_more_than_another_that_may_hav
 @sticky_ones
 @some
 @given(group=groups(same_topics=True, overlapping=True, with_racks=True))
-def test_with_the_same_topics_sizes_differ_by_one_at_most(name: str, group: GroupWithPast) -> None:
+def test_members_with_same_topics_differ_by_at_most_one_partition(name: str, group: GroupWithPast) -> None:
     sizes = [len(partitions) for partitions in group.assign(name).values()]
     if name == "cooperative-sticky":
         sizes = [len(partitions) for partitions in group.settle(name).values()]
@@ -186,7 +186,7 @@ def test_when_a_member_leaves_only_its_partitions_move(
 
 @some
 @given(group=groups(same_topics=True))
-def test_with_the_same_topics_as_many_partitions_stay_as_the_shares_allow(group: GroupWithPast) -> None:
+def test_members_with_same_topics_keep_as_many_partitions_as_possible(group: GroupWithPast) -> None:
     answer = group.assign("sticky")
     total, members = len(all_partitions(group)), len(group.wishes)
     exists = set(all_partitions(group))

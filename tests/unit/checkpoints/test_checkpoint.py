@@ -155,7 +155,7 @@ def test_a_checkpoint_that_lost_a_committed_batch_is_refused(checkpoint: Checkpo
         checkpoint.check_committed("requests")
 
 
-def test_a_plan_that_another_driver_replaced_after_the_commit_is_refused(checkpoint: Checkpoint) -> None:
+def test_plan_replaced_by_another_driver_after_the_commit_is_refused(checkpoint: Checkpoint) -> None:
     """The next batch begins where the plan ends, so it would read requests again, or skip some."""
     plan(checkpoint, 7, 7)
     offsets = spark_of(checkpoint) / "offsets" / "7"

@@ -85,7 +85,7 @@ def test_the_groups_are_as_they_were_left() -> None:
         assert groups == part.groups
 
 
-def test_a_history_has_groups_in_every_state() -> None:
+def test_recorded_history_covers_every_group_state() -> None:
     """Else the tests here would show little."""
     groups = [group for _, part in steps() for group in part.groups.values()]
     assert {group["state"] for group in groups if "state" in group} == {

@@ -68,7 +68,7 @@ def test_a_damaged_changelog_ends_what_can_be_loaded_until_the_next_snapshot(spa
 
 @pytest.mark.parametrize("name", ["6.zip", "SSTs/0-6.sst"])
 @pytest.mark.parametrize("is_missing", [False, True])
-def test_a_damaged_snapshot_is_replaced_by_an_older_one(spark: Path, name: str, is_missing: bool) -> None:
+def test_damaged_snapshot_falls_back_to_an_older_one(spark: Path, name: str, is_missing: bool) -> None:
     path = spark / "state" / "0" / "0" / name
     path.unlink() if is_missing else damage(path)
     assert loadable(spark) == [3, 4, 5, 6, 7, 8]

@@ -152,7 +152,7 @@ def test_no_message_that_is_not_awaited_is_decoded() -> None:
 @pytest.mark.parametrize(
     "kind", (*kafka.ANSWERS, *rocketmq.ANSWERS, ErrorResponse), ids=lambda kind: kind.__name__
 )
-def test_the_correlation_id_of_every_response_is_found_by_its_bytes(kind: type[msgspec.Struct]) -> None:
+def test_correlation_id_of_every_response_is_found_without_decoding(kind: type[msgspec.Struct]) -> None:
     """It is in front of every field that a client or an operator gives content, but the group's id."""
     first, second, *_ = kind.__struct_encode_fields__
     assert (first, second) == ("group_id", "correlation_id")

@@ -88,7 +88,7 @@ def test_what_waits_for_a_round_of_its_partition_makes_the_next_one() -> None:
     ]
 
 
-def test_a_record_has_bounds() -> None:
+def test_packed_record_is_limited_in_requests_and_bytes() -> None:
     short = [asked("g", number) for number in range(3)]
     long = [asked("g", number, member_id="m" * 600) for number in range(3, 5)]
     packer = Packer(max_requests=2, max_bytes=len(encode(long[0].request)) + 50)

@@ -101,7 +101,7 @@ def lost(partitions: int, seed: int) -> set[str]:
 
 
 @given(st.integers(1, 4), st.integers(0, 2**32))
-def test_everything_that_was_answered_is_on_the_topics(partitions: int, seed: int) -> None:
+def test_after_the_barrier_topics_have_every_answered_change(partitions: int, seed: int) -> None:
     assert not lost(partitions, seed)
 
 

@@ -73,7 +73,7 @@ def played(case: Case, kafkas: Answer, ours: Answer) -> Played:
     return Played(case, [kafkas], [ours], frozenset())
 
 
-def test_what_differs_is_told() -> None:
+def test_differences_are_reported() -> None:
     (case,) = parse("== one\nA heartbeat\n")
     same = played(case, {"error_code": "NONE"}, {"error_code": "NONE"})
     other = played(case, {"error_code": "NONE"}, {"error_code": "ILLEGAL_GENERATION", "more": "1"})

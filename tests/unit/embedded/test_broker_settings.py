@@ -52,7 +52,7 @@ def test_values_stand_in_the_file_as_java_reads_them() -> None:
     assert escaped(r"C:\kafka é 😀") == r"C:\\kafka \u00e9 \ud83d\ude00"
 
 
-def test_only_the_owner_reads_the_settings_also_in_a_file_that_existed(tmp_path: Path) -> None:
+def test_settings_file_is_private_even_if_it_existed(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     path.write_text("an earlier version's")
     path.chmod(0o644)

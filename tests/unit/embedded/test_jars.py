@@ -85,7 +85,7 @@ def test_the_jars_of_spark_have_pysparks_version() -> None:
     assert set(versions.values()) == {importlib.metadata.version("pyspark")}
 
 
-def test_faults_name_each_file(tmp_path: Path) -> None:
+def test_jar_errors_name_each_faulty_file(tmp_path: Path) -> None:
     good, changed, lost = (locked(name, name.encode()) for name in ("good.jar", "changed.jar", "lost.jar"))
     (tmp_path / "good.jar").write_bytes(b"good.jar")
     (tmp_path / "changed.jar").write_bytes(b"changed.JAR")

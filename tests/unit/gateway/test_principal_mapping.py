@@ -45,7 +45,7 @@ def test_unusable_mapping_rule_is_named_in_the_error(rules: str) -> None:
 
 
 @given(st.text(max_size=40), st.text(max_size=40))
-def test_any_text_parses_as_a_mapping_rule_or_is_refused(rules: str, name: str) -> None:
+def test_mapping_rule_of_any_text_parses_or_is_refused(rules: str, name: str) -> None:
     with suppress(InvalidRule, NoMatchingRule):
         PrincipalMapper(rules).name_of(name)
 

@@ -106,7 +106,7 @@ def test_duplicate_client_id_does_no_harm_in_a_group_that_broadcasts() -> None:
     assert symptoms(poll([view("A", "A", message_model="BROADCASTING")], every)) == {}
 
 
-def test_clients_that_subscribe_differently_are_told_apart_with_the_topics_of_each() -> None:
+def test_clients_with_different_subscriptions_are_reported_with_their_topics() -> None:
     prices = [queue(number, "P") for number in range(4)]
     other = client("B", 4, 5, 6, subscriptions={"T": "TagA", "P": "*"}, started_ms=START_MS + 7)
     other = replace(other, held=[*other.held, *(HeldQueue(one) for one in prices[2:])])
