@@ -88,7 +88,7 @@ class Restart:
         return await asyncio.to_thread(groups.groups)
 
     def _has_earlier(self, group: GroupSnapshot) -> bool:
-        return any(map(self._is_earlier, (*group.consumers, *group.producers)))
+        return group.truncated or any(map(self._is_earlier, (*group.consumers, *group.producers)))
 
     def _is_earlier(self, it: ConnectionSnapshot) -> bool:
         return it.gateway == self.gateway and it.gateway_start != self.gateway_start
