@@ -31,5 +31,5 @@ class GroupOrder:
         finally:
             ended.set()
             for group_id in groups:
-                if self._last[group_id] is ended:
+                if self._last.get(group_id) is ended:
                     del self._last[group_id]
