@@ -23,7 +23,6 @@ COMMANDS: CommandsAt = {
     "record": "cli.record:record",
     "replay": "cli.replay:replay",
     "rocketmq-gateway": "cli.rocketmq_gateway:rocketmq_gateway",
-    "rocketmq-consumer": "cli.rocketmq_consumer:rocketmq_consumer",
     "run": "cli.run:run",
     "state": "cli.state:state",
     "whatif": "cli.whatif:whatif",

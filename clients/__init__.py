@@ -1,4 +1,1 @@
-"""The coordinator's clients: the Python client and RocketMQ's client side.
-
-Adapters make this project's assignors available to kafka-python's consumers.
-"""
+"""The coordinator's Python client, and adapters of this project's assignors for kafka-python's consumers."""

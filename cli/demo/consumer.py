@@ -6,16 +6,18 @@ It writes each record to the file CONSUMED, then commits its offset. On SIGTERM 
 """
 
 import logging
+import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from kafka import KafkaConsumer
 from kafka.errors import KafkaConnectionError, KafkaError
-
-from cli.consumed import line_writer
 
 # This client sends no heartbeat from its JoinGroup to the answer to its SyncGroup. That takes seconds here,
 # and may take ten on a busy machine.
@@ -62,6 +64,33 @@ def commit(consumer: KafkaConsumer) -> None:
         consumer.commit(timeout_ms=COMMIT_TIMEOUT_MS)
     except KafkaError as error:
         log.warning("not committed: %r", error)
+
+
+def line_writer(stack: ExitStack, consumed: Path) -> Callable[[Sequence[Any]], None]:
+    """Return a function that appends records to the file `consumed`. The stack closes the file."""
+    descriptor = os.open(consumed, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)  # it has records
+    file = stack.enter_context(os.fdopen(descriptor, "ab"))
+
+    def write(records: Sequence[Any]) -> None:
+        file.write(b"".join(_line(record) for record in records))
+        file.flush()  # the kernel has the lines now, so even SIGKILL loses no record that counts as processed
+
+    return write
+
+
+def _line(record: Any) -> bytes:
+    line = {
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "key": _text(record.key),
+        "value": _text(record.value),
+    }
+    return msgspec.json.encode(line) + b"\n"
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode(errors="replace")
 
 
 if __name__ == "__main__":

@@ -59,25 +59,6 @@ def reading_consumer(
     )
 
 
-def working_consumer(
-    client_config: ClientConfig, client_id: str, *, metadata_max_age_ms: int = 300_000
-) -> KafkaConsumer:
-    """Return a consumer for a member of one of the coordinator's groups, without a group at Kafka's brokers.
-
-    It reads a partition from its beginning unless a position is set. It refreshes the topics' partitions each
-    `metadata_max_age_ms`. Raises KafkaError.
-    """
-    return _connected(
-        KafkaConsumer,
-        client_config,
-        client_id=client_id,
-        auto_offset_reset="earliest",
-        metadata_max_age_ms=metadata_max_age_ms,
-        allow_auto_create_topics=False,
-        metrics_enabled=False,
-    )
-
-
 def group_consumer(client_config: ClientConfig, group_id: str) -> KafkaConsumer:
     """Return a consumer in a group of the cluster's own coordinator, without commits. Raises KafkaError."""
     return _connected(

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from kafka_why.contract.rocketmq.queues import OFFSET_GROUP_PREFIX
 from kafka_why.contract.rocketmq.requests import MessageModel
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 from kafka_why.escaping import VisibleText
@@ -154,13 +153,7 @@ def rocketmq_remarks(row: RocketMqRow) -> Iterator[str]:
 
 def offsets_remark(group_id: str) -> str:
     """Return the remark that says where a RocketMQ group's offsets are."""
-    where = offset_group(group_id)
-    return f"Group '{group_id}' is one of {ROCKETMQ_TYPE}: its offsets are in Kafka group '{where}'."
-
-
-def offset_group(group_id: str) -> str:
-    """Return the group id under which a RocketMQ group's offsets are committed."""
-    return f"{OFFSET_GROUP_PREFIX}{group_id}"
+    return f"Group '{group_id}' is one of {ROCKETMQ_TYPE}: its offsets are on RocketMQ's brokers."
 
 
 def rocketmq_state_table(row: RocketMqRow) -> VisibleText:

@@ -16,8 +16,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 COMMAND = str(Path(sysconfig.get_path("scripts")) / "group-coordinator")
 PATIENCE_S = 60.0
-# A consumer that looks for a broker where none is: it runs for half a minute.
-IDLE = ("rocketmq-consumer", "--bootstrap-servers", "127.0.0.1:1", "--group", "g", "--topic", "t")
+# A gateway that looks for a broker where none is: it runs for half a minute.
+IDLE = ("gateway", "--bootstrap-servers", "127.0.0.1:1")
 
 
 def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
@@ -29,7 +29,7 @@ def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
 
 def test_ended_child_is_reported_with_its_log(tmp_path: Path) -> None:
     with Children(tmp_path) as children:
-        child = children.start("bad", "rocketmq-consumer", "--no-such-option")
+        child = children.start("bad", "gateway", "--no-such-option")
         with pytest.raises(ChildFailed, match=r"(?s)bad failed: it ended with exit code 2.*no-such-option"):
             child.wait_for_line(lambda line: False, PATIENCE_S)
         child.stop()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 SEED = 12
 # So many groups of each protocol as fit beside other tests.
-FEW = {"classic": 6, "transactional": 1, "consumer": 1, "rocketmq": 1}
+FEW = {"classic": 6, "transactional": 1, "consumer": 1}
 # In two classic groups each bug, and in one of the consumer protocol.
 WITH_BUGS = {"classic": 2 * (len(BUGS) + 1), "consumer": len(BUGS) + 1}
 # Each breaks another process. What others of `make faults-campaign` break is broken by other tests of this

@@ -21,6 +21,3 @@ class MessageQueue(NamedTuple):
     def __str__(self) -> str:
         """Return RocketMQ's own text of a queue: CONSISTENT_HASH hashes it, error texts show it."""
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, queueId={self.queue_id}]"
-
-
-OFFSET_GROUP_PREFIX = "%OFFSET%"

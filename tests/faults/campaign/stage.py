@@ -128,8 +128,7 @@ class FaultStage(Stage):
         self.load.stop()
         meter = self.load.meter
         acknowledged = meter.acknowledged()
-        of_kafka = {group for group, protocol in self.load.groups.items() if protocol != "rocketmq"}
-        self._wait_until_handled({group for group, _ in acknowledged} | of_kafka)
+        self._wait_until_handled(self.load.groups)
         self.note_outages()
         outcomes = Outcomes(meter.transactions[True], meter.transactions[False])
         case = Case(

@@ -51,7 +51,6 @@ def test_address_tests_cover_every_command_that_needs_a_cluster() -> None:
         "page",
         "record",
         "replay",
-        "rocketmq-consumer",
         "rocketmq-gateway",
         "run",
         "state",

@@ -13,7 +13,6 @@ from kafka_why.contract.layout import TopicLayout
 from tests.faults.campaign.load.classic import ClassicMember
 from tests.faults.campaign.load.consumer import ConsumerMember
 from tests.faults.campaign.load.meter import Member, Meter
-from tests.faults.campaign.load.rocketmq import RocketMqMember
 from tests.faults.campaign.load.transactional import TransactionalMember
 
 MEMBERS = 3
@@ -23,7 +22,6 @@ PROTOCOLS: dict[str, tuple[int, type[Member]]] = {
     "classic": (42, ClassicMember),
     "transactional": (6, TransactionalMember),
     "consumer": (6, ConsumerMember),
-    "rocketmq": (8, RocketMqMember),
 }
 """By name: the number of groups, and their members. Another protocol joins by an entry here."""
 
