@@ -82,6 +82,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="so many times the examples of each test of random cases",
     )
     parser.addoption(
+        "--plain-rocketmq",
+        action="store_true",
+        help="let RocketMQ's clients use the plain cluster in their stories, without a gateway",
+    )
+    parser.addoption(
         "--seeds",
         type=int,
         default=10,

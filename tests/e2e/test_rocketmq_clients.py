@@ -1,25 +1,338 @@
-"""Unmodified RocketMQ clients."""
+"""Unmodified RocketMQ clients: the same stories end in the same way at a plain cluster and at the gateway."""
+
+import json
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
-from tests.harness.rocketmq_cluster import QUEUES, RocketMqCluster, new_group
+from cli.processes.child import Children
+from embedded.rocketmq import BrokerNode
+from tests.harness.rocketmq_clients import JavaClient, JavaClientFailed, JavaClients
+from tests.harness.rocketmq_cluster import (
+    ACLS,
+    CREDENTIALS,
+    QUEUES,
+    RocketMqAt,
+    RocketMqCluster,
+    address_of,
+    embedded_rocketmq,
+    new_group,
+)
+from tests.harness.rocketmq_go_clients import GoClients
+from tests.harness.shared import PREFIX, START_TIMEOUT_S
 from tests.harness.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
+EVERY_S = {"pollNameServerInterval": 1000}
+"""A client finds a topic that is created later, such as a group's retry topic, within a second, not 30."""
+BROADCASTING = {"messageModel": "BROADCASTING"}
+Pushed = Callable[..., JavaClient]
 
-def test_push_consumers_share_the_queues_and_receive_every_message(rocketmq: RocketMqCluster) -> None:
-    topic, group = rocketmq.create_topic(), new_group()
-    clients = rocketmq.clients
-    first = clients.push(group, topic)
-    wait_until(lambda: len(first.held) == QUEUES, "one consumer holds all queues")
-    second = clients.push(group, topic)
-    wait_until(
-        lambda: {len(first.held), len(second.held)} == {3, 4} and not first.held & second.held,
-        "two consumers share the queues",
-    )
-    bodies = {str(number) for number in range(70)}
-    clients.producer().send(topic, bodies)
-    wait_until(lambda: set(first.bodies + second.bodies) == bodies, "all messages are received")
+
+def numbers(count: int) -> list[str]:
+    return [str(number) for number in range(count)]
+
+
+def wait_for_shares(shares: list[int], *consumers: JavaClient) -> None:
+    """Wait until the consumers hold so many queues each, largest first, and none is held twice."""
+
+    def are_settled() -> bool:
+        held = [consumer.held for consumer in consumers]
+        together = frozenset().union(*held)
+        return sorted(map(len, held), reverse=True) == shares and len(together) == sum(shares)
+
+    wait_until(are_settled, f"shares of {shares}")
+
+
+def wait_for_all(bodies: list[str], *consumers: JavaClient) -> None:
+    """Wait until the consumers together have received these messages, and nothing else."""
+    wait_until(lambda: {body for it in consumers for body in it.bodies} >= set(bodies), "all messages")
+    assert {body for it in consumers for body in it.bodies} == set(bodies)
+
+
+class Story(NamedTuple):
+    """A cluster, the name server that its clients use, and a producer and a topic there."""
+
+    cluster: RocketMqCluster
+    name_server: str
+    producer: JavaClient
+    topic: str
+    group: str
+
+    def push(self, **settings: Any) -> JavaClient:
+        clients = self.cluster.clients
+        return clients.push(self.group, self.topic, name_server=self.name_server, **settings)
+
+    def send(self, bodies: list[str], **more: Any) -> list[str]:
+        return self.producer.send(self.topic, bodies, **more)
+
+    def mqadmin(self, command: str, *arguments: str) -> str:
+        return self.cluster.clients.mqadmin(command, *arguments, name_server=self.name_server)
+
+
+@pytest.fixture(scope="module")
+def gateway_at(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., str]]:
+    """Yield a function that starts a gateway before a cluster, and returns the address of its name server.
+    With --plain-rocketmq, that of the cluster's own.
+    """
+    with Children(tmp_path_factory.mktemp("gateways")) as children:
+
+        def start(name: str, at: RocketMqAt, *arguments: str) -> str:
+            if request.config.getoption("plain_rocketmq"):
+                return at.name_server
+            broker = request.getfixturevalue("broker").bootstrap_servers
+            request.getfixturevalue("coordinated")
+            command = ["rocketmq-gateway", "--json", "--bootstrap-servers", broker, "--prefix", PREFIX]
+            command += ["--namesrv", at.name_server, "--listen", "127.0.0.1:0", *arguments]
+            child = children.start(name, *command)
+            return str(
+                json.loads(child.wait_for_line(lambda line: '"gateway"' in line, START_TIMEOUT_S))["gateway"]
+            )
+
+        yield start
+
+
+@pytest.fixture(scope="module")
+def name_server(rocketmq: RocketMqCluster, gateway_at: Callable[..., str]) -> str:
+    return gateway_at("gateway", rocketmq.at)
+
+
+@pytest.fixture(scope="module")
+def producer(rocketmq: RocketMqCluster, name_server: str) -> JavaClient:
+    return rocketmq.clients.producer(name_server=name_server)
+
+
+@pytest.fixture
+def story(rocketmq: RocketMqCluster, name_server: str, producer: JavaClient) -> Story:
+    return Story(rocketmq, name_server, producer, rocketmq.create_topic(), new_group())
+
+
+@pytest.fixture
+def other_jvm(name_server: str, tmp_path: Path) -> Iterator[Callable[..., JavaClients]]:
+    """Yield a function that starts another JVM with clients."""
+    started: list[JavaClients] = []
+
+    def start(**options: Any) -> JavaClients:
+        started.append(JavaClients(name_server, tmp_path / str(len(started)), **options))
+        return started[-1]
+
+    yield start
+    for jvm in started:
+        jvm.kill()
+        jvm.close()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        pytest.param({}, id="clustering"),
+        pytest.param({"properties": {"useHeartbeatV2": True}}, id="short heartbeats"),
+        pytest.param({"circle": True}, id="by circle"),
+        pytest.param({"orderly": True}, id="orderly"),
+    ],
+)
+def test_consumers_share_the_queues_as_they_join_and_leave(story: Story, settings: dict[str, Any]) -> None:
+    first = story.push(**settings)
+    wait_for_shares([7], first)
+    second = story.push(**settings)
+    wait_for_shares([4, 3], first, second)
+    third = story.push(**settings)
+    wait_for_shares([3, 2, 2], first, second, third)
+    bodies = numbers(70)
+    queues = story.send(bodies)
+    wait_for_all(bodies, first, second, third)
     second.stop()
-    wait_until(lambda: len(first.held) == QUEUES, "the other one takes over")
+    wait_for_shares([4, 3], first, third)
+    if settings.get("orderly"):
+        everything = sorted(chain(first.received, second.received, third.received), key=lambda it: it.at_s)
+        for queue in set(queues):
+            offsets = [message.offset for message in everything if message.queue == queue]
+            assert offsets == sorted(offsets)
+
+
+TAGS = {"tags": "even || none"}
+SQL92 = {"sql": "half = 'even' AND number < 100"}
+
+
+@pytest.mark.parametrize("chosen", [TAGS, SQL92], ids=["tags", "SQL92"])
+def test_filtered_messages_do_not_reach_consumers(story: Story, chosen: dict[str, str]) -> None:
+    consumers = [story.push(**chosen) for _ in range(2)]
+    wait_for_shares([4, 3], *consumers)
+    for number in numbers(20):
+        half = "odd" if int(number) % 2 else "even"
+        story.send([number], tags=half, message_properties={"half": half, "number": number})
+    wait_for_all(numbers(20)[::2], *consumers)
+
+
+def test_every_broadcasting_consumer_receives_every_message(story: Story) -> None:
+    consumers = [story.push(properties=BROADCASTING) for _ in range(2)]
+    for consumer in consumers:
+        wait_for_shares([7], consumer)
+    story.send(numbers(30))
+    for consumer in consumers:
+        wait_for_all(numbers(30), consumer)
+
+
+def test_popping_consumers_read_all_queues_together(story: Story) -> None:
+    pops = ("-t", story.topic, "-g", story.group, "-m", "POP", "-q", "0")
+    broker = story.producer.brokers_of(story.topic)["broker-a/0"]
+    story.mqadmin("setConsumeMode", "-b", broker, *pops)
+    consumers = [story.push(properties={"clientRebalance": False}) for _ in range(2)]
+    wait_until(lambda: all(consumer.held for consumer in consumers), "both pop")
+    story.send(numbers(70))
+    wait_for_all(numbers(70), *consumers)
+
+
+def test_failed_messages_are_delivered_again_and_then_are_dead_letters(
+    story: Story, other_jvm: Callable[..., JavaClients]
+) -> None:
+    # Clients look every 20 s for queues of topics that were created meanwhile: the group's retry topic here.
+    jvm = other_jvm(java_options=["-Drocketmq.client.rebalance.waitInterval=1000"])
+    consumer = jvm.push(story.group, story.topic, failures=2, properties={**EVERY_S, "maxReconsumeTimes": 1})
+    wait_for_shares([7], consumer)
+    story.send(["bad"])
+    wait_until(lambda: [it.times for it in consumer.received] == [0, 1], "one more delivery")
+    wait_for_all(["bad"], jvm.push(new_group(), f"%DLQ%{story.group}", properties=EVERY_S))
+
+
+def test_transactions_are_checked_and_then_visible_or_not(story: Story) -> None:
+    consumer = story.push()
+    for checked in ("COMMIT_MESSAGE", "ROLLBACK_MESSAGE"):
+        producer = story.cluster.clients.transactions(new_group(), checked, name_server=story.name_server)
+        producer.send(story.topic, [checked], transaction="UNKNOW")
+        wait_until(lambda producer=producer: bool(producer.checks), "the broker's check")  # type: ignore[misc]
+    story.send(["after"])
+    wait_for_all(["COMMIT_MESSAGE", "after"], consumer)
+
+
+def test_requests_are_replied(story: Story) -> None:
+    wait_for_shares([7], story.push(replies=True))
+    assert story.producer.request(story.topic, "hello") == "re: hello"
+
+
+def test_lite_pull_consumers_share_the_queues(story: Story) -> None:
+    lite_pull = story.cluster.clients.lite_pull
+    first, second = (lite_pull(story.group, story.topic, name_server=story.name_server) for _ in range(2))
+    wait_for_shares([4, 3], first, second)
+    story.send(numbers(70))
+    wait_for_all(numbers(70), first, second)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param({"jars": "rocketmq_4_9"}, id="4.9"),
+        pytest.param({"java_options": ["-Drocketmq.serialize.type=ROCKETMQ"]}, id="binary headers"),
+    ],
+)
+def test_killed_client_of_another_kind_shares_and_its_queues_are_taken_over(
+    story: Story, other_jvm: Callable[..., JavaClients], options: dict[str, Any]
+) -> None:
+    jvm = other_jvm(**options)
+    ours, other = story.push(), jvm.push(story.group, story.topic)
+    wait_for_shares([4, 3], ours, other)
+    story.send(numbers(70))
+    wait_for_all(numbers(70), ours, other)
+    jvm.kill()
+    wait_for_shares([7], ours)
+
+
+def test_clients_with_one_id_leave_queues_unread(story: Story, other_jvm: Callable[..., JavaClients]) -> None:
+    first, second = story.push(name="same"), other_jvm().push(story.group, story.topic, name="same")
+    wait_until(lambda: first.held == second.held and len(first.held) == 4, "both hold the first four queues")
+    second.stop()
+    wait_for_shares([7], first)
+
+
+def test_mqadmin_shows_and_resets_a_group(story: Story) -> None:
+    consumer = story.push(name="seen", properties={**EVERY_S, "persistConsumerOffsetInterval": 1000})
+    wait_for_shares([7], consumer)
+    story.send(numbers(7))
+    wait_for_all(numbers(7), consumer)
+    of_group = ("-g", story.group)
+    wait_until(lambda: "Diff Total: 0" in story.mqadmin("consumerProgress", *of_group), "no lag")
+    assert "@seen" in story.mqadmin("consumerConnection", *of_group)
+    assert "Rebalance OK" in story.mqadmin("consumerStatus", *of_group)
+    assert "create subscription group" in story.mqadmin("updateSubGroup", "-c", "DefaultCluster", *of_group)
+    reset = story.mqadmin("resetOffsetByTime", *of_group, "-t", story.topic, "-s", "0")
+    rows = [line.split() for line in reset.splitlines() if line.startswith("broker-a")]
+    assert sorted(rows) == [["broker-a", str(queue), "0"] for queue in range(QUEUES)]
+    (address,) = story.producer.brokers_of(story.topic).values()
+    for shown in (story.mqadmin("clusterList"), story.mqadmin("topicRoute", "-t", story.topic)):
+        assert address in shown
+
+
+@pytest.mark.parametrize("is_orderly", [False, True], ids=["concurrently", "orderly"])
+def test_go_and_java_clients_share_a_group(story: Story, is_orderly: bool) -> None:
+    java = story.push(name="a-java", orderly=is_orderly)
+    wait_for_shares([7], java)
+    names, bodies = ["b-go", "c-go"], iter(numbers(100_000))
+    sent: list[str] = []
+    with GoClients(story.name_server, story.group, story.topic, names, is_orderly=is_orderly) as go:
+
+        def are_settled() -> bool:
+            """A Go client does not show what it holds, but what it receives."""
+            sent.extend(more := list(islice(bodies, 7)))
+            go.send(more)
+            owners = {it.queue: it.consumer for it in go.received if it.queue not in java.held}
+            return [len(java.held), *(list(owners.values()).count(name) for name in names)] == [3, 2, 2]
+
+        wait_until(are_settled, "shares of 3 and 2 and 2")
+        wait_until(lambda: {*java.bodies, *(it.body for it in go.received)} == set(sent), "all messages")
+    wait_for_shares([7], java)
+
+
+class Signed(NamedTuple):
+    """Two masters and a slave that authenticate clients, and the name server that these use."""
+
+    cluster: RocketMqCluster
+    name_server: str
+
+
+@pytest.fixture(scope="module")
+def signed(gateway_at: Callable[..., str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Signed]:
+    nodes = [BrokerNode(), BrokerNode("broker-a", 1), BrokerNode("broker-b")]
+    folder = tmp_path_factory.mktemp("signed")
+    (folder / "acl.yml").write_text(
+        "accessKey: {access_key}\nsecretKey: {secret_key}\n".format(**CREDENTIALS)
+    )
+    acls = ("--broker-acls", "--rocketmq-acl", str(folder / "acl.yml"))
+    with (
+        embedded_rocketmq(folder / "rocketmq", nodes=nodes, overrides=ACLS) as servers,
+        RocketMqCluster(address_of(servers), folder / "clients", **CREDENTIALS) as cluster,
+    ):
+        yield Signed(cluster, gateway_at("gateway-with-acls", cluster.at, *acls))
+
+
+def test_clients_without_valid_signatures_are_refused(signed: Signed) -> None:
+    topic = signed.cluster.create_topic()
+    for credentials in ({}, {"access_key": "operator", "secret_key": "wrong"}):
+        producer = signed.cluster.clients.producer(name_server=signed.name_server, **credentials)
+        broker = producer.brokers_of(topic)["broker-a/0"]
+        with pytest.raises(JavaClientFailed) as of_send:
+            producer.send(topic, ["refused"])
+        with pytest.raises(JavaClientFailed) as of_list:
+            producer.clients_of("group", broker)
+        assert of_send.value.code == of_list.value.code == 16
+        assert "CODE: 16" in str(of_list.value)
+
+
+def test_signed_consumers_share_the_queues_of_two_brokers(signed: Signed) -> None:
+    topic, group, clients = signed.cluster.create_topic(), new_group(), signed.cluster.clients
+    settings = {"name_server": signed.name_server, **CREDENTIALS}
+    producer = clients.producer(**settings)
+    consumers = [clients.push(group, topic, **settings) for _ in range(3)]
+    wait_for_shares([5, 5, 4], *consumers)
+    producer.send(topic, numbers(140))
+    wait_for_all(numbers(140), *consumers)
+    brokers = producer.brokers_of(topic)
+    assert brokers.keys() == signed.cluster.at.brokers.keys()
+    for address in brokers.values():
+        ids = producer.clients_of(group, address)
+        assert len(ids) == len(set(ids)) == 3

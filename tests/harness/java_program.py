@@ -4,17 +4,26 @@ import subprocess
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import IO, Self
 
 _END_TIMEOUT_S = 60.0
 
 
 class JavaProgram:
-    """It runs by this command line, and ends with its input."""
+    """It runs by this command line, in this folder, and ends with its input."""
 
-    def __init__(self, command: Sequence[str], errors: IO[str] | None = None) -> None:
+    def __init__(
+        self, command: Sequence[str], errors: IO[str] | None = None, folder: Path | None = None
+    ) -> None:
         self._jvm = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, bufsize=1
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            cwd=folder,
+            text=True,
+            bufsize=1,
         )
         assert self._jvm.stdin is not None
         assert self._jvm.stdout is not None
@@ -52,8 +61,10 @@ class JavaProgram:
 class ReportingProgram(JavaProgram, ABC):
     """A thread takes what it prints, from the end of `__init__` on."""
 
-    def __init__(self, command: Sequence[str], errors: IO[str] | None = None) -> None:
-        super().__init__(command, errors)
+    def __init__(
+        self, command: Sequence[str], errors: IO[str] | None = None, folder: Path | None = None
+    ) -> None:
+        super().__init__(command, errors, folder)
         self._reader = threading.Thread(target=self._read, name=type(self).__name__, daemon=True)
         self._reader.start()
 

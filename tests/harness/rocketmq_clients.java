@@ -58,6 +58,7 @@ public class RocketMqClients {
     private static final PrintStream OUT = System.out;
     private static final long TIMEOUT_MS = 10_000;
     private static final long LOOK_MS = 10;
+    private static final int TOPIC_NOT_EXIST = 17;
     private static final ScheduledExecutorService TIMER = Executors.newScheduledThreadPool(2, RocketMqClients::daemon);
     private static final Map<String, Client> CLIENTS = new ConcurrentHashMap<>();
 
@@ -304,15 +305,17 @@ public class RocketMqClients {
         return null;
     }
 
-    /** Names of the brokers that the name server has for a topic. */
+    /** Addresses of the brokers that the name server has for a topic, by name/id. */
     private static Object brokersOf(MQClientAPIImpl api, String topic) throws Exception {
+        Map<String, String> addresses = new HashMap<>();
         try {
-            List<String> names = new ArrayList<>();
-            api.getTopicRouteInfoFromNameServer(topic, TIMEOUT_MS).getBrokerDatas().forEach(data -> names.add(data.getBrokerName()));
-            return names;
+            api.getTopicRouteInfoFromNameServer(topic, TIMEOUT_MS).getBrokerDatas().forEach(data ->
+                data.getBrokerAddrs().forEach((id, address) -> addresses.put(data.getBrokerName() + "/" + id, address)));
         } catch (MQClientException exception) {
-            return List.of();
+            if (exception.getResponseCode() != TOPIC_NOT_EXIST)
+                throw exception;
         }
+        return addresses;
     }
 
     /** Returns what mqadmin prints. RocketMQ 4.9's jars do not have it. */

@@ -104,10 +104,10 @@ class JavaClient:
         ids: list[str] = self._call("clients-of", group=group, broker=broker)
         return ids
 
-    def brokers_of(self, topic: str) -> list[str]:
-        """Return the brokers that the name server has for a topic."""
-        names: list[str] = self._call("brokers-of", topic=topic)
-        return names
+    def brokers_of(self, topic: str) -> dict[str, str]:
+        """Return the addresses of the brokers that the name server has for a topic, by ``name/id``."""
+        addresses: dict[str, str] = self._call("brokers-of", topic=topic)
+        return addresses
 
     def create_topic(self, topic: str, queues: int, broker: str) -> None:
         """Create a topic at a broker."""
@@ -156,7 +156,7 @@ class JavaClients(ReportingProgram):
         classpath = ":".join(map(str, jar_paths(jars)))
         options = [QUICK_COMPILER, "-XX:+UseSerialGC", "-Xmx256m", f"-Duser.home={folder}", *java_options]
         with (folder / "clients.log").open("a") as errors:
-            super().__init__([str(find_java()), *options, "-cp", classpath, str(HARNESS)], errors)
+            super().__init__([str(find_java()), *options, "-cp", classpath, str(HARNESS)], errors, folder)
 
     def push(self, group: str, topic: str, **settings: Any) -> JavaClient:
         """Start a push consumer from the first offset on.
@@ -218,7 +218,8 @@ class JavaClients(ReportingProgram):
             answer.set_exception(JavaClientFailed("the JVM has ended", None))
 
     def _started(self, what: str, *, name: str | None = None, **settings: Any) -> JavaClient:
-        name = name or f"client-{next(self._numbers)}"
+        # Clients of two JVMs must not have one id.
+        name = name or f"client-{self.pid}-{next(self._numbers)}"
         arguments = {"do": what, "name_server": self.name_server, "tags": "*", "properties": {}, **settings}
         client = self._clients[name] = JavaClient(name, self, arguments)
         return client.start()

@@ -27,6 +27,20 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
 )
 
 
+_PROVIDERS = "org.apache.rocketmq.auth.authentication.provider"
+CREDENTIALS = {"access_key": "operator", "secret_key": "12345678"}
+ACLS: Mapping[str, str] = MappingProxyType(
+    {
+        "authenticationEnabled": "true",
+        "authenticationProvider": f"{_PROVIDERS}.DefaultAuthenticationProvider",
+        "authenticationMetadataProvider": f"{_PROVIDERS}.LocalAuthenticationMetadataProvider",
+        "initAuthenticationUser": '{"username": "operator", "password": "12345678"}',
+        "innerClientAuthenticationCredentials": '{"accessKey": "operator", "secretKey": "12345678"}',
+    }
+)
+"""Settings of brokers that authenticate clients. CREDENTIALS are those of a user who may do everything."""
+
+
 @dataclass(frozen=True)
 class RocketMqAt:
     """The addresses of a cluster that runs: its name server's, and the brokers' by ``name/id``."""
@@ -60,13 +74,16 @@ def address_of(cluster: EmbeddedRocketMq) -> RocketMqAt:
 
 
 class RocketMqCluster(Closeable):
-    """A cluster that runs, and a JVM of RocketMQ's clients at it. Its owner stops the cluster, not this."""
+    """A cluster that runs, and a JVM of RocketMQ's clients at it. Its owner stops the cluster, not this.
 
-    def __init__(self, at: RocketMqAt, folder: Path) -> None:
+    `credentials` are `access_key` and `secret_key`, if the brokers authenticate clients.
+    """
+
+    def __init__(self, at: RocketMqAt, folder: Path, **credentials: str) -> None:
         self.at = at
         self.name_server = at.name_server
         self.clients = JavaClients(at.name_server, folder)
-        self._admin = self.clients.producer("admin")
+        self._admin = self.clients.producer("admin", **credentials)
 
     @property
     def broker(self) -> str:
@@ -76,11 +93,10 @@ class RocketMqCluster(Closeable):
     def create_topic(self, queues: int = QUEUES) -> str:
         """Create a topic at all masters, wait until the name server has it, and return its name."""
         topic = f"orders-{uuid.uuid4().hex[:12]}"
-        named = ((key.split("/"), address) for key, address in self.at.brokers.items())
-        masters = {name: address for (name, number), address in named if number == "0"}
+        masters = {name: address for name, address in self.at.brokers.items() if name.endswith("/0")}
         for address in masters.values():
             self._admin.create_topic(topic, queues, address)
-        wait_until(lambda: set(self._admin.brokers_of(topic)) == masters.keys(), f"a route of {topic}")
+        wait_until(lambda: masters.keys() <= self._admin.brokers_of(topic).keys(), f"a route of {topic}")
         return topic
 
     def close(self) -> None:
