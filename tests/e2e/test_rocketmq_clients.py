@@ -29,8 +29,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 EVERY_S = {"pollNameServerInterval": 1000}
 """A client finds a topic that is created later, such as a group's retry topic, within a second, not 30."""
+PATIENCE_S = 120.0
+"""A client that could not read the list of clients in time tries again after 20 s."""
 BROADCASTING = {"messageModel": "BROADCASTING"}
-Pushed = Callable[..., JavaClient]
 
 
 def numbers(count: int) -> list[str]:
@@ -45,12 +46,14 @@ def wait_for_shares(shares: list[int], *consumers: JavaClient) -> None:
         together = frozenset().union(*held)
         return sorted(map(len, held), reverse=True) == shares and len(together) == sum(shares)
 
-    wait_until(are_settled, f"shares of {shares}")
+    wait_until(are_settled, f"shares of {shares}", PATIENCE_S)
 
 
 def wait_for_all(bodies: list[str], *consumers: JavaClient) -> None:
     """Wait until the consumers together have received these messages, and nothing else."""
-    wait_until(lambda: {body for it in consumers for body in it.bodies} >= set(bodies), "all messages")
+    wait_until(
+        lambda: {body for it in consumers for body in it.bodies} >= set(bodies), "all messages", PATIENCE_S
+    )
     assert {body for it in consumers for body in it.bodies} == set(bodies)
 
 
