@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -224,6 +225,26 @@ async def test_malformed_frame_closes_its_connection_alone(
     if why != "malformed":
         assert why in logs[0]["why"]
     assert (await good.ask(SEND))[0].code == SEND
+
+
+@fronted(limits=replace(rocketmq_limits(), unanswered_bytes=4 * MIB, write_timeout_s=0.5))
+async def test_clients_that_send_half_requests_are_held_and_then_closed(world: FrontFixture) -> None:
+    world.sessions.answers[LIST] = never
+    half = encode_frame(Header(LIST, 1), bytes(MIB - 1_000))[:-1]
+    senders = [await world.at_broker() for _ in range(16)]
+    with capture_logs() as logs:
+        for sender in senders:
+            sender.writer.write(half)
+        other = await world.at_broker()
+        assert (await other.ask(SEND, bytes(MIB)))[0].code == SEND
+        held = world.gateway.numbers()["held_bytes"][()]
+        assert held[0] < 6 * MIB
+        ends = [asyncio.create_task(sender.is_closed()) for sender in senders]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        await until(lambda: logs)
+    assert "all clients had sent too much" in logs[0]["why"]
+    for end in ends:
+        end.cancel()
 
 
 @fronted(limits=rocketmq_limits({"serverChannelMaxIdleTimeSeconds": "1"}))
