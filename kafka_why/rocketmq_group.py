@@ -1,11 +1,14 @@
 """The state of a RocketMQ group as the operators' tools report it, from the group's view."""
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from kafka_why.contract.rocketmq.requests import ConsumeType, SubscriptionData
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 
+RETRY_PREFIX = "%RETRY%"
+"""Begins the name of a group's topic for retries, to which its clients subscribe by themselves."""
 TO_DO_DUPLICATE = "stop one of them, or give it a client id of its own (RocketMQ's instanceName, clientIP)"
 SUBSCRIPTIONS_EFFECT = (
     "A broker keeps the topics and filters of the last heartbeat only, so messages for other filters are "
@@ -59,6 +62,12 @@ def subscription_text(subscription: SubscriptionData) -> str:
     return subscription.topic if expression in ("*", "") else f"{subscription.topic} ({expression})"
 
 
+def shown_subscriptions(own: Sequence[str], every: Iterable[Sequence[str]]) -> list[str]:
+    """Return a client's subscriptions without the group's topic for retries, unless other clients lack it."""
+    common = set(own).intersection(*every)
+    return [text for text in own if not (text.startswith(RETRY_PREFIX) and text in common)]
+
+
 def duplicate_places(group: GroupSnapshot) -> dict[str, list[str]]:
     """Return the addresses of the clients that share an id, by that id, at the broker that has most of them.
     Connections whose address is unknown have their names.
@@ -82,7 +91,10 @@ def different_subscribers(group: GroupSnapshot) -> dict[tuple[str, ...], list[st
         if own is not None:
             text = f"{consumer.client_id} ({place(consumer)})"
             found.setdefault(tuple(own), {}).setdefault(consumer.client_id, text)
-    return {own: list(clients.values()) for own, clients in sorted(found.items())}
+    return {
+        tuple(shown_subscriptions(own, found)): list(clients.values())
+        for own, clients in sorted(found.items())
+    }
 
 
 def place(consumer: ConnectionSnapshot) -> str:

@@ -14,6 +14,7 @@ from kafka_why.escaping import VisibleText
 from kafka_why.groups.list_groups import ROCKETMQ_TYPE
 from kafka_why.groups.tables import Column, render_table
 from kafka_why.rocketmq_group import (
+    RETRY_PREFIX,
     SUBSCRIPTIONS_EFFECT,
     TO_DO_DUPLICATE,
     TO_DO_SUBSCRIPTIONS,
@@ -124,7 +125,8 @@ def _first(names: Sequence[str]) -> str:
 def _remark(client: ClientRow) -> str:
     remarks = ["DUPLICATE CLIENT ID"] if client.duplicate else []
     if client.subscriptions is not None:
-        remarks.append(f"subscribes to {_first(client.subscriptions) or 'nothing'}")
+        shown = [text for text in client.subscriptions if not text.startswith(RETRY_PREFIX)]
+        remarks.append(f"subscribes to {_first(shown) or 'nothing'}")
     return ", ".join(remarks)
 
 

@@ -21,7 +21,7 @@ from kafka_why.contract.rocketmq.responses import (
     ResponseCode,
     UnregisterResponse,
 )
-from kafka_why.rocketmq_group import subscription_text
+from kafka_why.rocketmq_group import shown_subscriptions, subscription_text
 from kafka_why.why.wording import shortened
 from state.rocketmq.context import ConsumerGroupEvent, StepContext, about
 from state.rocketmq.group import ClientChannelInfo, ConsumerGroupInfo, channel_info
@@ -216,7 +216,9 @@ def _note_differing(context: StepContext, table: ConsumerGroupInfo, broker: str)
         reason = "all clients subscribe to the same again"
         return context.record(EntryType.SUBSCRIPTIONS_DIFFER_OVER, reason, broker=broker or None)
     named = list(found.items())[:MAX_NAMED]
-    reason = "; ".join(_subscribers(table, connections, own) for own, connections in named)
+    reason = "; ".join(
+        _subscribers(table, connections, shown_subscriptions(own, found)) for own, connections in named
+    )
     context.record(
         EntryType.SUBSCRIPTIONS_DIFFER,
         f"{reason}: each heartbeat replaces the subscriptions of the others",

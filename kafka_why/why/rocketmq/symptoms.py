@@ -3,7 +3,12 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from kafka_why.rocketmq_group import SUBSCRIPTIONS_EFFECT, TO_DO_DUPLICATE, TO_DO_SUBSCRIPTIONS
+from kafka_why.rocketmq_group import (
+    SUBSCRIPTIONS_EFFECT,
+    TO_DO_DUPLICATE,
+    TO_DO_SUBSCRIPTIONS,
+    shown_subscriptions,
+)
 from kafka_why.why.rocketmq.model import Change, ChangeKind, Consumer, Difference, Trap
 from kafka_why.why.rocketmq.polled.model import Symptom, SymptomKind
 from kafka_why.why.wording import count, duration_text, shortened
@@ -65,7 +70,10 @@ def _subscriptions(changes: Sequence[Change], differences: Iterable[Difference])
         for consumer in consumers:
             if consumer.subscriptions is not None:
                 by_own[tuple(consumer.subscriptions)].append(consumer)
-        each = [f"{', '.join(own) or 'no topic'}: {named(some)}" for own, some in sorted(by_own.items())]
+        each = [
+            f"{shortened(shown_subscriptions(own, by_own)) or 'no topic'}: {named(some)}"
+            for own, some in sorted(by_own.items())
+        ]
         yield Symptom(
             kind=SymptomKind.SUBSCRIPTIONS,
             reason=f"{'; '.join(each) if len(each) > 1 else difference.reason}. {SUBSCRIPTIONS_EFFECT}"

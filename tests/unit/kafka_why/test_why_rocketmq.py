@@ -67,7 +67,7 @@ class Clocked(Broker):
                 broker=broker,
                 client_address=f"10.0.0.{number}:5",
                 message_model=MessageModel.CLUSTERING,
-                subscription_data_set=(SubscriptionData(topic),),
+                subscription_data_set=(SubscriptionData(topic), SubscriptionData("%RETRY%G")),
             )
         )
 
