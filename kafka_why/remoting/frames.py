@@ -121,6 +121,8 @@ def response_to(
     )
 
 
+# An object with the first of these is a reference to another one: "$" is the header.
+_SPECIAL_NAMES = frozenset({"$ref", "@type"})
 _Scalar = str | int | bool | None
 
 
@@ -163,6 +165,8 @@ def _texts(fields: dict[str, _Scalar]) -> dict[str, str]:
     """
     if len(fields) > EXT_FIELDS_MAX:
         raise MalformedFrame(f"{len(fields)} extFields")
+    if not _SPECIAL_NAMES.isdisjoint(fields):
+        raise MalformedFrame("an extField with a name that is special to fastjson")
     if set(map(type, fields.values())) <= {str}:
         return fields  # type: ignore[return-value]
     return {name: _text(value) for name, value in fields.items() if value is not None}

@@ -1,25 +1,32 @@
-"""A sample of the fuzz campaign: what the gateway reads, Kafka reads alike. And bugs that the campaign has to
-find.
+"""Samples of the fuzz campaigns: what the gateways read, Kafka and RocketMQ read alike. And bugs that the
+campaigns have to find.
 """
 
 import struct
 from collections.abc import Callable, Iterator
+from enum import StrEnum
+from random import Random
 
 import pytest
 
 from gateway.wire import codec, framing
 from gateway.wire.framing import ProtocolError, RequestHeader
+from kafka_why.remoting import bodies, frames
 from kafka_why.wire import primitives, schema_reader
 from kafka_why.wire.schema_reader import ELEMENTS_MAX, EntryBudget, Pause, SchemaReader
 from tests.fuzz.__main__ import campaign
-from tests.fuzz.frames import APIS
+from tests.fuzz.frames import APIS, Frames
 from tests.fuzz.judge import Judge
+from tests.fuzz.remoting_frames import INTACT, RemotingFrames
+from tests.fuzz.remoting_judge import ALIKE, RemotingJudge
 from tests.harness.examples import scaled
 from tests.harness.kafkas_reader import KafkasReader, kafkas_reader
+from tests.harness.rocketmqs_reader import RocketmqsReader, rocketmqs_reader
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 SEED, FRAMES, FRAMES_FOR_A_BUG = 1, 30_000, 10_000
+REMOTING_FRAMES, INTACT_FRAMES = 10_000, 2_000
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
@@ -32,7 +39,7 @@ def kafka() -> Iterator[KafkasReader]:
 @pytest.mark.examples
 def test_what_the_gateway_reads_kafka_reads_alike(kafka: KafkasReader) -> None:
     judge = Judge(kafka)
-    assert campaign(judge, SEED, scaled(FRAMES)) == []
+    assert campaign(judge, Frames(Random(SEED)), scaled(FRAMES)) == []
     assert len(judge.passed) == len(APIS)
 
 
@@ -112,6 +119,61 @@ PLANTS: list[Plant] = [
 def test_the_campaign_finds(kafka: KafkasReader, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     try:
-        assert campaign(Judge(kafka), SEED, FRAMES_FOR_A_BUG)
+        assert campaign(Judge(kafka), Frames(Random(SEED)), FRAMES_FOR_A_BUG)
     finally:
         codec._reader.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def rocketmq() -> Iterator[RocketmqsReader]:
+    with rocketmqs_reader() as reader:
+        yield reader
+
+
+@pytest.mark.examples
+def test_what_the_gateway_reads_rocketmq_reads_alike(rocketmq: RocketmqsReader) -> None:
+    judge = RemotingJudge(rocketmq)
+    assert campaign(judge, RemotingFrames(Random(SEED)), scaled(REMOTING_FRAMES)) == []
+
+
+def test_every_intact_frame_is_read_by_both(rocketmq: RocketmqsReader) -> None:
+    judge = RemotingJudge(rocketmq)
+    assert campaign(judge, RemotingFrames(Random(SEED), INTACT), INTACT_FRAMES) == []
+    assert judge.counts[ALIKE] == INTACT_FRAMES, judge.counts
+
+
+def plant_references(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(frames, "_SPECIAL_NAMES", frozenset[str]())
+
+
+def plant_lost_bytes(patch: pytest.MonkeyPatch) -> None:
+    """Bytes that are no UTF-8 are replaced, as by RocketMQ, and in another way."""
+
+    def read_text(data: bytes, at: int, length: struct.Struct) -> tuple[str, int]:
+        (size,) = length.unpack_from(data, at)
+        begin = at + length.size
+        return data[begin : begin + size].decode(errors="ignore"), begin + size
+
+    patch.setattr(frames, "_read_text", read_text)
+
+
+def plant_defaults(patch: pytest.MonkeyPatch) -> None:
+    """An enumeration that is unknown has its first value, where RocketMQ reads null."""
+
+    def enumeration(kind: type[StrEnum], sent: str | int) -> StrEnum:
+        values = list(kind)
+        return (
+            values[sent % len(values)]
+            if isinstance(sent, int)
+            else kind.__members__.get(sent.upper(), values[0])
+        )
+
+    patch.setattr(bodies, "_enumeration", enumeration)
+
+
+@pytest.mark.parametrize("plant", [plant_references, plant_lost_bytes, plant_defaults])
+def test_the_remoting_campaign_finds(
+    rocketmq: RocketmqsReader, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    assert campaign(RemotingJudge(rocketmq), RemotingFrames(Random(SEED)), FRAMES_FOR_A_BUG)

@@ -1,55 +1,72 @@
-"""A campaign: frames from a seed, each read by the gateway and by Kafka.
+"""A campaign: frames from a seed, each read by the gateway and by Kafka, or RocketMQ.
 
 python -m tests.fuzz --seed 1 --frames 1000000
+python -m tests.fuzz --protocol rocketmq --seed 1 --frames 300000
 """
 
 import sys
 import time
-from collections.abc import Iterator
-from itertools import islice
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
 from random import Random
+from typing import Protocol
 
 import click
 
 from tests.fuzz.frames import APIS, Frames
 from tests.fuzz.judge import Finding, Judge
+from tests.fuzz.remoting_frames import RemotingFrames
+from tests.fuzz.remoting_judge import RemotingJudge
 from tests.harness.kafkas_reader import kafkas_reader
+from tests.harness.rocketmqs_reader import rocketmqs_reader
 
 BATCH = 2_000
 _SHOWN_MAX = 20
 
 
-def frames(seed: int) -> Iterator[bytes]:
-    """Yield the frames of a seed, without end."""
-    made = Frames(Random(seed))
-    while True:
-        yield made.next()
+class _Source(Protocol):
+    def next(self) -> bytes: ...
 
 
-def campaign(judge: Judge, seed: int, count: int, end_s: float = float("inf")) -> list[Finding]:
-    """Judge so many frames of the seed, fewer if `end_s` of the monotonic clock comes before."""
-    source, found = frames(seed), list[Finding]()
+class _Judge(Protocol):
+    counts: Counter[str]
+
+    def findings(self, messages: Sequence[bytes], /) -> list[Finding]: ...
+
+
+def campaign(judge: _Judge, source: _Source, count: int, end_s: float = float("inf")) -> list[Finding]:
+    """Judge so many frames, fewer if `end_s` of the monotonic clock comes before."""
+    found = list[Finding]()
     while count > 0 and time.monotonic() < end_s:
-        batch = list(islice(source, min(BATCH, count)))
+        batch = [source.next() for _ in range(min(BATCH, count))]
         found += judge.findings(batch)
         count -= len(batch)
     return found
 
 
 @click.command()
+@click.option("--protocol", type=click.Choice(["kafka", "rocketmq"]), default="kafka", show_default=True)
 @click.option("--seed", default=1, show_default=True)
 @click.option("--frames", "count", default=1_000_000, show_default=True)
 @click.option("--seconds", default=float("inf"), help="End after this time.")
-def main(seed: int, count: int, seconds: float) -> None:
-    """Compare the gateway's reading of hostile frames with Kafka's."""
+def main(protocol: str, seed: int, count: int, seconds: float) -> None:
+    """Compare the gateways' reading of hostile frames with that of Kafka or RocketMQ."""
     began_s = time.monotonic()
-    with kafkas_reader() as kafka:
-        judge = Judge(kafka)
-        found = campaign(judge, seed, count, began_s + seconds)
+    random = Random(seed)
+    judge: Judge | RemotingJudge
+    with ExitStack() as stack:
+        if protocol == "kafka":
+            judge = Judge(stack.enter_context(kafkas_reader()))
+            found = campaign(judge, Frames(random), count, began_s + seconds)
+        else:
+            judge = RemotingJudge(stack.enter_context(rocketmqs_reader()))
+            found = campaign(judge, RemotingFrames(random), count, began_s + seconds)
     taken_s = time.monotonic() - began_s
     for name, number in judge.counts.items():
         click.echo(f"{number:10,} {name}")
-    click.echo(f"{len(judge.passed):10,} of {len(APIS)} versions of APIs with a request that may pass")
+    if isinstance(judge, Judge):
+        click.echo(f"{len(judge.passed):10,} of {len(APIS)} versions of APIs with a request that may pass")
     click.echo(f"seed {seed}, {taken_s:.0f} s, {len(found)} findings")
     for finding in found[:_SHOWN_MAX]:
         click.echo(f"{finding.why}: {finding.message[:400].hex()}")

@@ -1,16 +1,13 @@
 """Kafka's own reading of requests, by the classes of kafka-clients in a JVM."""
 
-import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
-from threading import Thread
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
-from embedded.java import find_java
-from gateway.wire.framing import framed
 from tests.harness.java_tools import java_options
+from tests.harness.jvm_reader import JvmReader, jvm_reader
 
 HARNESS = Path(__file__).with_name("kafkas_reader.java")
 _SIZE = Struct(">i")
@@ -31,44 +28,25 @@ class Reading(NamedTuple):
 class KafkasReader:
     """Kafka's reader. Requests are given many at a time."""
 
-    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
-        self._process = process
+    def __init__(self, reader: JvmReader) -> None:
+        self._reader = reader
 
     def read(self, messages: Sequence[bytes], *, known_only: bool = False) -> list[Reading]:
         """Return what Kafka makes of each message. With `known_only` it writes no tags that it does not
         know.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        sending = Thread(target=_send, args=(self._process.stdin, messages, known_only))
-        sending.start()
-        readings = [_reading(self._process.stdout) for _ in messages]
-        sending.join()
-        return readings
+        begin = bytes([known_only])
+        return list(map(_reading, self._reader.ask([begin + message for message in messages])))
 
 
 @contextmanager
 def kafkas_reader() -> Iterator[KafkasReader]:
     """Kafka's reader, until the block ends."""
-    command = [str(find_java()), *java_options(), "-Dlog4j2.level=OFF", str(HARNESS)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        try:
-            yield KafkasReader(process)
-        finally:
-            assert process.stdin is not None
-            process.stdin.close()
-            process.wait()
+    with jvm_reader([*java_options(), "-Dlog4j2.level=OFF"], HARNESS) as reader:
+        yield KafkasReader(reader)
 
 
-def _send(to: IO[bytes], messages: Sequence[bytes], known_only: bool) -> None:
-    begin = bytes([known_only])
-    to.write(b"".join([framed(begin + message) for message in messages]))
-    to.flush()
-
-
-def _reading(answers: IO[bytes]) -> Reading:
-    (size,) = _SIZE.unpack(answers.read(_SIZE.size))
-    answer = answers.read(size)
+def _reading(answer: bytes) -> Reading:
     if answer[0] != _IS_READ:
         return Reading(refusal=answer[1:].decode())
     return Reading(answer[1 + _SIZE.size :], _SIZE.unpack_from(answer, 1)[0])

@@ -97,6 +97,7 @@ def test_numbers_and_booleans_among_ext_fields_are_texts() -> None:
         '{"code":1}',
         '{"code":1,"opaque":2,"language":"COBOL"}',
         '{"code":1,"opaque":2,"extFields":{"a":{}}}',
+        '{"code":1,"opaque":2,"extFields":{"$ref":"$"}}',
         '{"code":1,"opaque":2,"remark":"\\x41"}',
         '{"code":1,"opaque":2,"remark":"\\ud800"}',
         b'{"code":1,"opaque":2,"remark":"\xff"}',
