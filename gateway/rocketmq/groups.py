@@ -102,7 +102,7 @@ class RocketmqGroupRequests:
             return
         if isinstance(message, CloseConnection):
             session.close(message.reason)
-        else:
+        elif session.is_unknown_change(message.group_id, message.request):
             self._counts.notifications += 1
             session.notify(message.group_id)
 

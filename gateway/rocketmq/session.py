@@ -6,6 +6,7 @@ than its client gives it; its record is in the log all the same.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from itertools import count
@@ -54,6 +55,7 @@ LOCK_WAIT_S = 0.9
 
 IS_SUB_CHANGE = "IS_SUB_CHANGE"
 """The field by which a broker asks for a full heartbeat. Source: MixAll.java."""
+_CHANGES_REMEMBERED = 64
 _ONE_WAY = 2
 _CONSUMER_GROUP = "consumerGroup"
 _NO_CONSUMER = "no consumer for this group, "
@@ -132,6 +134,7 @@ class GroupSession:
         self._grants = QueueGrants()
         self._registered: dict[tuple[type[Request[Any]], str], str] = {}
         """The client id by kind of registration and group."""
+        self._changes: deque[tuple[str, str]] = deque(maxlen=_CHANGES_REMEMBERED)
         self._is_closed = False
         self._opaques = count(1)
 
@@ -166,6 +169,13 @@ class GroupSession:
                 ext_fields={_CONSUMER_GROUP: group_id},
             )
             self._send_frame(encode_frame(header))
+
+    def is_unknown_change(self, group_id: str, request: str) -> bool:
+        """Return True for a change whose notification, early or with the query's batch, is the first."""
+        if (group_id, request) in self._changes:
+            return False
+        self._changes.append((group_id, request))
+        return True
 
     async def closed(self, reason: str) -> None:
         """Remove the connection, which has ended, from its groups. It sends no records after that."""

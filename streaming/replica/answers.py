@@ -9,6 +9,7 @@ from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import DescribeGroup
 from kafka_why.contract.kafka.responses import DescribeGroupResponse, ListedGroup
 from kafka_why.contract.pack import PACK_MAX_REQUESTS, pack
+from kafka_why.contract.rocketmq.responses import NotifyConsumerIdsChanged
 from state.dispatch import AnyEffects
 from state.kafka.context import Effects, Reply
 from state.rocketmq import context as rocketmq
@@ -39,8 +40,8 @@ class Answers:
     """A sink that collects only the answers, because the query writes history, views and offsets. It also
     collects the changes of pending transactions, because the service needs them early. `list_changed` lists
     the groups of a group's partition that have changed since the last committed batch. While it `is_silent`,
-    it collects no answers. Messages to connections of RocketMQ's clients answer no request, so the query
-    sends them.
+    it collects no answers. It collects notifications of RocketMQ's clients, which may come twice, and leaves
+    the ends of their connections to the query.
     """
 
     def __init__(
@@ -88,6 +89,8 @@ class Answers:
         if self.is_silent or isinstance(effects, rocketmq.Effects):
             for reply in effects.replies:
                 self._answer(reply, [])
+            if not self.is_silent and isinstance(effects, rocketmq.Effects):
+                self._notify(effects)
             return
         request = None if message is None else message.id
         for answer in effects.replies:
@@ -100,6 +103,14 @@ class Answers:
                     None if record is None else encode(record),
                 )
             )
+
+    def _notify(self, effects: rocketmq.Effects) -> None:
+        for push in effects.pushes:
+            if isinstance(push.message, NotifyConsumerIdsChanged):
+                value = encode(push.message)
+                self.size_bytes += len(value)
+                self._close(push.reply_partition)
+                self._records.append(EarlyRecord(push.reply_partition, value, {}))
 
     def waits_for_views(self, request: AnyRequest, request_id: str) -> None:
         self._left_to_query.add(request_id)

@@ -139,7 +139,7 @@ class CoreLog(CoordinatorClient):
         unsaid, self._unsaid = self._unsaid, []
         for effects in unsaid:
             self._pending.settle([reply.response for reply in effects.replies])
-            for push in getattr(effects, "pushes", ()):
+            for push in 2 * list(getattr(effects, "pushes", ())):  # early, and with the batch
                 self.listener(push.message)
 
 

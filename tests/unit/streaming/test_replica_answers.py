@@ -3,10 +3,15 @@
 import msgspec
 import pytest
 
+from clients.coordinator_client import decode_response
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.messages import ErrorResponse
 from kafka_why.contract.pack import PACK_MAX_REQUESTS, is_pack
-from kafka_why.contract.rocketmq.responses import CloseConnection, ConsumerListResponse
+from kafka_why.contract.rocketmq.responses import (
+    CloseConnection,
+    ConsumerListResponse,
+    NotifyConsumerIdsChanged,
+)
 from state.kafka.context import Reply
 from state.rocketmq.context import Effects, Push
 from state.rocketmq.context import Reply as RocketMqReply
@@ -107,10 +112,14 @@ def test_replica_leaves_parked_requests_that_wait_for_views_to_the_query() -> No
     assert set(apply_all(replica, list(owned([*stable, marked, left]))[-2:])) == {left.id}
 
 
-def test_replica_leaves_rocketmq_pushes_to_the_query() -> None:
-    pushed = CloseConnection(group_id="g", connection="c", client_id="i", request="t-0-1", reason="silent")
-    listed = ConsumerListResponse(group_id="g", correlation_id="1", request="t-0-1")
+def test_replica_notifies_rocketmq_clients_and_leaves_ends_of_connections_to_the_query() -> None:
+    ended = CloseConnection(group_id="g", connection="c", client_id="i", request="t-0-1#0", reason="silent")
+    changed = NotifyConsumerIdsChanged(group_id="g", connection="d", client_id="j", request="t-0-1#0")
+    listed = ConsumerListResponse(group_id="g", correlation_id="1", request="t-0-1#0")
     sink = answers()
-    sink.effects(Effects(None, [RocketMqReply(1, listed)], pushes=[Push(2, pushed)]), b"g", None)
-    (record,) = sink.drain()
-    assert (record.reply_partition, list(record.answers)) == (1, ["t-0-1"])
+    pushes = [Push(1, ended), Push(1, changed)]
+    sink.effects(Effects(None, [RocketMqReply(1, listed)], pushes=pushes), b"g", None)
+    answer, notification = sink.drain()
+    assert (answer.reply_partition, list(answer.answers)) == (1, ["t-0-1#0"])
+    assert (notification.reply_partition, notification.answers) == (1, {}), "the audit compares answers"
+    assert decode_response(notification.value) == changed
