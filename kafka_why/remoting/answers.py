@@ -2,7 +2,7 @@
 
 They are read leniently, because servers are trusted and fastjson writes what is no JSON. Source:
 ConsumerConnection, ConsumerRunningInfo, MessageRequestModeSerializeWrapper, ProcessQueueInfo,
-SubscriptionGroupConfig, TopicConfig, TopicList.
+SubscriptionGroupConfig, TopicList.
 """
 
 from msgspec import Struct
@@ -12,7 +12,7 @@ from kafka_why.contract.rocketmq.requests import SubscriptionGroupConfig
 from kafka_why.remoting import lenient_json
 
 
-class _Answer(Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=False):
+class _Answer(Struct, frozen=True, kw_only=True, rename="camel"):
     """Unknown fields are skipped."""
 
 
@@ -69,15 +69,6 @@ class RunningInfo(Struct, frozen=True):
     mq_pop_table: dict[MessageQueue, ProcessQueueInfo]
 
 
-class TopicConfig(_Answer, frozen=True):
-    """The answer to GET_TOPIC_CONFIG. `perm` has the bits of PermName: 4 read, 2 write."""
-
-    topic_name: str | None = None
-    read_queue_nums: int = 0
-    write_queue_nums: int = 0
-    perm: int = 0
-
-
 class _GroupConfig(_Answer, frozen=True):
     notify_consumer_ids_changed_enable: bool = True
 
@@ -131,12 +122,6 @@ def decode_topic_list(body: bytes) -> tuple[str, ...]:
     """Decode a list of topics. Raises MalformedFrame."""
     found: _TopicList = lenient_json.decode(body, _TopicList)
     return found.topic_list
-
-
-def decode_topic_config(body: bytes) -> TopicConfig:
-    """Decode the answer to GET_TOPIC_CONFIG. Raises MalformedFrame."""
-    config: TopicConfig = lenient_json.decode(body, TopicConfig)
-    return config
 
 
 def decode_group_config(body: bytes) -> SubscriptionGroupConfig:
