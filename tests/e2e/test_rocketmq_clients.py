@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -336,6 +337,14 @@ def test_signed_consumers_share_the_queues_of_two_brokers(signed: Signed) -> Non
     wait_for_all(numbers(140), *consumers)
     brokers = producer.brokers_of(topic)
     assert brokers.keys() == signed.cluster.at.brokers.keys()
-    for address in brokers.values():
-        ids = producer.clients_of(group, address)
-        assert len(ids) == len(set(ids)) == 3
+    for name, address in brokers.items():
+
+        def is_complete(address: str = address) -> bool:
+            with suppress(JavaClientFailed):  # "no consumer for this group"
+                ids = producer.clients_of(group, address)
+                assert len(ids) == len(set(ids))
+                return len(ids) == 3
+            return False
+
+        # A client's heartbeats reach the brokers one after the other, and the slave last.
+        wait_until(is_complete, f"all clients at {name}", PATIENCE_S)
