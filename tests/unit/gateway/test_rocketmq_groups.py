@@ -52,7 +52,7 @@ async def took_s(answer: Any) -> float:
 
 
 @played
-async def test_heartbeat_is_a_record_for_each_group_after_the_broker_has_accepted_it(
+async def test_s13_heartbeat_is_a_record_for_each_group_after_the_broker_has_accepted_it(
     gateway: PlayedGateway,
 ) -> None:
     client = gateway.client("c1", number=1)

@@ -21,7 +21,6 @@ from kafka_why.contract.rocketmq.requests import (
 )
 from kafka_why.contract.rocketmq.responses import ResponseCode
 from state.config import BrokerConfig
-from state.rocketmq.split import ConsumerData, HeartbeatData, Origin, split_heartbeat
 from tests.harness.rocketmq_broker import QUEUES, Broker, of
 
 SILENT = SubscriptionGroupConfig(notify_consumer_ids_changed_enable=False)
@@ -222,24 +221,3 @@ def test_rocketmq_history_is_numbered_and_has_reasons() -> None:
     [gone, *_] = broker.scan().history
     assert gone.cause == "scan at 130000"
     assert gone.reason == "silent for 130000 ms, over 120000; the others are not notified"
-
-
-def test_s13_s14_one_heartbeat_registers_every_consumer_and_producer_group() -> None:
-    names = ("G", "unknown")
-    heartbeat = HeartbeatData(
-        client_id="A",
-        consumer_data_set=tuple(
-            ConsumerData(group_name=name, message_model=MessageModel.CLUSTERING) for name in names
-        ),
-        producer_groups=("G", "P"),
-    )
-    origin = Origin(connection="ch1", correlation_id="c", reply_partition=3)
-    first, unknown, second, other = split_heartbeat(heartbeat, origin, {"G": SILENT})
-    assert isinstance(first, RegisterConsumer) and isinstance(unknown, RegisterConsumer)
-    assert (first.group_id, first.connection, first.client_id) == ("G", "ch1", "A")
-    assert (first.group_config, unknown.group_config) == (SILENT, None)
-    assert [(type(part), part.group_id) for part in (second, other)] == [
-        (RegisterProducer, "G"),
-        (RegisterProducer, "P"),
-    ]
-    assert Broker().send(first).replies[0].reply_partition == 3
