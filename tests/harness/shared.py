@@ -30,7 +30,7 @@ PREFIX = "shared"
 """The prefix of the shared coordinator's topics."""
 
 # What suits most stories: several members started together are in the first generation, a member of the
-# consumer protocol sees soon what changed, and one that is silent is found soon, as a RocketMQ client is.
+# consumer protocol sees soon what changed, and one that is silent is found soon.
 # librdkafka gives such a member's heartbeat up after one interval, which therefore is longer than batches.
 SETTINGS = {
     "group.initial.rebalance.delay.ms": "500",
@@ -38,8 +38,6 @@ SETTINGS = {
     "group.consumer.min.heartbeat.interval.ms": "500",
     "group.consumer.session.timeout.ms": "15000",
     "group.consumer.min.session.timeout.ms": "6000",
-    "rocketmq.channel.expired.timeout.ms": "3000",
-    "rocketmq.scan.interval.ms": "500",
 }
 START_TIMEOUT_S = 240.0
 T = TypeVar("T")
