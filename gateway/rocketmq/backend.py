@@ -23,6 +23,7 @@ _CHECKED_GROUP_ID = "__readiness"
 _CLIENT_ID = "rocketmq-gateway"
 _BARRIER_TIMEOUT_MS = 3_000
 _CLOSE_TIMEOUT_S = 5.0
+_RETRY_S = 1.0
 
 
 class RequestFields(TypedDict):
@@ -135,7 +136,7 @@ class CoordinatorRequests:
         self._backend.close()
 
     async def _keep_appending(self, record: Unanswered, first: asyncio.Future[bool]) -> None:
-        # A failed write took as long as a request may take, so there is no need of a pause.
         is_written = await first
         while not is_written:
+            await asyncio.sleep(_RETRY_S)  # a write may fail at once, without access to the topic
             is_written = await self.append(record)

@@ -177,6 +177,7 @@ class BrokerConnection(JoinedConnection):
         self.count_answered(header.code, began_s)
         if answer is not None and not header.is_one_way:
             self.send(answer)
+        self.count_held()
         self.resume()
 
     async def _ask(self, header: Header, frame: bytes) -> tuple[Header, bytes]:

@@ -13,6 +13,7 @@ from kafka_why.contract.rocketmq.queues import MessageQueue
 from kafka_why.contract.rocketmq.requests import SubscriptionGroupConfig
 from kafka_why.contract.rocketmq.responses import ResponseCode
 from kafka_why.remoting.answers import RequestModeSetting, decode_group_config, decode_request_modes
+from kafka_why.remoting.bodies import QUEUES_MAX
 from kafka_why.remoting.client import RemotingClient
 from kafka_why.remoting.codes import RequestCode
 from kafka_why.remoting.frames import Header
@@ -167,10 +168,12 @@ class ClusterFacts:
         if header.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         _expect_success(header)
+        readable = [queues for queues in decode_route(body).queue_datas if queues.perm & _READABLE]
+        if (number := sum(queues.read_queue_nums for queues in readable)) > QUEUES_MAX:
+            raise MalformedFrame(f"topic {topic} has {number} queues")
         return tuple(
             MessageQueue(topic, queues.broker_name, number)
-            for queues in decode_route(body).queue_datas
-            if queues.perm & _READABLE
+            for queues in readable
             for number in range(queues.read_queue_nums)
         )
 

@@ -1,5 +1,6 @@
 """Requests about groups, at all broker ports of one gateway."""
 
+import asyncio
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from uuid import uuid4
@@ -42,18 +43,18 @@ class RocketmqGroupRequests:
         """Remove the connections of earlier starts from their groups, and take over the brokers' request
         modes. The gateway must not listen before. Raises ClientError.
         """
+        known = list(brokers())
         if not self._parts.has_acls:
-            for broker in brokers():
-                if await self._parts.facts.has_acls(broker.address):
+            have_acls = await asyncio.gather(*(self._parts.facts.has_acls(it.address) for it in known))
+            for broker, has_acls in zip(known, have_acls, strict=True):
+                if has_acls:
                     raise ClientError(
                         f"broker {broker} authenticates its clients, and the gateway is not set to ask it"
                     )
         self._messages.start(self._deliver)
+        await asyncio.gather(*(self._take_over_modes(it) for it in known if it.id == MASTER_ID))
         await self._parts.restart.announce(self._parts.coordinator, self._parts.groups)
         self._parts.restart.begin()
-        for broker in brokers():
-            if broker.id == MASTER_ID:
-                await self._take_over_modes(broker)
 
     def session(
         self,

@@ -83,7 +83,13 @@ class JoinedStream(Endpoint, asyncio.Protocol):
         _keep_alive(socket.get_extra_info("socket"))
         if self.pauses:
             transport.pause_reading()
+            # uvloop starts to read after `connection_made`, although that has paused it.
+            asyncio.get_running_loop().call_soon(self._pause_again)
         self._joined.stream_connected(self)
+
+    def _pause_again(self) -> None:
+        if self.pauses and not self._transport.is_closing():
+            self._transport.pause_reading()
 
     def data_received(self, data: bytes) -> None:
         """Relay what has arrived."""
@@ -196,9 +202,9 @@ class JoinedConnection:
         """Connect to the server, and relay frames from then on."""
         try:
             await connect(self.upstream)
-        except UpstreamLost as error:
+        except Exception as error:  # noqa: BLE001 - whatever failed, the client must not wait for ever
             self.parts.counts.upstream_connects["failed"] += 1
-            self.end(error)
+            self.end(error if isinstance(error, UpstreamLost) else UpstreamLost(repr(error)))
             return
         self.parts.counts.upstream_connects["connected"] += 1
         if self.ended.done():
@@ -316,6 +322,7 @@ class JoinedConnection:
             self.parts.counts.refused_requests[counted_code(header.code)] += 1
         if not header.is_one_way:
             self.send(encode_frame(response_to(header, code, remark)))
+            self.suspend_if_busy()
         return FrameHandling.DROP
 
     def send(self, frame: bytes) -> None:
@@ -357,6 +364,8 @@ class JoinedConnection:
 
     def count_held(self) -> None:
         """Count the bytes of the client's requests that are kept here."""
+        if self.ended.done():
+            return
         number = self.client.relay.kept_bytes + self.owed_bytes
         if number > SMALL_BYTES or self._is_counted:
             self._is_counted = self.parts.receive_buffers.count(self, number)

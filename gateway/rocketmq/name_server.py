@@ -105,6 +105,8 @@ class NameServerConnection(JoinedConnection):
             self.parts.start(self._rewrite(code, header, frame, body_at))
 
     async def _rewrite(self, code: int, header: Header, frame: bytes, body_at: int) -> None:
+        if self.ended.done():
+            return
         body = frame[body_at:]
         try:
             advertised = await self._map_addresses(found_brokers(code, body), self.client.own_host)

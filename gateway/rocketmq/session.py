@@ -52,6 +52,13 @@ ANSWER_WAIT_S = 2.8
 """Less than the 3,000 ms that a client gives most requests (mqClientApiTimeout)."""
 LOCK_WAIT_S = 0.9
 """Less than the 1,000 ms that a client gives a lock request."""
+HEARTBEAT_WAIT_S = 0.1
+"""Short, because a client sends no other heartbeat while it waits. If a rebalance needs one then, brokers
+refuse the client's pulls until its next full one. Source: MQClientInstance.sendHeartbeatToAllBrokerWithLock.
+"""
+_REASON_MAX_LENGTH = 200
+"""A longer reason may have the client's own bytes."""
+_NAME_MAX_LENGTH = 255
 
 IS_SUB_CHANGE = "IS_SUB_CHANGE"
 """The field by which a broker asks for a full heartbeat. Source: MixAll.java."""
@@ -91,6 +98,8 @@ class Exchange:
         """Return a field of the header that the request must have. Raises MalformedFrame."""
         if (value := self.request.ext_fields.get(field)) is None:
             raise MalformedFrame(f"the custom field <{field}> is null")
+        if len(value) > _NAME_MAX_LENGTH:
+            raise MalformedFrame(f"the custom field <{field}> has {len(value)} characters")
         return value
 
     async def settled(self, asked: Iterable[asyncio.Future[R]], until_s: float = ANSWER_WAIT_S) -> bool:
@@ -156,7 +165,7 @@ class GroupSession:
         try:
             answer = await _HANDLERS[request.code](self, exchange)
         except MalformedFrame as error:
-            answer = exchange.answer(ResponseCode.SYSTEM_ERROR, str(error))
+            answer = exchange.answer(ResponseCode.SYSTEM_ERROR, str(error)[:_REASON_MAX_LENGTH])
         return None if request.is_one_way else answer
 
     def notify(self, group_id: str) -> None:
@@ -182,9 +191,10 @@ class GroupSession:
         if not self._is_closed:
             self._is_closed = True
             self._forget(self.connection)
+            short = reason[:_REASON_MAX_LENGTH]
             for group_id in dict.fromkeys(group_id for _, group_id in self._registered):
                 self._parts.coordinator.keep_appending(
-                    ConnectionClosed(group_id=group_id, connection=self.connection, reason=reason)
+                    ConnectionClosed(group_id=group_id, connection=self.connection, reason=short)
                 )
 
     async def _heartbeat(self, exchange: Exchange) -> bytes:
@@ -211,9 +221,13 @@ class GroupSession:
             for record in records:
                 self._registered[type(record), record.group_id] = record.client_id
             asked = [self._parts.coordinator.send(record) for record in records]
-        is_settled = await exchange.settled(asked)
+        is_settled = await exchange.settled(asked, HEARTBEAT_WAIT_S)
         if header.ext_fields.get(IS_SUB_CHANGE) == "false" and not (
-            is_settled and not any(future.result().is_sub_change for future in asked)
+            is_settled
+            and not any(
+                future.result().is_sub_change or (heartbeat.is_without_sub and future.result().is_new)
+                for future in asked
+            )
         ):
             # The coordinator may lack what only a full heartbeat has.
             header = structs.replace(header, ext_fields=header.ext_fields | {IS_SUB_CHANGE: "true"})
@@ -246,7 +260,8 @@ class GroupSession:
             client_id = self._registered.get((RegisterConsumer, group_id), "")
             asked = self._send(GetConsumerListByGroup(**self._about(group_id, client_id)))
         if not await exchange.settled([asked]):
-            return exchange.answer(ResponseCode.SYSTEM_ERROR, _NO_ANSWER)
+            remark = asked.result().remark if asked.done() else _NO_ANSWER
+            return exchange.answer(ResponseCode.SYSTEM_ERROR, remark)
         found = asked.result()
         if found.code is not ResponseCode.SUCCESS:
             return exchange.answer(found.code, found.remark)
@@ -298,6 +313,8 @@ class GroupSession:
         async with self._order.turn((query.consumer_group,)):
             if (refusal := await self._refusal(exchange)) is not None:
                 return refusal
+            if self._parts.restart.postpones(query.consumer_group, self):
+                return exchange.answer(body=bodies.encode_assignments(None))
             asked = self._send(
                 QueryAssignment(
                     **self._about(query.consumer_group, query.client_id),

@@ -132,6 +132,7 @@ def check_ready(ready: dict[str, Any], data_dir: Path) -> None:
         "gateway": None,
         "requests_topic": f"{DEFAULT_PREFIX}-requests",
         "responses_topic": f"{DEFAULT_PREFIX}-responses",
+        "rocketmq": None,
         "groups_topic": f"{DEFAULT_PREFIX}-groups",
         "events_topic": f"{DEFAULT_PREFIX}-events",
         "page": page,

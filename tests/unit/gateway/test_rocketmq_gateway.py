@@ -238,7 +238,7 @@ async def test_clients_that_send_half_requests_are_held_and_then_closed(world: F
         other = await world.at_broker()
         assert (await other.ask(SEND, bytes(MIB)))[0].code == SEND
         held = world.gateway.numbers()["held_bytes"][()]
-        assert held[0] < 6 * MIB
+        assert held[0] < 8 * MIB
         ends = [asyncio.create_task(sender.is_closed()) for sender in senders]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         await until(lambda: logs)

@@ -8,7 +8,7 @@ clock records.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import pytest
@@ -17,8 +17,10 @@ from hypothesis import strategies as st
 
 from checkpoints import codec
 from checkpoints.checkpoint import Checkpoint
+from clients.coordinator_client import decode_response
 from kafka_why.contract.early_answers import EarlyAnswers, as_of, is_by_query, marked
 from kafka_why.contract.pack import unpack
+from kafka_why.contract.rocketmq.responses import NotifyConsumerIdsChanged
 from streaming.query.handling import DecodedGroup
 from streaming.query.operator import Operator
 from streaming.replica.audit import request_of
@@ -119,6 +121,15 @@ def _at_rest(life: Life, entries: Mapping[str, codec.StoredGroup], batch: Batch)
     return found
 
 
+def _answers(value: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the answers of a record by their requests. Asserts that the others are notifications."""
+    for answer in unpack(value):
+        if (request := request_of(answer)) is None:
+            assert isinstance(decode_response(answer), NotifyConsumerIdsChanged)
+        else:
+            yield request, answer
+
+
 def check_early(life: Life, expected: Whole) -> None:
     """Check that an early answer that any reader takes is the query's, was given by the same step at the same
     time, and to a request that was handled at the same time.
@@ -132,9 +143,7 @@ def check_early(life: Life, expected: Whole) -> None:
             if early is None:
                 continue
             assert record.value is not None
-            for answer in unpack(record.value):
-                request = request_of(answer)
-                assert request is not None
+            for request, answer in _answers(record.value):
                 # The reader that has begun last before its request knows the fewest markers.
                 begin = life.asked[request.partition("#")[0]][number]
                 reader = EarlyAnswers()
