@@ -221,9 +221,9 @@ class GroupSession:
             for record in records:
                 self._registered[type(record), record.group_id] = record.client_id
             asked = [self._parts.coordinator.send(record) for record in records]
-        is_settled = await exchange.settled(asked, HEARTBEAT_WAIT_S)
+        # Only a client with short heartbeats looks at the field.
         if header.ext_fields.get(IS_SUB_CHANGE) == "false" and not (
-            is_settled
+            await exchange.settled(asked, HEARTBEAT_WAIT_S)
             and not any(
                 future.result().is_sub_change or (heartbeat.is_without_sub and future.result().is_new)
                 for future in asked

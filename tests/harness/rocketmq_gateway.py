@@ -247,9 +247,12 @@ class Client:
         return answer
 
     async def heartbeat(self, *groups: str, producers: Sequence[str] = (), **fields: Any) -> Answer:
-        return await self.ask(
+        answer = await self.ask(
             RequestCode.HEART_BEAT, heartbeat_body(self.client_id, *groups, producers=producers, **fields)
         )
+        for _ in range(3):  # the turns of the loop in which the records reach the core, and its answers come
+            await asyncio.sleep(0)
+        return answer
 
     async def consumer_list(self, group: str = "g") -> Answer:
         return await self.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, consumerGroup=group)

@@ -56,7 +56,7 @@ def test_group_commands_print_the_state_of_a_consumer_group(
 
         def is_listed() -> bool:
             """Return the commands read the query's topics, which follow the answers of its replica."""
-            listed = [line.split() for line in run("groups list --type --state").splitlines()]
+            listed = [line.split()[:3] for line in run("groups list --type --state").splitlines()]
             return [group, "Consumer", "Stable"] in listed
 
         wait_until(is_listed, "the group in the list")
