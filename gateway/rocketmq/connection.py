@@ -3,13 +3,14 @@ others pass.
 """
 
 from asyncio import Future
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
 from gateway.limits import MIB
 from gateway.log_text import RateLimitedWarning
 from gateway.rocketmq.addresses import BrokerAddress
+from gateway.rocketmq.exchange import AskBroker
 from gateway.rocketmq.frame_relay import FrameHandling
 from gateway.rocketmq.joined import (
     GO_AWAY,
@@ -23,8 +24,6 @@ from gateway.rocketmq.name_server import goes_away
 from kafka_why.remoting.codes import RequestCode
 from kafka_why.remoting.frames import Header, encode_frame, response_to
 from kafka_why.remoting.strict_json import MalformedFrame
-
-AskBroker = Callable[[], Awaitable[tuple[Header, bytes]]]
 
 
 class BrokerSession(Protocol):

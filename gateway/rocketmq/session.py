@@ -7,16 +7,17 @@ than its client gives it; its record is in the log all the same.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from itertools import count
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from msgspec import structs
 
 from gateway.rocketmq.addresses import BrokerAddress
 from gateway.rocketmq.backend import CoordinatorRequests, RequestFields
+from gateway.rocketmq.exchange import AskBroker, Exchange, R
 from gateway.rocketmq.facts import GROUP_CHANGES, ROUTE_CHANGES, ClusterFacts
 from gateway.rocketmq.grants import LockHolder, PendingLock, QueueGrants
 from gateway.rocketmq.group_order import GroupOrder
@@ -39,17 +40,14 @@ from kafka_why.contract.rocketmq.requests import (
 )
 from kafka_why.contract.rocketmq.responses import (
     LockBatchMqResponse,
-    Response,
     ResponseCode,
     UnregisterResponse,
 )
 from kafka_why.remoting import bodies
 from kafka_why.remoting.codes import RequestCode
-from kafka_why.remoting.frames import Header, encode_frame, response_to
+from kafka_why.remoting.frames import Header, encode_frame
 from kafka_why.remoting.strict_json import MalformedFrame
 
-ANSWER_WAIT_S = 2.8
-"""Less than the 3,000 ms that a client gives most requests (mqClientApiTimeout)."""
 LOCK_WAIT_S = 0.9
 """Less than the 1,000 ms that a client gives a lock request."""
 HEARTBEAT_WAIT_S = 0.1
@@ -58,7 +56,6 @@ refuse the client's pulls until its next full one. Source: MQClientInstance.send
 """
 _REASON_MAX_LENGTH = 200
 """A longer reason may have the client's own bytes."""
-_NAME_MAX_LENGTH = 255
 
 IS_SUB_CHANGE = "IS_SUB_CHANGE"
 """The field by which a broker asks for a full heartbeat. Source: MixAll.java."""
@@ -69,11 +66,6 @@ _NO_CONSUMER = "no consumer for this group, "
 _COMING_BACK = "the gateway was started, and the group's clients are coming back"
 _NO_ANSWER = "the coordinator has not answered in time"
 
-R = TypeVar("R", bound=Response)
-
-AskBroker = Callable[[], Awaitable[tuple[Header, bytes]]]
-"""Sends the client's own bytes up, and returns the broker's answer. Raises ConnectionError."""
-
 
 class GatewayParts(NamedTuple):
     """The parts of one gateway that its connections share."""
@@ -83,38 +75,6 @@ class GatewayParts(NamedTuple):
     facts: ClusterFacts
     restart: Restart
     has_acls: bool
-
-
-class Exchange:
-    """A request of the client, and the time since its arrival."""
-
-    def __init__(self, request: Header, body: bytes, ask_broker: AskBroker) -> None:
-        self.request = request
-        self.body = body
-        self.ask_broker = ask_broker
-        self._arrived_at_s = time.monotonic()
-
-    def field(self, field: str) -> str:
-        """Return a field of the header that the request must have. Raises MalformedFrame."""
-        if (value := self.request.ext_fields.get(field)) is None:
-            raise MalformedFrame(f"the custom field <{field}> is null")
-        if len(value) > _NAME_MAX_LENGTH:
-            raise MalformedFrame(f"the custom field <{field}> has {len(value)} characters")
-        return value
-
-    async def settled(self, asked: Iterable[asyncio.Future[R]], until_s: float = ANSWER_WAIT_S) -> bool:
-        """Wait for responses until this time after the request's arrival. Return True if all have come. The
-        others are not given up.
-        """
-        if not (futures := list(asked)):
-            return True
-        left_s = self._arrived_at_s + until_s - time.monotonic()
-        _, waiting = await asyncio.wait(futures, timeout=max(left_s, 0))
-        return not waiting and all(future.result().request for future in futures)
-
-    def answer(self, code: int = 0, remark: str | None = None, body: bytes = b"") -> bytes:
-        """Return the frame of an answer."""
-        return encode_frame(response_to(self.request, code, remark), body)
 
 
 class GroupSession:

@@ -14,7 +14,7 @@ from typing import Any
 import uvloop
 
 from gateway.rocketmq.addresses import BrokerAddress
-from gateway.rocketmq.connection import AskBroker
+from gateway.rocketmq.exchange import AskBroker
 from gateway.rocketmq.metrics import RocketmqCounts
 from gateway.rocketmq.options import RocketmqOptions
 from gateway.rocketmq.server import RocketmqGateway

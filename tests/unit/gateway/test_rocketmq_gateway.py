@@ -10,7 +10,7 @@ import pytest
 import uvloop
 from structlog.testing import capture_logs
 
-from gateway.rocketmq.connection import AskBroker
+from gateway.rocketmq.exchange import AskBroker
 from gateway.rocketmq.options import rocketmq_limits
 from gateway.rocketmq.upstream import proxy_line
 from gateway.security.authentication import ListenerSecurity
