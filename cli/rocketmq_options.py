@@ -34,8 +34,6 @@ from kafka_why.connections.rocketmq import (
     SECRET_KEY,
     RocketMqServers,
     parse_name_servers,
-    read_keys,
-    tls_context,
 )
 from kafka_why.contract.layout import TopicLayout
 
@@ -78,8 +76,7 @@ class RocketmqListening:
         used.
         """
         try:
-            tls = None if self.rocketmq_tls is None else tls_context(self.rocketmq_tls)
-            return RocketMqServers(namesrv, read_keys(self.rocketmq_acl, os.environ), tls)
+            return RocketMqServers.read(namesrv, self.rocketmq_acl, self.rocketmq_tls, os.environ)
         except (ValueError, OSError) as error:
             raise click.ClickException(str(error)) from error
 

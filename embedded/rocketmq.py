@@ -144,12 +144,6 @@ class RocketMqServer(Startable):
             self.kill()
             raise
 
-    def exit_code(self) -> int | None:
-        """Return the exit code of a server that ended by itself, or None while it runs and after `stop` and
-        `kill`.
-        """
-        return self._jvm.exit_code()
-
     def request_stop(self) -> None:
         """Let the server shut down, and do not wait."""
         self._jvm.request_stop()
@@ -235,10 +229,6 @@ class EmbeddedRocketMq(Startable):
         if self._name_server is not None:
             for server in self.servers:
                 server.kill()
-
-    def ended_servers(self) -> list[RocketMqServer]:
-        """Return the servers that ended by themselves."""
-        return [server for server in self.servers if server.exit_code() is not None]
 
     def _choose_ports(self) -> dict[str, int]:
         """Return a port for each server: its previous one if that is free, else a new one."""

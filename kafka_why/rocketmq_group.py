@@ -4,11 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
+from kafka_why.contract.rocketmq.queues import RETRY_GROUP_TOPIC_PREFIX
 from kafka_why.contract.rocketmq.requests import ConsumeType, SubscriptionData
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 
-RETRY_PREFIX = "%RETRY%"
-"""Begins the name of a group's topic for retries, to which its clients subscribe by themselves."""
 TO_DO_DUPLICATE = "stop one of them, or give it a client id of its own (RocketMQ's instanceName, clientIP)"
 SUBSCRIPTIONS_EFFECT = (
     "A broker keeps the topics and filters of the last heartbeat only, so messages for other filters are "
@@ -65,7 +64,7 @@ def subscription_text(subscription: SubscriptionData) -> str:
 def shown_subscriptions(own: Sequence[str], every: Iterable[Sequence[str]]) -> list[str]:
     """Return a client's subscriptions without the group's topic for retries, unless other clients lack it."""
     common = set(own).intersection(*every)
-    return [text for text in own if not (text.startswith(RETRY_PREFIX) and text in common)]
+    return [text for text in own if not (text.startswith(RETRY_GROUP_TOPIC_PREFIX) and text in common)]
 
 
 def duplicate_places(group: GroupSnapshot) -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from cli.data_folder import data_dir_option
 from cli.state.common import opened, place_options, reported
-from kafka_why.cli.output import configure_logs, show, show_encoded, show_json, tell
+from kafka_why.cli.output import configure_logs, show, show_encoded, show_json, show_line, tell
 from kafka_why.cli.parameters import WholeNumber
 from kafka_why.escaping import visible_text
 from kafka_why.local_files import make_private_folder
@@ -87,7 +87,7 @@ def _print(state: StoredState, groups: Collection[str], what: StateTable | None,
     rows: list[Any] = found if what is None else [row for group in found for row in group.of(what)]
     if output == "jsonl":
         for row in rows:
-            show_encoded(msgspec.json.encode(row))
+            show_line(row)
     elif output == "json":
         _print_json(state, str(what or StateTable.GROUPS), rows)
     else:

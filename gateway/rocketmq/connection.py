@@ -13,14 +13,13 @@ from gateway.rocketmq.addresses import BrokerAddress
 from gateway.rocketmq.exchange import AskBroker
 from gateway.rocketmq.frame_relay import FrameHandling
 from gateway.rocketmq.joined import (
-    GO_AWAY,
-    REQUEST_CODE_NOT_SUPPORTED,
-    SYSTEM_ERROR,
     JoinedConnection,
     JoinedParts,
 )
 from gateway.rocketmq.metrics import counted_code
 from gateway.rocketmq.name_server import goes_away
+from kafka_why.connections.address import Address
+from kafka_why.contract.rocketmq.responses import ResponseCode
 from kafka_why.remoting.codes import RequestCode
 from kafka_why.remoting.frames import Header, encode_frame, response_to
 from kafka_why.remoting.strict_json import MalformedFrame
@@ -100,15 +99,14 @@ class BrokerConnection(JoinedConnection):
         self._unanswered: dict[int, int] = {}
         """The codes of requests at the broker, by opaque."""
         self._repeated: dict[int, int] = {}
-        """How often an opaque is among them once more, because a client sent a passing request again."""
+        """The number of further requests with the same opaque, which a client has sent again."""
         self._asked: dict[int, Future[tuple[Header, bytes]]] = {}
         self._in_flight = self._in_flight_bytes = 0
 
     def joined(self) -> None:
         """Open the session."""
-        (host, port), _ = self.client.endpoints
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._session = self._open_session(address, self.send, self._close)
+        peer, _ = self.client.endpoints
+        self._session = self._open_session(str(Address(*peer)), self.send, self._close)
         self._handles = self._session.handles
 
     def note_end(self, why: Exception) -> None:
@@ -131,7 +129,7 @@ class BrokerConnection(JoinedConnection):
             return FrameHandling.FORWARD
         code = header.code
         if self.is_draining and code != _UNREGISTER and goes_away(header):
-            return self.refuse(header, GO_AWAY, "the gateway is about to stop")
+            return self.refuse(header, ResponseCode.GO_AWAY, "the gateway is about to stop")
         if header.opaque in self._asked:
             raise MalformedFrame(f"opaque {header.opaque} is that of an unanswered request")
         if self._handles(code):
@@ -139,7 +137,9 @@ class BrokerConnection(JoinedConnection):
                 raise MalformedFrame(f"a request {code} of {frame_bytes} bytes")
             return FrameHandling.HOLD
         if code in self._refused and (code != _STATIC_TOPIC or _is_forced(header)):
-            return self.refuse(header, REQUEST_CODE_NOT_SUPPORTED, "the gateway does not pass this request")
+            return self.refuse(
+                header, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "the gateway does not pass this request"
+            )
         self.parts.counts.passed[counted_code(code)] += 1
         if not header.is_one_way:
             self._expect(header)
@@ -169,7 +169,7 @@ class BrokerConnection(JoinedConnection):
             if self.ended.done():
                 return
             failures.add(client=self.peer, code=header.code, exc_info=error)
-            answer = encode_frame(response_to(header, SYSTEM_ERROR, "the gateway failed"))
+            answer = encode_frame(response_to(header, ResponseCode.SYSTEM_ERROR, "the gateway failed"))
         finally:
             self._in_flight -= 1
             self._in_flight_bytes -= len(frame)

@@ -1,10 +1,11 @@
-"""A request about groups that a client waits for."""
+"""A client's connection to a broker port, and a request about groups that the client waits for."""
 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
+from gateway.rocketmq.addresses import BrokerAddress
 from kafka_why.contract.rocketmq.responses import Response
 from kafka_why.remoting.frames import Header, encode_frame, response_to
 from kafka_why.remoting.strict_json import MalformedFrame
@@ -17,6 +18,18 @@ R = TypeVar("R", bound=Response)
 
 AskBroker = Callable[[], Awaitable[tuple[Header, bytes]]]
 """Sends the client's own bytes up, and returns the broker's answer. Raises ConnectionError."""
+
+
+class ConnectedClient(NamedTuple):
+    """A client's connection to a broker port, by a name that no other connection has ever had. `send` writes
+    a frame to the client, and `close` ends the connection for a reason.
+    """
+
+    connection: str
+    broker: BrokerAddress
+    address: str
+    send: Callable[[bytes], None]
+    close: Callable[[str], None]
 
 
 class Exchange:

@@ -10,6 +10,7 @@ from gateway.coordinator.backend import CoordinatorBackend
 from gateway.coordinator.groups import rocketmq_groups
 from gateway.rocketmq.addresses import BrokerAddress
 from gateway.rocketmq.backend import ConnectionMessages, CoordinatorRequests
+from gateway.rocketmq.exchange import ConnectedClient
 from gateway.rocketmq.facts import ClusterFacts
 from gateway.rocketmq.metrics import RocketmqCounts
 from gateway.rocketmq.options import RocketmqOptions
@@ -56,19 +57,9 @@ class RocketmqGroupRequests:
         await self._parts.restart.announce(self._parts.coordinator, self._parts.groups)
         self._parts.restart.begin()
 
-    def session(
-        self,
-        connection: str,
-        broker: BrokerAddress,
-        client_address: str,
-        send: Callable[[bytes], None],
-        close: Callable[[str], None],
-    ) -> GroupSession:
-        """Return the session of a client connection, whose name no other connection has ever had."""
-        session = GroupSession(
-            self._parts, connection, broker, client_address, send, close, self._sessions.pop
-        )
-        self._sessions[connection] = session
+    def session(self, client: ConnectedClient) -> GroupSession:
+        """Return the session of a client connection."""
+        session = self._sessions[client.connection] = GroupSession(self._parts, client, self._sessions.pop)
         return session
 
     async def coordinator_check(self) -> str | None:
@@ -102,7 +93,7 @@ class RocketmqGroupRequests:
         if session is None:
             return
         if isinstance(message, CloseConnection):
-            session.close(message.reason)
+            session.client.close(message.reason)
         elif session.is_unknown_change(message.group_id, message.request):
             self._counts.notifications += 1
             session.notify(message.group_id)

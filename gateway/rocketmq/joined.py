@@ -17,20 +17,19 @@ from gateway.net.limits.buffers import LARGE_READ_BYTES, SMALL_BYTES, ReceiveBuf
 from gateway.rocketmq.frame_relay import FrameHandling, FrameRelay
 from gateway.rocketmq.metrics import RocketmqCounts, counted_code
 from gateway.upstream.connections import UpstreamLost
+from kafka_why.contract.rocketmq.responses import ResponseCode
 from kafka_why.remoting.frames import Header, encode_frame, response_to
 from kafka_why.remoting.strict_json import MalformedFrame
 
 WINDOW_BYTES = MIB
-"""Above so many bytes that one side has not read, the gateway does not read from the other side."""
+"""The gateway stops reading from one side while the other has not read more than this."""
 OWN_RESPONSES_MAX_BYTES = 16 * MIB
-"""A client that does not read so many bytes of the gateway's own frames is disconnected."""
+"""A client is disconnected if it leaves more bytes of the gateway's own frames unread."""
 
 # A peer that has vanished is noticed after 30 s.
 _KEEP_ALIVE = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 # The time in which a side has to take the bytes that are on their way when the other side has ended.
 _FLUSH_S = 5.0
-
-SYSTEM_ERROR, REQUEST_CODE_NOT_SUPPORTED, GO_AWAY = 1, 3, 1500
 
 
 class UpstreamEnded(ConnectionError):
@@ -318,7 +317,7 @@ class JoinedConnection:
 
     def refuse(self, header: Header, code: int, remark: str) -> FrameHandling:
         """Answer a request with an error, and drop it."""
-        if code == REQUEST_CODE_NOT_SUPPORTED:
+        if code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             self.parts.counts.refused_requests[counted_code(header.code)] += 1
         if not header.is_one_way:
             self.send(encode_frame(response_to(header, code, remark)))

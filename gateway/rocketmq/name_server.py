@@ -6,13 +6,11 @@ from gateway.log_text import RateLimitedWarning
 from gateway.rocketmq.addresses import BrokerAddress, broker_addresses
 from gateway.rocketmq.frame_relay import FrameHandling
 from gateway.rocketmq.joined import (
-    GO_AWAY,
-    REQUEST_CODE_NOT_SUPPORTED,
-    SYSTEM_ERROR,
     JoinedConnection,
     JoinedParts,
 )
 from gateway.rocketmq.metrics import counted_code
+from kafka_why.contract.rocketmq.responses import ResponseCode
 from kafka_why.remoting.codes import RequestCode
 from kafka_why.remoting.frames import Header, encode_frame, response_to
 from kafka_why.remoting.routes import decode_cluster, decode_route, rewrite_addresses
@@ -73,9 +71,11 @@ class NameServerConnection(JoinedConnection):
         if header.is_response:
             return FrameHandling.FORWARD
         if header.code in self._refused:
-            return self.refuse(header, REQUEST_CODE_NOT_SUPPORTED, "the gateway does not pass this request")
+            return self.refuse(
+                header, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, "the gateway does not pass this request"
+            )
         if self.is_draining and goes_away(header):
-            return self.refuse(header, GO_AWAY, "the gateway is about to stop")
+            return self.refuse(header, ResponseCode.GO_AWAY, "the gateway is about to stop")
         if not header.is_one_way:
             if header.opaque in self._unanswered or len(self._unanswered) >= _UNANSWERED_MAX:
                 raise MalformedFrame(
@@ -115,7 +115,7 @@ class NameServerConnection(JoinedConnection):
             # Unchanged it would lead the client around the gateway.
             failures.add(client=self.peer, error=str(error))
             remark = f"the gateway cannot map the addresses of this route: {error}"
-            self.send(encode_frame(response_to(header, SYSTEM_ERROR, remark)))
+            self.send(encode_frame(response_to(header, ResponseCode.SYSTEM_ERROR, remark)))
             return
         length = body_at - 4 + len(rewritten)
         self.send(b"".join((length.to_bytes(4), frame[4:body_at], rewritten)))

@@ -19,6 +19,7 @@ from gateway.quotas import Quotas
 from gateway.rocketmq.addresses import BrokerAddress, BrokerPorts
 from gateway.rocketmq.brokers import BrokerTable
 from gateway.rocketmq.connection import BETWEEN_BROKERS, BrokerConnection, BrokerSession
+from gateway.rocketmq.exchange import ConnectedClient
 from gateway.rocketmq.joined import JoinedConnection, JoinedParts, JoinedStream, UpstreamEnded
 from gateway.rocketmq.metrics import RocketmqCounts, rocketmq_numbers
 from gateway.rocketmq.name_server import REFUSED_CODES, NameServerConnection, found_brokers
@@ -45,14 +46,7 @@ class Sessions(Protocol):
     @property
     def gateway_start(self) -> str: ...
     async def start(self, brokers: Callable[[], Collection[BrokerAddress]]) -> None: ...
-    def session(
-        self,
-        connection: str,
-        broker: BrokerAddress,
-        client_address: str,
-        send: Callable[[bytes], None],
-        close: Callable[[str], None],
-    ) -> BrokerSession: ...
+    def session(self, client: ConnectedClient) -> BrokerSession: ...
     async def close(self) -> None: ...
 
 
@@ -210,7 +204,7 @@ class RocketmqGateway:
     ) -> BrokerSession:
         start = self._sessions.gateway_start
         name = f"{self._options.name}/{start}/{broker}/{client_address}#{next(self._numbers)}"
-        return self._sessions.session(name, broker, client_address, send, close)
+        return self._sessions.session(ConnectedClient(name, broker, client_address, send, close))
 
     def _accept(self, connection: JoinedConnection) -> None:
         connection.ended.add_done_callback(lambda ended: self._note_end(connection, ended.result()))

@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
-from gateway.rocketmq.addresses import BrokerAddress
 from gateway.rocketmq.backend import CoordinatorRequests, RequestFields
-from gateway.rocketmq.exchange import AskBroker, Exchange, R
+from gateway.rocketmq.exchange import AskBroker, ConnectedClient, Exchange, R
 from gateway.rocketmq.facts import GROUP_CHANGES, ROUTE_CHANGES, ClusterFacts
 from gateway.rocketmq.grants import LockHolder, PendingLock, QueueGrants
 from gateway.rocketmq.group_order import GroupOrder
@@ -78,27 +77,12 @@ class GatewayParts(NamedTuple):
 
 
 class GroupSession:
-    """The groups of one client connection. `send` writes a frame to the client, and `close` ends the
-    connection for a reason.
-    """
+    """The groups of one client connection. `forget` gets the connection's name at its end."""
 
-    def __init__(
-        self,
-        parts: GatewayParts,
-        connection: str,
-        broker: BrokerAddress,
-        client_address: str,
-        send: Callable[[bytes], None],
-        close: Callable[[str], None],
-        forget: Callable[[str], object],
-    ) -> None:
-        self.connection = connection
-        self.close = close
+    def __init__(self, parts: GatewayParts, client: ConnectedClient, forget: Callable[[str], object]) -> None:
+        self.client = client
         self._forget = forget
         self._parts = parts
-        self._broker = broker
-        self._client_address = client_address
-        self._send_frame = send
         self._order = GroupOrder()
         self._grants = QueueGrants()
         self._registered: dict[tuple[type[Request[Any]], str], str] = {}
@@ -137,7 +121,7 @@ class GroupSession:
                 flag=_ONE_WAY,
                 ext_fields={_CONSUMER_GROUP: group_id},
             )
-            self._send_frame(encode_frame(header))
+            self.client.send(encode_frame(header))
 
     def is_unknown_change(self, group_id: str, request: str) -> bool:
         """Return True for a change whose notification, early or with the query's batch, is the first."""
@@ -150,11 +134,11 @@ class GroupSession:
         """Remove the connection, which has ended, from its groups. It sends no records after that."""
         if not self._is_closed:
             self._is_closed = True
-            self._forget(self.connection)
+            self._forget(self.client.connection)
             short = reason[:_REASON_MAX_LENGTH]
             for group_id in dict.fromkeys(group_id for _, group_id in self._registered):
                 self._parts.coordinator.keep_appending(
-                    ConnectionClosed(group_id=group_id, connection=self.connection, reason=short)
+                    ConnectionClosed(group_id=group_id, connection=self.client.connection, reason=short)
                 )
 
     async def _heartbeat(self, exchange: Exchange) -> bytes:
@@ -170,7 +154,7 @@ class GroupSession:
                 exchange.request,
                 self._about,
                 {
-                    "client_address": self._client_address,
+                    "client_address": self.client.address,
                     "gateway": self._parts.restart.gateway,
                     "gateway_start": self._parts.restart.gateway_start,
                 },
@@ -313,7 +297,7 @@ class GroupSession:
         if (refusal := await self._refusal(exchange)) is not None:
             return refusal
         group = self._parts.groups.get(group_id)
-        found = None if group is None else consumer_connection(group, str(self._broker))
+        found = None if group is None else consumer_connection(group, str(self.client.broker))
         if found is None:
             remark = f"the consumer group[{group_id}] not online"
             return exchange.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark)
@@ -328,10 +312,12 @@ class GroupSession:
         return self._parts.coordinator.send(request)
 
     def _about(self, group_id: str, client_id: str) -> RequestFields:
-        return self._parts.coordinator.about(group_id, client_id, self.connection, str(self._broker))
+        return self._parts.coordinator.about(
+            group_id, client_id, self.client.connection, str(self.client.broker)
+        )
 
     async def _group_config(self, group_id: str) -> SubscriptionGroupConfig | None:
-        return await self._parts.facts.group_config(self._broker.address, group_id)
+        return await self._parts.facts.group_config(self.client.broker.address, group_id)
 
     async def _refusal(self, exchange: Exchange) -> bytes | None:
         """Return the broker's refusal of a request that it need not answer, or None if it has no ACLs or

@@ -64,6 +64,11 @@ def show_encoded(document: str | bytes) -> None:
     _write_data(f"{_NOT_ASCII.sub(_json_escaped, text)}\n")
 
 
+def show_line(document: object) -> None:
+    """Print a document as one line of JSON."""
+    show_encoded(msgspec.json.encode(document))
+
+
 def show_data(text: str) -> None:
     """Print data in a format other than JSON, unchanged."""
     _write_data(text)

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-import msgspec
 from click.core import ParameterSource
 
-from kafka_why.cli.output import configure_logs, show, show_encoded, show_json, tell
+from kafka_why.cli.output import configure_logs, show, show_json, show_line, tell
 from kafka_why.cli.parameters import Command, link, with_options
 from kafka_why.connections.outage_warning import OutageWarning
 from kafka_why.connections.rocketmq import (
@@ -23,8 +22,6 @@ from kafka_why.connections.rocketmq import (
     SECRET_KEY,
     RocketMqServers,
     parse_name_servers,
-    read_keys,
-    tls_context,
 )
 from kafka_why.escaping import visible, visible_text
 from kafka_why.topic_reader import ClientError
@@ -97,11 +94,7 @@ def _on_command_line() -> dict[str, str]:
 
 def _servers(namesrv: str, rocketmq_acl: Path | None, rocketmq_tls: Path | None) -> RocketMqServers:
     try:
-        return RocketMqServers(
-            parse_name_servers(namesrv),
-            read_keys(rocketmq_acl, os.environ),
-            None if rocketmq_tls is None else tls_context(rocketmq_tls),
-        )
+        return RocketMqServers.read(parse_name_servers(namesrv), rocketmq_acl, rocketmq_tls, os.environ)
     except (ValueError, OSError) as error:
         raise click.UsageError(str(error)) from error
 
@@ -135,7 +128,7 @@ async def _explain(servers: RocketMqServers, group_id: str, output: str, *, foll
         if output == "text":
             show(poll_report_text(report, Clock()))
         elif follow:
-            _show_line({"report": report})
+            show_line({"report": report})
         else:
             show_json(report)
         if follow:
@@ -165,8 +158,4 @@ async def _follow(cluster: "ClusterPoller", report: PollReport, polls: list[Grou
             if output == "text":
                 show(visible(change_line(change)))
             else:
-                _show_line({"entry": change})
-
-
-def _show_line(answer: Any) -> None:
-    show_encoded(msgspec.json.encode(answer))
+                show_line({"entry": change})

@@ -6,15 +6,14 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack, closing, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import click
-import msgspec
 from kafka.errors import KafkaError
 from msgspec.structs import replace
 
 from kafka_why.cli.broker_logs import BrokerLogOptions, broker_log_options, list_groups, read_logs
-from kafka_why.cli.output import configure_logs, reading_progress, show, show_encoded, show_json, tell
+from kafka_why.cli.output import configure_logs, reading_progress, show, show_json, show_line, tell
 from kafka_why.cli.parameters import as_object, cluster_options, link, page_url_option
 from kafka_why.cli.rocketmq_cluster import explain_polled, namesrv_options
 from kafka_why.connections.client_config import ClientConfig
@@ -220,15 +219,11 @@ def _follow(history: History, since_ms: int | None, live: LiveSource, output: st
     from kafka_why.why.follow import Follower
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    follower = Follower(history, since_ms, live, show, _show_line if output == _LINES else None)
+    follower = Follower(history, since_ms, live, show, show_line if output == _LINES else None)
     if output == "text":
         show()
     with suppress(KeyboardInterrupt), closing(live):
         follower.run(threading.Event())
-
-
-def _show_line(answer: Any) -> None:
-    show_encoded(msgspec.json.encode(answer))
 
 
 def _in_cluster(cluster: _Cluster, group_id: str, since_ms: int | None, now_ms: int) -> _Found:
@@ -363,6 +358,6 @@ def _show(shown: R, as_text: Callable[[R, Clock], VisibleText], output: str) -> 
     if output == "json":
         show_json(shown)
     elif output == _LINES:
-        _show_line({"report": shown})
+        show_line({"report": shown})
     else:
         show(as_text(shown, Clock()))

@@ -1,4 +1,4 @@
-"""How to reach a RocketMQ cluster, from the settings that RocketMQ's own tools take.
+"""Name servers, keys and TLS of a RocketMQ cluster, read from the settings of RocketMQ's own tools.
 
 Source: tools.yml of mqadmin, TlsSystemConfig.java, NameServerAddressUtils.java.
 """
@@ -22,6 +22,13 @@ class RocketMqServers(NamedTuple):
     addresses: tuple[str, ...]
     keys: tuple[str, str] | None = None
     tls: ssl.SSLContext | None = None
+
+    @classmethod
+    def read(
+        cls, addresses: tuple[str, ...], keys: Path | None, tls: Path | None, environ: Mapping[str, str]
+    ) -> "RocketMqServers":
+        """Return the servers with the keys and TLS of these files. Raises ValueError or OSError."""
+        return cls(addresses, read_keys(keys, environ), None if tls is None else tls_context(tls))
 
     def __str__(self) -> str:
         return ";".join(self.addresses)

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from kafka_why.contract.rocketmq.queues import RETRY_GROUP_TOPIC_PREFIX
 from kafka_why.contract.rocketmq.requests import MessageModel
 from kafka_why.contract.rocketmq.snapshot import ConnectionSnapshot, GroupSnapshot
 from kafka_why.escaping import VisibleText
 from kafka_why.groups.list_groups import ROCKETMQ_TYPE
 from kafka_why.groups.tables import Column, render_table
 from kafka_why.rocketmq_group import (
-    RETRY_PREFIX,
     SUBSCRIPTIONS_EFFECT,
     TO_DO_DUPLICATE,
     TO_DO_SUBSCRIPTIONS,
@@ -125,7 +125,7 @@ def _first(names: Sequence[str]) -> str:
 def _remark(client: ClientRow) -> str:
     remarks = ["DUPLICATE CLIENT ID"] if client.duplicate else []
     if client.subscriptions is not None:
-        shown = [text for text in client.subscriptions if not text.startswith(RETRY_PREFIX)]
+        shown = [text for text in client.subscriptions if not text.startswith(RETRY_GROUP_TOPIC_PREFIX)]
         remarks.append(f"subscribes to {_first(shown) or 'nothing'}")
     return ", ".join(remarks)
 

@@ -114,7 +114,7 @@ class ClusterFollower(FollowerThread):
                 if watched.until_s < time.monotonic():
                     del self._watched[group_id]
                 elif now_ms() - watched.polls[-1].at_ms >= STANDS_MS:
-                    with suppress(HistoryUnavailable):  # the next reader is told
+                    with suppress(HistoryUnavailable):  # the next reader gets the error
                         watched.polls.append(await self._cluster.poll(group_id))
                         self._fleet.touch(group_id)
 

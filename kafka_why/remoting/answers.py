@@ -50,11 +50,9 @@ class ConsumerConnection(_Answer, frozen=True):
 class ProcessQueueInfo(_Answer, frozen=True):
     """The state of a queue at the client that holds it. Times are in ms, 0 if there was none."""
 
-    commit_offset: int = 0
     cached_msg_count: int = 0
     locked: bool = False
     droped: bool = False  # RocketMQ's own spelling
-    last_pull_timestamp: int = 0
     last_consume_timestamp: int = 0
 
 

@@ -17,7 +17,7 @@ from assignors.rocketmq.strategies import (
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.messages import ErrorResponse, GroupType, ReleaseGroup, ReleaseGroupResponse
 from kafka_why.contract.rocketmq.history import EntryType
-from kafka_why.contract.rocketmq.queues import MessageQueue, MessageRequestMode
+from kafka_why.contract.rocketmq.queues import RETRY_GROUP_TOPIC_PREFIX, MessageQueue, MessageRequestMode
 from kafka_why.contract.rocketmq.requests import (
     AnyRequest,
     ConnectionClosed,
@@ -60,7 +60,6 @@ from state.rocketmq.group import (
 # Assignment by the broker, at a client's request. Source: QueryAssignmentProcessor.java.
 
 
-RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
 LMQ_PREFIX = "%LMQ%"
 LMQ_QUEUE_ID = 0
 

@@ -131,7 +131,7 @@ def rocketmq() -> Iterator[RocketmqsReader]:
 
 
 @pytest.mark.examples
-def test_what_the_gateway_reads_rocketmq_reads_alike(rocketmq: RocketmqsReader) -> None:
+def test_gateway_and_rocketmq_read_frames_alike(rocketmq: RocketmqsReader) -> None:
     judge = RemotingJudge(rocketmq)
     assert campaign(judge, RemotingFrames(Random(SEED)), scaled(REMOTING_FRAMES)) == []
 

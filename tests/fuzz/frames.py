@@ -215,7 +215,7 @@ class Frames:
         return frame[:at] + self._random.randbytes(self._random.randint(1, 3)) + frame[at:]
 
     def _hits(self, at_least: float = 0.0) -> bool:
-        """Whether this part is damaged."""
+        """Return True if this part is to be damaged."""
         if not self._left or self._random.random() >= max(self._rate, at_least):
             return False
         self._left -= 1

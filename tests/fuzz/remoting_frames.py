@@ -275,7 +275,7 @@ class RemotingFrames:
         return data[:at] + self._random.randbytes(self._random.randint(1, 3)) + data[at:]
 
     def _hits(self) -> bool:
-        """Whether this part is damaged."""
+        """Return True if this part is to be damaged."""
         if not self._left or self._random.random() >= self._rate:
             return False
         self._left -= 1

@@ -14,7 +14,7 @@ from typing import Any
 import uvloop
 
 from gateway.rocketmq.addresses import BrokerAddress
-from gateway.rocketmq.exchange import AskBroker
+from gateway.rocketmq.exchange import AskBroker, ConnectedClient
 from gateway.rocketmq.metrics import RocketmqCounts
 from gateway.rocketmq.options import RocketmqOptions
 from gateway.rocketmq.server import RocketmqGateway
@@ -179,15 +179,8 @@ class StubSessions:
     async def start(self, brokers: Callable[[], Collection[BrokerAddress]]) -> None:
         """Nothing is left of an earlier start."""
 
-    def session(
-        self,
-        connection: str,
-        broker: BrokerAddress,
-        client_address: str,
-        send: Callable[[bytes], None],
-        close: Callable[[str], None],
-    ) -> StubSession:
-        self.made.append(StubSession(connection, broker, client_address, send, close, self.answers))
+    def session(self, client: ConnectedClient) -> StubSession:
+        self.made.append(StubSession(*client, self.answers))
         return self.made[-1]
 
     async def close(self) -> None:

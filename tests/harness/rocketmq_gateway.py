@@ -20,6 +20,7 @@ from gateway.coordinator.backend import CoordinatorBackend
 from gateway.limits import Limits
 from gateway.rocketmq.addresses import BrokerAddress
 from gateway.rocketmq.backend import ConnectionMessages, CoordinatorRequests
+from gateway.rocketmq.exchange import ConnectedClient
 from gateway.rocketmq.facts import ClusterFacts
 from gateway.rocketmq.groups import RocketmqGroupRequests
 from gateway.rocketmq.metrics import RocketmqCounts
@@ -214,11 +215,13 @@ class Client:
         self._broker = gateway.broker
         self._opaques = count(1)
         self.session: GroupSession = gateway.requests.session(
-            connection,
-            broker,
-            f"10.0.0.1:{len(gateway.clients)}",
-            lambda frame: self.received.append(decode_frame(frame)),
-            self.closed_by_gateway.append,
+            ConnectedClient(
+                connection,
+                broker,
+                f"10.0.0.1:{len(gateway.clients)}",
+                lambda frame: self.received.append(decode_frame(frame)),
+                self.closed_by_gateway.append,
+            )
         )
 
     @property

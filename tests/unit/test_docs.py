@@ -302,7 +302,7 @@ GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
     "decisions": ("decisions/README.md", table_of_decisions),
     "alerts": ("watching.md", table_of_alerts),
 }
-"""What stands between the marks of this name, and the page that has it."""
+"""For each name of a pair of marks: the page, and the function that writes the text between them."""
 
 
 @pytest.mark.parametrize("name", GENERATED)

@@ -21,3 +21,9 @@ class MessageQueue(NamedTuple):
     def __str__(self) -> str:
         """Return RocketMQ's own text of a queue: CONSISTENT_HASH hashes it, error texts show it."""
         return f"MessageQueue [topic={self.topic}, brokerName={self.broker_name}, queueId={self.queue_id}]"
+
+
+RETRY_GROUP_TOPIC_PREFIX = "%RETRY%"
+"""The beginning of the name of a group's retry topic, to which its clients also subscribe. Source:
+MixAll.java.
+"""

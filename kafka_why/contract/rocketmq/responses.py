@@ -17,11 +17,13 @@ class ResponseCode(IntEnum):
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
+    REQUEST_CODE_NOT_SUPPORTED = 3
     NO_PERMISSION = 16
     TOPIC_NOT_EXIST = 17
     SUBSCRIPTION_GROUP_NOT_EXIST = 26
     CONSUMER_NOT_ONLINE = 206
     CONSUME_MSG_TIMEOUT = 207
+    GO_AWAY = 1500
 
 
 class Response(Struct, frozen=True, kw_only=True, tag_field="type"):

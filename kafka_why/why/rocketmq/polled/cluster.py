@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 from msgspec.structs import replace
 
 from kafka_why.connections.rocketmq import RocketMqServers
-from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.queues import RETRY_GROUP_TOPIC_PREFIX, MessageQueue
 from kafka_why.contract.rocketmq.responses import ResponseCode
 from kafka_why.now import now_ms
 from kafka_why.remoting.answers import (
@@ -30,7 +30,6 @@ from kafka_why.remoting.strict_json import MalformedFrame
 from kafka_why.topic_reader import ClientError
 from kafka_why.why.history import HistoryUnavailable, near_names
 from kafka_why.why.rocketmq.polled.model import (
-    RETRY_PREFIX,
     BrokerView,
     ClientAnswer,
     GroupPoll,
@@ -134,7 +133,11 @@ class ClusterPoller:
     async def group_ids(self) -> list[str]:
         """Return the consumer groups, by their topics for retries. Raises ClusterUnavailable."""
         topics = await self._ask(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER, decode_topic_list)
-        return sorted(topic.removeprefix(RETRY_PREFIX) for topic in topics if topic.startswith(RETRY_PREFIX))
+        return sorted(
+            topic.removeprefix(RETRY_GROUP_TOPIC_PREFIX)
+            for topic in topics
+            if topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+        )
 
     async def views(self, group_id: str) -> list[BrokerView]:
         """Return the group as each broker address has it. Raises ClusterUnavailable."""
@@ -247,7 +250,7 @@ class ClusterPoller:
         try:
             route = await self._ask(code, decode_route, topic=topic, acceptStandardJsonOnly="true")
         except _ErrorAnswer as error:
-            if not topic.startswith(RETRY_PREFIX):
+            if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX):
                 notes.append(f"for topic {topic} the name server {error}")
             return []
         return [

@@ -9,13 +9,12 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.queues import RETRY_GROUP_TOPIC_PREFIX, MessageQueue
 from kafka_why.contract.rocketmq.requests import MessageModel
 from kafka_why.partition_text import number_list
 
 ALL_QUEUES = -1
 """The number by which a client that pops names all queues of a broker."""
-RETRY_PREFIX = "%RETRY%"
 
 
 class PolledConnection(Struct, frozen=True, order=True):
@@ -72,7 +71,9 @@ class ClientAnswer(Struct, frozen=True, kw_only=True):
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues that it holds, without those for retries, which every client has."""
-        return sorted(one.queue for one in self.held if not one.queue.topic.startswith(RETRY_PREFIX))
+        return sorted(
+            one.queue for one in self.held if not one.queue.topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
+        )
 
 
 class QueueOffsets(Struct, frozen=True):
@@ -221,6 +222,6 @@ def subscription_text(subscriptions: Mapping[str, str]) -> str:
     texts = [
         f"{topic} ({expression})"
         for topic, expression in sorted(subscriptions.items())
-        if not topic.startswith(RETRY_PREFIX)
+        if not topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
     ]
     return ", ".join(texts) or "nothing"

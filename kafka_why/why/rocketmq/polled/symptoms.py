@@ -7,13 +7,12 @@ both polls show it.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
-from kafka_why.contract.rocketmq.queues import MessageQueue
+from kafka_why.contract.rocketmq.queues import RETRY_GROUP_TOPIC_PREFIX, MessageQueue
 from kafka_why.contract.rocketmq.requests import MessageModel
 from kafka_why.contract.rocketmq.shares import averagely, averagely_by_circle, sort_client_ids, sort_queues
 from kafka_why.rocketmq_group import SUBSCRIPTIONS_EFFECT, TO_DO_DUPLICATE, TO_DO_SUBSCRIPTIONS
 from kafka_why.why.rocketmq.polled.model import (
     ALL_QUEUES,
-    RETRY_PREFIX,
     ClientAnswer,
     GroupPoll,
     PollReport,
@@ -76,7 +75,7 @@ def shares(poll: GroupPoll) -> dict[str, list[MessageQueue]]:
             found[client_id] = [
                 queue
                 for topic in topics
-                if queues[topic] and not topic.startswith(RETRY_PREFIX)
+                if queues[topic] and not topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
                 for queue in strategy(queues[topic], ids, client_id)
             ]
     return found
@@ -178,7 +177,7 @@ def _unread(poll: GroupPoll) -> Set[MessageQueue]:
         for queue in poll.queues
         if queue not in read
         and (queue.topic, queue.broker_name) not in of_brokers
-        and not queue.topic.startswith(RETRY_PREFIX)
+        and not queue.topic.startswith(RETRY_GROUP_TOPIC_PREFIX)
     }
 
 
