@@ -25,7 +25,7 @@ from tests.harness.broker_cluster import BrokerCluster
 from tests.harness.java_tools import JavaTools
 from tests.harness.recommended_acls import recommended
 from tests.harness.secured_broker import ADMIN, GATEWAY, Allowed, ClusterSecurity, grant, write_properties
-from tests.shared.judge import Era, Place, State, Story, judge, judge_states, pending
+from tests.shared.judge import Era, Event, Place, State, Story, judge, judge_states, pending
 from tests.shared.load import Load
 from tests.shared.members import HERE, Members
 from tests.shared.states import States
@@ -179,12 +179,15 @@ class ShareStage(Stage):
         since_ns = time.monotonic_ns()
         topics = set(self.producers.partitions)
         seen: dict[str, set[str]] = {group: set() for group in GROUPS}
+        done: list[Event] = []
         recovered: dict[str, float] = {}
 
         def have_ended() -> bool:
-            for event in self.members.read():
+            # A member may be done with a record before its producer hears that it is written.
+            done.extend(event for event in self.members.read() if event.is_done)
+            for event in done:
                 written = self.producers.written.get(event.number)
-                if event.is_done and written and written.at_ns > since_ns:
+                if written and written.at_ns > since_ns:
                     seen[event.group].add(written.place.topic)
                     if seen[event.group] == topics:
                         recovered.setdefault(event.group, (event.at_ns - since_ns) / 1e9)
