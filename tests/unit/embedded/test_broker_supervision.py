@@ -8,7 +8,7 @@ from embedded import broker as embedded_broker
 from embedded.broker import BrokerFailed, EmbeddedBroker, Ports
 from embedded.broker_supervision import SupervisedBroker
 from embedded.java import QUICK_COMPILER
-from tests.harness.open_files import open_files
+from tests.harness.started_processes import StartedProcesses
 
 
 def test_clients_of_a_supervised_broker_get_its_client_settings(tmp_path: Path) -> None:
@@ -34,14 +34,14 @@ def test_only_long_running_broker_has_the_optimizing_compiler(
     assert (QUICK_COMPILER in server.split()) is not is_long_running
 
 
-def test_broker_whose_java_cannot_be_started_leaves_nothing_open(
+def test_broker_whose_java_cannot_be_started_leaves_no_process_or_pipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "meta.properties").touch()  # its folder is formatted
     monkeypatch.setattr(embedded_broker, "find_java", lambda: tmp_path / "java")
-    broker, before = EmbeddedBroker(tmp_path, classpath=()), open_files()
+    broker, started = EmbeddedBroker(tmp_path, classpath=()), StartedProcesses(monkeypatch)
     with pytest.raises(BrokerFailed, match=r"(?s)its JVM could not be started\..*FileNotFoundError"):
         broker.start()
-    assert open_files() == before
+    assert started.have_ended()
     assert broker.pid is None

