@@ -280,15 +280,19 @@ def test_go_and_java_clients_share_a_group(story: Story, is_orderly: bool) -> No
     sent: list[str] = []
     with GoClients(story.name_server, story.group, story.topic, names, is_orderly=is_orderly) as go:
 
+        def received() -> set[str]:
+            return {*java.bodies, *(it.body for it in go.received)}
+
         def are_settled() -> bool:
             """A Go client does not show what it holds, but what it receives."""
-            sent.extend(more := list(islice(bodies, 7)))
-            go.send(more)
+            if received() == set(sent):
+                sent.extend(more := list(islice(bodies, QUEUES)))
+                go.send(more)
             owners = {it.queue: it.consumer for it in go.received if it.queue not in java.held}
             return [len(java.held), *(list(owners.values()).count(name) for name in names)] == [3, 2, 2]
 
-        wait_until(are_settled, "shares of 3 and 2 and 2")
-        wait_until(lambda: {*java.bodies, *(it.body for it in go.received)} == set(sent), "all messages")
+        wait_until(are_settled, "shares of 3 and 2 and 2", PATIENCE_S)
+        wait_until(lambda: received() == set(sent), "all messages", PATIENCE_S)
     wait_for_shares([7], java)
 
 

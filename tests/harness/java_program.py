@@ -4,6 +4,7 @@ import subprocess
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Self
 
@@ -40,7 +41,8 @@ class JavaProgram:
 
     def close(self) -> None:
         """End it. Clients that are not closed do not leave their group."""
-        self._commands.close()
+        with suppress(BrokenPipeError):  # it has ended, and a command is still in the buffer
+            self._commands.close()
         self._wait()
         self._output.close()
 

@@ -22,6 +22,8 @@ SETTINGS: Mapping[str, str] = MappingProxyType(
         "transactionCheckInterval": "3000",
         "transactionTimeOut": "1000",
         "messageDelayLevel": "1s 1s 1s 1s 1s 1s",
+        # A broker refuses a message that has waited for 200 ms, which on a busy machine is no overload.
+        "waitTimeMillsInSendQueue": "10000",
         "mappedFileSizeCommitLog": str(16 * 1024 * 1024),
     }
 )
