@@ -14,22 +14,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from kafka_why.contract.rocketmq.queues import MessageQueue
-from kafka_why.contract.rocketmq.requests import (
-    ConsumeFromWhere,
-    ConsumeType,
-    MessageModel,
-    RequestMode,
-    SubscriptionData,
-)
 from state.dispatch import AnyGroup
 from state.kafka.classic_group import ClassicGroup
 from state.kafka.consumer_group import ConsumerGroup
 from state.kafka.group import ConfigsOnly
 from state.kafka.share_group import ShareGroup
-from state.rocketmq.group import ClientChannelInfo, ConsumerGroupInfo, LockEntry, RocketMqGroup
+from state.rocketmq.group import RocketMqGroup
 
 # The earlier state versions that this code reads, and the migration of each to the next.
 #
@@ -56,21 +48,40 @@ class _ClientChannelInfo2(Struct, array_like=True, forbid_unknown_fields=True):
     reply_partition: int
 
 
+class _SubscriptionData2(Struct):
+    topic: str
+    sub_string: str = "*"
+    sub_version: int = 0
+    expression_type: str = "TAG"
+    tags_set: tuple[str, ...] = ()
+    code_set: tuple[int, ...] = ()
+
+
+class _LockEntry2(Struct, array_like=True, forbid_unknown_fields=True):
+    client_id: str
+    last_update_ms: int
+
+
+class _RequestMode2(Struct, array_like=True, forbid_unknown_fields=True):
+    mode: str
+    pop_share_queue_num: int
+
+
 class _RocketMqGroup2(Struct, array_like=True, forbid_unknown_fields=True, tag="RocketMQ"):
     group_id: str
     incarnation: str
     seq: int = 0
     clock_ms: int = 0
     last_fired_ms: int = 0
-    message_model: MessageModel | None = None
-    consume_type: ConsumeType | None = None
-    consume_from_where: ConsumeFromWhere | None = None
+    message_model: str | None = None
+    consume_type: str | None = None
+    consume_from_where: str | None = None
     channels: dict[str, _ClientChannelInfo2] = {}
-    subscriptions: dict[str, SubscriptionData] = {}
+    subscriptions: dict[str, _SubscriptionData2] = {}
     heartbeat_fingerprint: int | None = None
     producers: dict[str, _ClientChannelInfo2] = {}
-    locks: dict[MessageQueue, LockEntry] = {}
-    request_modes: dict[str, RequestMode] = {}
+    locks: dict[tuple[str, str, int], _LockEntry2] = {}
+    request_modes: dict[str, _RequestMode2] = {}
     quarantined: str | None = None
 
 
@@ -78,30 +89,9 @@ def _with_brokers(group: Any) -> Any:
     """Move the consumers of a RocketMQ group to the table of the broker "", which is unknown."""
     if not isinstance(group, _RocketMqGroup2):
         return group
-    consumers = ConsumerGroupInfo(
-        group.message_model,
-        group.consume_type,
-        group.consume_from_where,
-        _channels(group.channels),
-        group.subscriptions,
-        group.heartbeat_fingerprint,
-    )
-    return RocketMqGroup(
-        group.group_id,
-        group.incarnation,
-        group.seq,
-        group.clock_ms,
-        group.last_fired_ms,
-        {"": consumers} if group.channels or group.heartbeat_fingerprint is not None else {},
-        _channels(group.producers),
-        group.locks,
-        group.request_modes,
-        group.quarantined,
-    )
-
-
-def _channels(table: dict[str, _ClientChannelInfo2]) -> dict[str, ClientChannelInfo]:
-    return {connection: ClientChannelInfo(*structs.astuple(info)) for connection, info in table.items()}
+    fields = msgspec.to_builtins(group)
+    tables = {"": fields[6:12]} if group.channels or group.heartbeat_fingerprint is not None else {}
+    return msgspec.convert([*fields[:6], tables, *fields[12:]], RocketMqGroup)
 
 
 EARLIER: dict[int, Migration] = {
