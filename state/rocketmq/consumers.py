@@ -132,7 +132,7 @@ def _update_channel(
     else:
         reason = f"the connection was that of client {known.client_id}; nobody is notified of this"
         context.record(EntryType.CLIENT_ID_REPLACED, reason, subscriptions=subscriptions, **who)
-        _note_if_duplicate_is_over(context, table, known)
+        _note_if_duplicate_is_over(context, table, table.connections_of(known.client_id))
     _note_if_duplicate(context, table, request)
     return known is None
 
@@ -161,16 +161,14 @@ def _note_if_duplicate(context: StepContext, table: ConsumerGroupInfo, request: 
     )
 
 
-def _note_if_duplicate_is_over(
-    context: StepContext, table: ConsumerGroupInfo, gone: ClientChannelInfo
-) -> None:
-    """Record that the client id has one connection again, after one of its connections was removed."""
-    connections = table.connections_of(gone.client_id)
-    if len(connections) == 1:
+def _note_if_duplicate_is_over(context: StepContext, table: ConsumerGroupInfo, left: list[str]) -> None:
+    """Record that a client id has one connection again. `left` are those left after one was removed."""
+    if len(left) == 1:
+        info = table.channels[left[0]]
         context.record(
             EntryType.DUPLICATE_CLIENT_ID_OVER,
-            f"client id {gone.client_id} is on connection {connections[0]} alone",
-            **about(connections[0], table.channels[connections[0]]),
+            f"client id {info.client_id} is on connection {left[0]} alone",
+            **about(left[0], info),
         )
 
 
@@ -242,7 +240,8 @@ def unregister_consumer(context: StepContext, request: UnregisterConsumer) -> No
     """Remove the connection and notify all others, even if the connection was not registered."""
     table = context.consumers_at(request.broker)
     if table is not None:
-        _unregister(context, table, request.connection, "unregistered", request.client_id)
+        duplicates = table.duplicate_client_ids()
+        _unregister(context, table, request.connection, "unregistered", request.client_id, duplicates)
         config = request.group_config or SubscriptionGroupConfig()
         _change(context, table, request.broker, config, f"client {request.client_id} unregistered")
         _settle(context, table, request.broker)
@@ -261,8 +260,9 @@ def close_consumers(
         closed = [(c, info.client_id) for c, info in table.channels.items() if is_closed(c, info)]
         if not closed:
             continue
+        duplicates = table.duplicate_client_ids()
         for connection, client_id in closed:
-            _unregister(context, table, connection, reason, client_id)
+            _unregister(context, table, connection, reason, client_id, duplicates)
         is_broadcasting = table.message_model is MessageModel.BROADCASTING
         if context.config.enable_fast_channel_event_process or not is_broadcasting:
             who = f"client {closed[0][1]}" if len(closed) == 1 else f"{len(closed)} clients"
@@ -276,6 +276,7 @@ def scan_consumers(context: StepContext) -> None:
     """
     limit_ms = context.config.channel_expired_timeout_ms
     for broker, table in context.group.consumers.items():
+        duplicates = table.duplicate_client_ids()
         for connection, info in list(table.channels.items()):
             silent_ms = context.now_ms - info.last_update_ms
             if silent_ms <= limit_ms:
@@ -288,12 +289,17 @@ def scan_consumers(context: StepContext) -> None:
             )
             reason = f"silent for {silent_ms} ms, over {limit_ms}"
             context.close(connection, info, reason)
-            _remove_channel(context, table, connection, f"{reason}; the others are not notified")
+            _remove_channel(context, table, connection, f"{reason}; the others are not notified", duplicates)
         _settle(context, table, broker)
 
 
 def _unregister(
-    context: StepContext, table: ConsumerGroupInfo, connection: str, reason: str, named_client_id: str
+    context: StepContext,
+    table: ConsumerGroupInfo,
+    connection: str,
+    reason: str,
+    named_client_id: str,
+    duplicates: dict[str, list[str]],
 ) -> None:
     """Remove a connection if it is registered, and call the listener with `named_client_id`."""
     if connection in table.channels:
@@ -303,15 +309,24 @@ def _unregister(
             client_id=named_client_id,
             topics=tuple(table.subscriptions),
         )
-        _remove_channel(context, table, connection, reason)
+        _remove_channel(context, table, connection, reason, duplicates)
     if not table.channels:
         context.call(ConsumerGroupEvent.UNREGISTER)
 
 
-def _remove_channel(context: StepContext, table: ConsumerGroupInfo, connection: str, reason: str) -> None:
+def _remove_channel(
+    context: StepContext,
+    table: ConsumerGroupInfo,
+    connection: str,
+    reason: str,
+    duplicates: dict[str, list[str]],
+) -> None:
+    """Remove a connection from the table and from its `duplicate_client_ids`."""
     gone = table.channels.pop(connection)
     context.record(EntryType.CONSUMER_REMOVED, reason, **about(connection, gone))
-    _note_if_duplicate_is_over(context, table, gone)
+    if (left := duplicates.get(gone.client_id)) is not None:
+        left.remove(connection)
+        _note_if_duplicate_is_over(context, table, left)
 
 
 def _settle(context: StepContext, table: ConsumerGroupInfo, broker: str) -> None:

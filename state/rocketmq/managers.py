@@ -75,6 +75,9 @@ def _remove(context: StepContext, connection: str, reason: str) -> None:
 #
 # The holder of a lock is a client id, not a connection. Two clients with the same id both hold the lock.
 
+MAX_LOCKS = 20_000
+"""Locks of a group, because clients choose the names. RocketMQ has no bound."""
+
 
 def is_expired(lock: LockEntry, now_ms: int, config: BrokerConfig) -> bool:
     """Return True if the holder did not renew the lock for longer than the lock's lifetime."""
@@ -91,6 +94,8 @@ def lock_batch(context: StepContext, request: LockBatchMq) -> None:
         context.ensure_group()
     for queue in request.mq_set:
         lock = context.group.locks.get(queue)
+        if lock is None and len(context.group.locks) >= MAX_LOCKS:
+            continue
         is_own = lock is None or lock.client_id == request.client_id
         if lock is not None and not is_own:
             if not is_expired(lock, context.now_ms, context.config):
