@@ -59,7 +59,6 @@ class RocketmqListening:
     rocketmq_reply_partition: int | None
     rocketmq_acl: Path | None
     rocketmq_tls: Path | None
-    rocketmq_has_acls: bool
     rocketmq_proxy_protocol: bool
     rocketmq_allowed_codes: tuple[int, ...]
     rocketmq_certificate: Path | None
@@ -114,7 +113,6 @@ class RocketmqListening:
             reply_partition=self.rocketmq_reply_partition,
             credentials=servers.keys,
             upstream_tls=servers.tls,
-            has_acls=self.rocketmq_has_acls,
             proxy_line=self.rocketmq_proxy_protocol,
             allowed_codes=frozenset(self.rocketmq_allowed_codes),
             security=security,
@@ -206,14 +204,6 @@ def _upstream_options(prefix: str) -> tuple[Callable[[Command], Command], ...]:
             type=_FILE,
             metavar="FILE",
             help="Use TLS to the cluster, as RocketMQ's tls.config.file says.",
-        ),
-        click.option(
-            f"--{prefix}broker-acls/--no-{prefix}broker-acls",
-            "rocketmq_has_acls",
-            default=False,
-            show_default=True,
-            help="The brokers check the rights of clients (authenticationEnabled): ask them before the "
-            "gateway answers a request.",
         ),
         click.option(
             f"--{prefix}proxy-protocol/--no-{prefix}proxy-protocol",

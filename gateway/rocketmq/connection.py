@@ -28,8 +28,8 @@ from kafka_why.remoting.strict_json import MalformedFrame
 class BrokerSession(Protocol):
     """The session of a client connection at a broker: see `gateway.rocketmq.session`."""
 
-    def handles(self, code: int) -> bool:
-        """Return True if `answer` is called with requests of this code."""
+    def takes_bytes(self, code: int) -> int:
+        """Return the bytes that a frame for `answer` may have, 0 for requests that pass."""
 
     async def answer(self, request: Header, body: bytes, ask_broker: AskBroker) -> bytes | None:
         """Return the response frame, or None if there is none."""
@@ -57,14 +57,6 @@ BETWEEN_BROKERS = frozenset(
 
 _STATIC_TOPIC = int(RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC)
 _NOTIFY, _UNREGISTER = int(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED), int(RequestCode.UNREGISTER_CLIENT)
-_ABOUT_GROUPS = frozenset(
-    {
-        *(RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT, RequestCode.GET_CONSUMER_LIST_BY_GROUP),
-        *(RequestCode.LOCK_BATCH_MQ, RequestCode.UNLOCK_BATCH_MQ, RequestCode.QUERY_ASSIGNMENT),
-        *(RequestCode.SET_MESSAGE_REQUEST_MODE, RequestCode.GET_CONSUMER_CONNECTION_LIST),
-    }
-)
-_GROUP_REQUEST_MAX_BYTES = MIB
 _IN_FLIGHT_MAX = 64
 _IN_FLIGHT_MAX_BYTES = MIB
 # Twice what a client has under way at most (com.rocketmq.remoting.clientAsyncSemaphoreValue).
@@ -95,7 +87,7 @@ class BrokerConnection(JoinedConnection):
         self._open_session = open_session
         self._refused = refused
         self._session: BrokerSession | None = None
-        self._handles: Callable[[int], bool] = _nothing
+        self._takes_bytes: Callable[[int], int] = _nothing
         self._unanswered: dict[int, int] = {}
         """The codes of requests at the broker, by opaque."""
         self._repeated: dict[int, int] = {}
@@ -107,7 +99,7 @@ class BrokerConnection(JoinedConnection):
         """Open the session."""
         peer, _ = self.client.endpoints
         self._session = self._open_session(str(Address(*peer)), self.send, self._close)
-        self._handles = self._session.handles
+        self._takes_bytes = self._session.takes_bytes
 
     def note_end(self, why: Exception) -> None:
         """Close the session."""
@@ -132,8 +124,8 @@ class BrokerConnection(JoinedConnection):
             return self.refuse(header, ResponseCode.GO_AWAY, "the gateway is about to stop")
         if header.opaque in self._asked:
             raise MalformedFrame(f"opaque {header.opaque} is that of an unanswered request")
-        if self._handles(code):
-            if code in _ABOUT_GROUPS and frame_bytes > _GROUP_REQUEST_MAX_BYTES:
+        if max_bytes := self._takes_bytes(code):
+            if frame_bytes > max_bytes:
                 raise MalformedFrame(f"a request {code} of {frame_bytes} bytes")
             return FrameHandling.HOLD
         if code in self._refused and (code != _STATIC_TOPIC or _is_forced(header)):
@@ -257,5 +249,5 @@ def _is_forced(header: Header) -> bool:
     return header.ext_fields.get("force", "").lower() == "true"
 
 
-def _nothing(_: int) -> bool:
-    return False
+def _nothing(_: int) -> int:
+    return 0

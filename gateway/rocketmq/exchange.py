@@ -38,7 +38,7 @@ class Exchange:
     def __init__(self, request: Header, body: bytes, ask_broker: AskBroker) -> None:
         self.request = request
         self.body = body
-        self.ask_broker = ask_broker
+        self._ask_broker = ask_broker
         self._arrived_at_s = time.monotonic()
 
     def field(self, field: str) -> str:
@@ -49,15 +49,24 @@ class Exchange:
             raise MalformedFrame(f"the custom field <{field}> has {len(value)} characters")
         return value
 
+    async def ask_broker(self, until_s: float | None = ANSWER_WAIT_S) -> tuple[Header, bytes]:
+        """Return the broker's answer. Raises ConnectionError, and TimeoutError at this time after the
+        request's arrival.
+        """
+        async with asyncio.timeout(None if until_s is None else max(self._left_s(until_s), 0)):
+            return await self._ask_broker()
+
     async def settled(self, asked: Iterable[asyncio.Future[R]], until_s: float = ANSWER_WAIT_S) -> bool:
         """Wait for responses until this time after the request's arrival. Return True if all have come. The
         others are not given up.
         """
         if not (futures := list(asked)):
             return True
-        left_s = self._arrived_at_s + until_s - time.monotonic()
-        _, waiting = await asyncio.wait(futures, timeout=max(left_s, 0))
+        _, waiting = await asyncio.wait(futures, timeout=max(self._left_s(until_s), 0))
         return not waiting and all(future.result().request for future in futures)
+
+    def _left_s(self, until_s: float) -> float:
+        return self._arrived_at_s + until_s - time.monotonic()
 
     def answer(self, code: int = 0, remark: str | None = None, body: bytes = b"") -> bytes:
         """Return the frame of an answer."""

@@ -33,13 +33,11 @@ _READABLE = 4
 """PermName.PERM_READ"""
 
 ROUTE_CHANGES = frozenset((RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER))
-GROUP_CHANGES = frozenset(
-    (
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
-        RequestCode.DELETE_SUBSCRIPTIONGROUP,
-    )
-)
+FACT_CHANGES = ROUTE_CHANGES | {
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
+    RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+    RequestCode.DELETE_SUBSCRIPTIONGROUP,
+}
 """The requests after which facts may have changed."""
 
 _ACL_SETTINGS = frozenset(("authenticationEnabled=true", "authorizationEnabled=true", "aclEnable=true"))
@@ -99,6 +97,7 @@ class ClusterFacts:
         self._clients: dict[str, asyncio.Future[RemotingClient]] = {}
         self._group_configs = TimedCache(self._fetch_group_config)
         self._topic_queues = TimedCache(self._fetch_topic_queues)
+        self._has_acls = TimedCache(self._fetch_has_acls)
         self._warning = RateLimitedWarning("a fact of the RocketMQ cluster is not known", "requests")
 
     async def group_config(self, address: str, group_id: str) -> SubscriptionGroupConfig | None:
@@ -120,15 +119,12 @@ class ClusterFacts:
             return None
 
     async def has_acls(self, address: str) -> bool:
-        """Return True if the broker of this address is known to authenticate its clients."""
+        """Return True unless the broker of this address is known not to authenticate its clients."""
         try:
-            header, body = await self._invoke(address, RequestCode.GET_BROKER_CONFIG, {})
+            return await self._has_acls.get(address) is not False
         except _FAILURES as error:
             self._warning.add(error=repr(error), broker=address, code="GET_BROKER_CONFIG")
-            return False
-        if header.code == ResponseCode.NO_PERMISSION:
             return True
-        return not _ACL_SETTINGS.isdisjoint(body.decode(errors="replace").split("\n"))
 
     async def request_modes(self, address: str) -> dict[str, dict[str, RequestModeSetting]]:
         """Return the request modes that the broker of this address has stored, by topic and group."""
@@ -162,6 +158,10 @@ class ClusterFacts:
             return None
         _expect_success(header)
         return decode_group_config(body)
+
+    async def _fetch_has_acls(self, address: str) -> bool:
+        header, body = await self._invoke(address, RequestCode.GET_BROKER_CONFIG, {})
+        return header.code != ResponseCode.SUCCESS or not _ACL_SETTINGS.isdisjoint(body.decode().split("\n"))
 
     async def _fetch_topic_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
         header, body = await self._invoke_any(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})

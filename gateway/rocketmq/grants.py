@@ -48,6 +48,11 @@ class QueueGrants:
         """In the order in which they were granted."""
         self._pending: dict[PendingLock, None] = {}
 
+    @property
+    def pending(self) -> int:
+        """Return the number of lock requests that the coordinator has not answered."""
+        return len(self._pending)
+
     def granted(
         self, holder: LockHolder, queues: Iterable[MessageQueue], now_s: float
     ) -> tuple[MessageQueue, ...]:

@@ -19,7 +19,6 @@ from gateway.rocketmq.session import GatewayParts, GroupSession
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.rocketmq.requests import SetMessageRequestMode
 from kafka_why.contract.rocketmq.responses import AnyToConnection, CloseConnection
-from kafka_why.topic_reader import ClientError
 
 MASTER_ID = 0
 
@@ -44,16 +43,8 @@ class RocketmqGroupRequests:
         """Remove the connections of earlier starts from their groups, and take over the brokers' request
         modes. The gateway must not listen before. Raises ClientError.
         """
-        known = list(brokers())
-        if not self._parts.has_acls:
-            have_acls = await asyncio.gather(*(self._parts.facts.has_acls(it.address) for it in known))
-            for broker, has_acls in zip(known, have_acls, strict=True):
-                if has_acls:
-                    raise ClientError(
-                        f"broker {broker} authenticates its clients, and the gateway is not set to ask it"
-                    )
         self._messages.start(self._deliver)
-        await asyncio.gather(*(self._take_over_modes(it) for it in known if it.id == MASTER_ID))
+        await asyncio.gather(*(self._take_over_modes(it) for it in brokers() if it.id == MASTER_ID))
         await self._parts.restart.announce(self._parts.coordinator, self._parts.groups)
         self._parts.restart.begin()
 
@@ -120,5 +111,5 @@ def group_requests(
         coordinator = CoordinatorRequests(client, CoordinatorBackend(client, options.limits, counts.records))
         facts = ClusterFacts(options.namesrv, options.credentials, options.upstream_tls)
         restart = Restart(options.name, uuid4().hex)
-        parts = GatewayParts(coordinator, groups, facts, restart, options.has_acls)
+        parts = GatewayParts(coordinator, groups, facts, restart)
         yield RocketmqGroupRequests(parts, messages, counts)

@@ -1,9 +1,8 @@
-"""The view of RocketMQ's groups, and the connections of a group as a broker shows them."""
+"""The view of RocketMQ's groups."""
 
 from typing import Protocol
 
 from kafka_why.contract.rocketmq.snapshot import GroupSnapshot
-from kafka_why.remoting.answers import ClientConnection, ConsumerConnection, TopicSubscription
 
 
 class RocketMqGroupsView(Protocol):
@@ -21,29 +20,3 @@ class RocketMqGroupsView(Protocol):
         """Wait until the view has all records that are on the topic now. Return False if the time is over
         first.
         """
-
-
-def consumer_connection(group: GroupSnapshot, broker: str) -> ConsumerConnection | None:
-    """Return the consumers at a broker address and what they subscribe to, or None if there are none."""
-    connections = tuple(
-        ClientConnection(
-            client_id=it.client_id,
-            client_addr=it.client_address,
-            language=it.language,
-            version=it.client_version,
-        )
-        for it in group.consumers
-        if it.broker == broker
-    )
-    if not connections:
-        return None
-    return ConsumerConnection(
-        connection_set=connections,
-        subscription_table={
-            topic: TopicSubscription(topic=topic, sub_string=text)
-            for topic, text in group.subscriptions.items()
-        },
-        consume_type=group.consume_type,
-        message_model=group.message_model,
-        consume_from_where=group.consume_from_where,
-    )

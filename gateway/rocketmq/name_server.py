@@ -23,8 +23,9 @@ REFUSED_CODES = frozenset(
         *(RequestCode.GET_BROKER_MEMBER_GROUP, RequestCode.BROKER_HEARTBEAT),
         *range(RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET, RequestCode.CONTROLLER_APPLY_BROKER_ID + 1),
         # Of administrators: a name server lets everybody do it.
-        *(RequestCode.WIPE_WRITE_PERM_OF_BROKER, RequestCode.DELETE_TOPIC_IN_NAMESRV),
-        RequestCode.UPDATE_NAMESRV_CONFIG,
+        *(RequestCode.PUT_KV_CONFIG, RequestCode.DELETE_KV_CONFIG, RequestCode.UPDATE_NAMESRV_CONFIG),
+        *(RequestCode.REGISTER_TOPIC_IN_NAMESRV, RequestCode.DELETE_TOPIC_IN_NAMESRV),
+        RequestCode.WIPE_WRITE_PERM_OF_BROKER,
     }
 )
 

@@ -57,9 +57,9 @@ class RocketmqOptions:
     `ports`, then free ones above the port of `listen`. With `has_vip_ports` the gateway also listens 2 below
     each of them, for clients with sendMessageWithVIPChannel.
 
-    `credentials` (access key, secret key) and `upstream_tls` are for the cluster. If `has_acls`, the brokers
-    check the rights of clients. With `proxy_line` brokers see the clients' addresses. `allowed_codes` are
-    request codes that pass although they are refused by default.
+    `credentials` (access key, secret key) and `upstream_tls` are for the cluster. With `proxy_line` brokers
+    see the clients' addresses. `allowed_codes` are request codes that pass although they are refused by
+    default.
     """
 
     client_config: ClientConfig
@@ -75,7 +75,6 @@ class RocketmqOptions:
     reply_partition: int | None = None
     credentials: tuple[str, str] | None = field(default=None, repr=False)
     upstream_tls: ssl.SSLContext | None = None
-    has_acls: bool = False
     proxy_line: bool = True
     allowed_codes: frozenset[int] = frozenset()
     security: ListenerSecurity = field(default_factory=ListenerSecurity)

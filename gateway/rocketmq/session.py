@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 
 from msgspec import structs
 
+from gateway.limits import MIB
 from gateway.rocketmq.backend import CoordinatorRequests, RequestFields
 from gateway.rocketmq.exchange import AskBroker, ConnectedClient, Exchange, R
-from gateway.rocketmq.facts import GROUP_CHANGES, ROUTE_CHANGES, ClusterFacts
+from gateway.rocketmq.facts import FACT_CHANGES, ClusterFacts
 from gateway.rocketmq.grants import LockHolder, PendingLock, QueueGrants
 from gateway.rocketmq.group_order import GroupOrder
-from gateway.rocketmq.groups_view import RocketMqGroupsView, consumer_connection
+from gateway.rocketmq.groups_view import RocketMqGroupsView
 from gateway.rocketmq.heartbeats import split_heartbeat
 from gateway.rocketmq.restarts import Restart
 from kafka_why.contract.rocketmq.requests import (
@@ -44,7 +45,7 @@ from kafka_why.contract.rocketmq.responses import (
 )
 from kafka_why.remoting import bodies
 from kafka_why.remoting.codes import RequestCode
-from kafka_why.remoting.frames import Header, encode_frame
+from kafka_why.remoting.frames import FRAME_MAX_BYTES, Header, encode_frame
 from kafka_why.remoting.strict_json import MalformedFrame
 
 LOCK_WAIT_S = 0.9
@@ -58,12 +59,15 @@ _REASON_MAX_LENGTH = 200
 
 IS_SUB_CHANGE = "IS_SUB_CHANGE"
 """The field by which a broker asks for a full heartbeat. Source: MixAll.java."""
+_FRAME_MAX_BYTES = MIB
+_RENEWALS_MAX = 16
 _CHANGES_REMEMBERED = 64
 _ONE_WAY = 2
 _CONSUMER_GROUP = "consumerGroup"
 _NO_CONSUMER = "no consumer for this group, "
 _COMING_BACK = "the gateway was started, and the group's clients are coming back"
 _NO_ANSWER = "the coordinator has not answered in time"
+_BROKER_HANGS = "the broker has not answered this request, or an earlier one about the group, in time"
 
 
 class GatewayParts(NamedTuple):
@@ -73,7 +77,6 @@ class GatewayParts(NamedTuple):
     groups: RocketMqGroupsView
     facts: ClusterFacts
     restart: Restart
-    has_acls: bool
 
 
 class GroupSession:
@@ -92,9 +95,11 @@ class GroupSession:
         self._opaques = count(1)
 
     @staticmethod
-    def handles(code: int) -> bool:
-        """Return True for the requests that are for `answer`. All others pass."""
-        return code in _HANDLERS
+    def takes_bytes(code: int) -> int:
+        """Return the bytes that a frame for `answer` may have, 0 for requests that pass."""
+        if code in _HANDLERS:
+            return _FRAME_MAX_BYTES
+        return FRAME_MAX_BYTES if code in FACT_CHANGES else 0
 
     async def answer(self, request: Header, body: bytes, ask_broker: AskBroker) -> bytes | None:
         """Return the frame of the answer, or None to a one-way request. Calls must be in the order in which
@@ -103,13 +108,15 @@ class GroupSession:
         `ask_broker` is called at most once. Raises the ConnectionError that it raises.
         """
         exchange = Exchange(request, body, ask_broker)
-        if request.is_one_way and self._parts.has_acls and request.code not in _SAFE_ONE_WAY:
+        if request.is_one_way and request.code not in _SAFE_ONE_WAY and await self._has_acls():
             await ask_broker()
             return None
         try:
-            answer = await _HANDLERS[request.code](self, exchange)
+            answer = await _HANDLERS.get(request.code, GroupSession._change_facts)(self, exchange)
         except MalformedFrame as error:
             answer = exchange.answer(ResponseCode.SYSTEM_ERROR, str(error)[:_REASON_MAX_LENGTH])
+        except TimeoutError:
+            answer = exchange.answer(ResponseCode.SYSTEM_ERROR, _BROKER_HANGS)
         return None if request.is_one_way else answer
 
     def notify(self, group_id: str) -> None:
@@ -160,11 +167,9 @@ class GroupSession:
                 },
                 dict(zip(consumers, configs, strict=True)),
             )
-            if self._is_closed:
-                records = []
             for record in records:
                 self._registered[type(record), record.group_id] = record.client_id
-            asked = [self._parts.coordinator.send(record) for record in records]
+            asked = [self._send(record) for record in records]
         # Only a client with short heartbeats looks at the field.
         if header.ext_fields.get(IS_SUB_CHANGE) == "false" and not (
             await exchange.settled(asked, HEARTBEAT_WAIT_S)
@@ -184,12 +189,11 @@ class GroupSession:
         asked: list[asyncio.Future[UnregisterResponse]] = []
         async with self._order.turn((consumer, producer)):
             config = await self._group_config(consumer) if consumer else None
-            if not self._is_closed:
-                if (client_id := self._registered.pop((RegisterConsumer, consumer), None)) is not None:
-                    about = self._about(consumer, client_id)
-                    asked.append(self._send(UnregisterConsumer(**about, group_config=config)))
-                if (client_id := self._registered.pop((RegisterProducer, producer), None)) is not None:
-                    asked.append(self._send(UnregisterProducer(**self._about(producer, client_id))))
+            if (client_id := self._registered.pop((RegisterConsumer, consumer), None)) is not None:
+                about = self._about(consumer, client_id)
+                asked.append(self._send(UnregisterConsumer(**about, group_config=config)))
+            if (client_id := self._registered.pop((RegisterProducer, producer), None)) is not None:
+                asked.append(self._send(UnregisterProducer(**self._about(producer, client_id))))
         header, body = await exchange.ask_broker()
         await exchange.settled(asked)
         return encode_frame(header, body)
@@ -212,8 +216,8 @@ class GroupSession:
         return exchange.answer(body=bodies.encode_consumer_list(found.consumer_id_list))
 
     async def _lock(self, exchange: Exchange) -> bytes:
-        """Answer from the grants if they are of all queues, and the coordinator renews them. Otherwise wait
-        for its answer, and then answer from the grants.
+        """Answer from the grants if they are of all queues, and the coordinator renews them. Otherwise, or if
+        it renews too many already, wait for its answer, and then answer from the grants.
         """
         wanted = bodies.decode_lock_batch(exchange.body)
         holder, queues = LockHolder(wanted.consumer_group, wanted.client_id), wanted.mq_set
@@ -221,11 +225,12 @@ class GroupSession:
             if (refusal := await self._refusal(exchange)) is not None:
                 return refusal
             asked_at_s = time.monotonic()
+            is_behind = self._grants.pending >= _RENEWALS_MAX
             granted = self._grants.granted(holder, queues, asked_at_s)
             pending = self._grants.ask(holder, queues, asked_at_s)
             asked = self._send(LockBatchMq(**self._about(*holder), mq_set=queues))
             asked.add_done_callback(partial(self._settle_lock, pending))
-        if len(granted) < len(set(queues)):
+        if is_behind or len(granted) < len(queues):
             if (
                 await exchange.settled([asked], LOCK_WAIT_S)
                 and asked.result().code is not ResponseCode.SUCCESS
@@ -292,23 +297,16 @@ class GroupSession:
             return exchange.answer(asked.result().code, asked.result().remark)
         return encode_frame(header, body)
 
-    async def _consumer_connections(self, exchange: Exchange) -> bytes:
-        group_id = exchange.field(_CONSUMER_GROUP)
-        if (refusal := await self._refusal(exchange)) is not None:
-            return refusal
-        group = self._parts.groups.get(group_id)
-        found = None if group is None else consumer_connection(group, str(self.client.broker))
-        if found is None:
-            remark = f"the consumer group[{group_id}] not online"
-            return exchange.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark)
-        return exchange.answer(body=bodies.encode_consumer_connection(found))
-
     async def _change_facts(self, exchange: Exchange) -> bytes:
-        header, body = await exchange.ask_broker()
+        """Let the broker change a topic or a group, for as long as the client waits."""
+        header, body = await exchange.ask_broker(None)
         self._parts.facts.forget(exchange.request.code)
         return encode_frame(header, body)
 
     def _send(self, request: Request[R]) -> asyncio.Future[R]:
+        """Send a request to the coordinator. Raises ConnectionResetError after CONNECTION_CLOSED."""
+        if self._is_closed:
+            raise ConnectionResetError("the connection has ended")
         return self._parts.coordinator.send(request)
 
     def _about(self, group_id: str, client_id: str) -> RequestFields:
@@ -319,15 +317,18 @@ class GroupSession:
     async def _group_config(self, group_id: str) -> SubscriptionGroupConfig | None:
         return await self._parts.facts.group_config(self.client.broker.address, group_id)
 
+    async def _has_acls(self) -> bool:
+        return await self._parts.facts.has_acls(self.client.broker.address)
+
     async def _refusal(self, exchange: Exchange) -> bytes | None:
         """Return the broker's refusal of a request that it need not answer, or None if it has no ACLs or
         allows the request.
         """
-        if not self._parts.has_acls:
+        if not await self._has_acls():
             return None
         header, body = await exchange.ask_broker()
         is_allowed = (
-            header.code in (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
+            header.code == ResponseCode.SUCCESS
             # The broker's own answer to GET_CONSUMER_LIST_BY_GROUP. A failed check has the same code.
             or (header.code == ResponseCode.SYSTEM_ERROR and (header.remark or "").startswith(_NO_CONSUMER))
         )
@@ -337,7 +338,7 @@ class GroupSession:
         """Return the refusal of an unlock. A one-way request gets no verdict, but the broker has allowed the
         heartbeats of the group on this connection.
         """
-        if not exchange.request.is_one_way or not self._parts.has_acls:
+        if not exchange.request.is_one_way or not await self._has_acls():
             return await self._refusal(exchange)
         if self._registered.get((RegisterConsumer, holder.group_id)) == holder.client_id:
             return None
@@ -353,10 +354,9 @@ _HANDLERS: Mapping[int, Callable[[GroupSession, Exchange], Awaitable[bytes]]] = 
         RequestCode.UNLOCK_BATCH_MQ: GroupSession._unlock,
         RequestCode.QUERY_ASSIGNMENT: GroupSession._query_assignment,
         RequestCode.SET_MESSAGE_REQUEST_MODE: GroupSession._set_mode,
-        RequestCode.GET_CONSUMER_CONNECTION_LIST: GroupSession._consumer_connections,
-        **dict.fromkeys(ROUTE_CHANGES | GROUP_CHANGES, GroupSession._change_facts),
     }
 )
+"""The requests about groups. Those of FACT_CHANGES are handled, too."""
 # With ACLs the broker decides. It does not say how it has decided about a one-way request, so nothing is done
 # here but what the client may do in any case with its own registrations.
 _SAFE_ONE_WAY = frozenset((RequestCode.UNREGISTER_CLIENT, RequestCode.UNLOCK_BATCH_MQ))

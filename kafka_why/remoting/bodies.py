@@ -26,7 +26,6 @@ from kafka_why.contract.rocketmq.requests import (
     SubscriptionData,
 )
 from kafka_why.contract.rocketmq.responses import MessageQueueAssignment
-from kafka_why.remoting.answers import ConsumerConnection
 from kafka_why.remoting.strict_json import MalformedFrame, decode_body
 
 BODY_MAX_BYTES = 1_048_576
@@ -227,11 +226,6 @@ def encode_assignments(assignments: Iterable[MessageQueueAssignment] | None) -> 
         return b"{}"
     encoded = [{"messageQueue": _queue(one.message_queue), "mode": one.mode} for one in assignments]
     return msgspec.json.encode({"messageQueueAssignments": encoded})
-
-
-def encode_consumer_connection(connection: ConsumerConnection) -> bytes:
-    """Encode the answer to GET_CONSUMER_CONNECTION_LIST."""
-    return msgspec.json.encode(connection)
 
 
 def _decode(body: bytes, decoder: Decoder[T]) -> T:

@@ -23,7 +23,8 @@ from kafka_why.remoting.strict_json import MalformedFrame
 FRAME_MAX_BYTES = 16_777_216
 """The default bound of a frame at each side (com.rocketmq.remoting.frameMaxLength)."""
 
-HEADER_MAX_BYTES = 65_536
+HEADER_MAX_BYTES = 262_144
+"""More than a message with properties of 32,767 bytes needs, whose quotes are escaped."""
 EXT_FIELDS_MAX = 1_024
 WORD_BYTES = 4
 """The size of the length, and of the header word."""

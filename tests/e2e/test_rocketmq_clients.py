@@ -310,7 +310,7 @@ def signed(gateway_at: Callable[..., str], tmp_path_factory: pytest.TempPathFact
     (folder / "acl.yml").write_text(
         "accessKey: {access_key}\nsecretKey: {secret_key}\n".format(**CREDENTIALS)
     )
-    acls = ("--broker-acls", "--rocketmq-acl", str(folder / "acl.yml"))
+    acls = ("--rocketmq-acl", str(folder / "acl.yml"))
     with (
         embedded_rocketmq(folder / "rocketmq", nodes=nodes, overrides=ACLS) as servers,
         RocketMqCluster(address_of(servers), folder / "clients", **CREDENTIALS) as cluster,

@@ -69,7 +69,7 @@ _DAMAGED_NAMES: tuple[Callable[[str], str], ...] = (
     lambda name: f'"\\x{ord(name[:1] or "x"):02x}{name[1:]}"',
 )
 _MORE_MEMBERS = _words("unknown suspended body type @type $ref customHeader code clientId topic")
-_LENGTHS = (-1, -(2**31), 0, 2**31 - 1, 65_537)
+_LENGTHS = (-1, -(2**31), 0, 2**31 - 1, 262_145)
 _ENUMERATIONS: dict[str, Sequence[str | int]] = {
     "messageModel": ("CLUSTERING", "BROADCASTING", "Clustering", "BroadCasting", 0, 1),
     "consumeType": ("CONSUME_PASSIVELY", "CONSUME_ACTIVELY", "CONSUME_POP", 0, 1, 2),

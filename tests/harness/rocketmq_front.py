@@ -158,8 +158,8 @@ class StubSession:
     answers: dict[int, Answer]
     reasons: "asyncio.Queue[str]" = field(default_factory=asyncio.Queue)
 
-    def handles(self, code: int) -> bool:
-        return code in self.answers
+    def takes_bytes(self, code: int) -> int:
+        return 2**20 if code in self.answers else 0
 
     async def answer(self, request: Header, body: bytes, ask_broker: AskBroker) -> bytes | None:
         return await self.answers[request.code](request, body, ask_broker)

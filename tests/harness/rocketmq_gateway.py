@@ -236,7 +236,7 @@ class Client:
         """Send a request, and return its answer. `body` is encoded as JSON."""
         request = Header(code, next(self._opaques), 2 if one_way else 0, ext_fields=ext_fields, version=513)
         encoded = b"" if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
-        assert self.session.handles(code)
+        assert self.session.takes_bytes(code)
         frame = await self.session.answer(request, encoded, lambda: self._broker.answer(request))
         if frame is None:
             return None
@@ -329,7 +329,7 @@ class PlayedGateway:
 
 @asynccontextmanager
 async def started(
-    broker: StubRocketMq, *, start: str = "1", core: CoreLog | None = None, has_acls: bool = False
+    broker: StubRocketMq, *, start: str = "1", core: CoreLog | None = None
 ) -> AsyncIterator[PlayedGateway]:
     """Start the group requests of a gateway. `core` is that of an earlier start."""
     messages = ConnectionMessages()
@@ -337,7 +337,7 @@ async def started(
     core.listener = messages
     coordinator = CoordinatorRequests(core, CoordinatorBackend(core, Limits()))
     facts = ClusterFacts([broker.address])
-    parts = GatewayParts(coordinator, core, facts, Restart("gw", start), has_acls)
+    parts = GatewayParts(coordinator, core, facts, Restart("gw", start))
     requests = RocketmqGroupRequests(parts, messages, RocketmqCounts())
     try:
         await requests.start(lambda: [BrokerAddress("b", 0, broker.address)])

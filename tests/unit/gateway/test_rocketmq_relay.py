@@ -74,7 +74,7 @@ def test_frames_pass_in_order_whatever_pieces_arrive(
         (b"GET / HTTP/1.1\r\n".hex(), "a frame of 1195725856 bytes"),
         (b"PROXY TCP4 1.2.3.4".hex(), "a frame of 1347571544 bytes"),
         ("00000010 0000000d", "a header of 13 bytes in a frame of 16"),
-        ("00ffffff 00010001", "a header of 65537 bytes in a frame of 16777215"),
+        ("00ffffff 00040001", "a header of 262145 bytes in a frame of 16777215"),
         ("00000006 09000002 0000", "serialization 9"),
         ("00000006 00000002 7b7b", "malformed"),
     ],

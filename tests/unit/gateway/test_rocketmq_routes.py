@@ -49,7 +49,7 @@ async def test_requests_of_brokers_and_administrators_are_refused_at_the_name_se
     world: FrontFixture,
 ) -> None:
     client = await world.client()
-    for code in (103, 104, 205, 216, 318, 322, 901, 904, 1001, 1013):
+    for code in (100, 102, 103, 104, 205, 216, 217, 318, 322, 901, 904, 1001, 1013):
         assert (await client.ask(code))[0].code == 3
     client.send(103, flag=ONE_WAY)
     assert (await client.ask(206, b"topics"))[1] == b"topics"

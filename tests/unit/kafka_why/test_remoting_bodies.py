@@ -153,14 +153,6 @@ def test_answers_have_rocketmqs_form() -> None:
         "messageQueueAssignments": [{"messageQueue": queue, "mode": "POP"}]
     }
     assert bodies.encode_assignments(None) == b"{}"
-    connection = answers.ConsumerConnection(
-        connection_set=(
-            answers.ClientConnection(client_id="c", client_addr="1.2.3.4:5", language="GO", version=317),
-        ),
-        subscription_table={"t": answers.TopicSubscription(topic="t", sub_string="*", sub_version=7)},
-        message_model="CLUSTERING",
-    )
-    assert answers.decode_consumer_connection(bodies.encode_consumer_connection(connection)) == connection
 
 
 def test_running_info_has_queues_as_keys() -> None:
