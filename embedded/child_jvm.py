@@ -1,4 +1,4 @@
-"""A JVM that serves on this machine as a child of this process, its folder and its ports."""
+"""A server's JVM as a child of this process, with its folder and its ports."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ from kafka_why.local_files import PRIVATE_UMASK
 
 HOST = "127.0.0.1"
 _LOG_TAIL_LINES = 40
-# Below Linux's ephemeral range, because an outgoing connection may take a port of it while the server
+# Below Linux's ephemeral range, because an outgoing connection may take a port of that range while the server
 # restarts.
 _PORT_RANGE = range(20_000, 32_000)
 
@@ -42,7 +42,7 @@ class ChildJvm:
         return self._watchdog is not None
 
     def mark_log(self) -> None:
-        """Let `log_text` begin here."""
+        """Make `log_text` begin at the present end of the log."""
         self._log_start = self._log_path.stat().st_size
 
     def log_text(self) -> str:
@@ -91,13 +91,13 @@ class ChildJvm:
             self._watchdog.stdin.close()
 
     def stop(self) -> None:
-        """Do as `request_stop`, and wait for the end of the JVM."""
+        """Request the stop, and wait for the end of the JVM."""
         self.request_stop()
         self._reap()
 
     def kill(self) -> None:
         """End the JVM with SIGKILL, as a crash would, and wait for its end. No effect if down."""
-        # The watchdog has not reaped the JVM before its own end, so the process id is still the JVM's.
+        # While the watchdog runs, it has not reaped the JVM, so the process id is still the JVM's.
         if self._watchdog is not None and self._watchdog.poll() is None and self.pid is not None:
             os.kill(self.pid, signal.SIGKILL)
         self._reap()
@@ -113,7 +113,7 @@ class ChildJvm:
 def locked_folder(folder: Path, timeout_s: float) -> Iterator[BinaryIO]:
     """Lock a folder until the block and all processes that inherit the file have ended.
 
-    Raises BlockingIOError if another process holds the lock for all of the time.
+    Raises BlockingIOError if another process holds the lock for longer than `timeout_s`.
     """
     deadline = time.monotonic() + timeout_s
     with (folder / "lock").open("wb") as lock:
@@ -122,7 +122,8 @@ def locked_folder(folder: Path, timeout_s: float) -> Iterator[BinaryIO]:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                # It may be ending because its parent has just ended. A lock has no event to wait for.
+                # The other process may be ending, because its parent has just ended. A lock has no event to
+                # wait for.
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.1)

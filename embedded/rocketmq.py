@@ -40,7 +40,7 @@ _JVM_OPTIONS = (
     "-XX:MaxDirectMemorySize=256m",
     "-Drocketmq.home.dir=.",
     "-Drmq.logback.configurationFile=logback.xml",
-    # Else each start makes a certificate, with an RSA key that takes seconds.
+    # Otherwise each start generates a certificate, whose RSA key takes seconds.
     "-Dtls.server.mode=disabled",
     # The memory of a mapped file is released by classes that Java does not export.
     "--add-opens=java.base/java.nio=ALL-UNNAMED",
@@ -87,7 +87,7 @@ class BrokerNode:
 
 
 class RocketMqServer(Startable):
-    """A name server or a broker, one JVM in a folder of its own. Its log is ``server.log``.
+    """A name server or a broker, a JVM in its own folder. Its log is ``server.log``.
 
     `stop` shuts the server down and waits, `kill` ends it as a crash would. Neither has an effect if it is
     down.
@@ -164,9 +164,9 @@ class EmbeddedRocketMq(Startable):
 
     All files are under ``data_dir``. A later cluster on that folder has the same data, and the same ports
     unless another program has taken one. The cluster ends with this process, however that ends.
-    ``overrides`` are settings of each broker by RocketMQ's names, ``java_options`` further options of each
-    JVM, which win over those that it has here. The JVMs start sooner with the quick compiler only; if
-    ``is_long_running``, they have Java's default compilers. RocketMQ binds the port for slaves, one above
+    ``overrides`` are settings of each broker by RocketMQ's names. ``java_options`` are options of each JVM
+    that override its options here. The JVMs use only the quick compiler, to start sooner; if
+    ``is_long_running``, they use Java's default compilers. RocketMQ binds the port for slaves, one above
     each broker's, on all interfaces.
 
     `start` raises `RocketMqFailed`, `embedded.jars.JarsUnavailable` or `embedded.java.JavaNotFound`.
@@ -209,7 +209,7 @@ class EmbeddedRocketMq(Startable):
             warn_if_open(self.data_dir)
             with locked_folder(self.data_dir, LOCK_TIMEOUT_S) as lock:
                 if self._name_server is None:
-                    self._place(self._choose_ports())
+                    self._create_servers(self._choose_ports())
                 self._start_all(lock)
         except BlockingIOError:
             raise RocketMqFailed(f"RocketMQ cannot start: another one uses {self.data_dir}") from None
@@ -249,8 +249,7 @@ class EmbeddedRocketMq(Startable):
         file.write_text(json.dumps(remembered | chosen))
         return chosen
 
-    def _place(self, ports: Mapping[str, int]) -> None:
-        """Make the servers, each with its settings."""
+    def _create_servers(self, ports: Mapping[str, int]) -> None:
         name_server = {"listenPort": str(ports[_NAME_SERVER]), "bindAddress": HOST}
         self._name_server = RocketMqServer(
             _NAME_SERVER,
@@ -279,7 +278,7 @@ class EmbeddedRocketMq(Startable):
 
     def _start_all(self, lock: BinaryIO) -> None:
         try:
-            # A broker registers itself when it starts, and if the name server is not up then, 10 s later.
+            # A broker registers when it starts. If the name server is not up then, it retries after 10 s.
             for servers in ([self.name_server], self.brokers.values()):
                 for server in servers:
                     server.launch([lock.fileno()])

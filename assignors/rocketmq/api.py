@@ -46,7 +46,7 @@ class AllocateMessageQueueStrategy(Protocol):
 
 
 class AbstractAllocateMessageQueueStrategy(ABC):
-    """A strategy whose `share` is called only for a client of the group and with no argument empty."""
+    """A base of strategies. It checks the arguments, and calls `share` only for a client of the group."""
 
     def allocate(
         self,

@@ -133,10 +133,10 @@ class FreshGroups:
         self._catching_up = Rounds(self._catch_up)
 
     async def shown(self, key: Hashable, show: Callable[[Listing], Awaitable[R]]) -> R | None:
-        """Return `show` of the existing groups, or None until they are read for the first time. Calls with
-        equal keys may share the result, and one result is built at a time (`Rounds`). If the coordinator does
-        not answer, or the reader does not reach the end of the topic in time, the groups are those read so
-        far.
+        """Return the result of `show` for the existing groups, or None until they are read for the first
+        time. Calls with equal keys may share it, and one result is built at a time (`Rounds`). If the
+        coordinator does not answer, or the reader does not reach the end of the topic in time, the groups are
+        those read so far.
         """
         return await self._listing.run(key, show) if self._groups.is_read else None
 
@@ -149,22 +149,24 @@ class FreshGroups:
         return self._groups.type_of(group_id)
 
     async def _list(self) -> Listing:
-        """Query the changed groups, and wait until the view has the others."""
+        """List the groups at the topic's end, and those that the replica reports as changed. If a partition
+        has no replica's answer, run the barrier's other rounds instead.
+        """
         first, *others = self._rounds
         answers = await self._ask(first, changed_request)
         changed = [group for answer in answers for group in answer.changed or ()]
-        is_early = not any(answer.changed is UNSET for answer in answers)
-        if is_early or (all(map(_is_answered, answers)) and await self._are_answered(others)):
+        is_by_replica = not any(answer.changed is UNSET for answer in answers)
+        if is_by_replica or (all(map(_is_answered, answers)) and await self._are_answered(others)):
             await self._reach_end()
-        return await asyncio.to_thread(self._merged, changed if is_early else ())
+        return await asyncio.to_thread(self._merged, changed if is_by_replica else ())
 
     def _merged(self, changed: Iterable[ListedGroup]) -> Listing:
         """Return the groups of the view and those that have changed since, by id. Runs in a worker thread."""
         known = {group.group_id: group for group in self._groups.groups()}
-        known |= {group.group_id: _cached(group) for group in changed}
-        there = [group for group in known.values() if group.state != DEAD]
-        there.sort(key=attrgetter("group_id"))
-        return there
+        known |= {group.group_id: _known_group(group) for group in changed}
+        existing = [group for group in known.values() if group.state != DEAD]
+        existing.sort(key=attrgetter("group_id"))
+        return existing
 
     async def _catch_up(self) -> Sequence[str]:
         if await self._are_answered(self._rounds):
@@ -192,7 +194,7 @@ class FreshGroups:
         return await asyncio.gather(*(self._backend.ask(build(header)) for header in headers))
 
 
-def _cached(group: ListedGroup) -> KnownGroup:
+def _known_group(group: ListedGroup) -> KnownGroup:
     return KnownGroup(
         group.group_id,
         group.state,

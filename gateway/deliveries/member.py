@@ -106,7 +106,7 @@ _NAMES: Mapping[int, str] = MappingProxyType(
 @dataclass(slots=True)
 class DeliveryTotals:
     """The counts of all members since the start. `refused` counts acknowledgements that a leader refused with
-    INVALID_RECORD_STATE.
+    INVALID_RECORD_STATE. `suspected` counts records that may be poison (`Suspect`).
     """
 
     counted: Counted = field(default_factory=Counted)
@@ -140,7 +140,7 @@ class MemberDeliveries:
         self._shared = shared
         self._held = HeldRanges(shared.held, HELD_MAX)
         self._lost = HeldRanges(shared.lost, LOST_MAX)
-        self._asked: dict[_Answer, int] = {}
+        self._unanswered: dict[_Answer, int] = {}
         """The time of each request that has no answer yet."""
 
     @property
@@ -165,18 +165,18 @@ class MemberDeliveries:
     def watch(self, header: RequestHeader, request: Any) -> Callable[[bytes], object]:
         """Count a decoded request to the broker. Return the receiver of the response's parts."""
         answer = _Answer(self, request, self._shared.clock_ms)
-        self._asked[answer] = answer.asked_ms
+        self._unanswered[answer] = answer.sent_ms
         return share_response_reader(header, answer).feed
 
     def answered(self, answer: "_Answer") -> None:
         """Record that a response has been read completely."""
-        self._asked.pop(answer, None)
+        self._unanswered.pop(answer, None)
 
     def expire(self) -> None:
         """Count the locks that ended before the oldest unanswered request was sent. That request may have
         acknowledged ranges whose locks ended later.
         """
-        now_ms = min(self._asked.values(), default=self._shared.clock_ms())
+        now_ms = min(self._unanswered.values(), default=self._shared.clock_ms())
         for partition, span in self._held.take_expired(now_ms - GRACE_MS):
             self._add(partition, "expired", span.offsets)
             self._suspects("ended", partition, span)
@@ -186,7 +186,7 @@ class MemberDeliveries:
         """End the member with its connection. The broker releases what the member holds."""
         self.release()
         self.has_ended = True
-        self._asked.clear()
+        self._unanswered.clear()
         self._lost.take_all()
 
     def release(self) -> None:
@@ -216,7 +216,7 @@ class MemberDeliveries:
         self._hold(partition, span)
 
     def acknowledged(
-        self, partition: PartitionKey, batches: list[AcknowledgementBatch], asked_ms: int
+        self, partition: PartitionKey, batches: list[AcknowledgementBatch], sent_ms: int
     ) -> None:
         """Count acknowledgements that the broker accepted."""
         for batch in batches:
@@ -225,7 +225,7 @@ class MemberDeliveries:
                 if lost:  # their lock had not ended; the totals stay, because they must not decrease
                     self.group.row(partition, self._member_id).expired -= sum(span.offsets for span in lost)
                 for span in (*lost, *self._held.take(partition, first, last)):
-                    self._end(partition, span, kind, asked_ms)
+                    self._end(partition, span, kind, sent_ms)
 
     def refused(self, partition: PartitionKey, batches: list[AcknowledgementBatch]) -> None:
         """Count acknowledgements that the broker refused, because the member does not hold one of the
@@ -236,15 +236,15 @@ class MemberDeliveries:
             for span in self._lost.take(partition, batch.first, batch.last):
                 self._add(partition, "late", span.offsets)
 
-    def _end(self, partition: PartitionKey, span: OffsetRange, kind: int, asked_ms: int) -> None:
+    def _end(self, partition: PartitionKey, span: OffsetRange, kind: int, sent_ms: int) -> None:
         """Count a range, or a part of one, that was acknowledged."""
         row = self._add(partition, _NAMES[kind], span.offsets)
         if kind == AcknowledgeType.RENEW:
-            self._hold(partition, span._replace(until_ms=asked_ms + (self.group.lock_ms or DEFAULT_LOCK_MS)))
+            self._hold(partition, span._replace(until_ms=sent_ms + (self.group.lock_ms or DEFAULT_LOCK_MS)))
             return
         if kind == AcknowledgeType.GAP:
             return
-        took_ms = max(asked_ms - span.acquired_ms, 0)
+        took_ms = max(sent_ms - span.acquired_ms, 0)
         row.processed_ms += took_ms * span.offsets
         row.processed_max_ms = max(row.processed_max_ms, took_ms)
         if kind == AcknowledgeType.ACCEPT:
@@ -270,7 +270,9 @@ class MemberDeliveries:
 
 
 class _Answer(ShareResponseHandler):
-    """The response to one request of a member."""
+    """The response to one request of a member. If the request has too many acknowledgements to follow, the
+    outcome of the member's ranges is unknown (`_is_cut`).
+    """
 
     def __init__(self, member: MemberDeliveries, request: Any, clock_ms: Callable[[], int]) -> None:
         self._member = member
@@ -278,7 +280,7 @@ class _Answer(ShareResponseHandler):
         self._is_final = request.share_session_epoch == _FINAL_EPOCH
         self._batches, self._is_cut = batches_of(request)
         self._is_counted = False
-        self.asked_ms = clock_ms()
+        self.sent_ms = clock_ms()
 
     def begin(self, error_code: int, lock_ms: int | None) -> None:
         self._is_counted = not error_code and self._member.begin()
@@ -291,7 +293,7 @@ class _Answer(ShareResponseHandler):
         if batches is None or not self._is_counted:
             return
         if not error_code:
-            self._member.acknowledged(key, batches, self.asked_ms)
+            self._member.acknowledged(key, batches, self.sent_ms)
         elif error_code == _INVALID_RECORD_STATE:
             self._member.refused(key, batches)
 

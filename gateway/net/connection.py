@@ -39,7 +39,7 @@ from gateway.wire.framing import (
     expects_response,
     framed,
     request_header,
-    size_of,
+    size_prefix,
 )
 from kafka_why.contract.errors import ErrorCode
 
@@ -148,7 +148,7 @@ class Connection:
     def _start_at_once(self, message: bytes, slot: ResponseSlot) -> bool:
         """Start a request without waiting. Return False if that is impossible and `_start` has to do it."""
         try:
-            return self._has_started(message, slot)
+            return self._try_start(message, slot)
         except ProtocolError:
             return False  # `_start` raises it
         except Exception as error:  # noqa: BLE001 - it ends this connection: see `run`
@@ -156,7 +156,7 @@ class Connection:
             self._client.end(error)
             return True
 
-    def _has_started(self, message: bytes, slot: ResponseSlot) -> bool:
+    def _try_start(self, message: bytes, slot: ResponseSlot) -> bool:
         TENANT.set(self._session.tenant(self._peer))  # the client's transport may also call this
         header = request_header(message)
         slot.api_key = header.api_key
@@ -364,9 +364,9 @@ class Connection:
             else:
                 response = await upstream.receive()
                 if correlation_id_of(response) != header.correlation_id:
-                    raise UpstreamLost("the broker answers something else than what was asked")
+                    raise UpstreamLost("the broker answered another request")
                 response = await self._rewritten(header, response, screened)
-                self._client.answer(slot, size_of(response), response)
+                self._client.answer(slot, size_prefix(len(response)), response)
                 del response
             await self._client.drain()  # nothing more is read from the broker before the client has this
             self._at_broker.release()

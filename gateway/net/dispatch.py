@@ -115,7 +115,7 @@ class Dispatcher:
             return False
         if self._writing.unsent is not None or MUTED in self._reading.reasons:
             return False  # no more responses to a client that does not read
-        if not self._life.state.takes:
+        if not self._life.state.reads:
             return False
         return not slots or self._writing.taken_bytes < self._bytes_max
 

@@ -166,8 +166,8 @@ class Timers:
 
 
 class ConnectionState(Enum):
-    """A state of a connection. `takes`: the client's bytes are read, and its requests are dispatched.
-    `gives`: responses are written.
+    """A state of a connection. If `reads`, the client's bytes are read, and its requests are dispatched. If
+    `writes`, responses are written.
     """
 
     NEW = ("the client is not connected yet", False, False)
@@ -178,10 +178,10 @@ class ConnectionState(Enum):
     ENDED = ("there is a reason to close the connection, or it is being closed", False, False)
     CLOSED = ("the socket is closed", False, False)
 
-    def __init__(self, meaning: str, takes: bool, gives: bool) -> None:
+    def __init__(self, meaning: str, reads: bool, writes: bool) -> None:
         self.meaning = meaning
-        self.takes = takes
-        self.gives = gives
+        self.reads = reads
+        self.writes = writes
 
 
 class ConnectionEvent(Enum):

@@ -47,9 +47,9 @@ class Gateway:
     """The server of clients. `backend` answers requests to the coordinator, and `groups` is the view of the
     groups that it lists.
 
-    Without `authorizer` no ACLs are checked. If clients authenticate at the brokers, these check the requests
-    that pass to them. Without `telemetry` requests about clients' metrics pass to brokers. `evidence` gets
-    the counts of share groups' deliveries, which are off without it.
+    Without `authorizer` no ACLs are checked; the brokers check requests that are passed to them, if clients
+    authenticate there. Without `telemetry`, requests about clients' metrics are passed to brokers. `evidence`
+    receives the counts of share groups' deliveries; without it, deliveries are not counted.
     """
 
     def __init__(

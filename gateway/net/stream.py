@@ -77,7 +77,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes, and dispatch the requests in them."""
-        if not self._life.state.takes:
+        if not self._life.state.reads:
             return  # the client sends the request again, on another connection
         self._timers.heard_at_s = self._loop.time()
         self._counts.received_bytes += len(data)
@@ -143,7 +143,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         if (bytes_here > SMALL_BYTES or self._is_counted) and not self._transport.is_closing():
             self._is_counted = self._receive_buffers.count(self, bytes_here)
         self.dispatcher.resume()
-        if self._life.state.takes:
+        if self._life.state.reads:
             number = len(reading.requests) + len(writing.slots)
             reading.set(FULL, holds=self.dispatcher.is_full(number, reading.bytes + writing.taken_bytes))
         elif self._life.state is _FINISHING and not writing.slots:
@@ -238,7 +238,7 @@ class ClientStream(Endpoint, asyncio.Protocol):
         self._resume()
 
     def _set(self, reason: PauseReason, *, holds: bool) -> None:
-        if self._life.state.takes:
+        if self._life.state.reads:
             self._reading.set(reason, holds=holds)
 
     # State for others.
@@ -284,7 +284,7 @@ def passes(header: RequestHeader, screened: Screened | None) -> bool:
     return api is None or api.rewrite is None or header.api_key in WITH_RECORDS
 
 
-def _unseen(_: bytes) -> None:
+def _ignore(_: bytes) -> None:
     pass
 
 
@@ -302,8 +302,8 @@ async def relay(
     while len(part) < _HEAD_BYTES:
         part += await upstream.receive_part()
     if correlation_id_of(part) != header.correlation_id:
-        raise UpstreamLost("the broker answers something else than what was asked")
-    on_part = _unseen if screened is None or screened.on_part is None else screened.on_part
+        raise UpstreamLost("the broker answered another request")
+    on_part = _ignore if screened is None or screened.on_part is None else screened.on_part
     if screened is not None and screened.on_start is not None:
         screened.on_start(part)
     on_part(part)

@@ -135,7 +135,7 @@ class ResponseWriter:
         self._write_buffers.remove(self._life.end, number)
 
     def resume(self) -> None:
-        """Handle that the kernel has all written bytes."""
+        """Free the slots of written responses, because the kernel has all written bytes."""
         if self.unsent is not None:
             self.unsent.set_result(None)
             self.unsent = None
@@ -152,7 +152,7 @@ class ResponseWriter:
         self._write_buffers.forget(self._life.end)
 
     def _may_write(self) -> bool:
-        return self._life.state.gives and not self.transport.is_closing()
+        return self._life.state.writes and not self.transport.is_closing()
 
     def _free_sent(self) -> None:
         """Free the slots of the responses that were written, because the kernel has them."""

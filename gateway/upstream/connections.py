@@ -13,7 +13,7 @@ from kafka.protocol.api_key import ApiKey
 from gateway.limits import Limits
 from gateway.upstream.sasl import Sasl, SaslError
 from gateway.wire import codec
-from gateway.wire.framing import ProtocolError, size_of
+from gateway.wire.framing import ProtocolError, size_prefix
 from kafka_why.connections.address import Address as Address
 
 
@@ -198,7 +198,7 @@ class Upstream:
     async def send(self, message: bytes) -> None:
         """Send a request. Raises UpstreamLost."""
         try:
-            self._writer.writelines((size_of(message), message))
+            self._writer.writelines((size_prefix(len(message)), message))
             await self._writer.drain()
         except OSError as error:
             raise self._lost(_reason(error)) from error

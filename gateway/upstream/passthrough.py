@@ -110,7 +110,7 @@ async def _ask(header: RequestHeader, message: bytes, upstream: Upstream) -> tup
     await upstream.send(message)
     response = await upstream.receive()
     if correlation_id_of(response) != header.correlation_id:
-        raise UpstreamLost("the broker answers something else than what was asked")
+        raise UpstreamLost("the broker answered another request")
     return response, codec.decode_response(header.api_key, header.api_version, response)
 
 

@@ -88,12 +88,7 @@ class FrameBuffer:
 
 def framed(message: bytes) -> bytes:
     """Return the message as a frame."""
-    return size_of(message) + message
-
-
-def size_of(message: bytes) -> bytes:
-    """Return the bytes that precede the message in a frame."""
-    return size_prefix(len(message))
+    return size_prefix(len(message)) + message
 
 
 def size_prefix(size: int) -> bytes:

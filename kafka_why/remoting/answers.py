@@ -1,6 +1,6 @@
-"""Bodies of answers that brokers and clients give, as far as they are needed here.
+"""Bodies of answers from brokers and clients, with only the fields that are used.
 
-They are read leniently, because servers are trusted and fastjson writes what is no JSON. Source:
+They are decoded leniently, because servers are trusted and fastjson does not always write valid JSON. Source:
 ConsumerConnection, ConsumerRunningInfo, MessageRequestModeSerializeWrapper, ProcessQueueInfo,
 SubscriptionGroupConfig, TopicList.
 """
@@ -13,7 +13,7 @@ from kafka_why.remoting import lenient_json
 
 
 class _Answer(Struct, frozen=True, kw_only=True, rename="camel"):
-    """Unknown fields are skipped."""
+    """A decoded body or a part of it. Unknown fields are skipped."""
 
 
 class ClientConnection(_Answer, frozen=True):
@@ -26,7 +26,9 @@ class ClientConnection(_Answer, frozen=True):
 
 
 class TopicSubscription(_Answer, frozen=True):
-    """A topic of a group and the filter of its messages. `sub_version` is the client's time in ms."""
+    """A topic of a group and the filter of its messages. `sub_version` is the time of the subscription in ms,
+    by the client's clock.
+    """
 
     topic: str
     sub_string: str | None = None
@@ -48,7 +50,9 @@ class ConsumerConnection(_Answer, frozen=True):
 
 
 class ProcessQueueInfo(_Answer, frozen=True):
-    """The state of a queue at the client that holds it. Times are in ms, 0 if there was none."""
+    """The state of a queue at the client that holds it. `last_consume_timestamp` is in ms, 0 if it has
+    consumed nothing.
+    """
 
     cached_msg_count: int = 0
     locked: bool = False
@@ -57,8 +61,8 @@ class ProcessQueueInfo(_Answer, frozen=True):
 
 
 class RunningInfo(Struct, frozen=True):
-    """A client's answer to GET_CONSUMER_RUNNING_INFO. `mq_pop_table` has the queues whose messages it pops,
-    without numbers.
+    """A client's answer to GET_CONSUMER_RUNNING_INFO. `mq_pop_table` has the queues from which it pops
+    messages, without counts and times.
     """
 
     properties: dict[str, str]

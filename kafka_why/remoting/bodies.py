@@ -1,8 +1,8 @@
-"""Bodies of clients' requests, read in one way only, and of the answers to them.
+"""Bodies of clients' requests, which no other parser can read in another way, and of the answers to them.
 
-Three liberties are taken, because real clients need them. Enumerations may be ordinals (C++), or names in any
-case (Go). Versions and hash codes of subscriptions may be texts of numbers (C++, Go). Sets of tags and codes
-may be null.
+Three deviations are accepted, because real clients send them. Enumerations may be ordinals (C++), or names in
+any case (Go). Versions and hash codes of subscriptions may be numbers in strings (C++, Go). Sets of tags and
+codes may be null.
 
 Source: HeartbeatData, ConsumerData, SubscriptionData, LockBatchRequestBody, QueryAssignmentRequestBody,
 SetMessageRequestModeRequestBody and the bodies of their responses.
@@ -74,7 +74,7 @@ class LockBatch(Struct, frozen=True):
 
 
 class AssignmentQuery(Struct, frozen=True):
-    """A question for a client's queues of a topic."""
+    """A request for a client's queues of a topic."""
 
     topic: str
     consumer_group: str
@@ -84,7 +84,7 @@ class AssignmentQuery(Struct, frozen=True):
 
 
 class ModeSetting(Struct, frozen=True):
-    """The request mode that a group's clients are to have for a topic."""
+    """A request mode to set for a group's clients and a topic."""
 
     topic: str
     consumer_group: str
@@ -93,7 +93,7 @@ class ModeSetting(Struct, frozen=True):
 
 
 class _Body(Struct, forbid_unknown_fields=True, rename="camel"):
-    """Every field that may be absent is UNSET by default, so that repeated names are seen."""
+    """A JSON object of a body. Optional fields are UNSET by default, so that repeated names can be found."""
 
 
 class _Subscription(_Body):
@@ -163,7 +163,7 @@ _ASSIGNMENT_QUERY, _MODE_SETTING = Decoder(_AssignmentQuery), Decoder(_ModeSetti
 def decode_heartbeat(body: bytes) -> HeartbeatData:
     """Decode the body of HEART_BEAT. Raises MalformedFrame.
 
-    A group or a topic may be there once only: a broker takes its sets in any order, and the last one counts.
+    A repeated group or topic is refused, because a broker reads these sets in any order, and keeps the last.
     """
     sent = _decode(body, _HEARTBEAT)
     consumers, producers = sent.consumer_data_set or [], sent.producer_data_set or []
@@ -221,7 +221,7 @@ def encode_lock_ok(queues: Iterable[MessageQueue]) -> bytes:
 
 
 def encode_assignments(assignments: Iterable[MessageQueueAssignment] | None) -> bytes:
-    """Encode the answer to QUERY_ASSIGNMENT. With None a client keeps its queues."""
+    """Encode the answer to QUERY_ASSIGNMENT. None makes the client keep its queues."""
     if assignments is None:
         return b"{}"
     encoded = [{"messageQueue": _queue(one.message_queue), "mode": one.mode} for one in assignments]
@@ -259,7 +259,7 @@ def _subscription(sent: _Subscription) -> SubscriptionData:
 
 def _check_once(names: Collection[str]) -> None:
     if len(set(names)) < len(names):
-        raise MalformedFrame("a group or a topic twice")
+        raise MalformedFrame("a group or a topic occurs twice")
 
 
 def _enumeration(kind: type[E], sent: _Enumeration) -> E:

@@ -46,7 +46,7 @@ def signed(ext_fields: Mapping[str, str], body: bytes, credentials: AclCredentia
 
 
 class RemotingClient:
-    """A connection to a server. Requests may be under way at the same time.
+    """A connection to a server. Several requests may be in flight at the same time.
 
     A connection that has failed is not opened again: every later request raises ConnectionError.
     """
@@ -71,7 +71,7 @@ class RemotingClient:
         tls: ssl.SSLContext | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> Self:
-        """Connect to `host:port`. `timeout_s` is for the connection, and by default for each request.
+        """Connect to `host:port`. `timeout_s` limits connecting, and by default each request.
 
         Raises OSError, which includes TimeoutError, and ValueError for an address without a port.
         """
@@ -91,7 +91,7 @@ class RemotingClient:
         """Send a request, and return the header and body of its response, whatever its code.
 
         Raises OSError if the connection fails, which includes TimeoutError, and MalformedFrame if the server
-        sends what is no response.
+        sends bytes that are not a frame.
         """
         if self._failure is not None:
             raise ConnectionError(f"the connection is closed: {self._failure}")
@@ -109,7 +109,7 @@ class RemotingClient:
             del self._pending[header.opaque]
 
     async def close(self) -> None:
-        """Close the connection. Requests under way raise ConnectionError."""
+        """Close the connection. Requests in flight raise ConnectionError."""
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
         self._fail(ConnectionError("closed by this side"))

@@ -1,8 +1,9 @@
-"""Frames of RocketMQ's remoting protocol, with both serializations of the header, read in one way only.
+"""Frames of RocketMQ's remoting protocol, with both serializations of the header. A frame that another parser
+could read in another way is refused.
 
     length: int32 | header word: int32 | header | body
 
-`length` counts all that follows it. The header word has the serialization in its top byte, and the length of
+`length` counts everything after it. The header word has the serialization in its top byte, and the length of
 the header in the other three. Source: RemotingCommand, RocketMQSerializable, RemotingSerializable.
 """
 
@@ -21,16 +22,16 @@ from kafka_why.remoting import strict_json
 from kafka_why.remoting.strict_json import MalformedFrame
 
 FRAME_MAX_BYTES = 16_777_216
-"""The default bound of a frame at each side (com.rocketmq.remoting.frameMaxLength)."""
+"""The default maximum size of a frame at each side (com.rocketmq.remoting.frameMaxLength)."""
 
 HEADER_MAX_BYTES = 262_144
-"""More than a message with properties of 32,767 bytes needs, whose quotes are escaped."""
+"""Enough for a message whose properties have 32,767 bytes, the maximum, with their quotes escaped."""
 EXT_FIELDS_MAX = 1_024
 WORD_BYTES = 4
 """The size of the length, and of the header word."""
 
 CURRENT_VERSION = 513
-"""The ordinal of V5_5_0. A Java client takes the version in a heartbeat's answer for the broker's."""
+"""The ordinal of V5_5_0. A Java client takes the version in a heartbeat's answer as the broker's version."""
 
 LANGUAGES = (
     *("JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY"),
@@ -122,7 +123,7 @@ def response_to(
     )
 
 
-# An object with the first of these is a reference to another one: "$" is the header.
+# fastjson reads an object with "$ref" as a reference to another object, and "@type" as a class name.
 _SPECIAL_NAMES = frozenset({"$ref", "@type"})
 _Scalar = str | int | bool | None
 
@@ -135,7 +136,7 @@ class _JsonHeader(Struct, forbid_unknown_fields=True, rename="camel"):
     version: Int32 | UnsetType = UNSET
     remark: str | UnsetType | None = UNSET
     ext_fields: dict[str, _Scalar] | UnsetType | None = UNSET
-    # The header word decides: RocketMQ reads this field, too, and then replaces it.
+    # Ignored: RocketMQ, too, replaces it by the serialization in the header word.
     serialize_type: str | UnsetType | None = msgspec.field(default=UNSET, name="serializeTypeCurrentRPC")
 
 
@@ -161,7 +162,7 @@ def _decode_json(data: bytes) -> Header:
 
 
 def _texts(fields: dict[str, _Scalar]) -> dict[str, str]:
-    """Return the values as texts. Other clients than Java's send numbers and booleans. Raises
+    """Return the values as texts. Clients in other languages than Java send numbers and booleans. Raises
     MalformedFrame.
     """
     if len(fields) > EXT_FIELDS_MAX:
@@ -202,7 +203,7 @@ def _decode_rocketmq(data: bytes) -> Header:
 
 
 def _read_fields(data: bytes, at: int) -> dict[str, str]:
-    """Return the extFields from here to the end. RocketMQ reads an empty value as none. Raises
+    """Return the extFields from `at` to the end, without empty values, which RocketMQ reads as null. Raises
     MalformedFrame.
     """
     fields: dict[str, str] = {}
@@ -221,8 +222,8 @@ def _read_fields(data: bytes, at: int) -> dict[str, str]:
 
 
 def _read_text(data: bytes, at: int, length: Layout) -> tuple[str, int]:
-    """Return the text after a length, and the position after it. Raises MalformedFrame, and struct.error at
-    the end.
+    """Read a length and its text. Return the text and the position after it. Raises MalformedFrame, or
+    struct.error if the length is incomplete.
     """
     (size,) = length.unpack_from(data, at)
     begin = at + length.size
@@ -254,7 +255,7 @@ def _encode_rocketmq(header: Header) -> bytes:
     fields = b"".join(
         _sized(_SHORT, name) + _sized(_LENGTH, value) for name, value in header.ext_fields.items()
     )
-    # RocketMQ, too, cuts a code or version to 16 bits.
+    # As in RocketMQ, a code or version is truncated to 16 bits.
     fixed = _FIXED.pack(
         _int16(header.code),
         LANGUAGES.index(header.language),

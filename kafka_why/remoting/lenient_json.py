@@ -1,4 +1,4 @@
-"""JSON as fastjson writes maps whose keys are no texts: numbers without quotes, and objects."""
+"""JSON whose keys may be numbers without quotes, or objects, as fastjson writes maps with such keys."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,9 @@ _TOKEN = re.compile(rb'\s*("[^"\\]*(?:\\.[^"\\]*)*"|[{}\[\],:]|[^\s"{}\[\],:]+)'
 
 
 def tokens(data: bytes) -> Iterator[re.Match[bytes]]:
-    """Yield the tokens as group 1: texts, punctuation, and the rest. Raises MalformedFrame."""
+    """Yield a match whose group 1 is the token, for each string, punctuation mark and other token. Raises
+    MalformedFrame.
+    """
     at, end = 0, len(data.rstrip())
     while at < end:
         token = _TOKEN.match(data, at)
@@ -23,7 +25,7 @@ def tokens(data: bytes) -> Iterator[re.Match[bytes]]:
 
 
 def decode(data: bytes, kind: Any) -> Any:
-    """Decode a document of this type. A key that is an object becomes its text. Raises MalformedFrame."""
+    """Decode a document of this type. A key that is an object becomes a string. Raises MalformedFrame."""
     try:
         return msgspec.json.decode(b"".join(_as_json(data)), type=kind, strict=False)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -31,7 +33,7 @@ def decode(data: bytes, kind: Any) -> Any:
 
 
 def _as_json(data: bytes) -> Iterator[bytes]:
-    """Yield the tokens of the document with each key as a text."""
+    """Yield the tokens of the document with each key as a string."""
     found = tokens(data)
     opened: list[bytes] = []
     is_key = False

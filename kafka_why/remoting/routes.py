@@ -12,7 +12,7 @@ from kafka_why.remoting import lenient_json
 from kafka_why.remoting.strict_json import MalformedFrame
 
 _ADDRESSES = (b'"brokerAddrs"', b":")
-# The object of addresses is in {brokerDatas: [{ of a route, and in {brokerAddrTable: {NAME: { of a cluster.
+# A route has {brokerDatas: [{brokerAddrs: {, and a cluster {brokerAddrTable: {NAME: {brokerAddrs: {.
 _DEPTH_OF_ADDRESSES = 4
 
 
@@ -60,7 +60,7 @@ def decode_cluster(body: bytes) -> ClusterInfo:
 
 
 def rewrite_addresses(body: bytes, map_address: Callable[[str], str]) -> bytes:
-    """Return the answer with each address of a broker mapped, and every other byte as it is.
+    """Return the answer with each address of a broker mapped, and every other byte unchanged.
 
     Raises MalformedFrame, and what `map_address` raises.
     """
@@ -71,7 +71,7 @@ def rewrite_addresses(body: bytes, map_address: Callable[[str], str]) -> bytes:
         text = token[1]
         if text in (b"{", b"["):
             if is_addresses:
-                raise MalformedFrame("an address that is no text")
+                raise MalformedFrame("an address that is not a string")
             depth += 1
             is_addresses = depth == _DEPTH_OF_ADDRESSES and last_two == _ADDRESSES
         elif text in (b"}", b"]"):
@@ -88,5 +88,5 @@ def _mapped(text: bytes, map_address: Callable[[str], str]) -> bytes:
     try:
         address = msgspec.json.decode(text, type=str)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise MalformedFrame("an address that is no text") from None
+        raise MalformedFrame("an address that is not a string") from None
     return msgspec.json.encode(map_address(address))

@@ -1,4 +1,4 @@
-"""JSON that RocketMQ's fastjson cannot read in another way.
+"""JSON that fastjson, RocketMQ's parser, reads in the same way as msgspec.
 
 fastjson accepts more than JSON: comments, single quotes, names without quotes, trailing commas, `\\x41`,
 classes under `@type`, and a name that occurs twice. msgspec accepts none of these but the last, which is
@@ -23,10 +23,7 @@ class MalformedFrame(ValueError):
 
 
 def decode(data: bytes, decoder: Decoder[T]) -> T:
-    """Decode a document. Raises MalformedFrame.
-
-    Repeated names are seen by the caller: see `check_names`.
-    """
+    """Decode a document. The caller has to refuse repeated names (`check_names`). Raises MalformedFrame."""
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -34,15 +31,18 @@ def decode(data: bytes, decoder: Decoder[T]) -> T:
 
 
 def decode_body(data: bytes, decoder: Decoder[T]) -> T:
-    """Decode a document whose names are all fields that are UNSET by default. Raises MalformedFrame."""
+    """Decode a document, and refuse repeated names. All optional fields of its types must be UNSET by
+    default. Raises MalformedFrame.
+    """
     decoded = decode(data, decoder)
     check_names(data, _count_names(msgspec.json.encode(decoded)))
     return decoded
 
 
 def check_names(data: bytes, distinct: int) -> None:
-    """Raise MalformedFrame if a valid document has more names than these, so that one occurs twice."""
-    # Without blanks there are at most as many names as ends of names, which a text may contain, too.
+    """Raise MalformedFrame unless a valid document has `distinct` names. If it has more, one occurs twice."""
+    # A quick check: without blanks before colons, there are at most as many names as `":`, which strings may
+    # contain, too.
     if data.count(_NAME_END) == distinct and not any(map(data.__contains__, _NAME_ENDS_LATER)):
         return
     if _count_names(data) != distinct:

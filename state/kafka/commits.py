@@ -294,7 +294,9 @@ def transaction_marker(context: StepContext, marker: TransactionMarker, reply_to
 
 
 def _apply(context: StepContext, marker: TransactionMarker) -> RuleId | None:
-    """Return the row that decided, or None if the marker ends no entry's transaction."""
+    """Settle the pending offsets whose transaction the marker ends. Return the deciding row, or None if there
+    are none.
+    """
     row = None
     settled: list[tuple[PendingOffsets, MarkerOutcome, RuleId]] = []
     for entry in context.group.pending:

@@ -160,7 +160,7 @@ class ConsumerGroup(ModernGroup, tag="KafkaConsumer"):
         return GroupProgress(self.state, behind is not None and behind.member_epoch > 0)
 
     def forget_progress(self) -> None:
-        """Derive `progress` anew at its next use, because a step has changed the group."""
+        """Discard the cached `progress`, because a step has changed the group."""
         self.__dict__.pop("progress", None)
 
     def _behind(self) -> ConsumerMember | None:

@@ -122,9 +122,9 @@ class Saved(Struct, frozen=True):
 class StepContext(BaseContext[KafkaGroup, CoordinatorConfig], eq=False):
     """The context of Kafka's handlers. Handlers change `group` and add effects by the methods here.
 
-    `principal` is that of the request, None without one or for a deadline. `kept` are settings that outlive
-    the group. `noted_state` is the group's state after its last history entry, None for a group without an
-    entry in this step.
+    `principal` sent the request; it is None for a deadline, and for a request without a principal. `kept` are
+    the settings of a group that does not exist. `noted_state` is the group's state after its last history
+    entry in this step, or None if it has none.
     """
 
     principal: str | None = None

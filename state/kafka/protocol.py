@@ -204,7 +204,9 @@ class KafkaProtocol(StoredKind[G, DeadlineReached]):
 
     @abstractmethod
     def timers_of(self, group: G, kind: TimerKind, member_id: str) -> Iterator[Timer]:
-        """Return the armed timers of this kind, and maybe others, without visiting all members."""
+        """Return the armed timers of the member, or of the group, without visiting all members. Timers of
+        other kinds may be among them.
+        """
 
     def next_deadline_ms(self, group: G, config: CoordinatorConfig) -> int | None:
         return min((at_ms for at_ms, _, _ in self._armed(group)), default=None)

@@ -27,17 +27,17 @@ from state.rocketmq.context import ConsumerGroupEvent, StepContext, about
 from state.rocketmq.group import ClientChannelInfo, ConsumerGroupInfo, channel_info
 
 MAX_NAMED = 10
-"""Different subscriptions, and topics of each, that a history entry names."""
+"""The maximum number of different subscriptions that a history entry names, and of topics for each."""
 
 # The part of a heartbeat for one consumer group, in both versions.
 
 
 def heartbeat(context: StepContext, request: RegisterConsumer) -> None:
-    """Register the connection. A group without configuration is not registered, and the answer does not say
-    so.
+    """Register the connection. If the group has no configuration, nothing is registered, and the answer does
+    not show it.
 
-    A heartbeat of version 2 has a fingerprint other than 0. Its IS_SUB_CHANGE says whether the group's last
-    heartbeat at this broker, of any client, had another fingerprint.
+    A heartbeat of version 2 has a fingerprint other than 0. The answer's IS_SUB_CHANGE is then true if the
+    group's last heartbeat at this broker, from any client, had another fingerprint.
     """
     is_v2 = request.heartbeat_fingerprint != 0
     table = context.group.consumers.get(request.broker) if context.has_group else None
@@ -61,11 +61,11 @@ def heartbeat(context: StepContext, request: RegisterConsumer) -> None:
 def register_consumer(
     context: StepContext, table: ConsumerGroupInfo, request: RegisterConsumer, config: SubscriptionGroupConfig
 ) -> bool:
-    """Handle a full heartbeat: register the connection and the group's topics. Return whether either changed.
+    """Handle a full heartbeat: register the connection and the group's topics. Return True if either changed.
 
     A newer version of a known subscription is stored without a notification. A topic that the request does
     not name is removed. Members with different topics therefore undo each other's topics at every heartbeat,
-    and all connections are notified each time. The history has only the beginning and the end of that.
+    and all connections are notified each time. The history records only when this begins and ends.
     """
     own = sorted({subscription_text(sub) for sub in request.subscription_data_set})
     known = table.channels.get(request.connection)
@@ -96,8 +96,8 @@ def register_consumer(
 def register_consumer_without_sub(
     context: StepContext, table: ConsumerGroupInfo, request: RegisterConsumer, config: SubscriptionGroupConfig
 ) -> bool:
-    """Handle heartbeat V2's short form: register the connection and keep the topics. Return whether it is
-    new.
+    """Handle heartbeat V2's short form: register the connection and keep the topics. Return True if the
+    connection is new.
     """
     is_new = _update_channel(context, table, request, None)
     if is_new:
@@ -108,9 +108,9 @@ def register_consumer_without_sub(
 def _update_channel(
     context: StepContext, table: ConsumerGroupInfo, request: RegisterConsumer, own: list[str] | None
 ) -> bool:
-    """Register the client of the connection, and return whether the connection is new. The message model,
+    """Register the client of the connection. Return True if the connection is new. The message model,
     consume type and start position at the broker become those of this request. `own` are the client's
-    subscriptions, None if the request does not have them.
+    subscriptions, or None if the request does not have them.
     """
     table.message_model = request.message_model
     table.consume_type = request.consume_type
@@ -125,13 +125,13 @@ def _update_channel(
     info = table.channels[request.connection] = channel_info(request, context.now_ms)
     info.subscriptions = own
     subscriptions = None if own is None else {request.connection: own}
-    who = about(request.connection, info)
+    details = about(request.connection, info)
     if known is None:
         reason = "first heartbeat on this connection"
-        context.record(EntryType.CONSUMER_CONNECTED, reason, subscriptions=subscriptions, **who)
+        context.record(EntryType.CONSUMER_CONNECTED, reason, subscriptions=subscriptions, **details)
     else:
-        reason = f"the connection was that of client {known.client_id}; nobody is notified of this"
-        context.record(EntryType.CLIENT_ID_REPLACED, reason, subscriptions=subscriptions, **who)
+        reason = f"the connection belonged to client {known.client_id}; no client is notified of this"
+        context.record(EntryType.CLIENT_ID_REPLACED, reason, subscriptions=subscriptions, **details)
         _note_if_duplicate_is_over(context, table, table.connections_of(known.client_id))
     _note_if_duplicate(context, table, request)
     return known is None
@@ -142,19 +142,19 @@ def _note_if_duplicate(context: StepContext, table: ConsumerGroupInfo, request: 
     if len(connections) == 1:
         return
     others = [
-        f"{connection} (last heard of {context.now_ms - table.channels[connection].last_update_ms} ms ago)"
+        f"{connection} (last heartbeat {context.now_ms - table.channels[connection].last_update_ms} ms ago)"
         for connection in connections
         if connection != request.connection
     ]
     harm = (
-        "harmless while the group broadcasts"
+        "This is harmless while the group broadcasts"
         if request.message_model is MessageModel.BROADCASTING
-        else "each of its clients takes the share of its first place, and other shares may be read by nobody"
+        else "Each of its clients takes the share of the first entry; the other shares may have no reader"
     )
     context.record(
         EntryType.DUPLICATE_CLIENT_ID,
-        f"client id {request.client_id} came on connection {request.connection} and is on "
-        f"{', '.join(others)} already: it stands {len(connections)} times among the group's ids: {harm}",
+        f"client id {request.client_id} connected on {request.connection}, and is already on "
+        f"{', '.join(others)}. It is {len(connections)} times in the group's list of client ids. {harm}",
         connections=connections,
         message_model=request.message_model,
         **about(request.connection, table.channels[request.connection]),
@@ -162,7 +162,7 @@ def _note_if_duplicate(context: StepContext, table: ConsumerGroupInfo, request: 
 
 
 def _note_if_duplicate_is_over(context: StepContext, table: ConsumerGroupInfo, left: list[str]) -> None:
-    """Record that a client id has one connection again. `left` are those left after one was removed."""
+    """Record that a client id has one connection again, if `left` is its only one."""
     if len(left) == 1:
         info = table.channels[left[0]]
         context.record(
@@ -251,10 +251,8 @@ def unregister_consumer(context: StepContext, request: UnregisterConsumer) -> No
 def close_consumers(
     context: StepContext, is_closed: Callable[[str, ClientChannelInfo], bool], reason: str
 ) -> None:
-    """Remove closed connections and notify all others of their brokers, whatever the group's configuration
-    says.
-
-    With `enable_fast_channel_event_process`, RocketMQ notifies broadcasting groups as well.
+    """Remove closed connections and notify all others of their brokers, even if the group's configuration
+    turns notifications off. Broadcasting groups are notified only with `enable_fast_channel_event_process`.
     """
     for broker, table in context.group.consumers.items():
         closed = [(c, info.client_id) for c, info in table.channels.items() if is_closed(c, info)]

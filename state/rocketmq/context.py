@@ -63,8 +63,8 @@ class Push(Struct, frozen=True):
 class Effects(Struct, frozen=True):
     """The outcome of one step: the group after it (None if the group has no state left) and the messages.
 
-    `calls` are the calls of RocketMQ's own listener. `earliest_armed_ms` is the earliest scan that the step
-    armed, in ms, None if it armed no scan. The timeline uses it instead of a search.
+    `calls` are the calls of RocketMQ's own listener. `earliest_armed_ms` is the time of the earliest scan
+    that the step armed, or None if it armed none. The timeline uses it instead of searching the group.
     """
 
     group: RocketMqGroup | None
@@ -107,7 +107,7 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
     _history: list[HistoryEntry] = field(default_factory=list)
 
     def consumers_at(self, broker: str) -> ConsumerGroupInfo | None:
-        """Return the group's consumers at this broker, None if there are none."""
+        """Return the group's consumers at this broker, or None if it has none."""
         table = None if self._group is None else self._group.consumers.get(broker)
         return table if table is not None and table.channels else None
 
@@ -115,7 +115,7 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
         """Return the group. A missing group is created with this request as its incarnation."""
         if self._group is None:
             self._group = RocketMqGroup(self.group_id, incarnation=self.cause, clock_ms=self.now_ms)
-            self.record(EntryType.GROUP_CREATED, "first request that leaves something to be kept")
+            self.record(EntryType.GROUP_CREATED, "first request with state to store")
         return self._group
 
     def effects(self) -> Effects:
@@ -139,7 +139,7 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
         self._calls.append(ListenerCall(event, **details))  # type: ignore[arg-type]
 
     def close(self, connection: str, info: ClientChannelInfo, reason: str) -> None:
-        """Close a connection, once for each step, although it may be a consumer's and a producer's."""
+        """Close a connection, only once in a step even if it is both a consumer's and a producer's."""
         if connection not in self._closed:
             self._closed.add(connection)
             message = CloseConnection(
@@ -152,8 +152,8 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
             self._pushes.append(Push(info.reply_partition, message))
 
     def change(self, table: ConsumerGroupInfo, broker: str, reason: str | None) -> None:
-        """Emit the event CHANGE: notify every connection of the broker that its consumer ids changed. Without
-        a reason there is no history entry.
+        """Emit the event CHANGE: notify every connection of the broker that its consumer ids changed. If
+        `reason` is None, the history gets no entry.
         """
         channels = table.channels
         self.call(ConsumerGroupEvent.CHANGE, connections=tuple(channels))
@@ -167,8 +167,8 @@ class StepContext(BaseContext[RocketMqGroup, BrokerConfig], eq=False):
                 )
                 self._pushes.append(Push(info.reply_partition, message))
             if reason is not None:
-                told = f"{reason}; connections told: {len(channels)}"
-                self.record(EntryType.CONSUMERS_NOTIFIED, told, broker=broker or None)
+                text = f"{reason}; connections notified: {len(channels)}"
+                self.record(EntryType.CONSUMERS_NOTIFIED, text, broker=broker or None)
 
     def record(self, event: EntryType, reason: str, **details: object) -> None:
         """Add a history entry. Call this after the change that the entry describes."""

@@ -28,7 +28,7 @@ class ClientChannelInfo(Struct, array_like=True, forbid_unknown_fields=True):
     """The client of a connection. `last_update_ms` is the time of its last heartbeat. `reply_partition` is
     the partition of the responses topic for messages to this connection. `broker`, `client_address`,
     `gateway` and `gateway_start` are those of the first heartbeat. `subscriptions` are the client's own, as
-    sorted texts (`subscription_text`), None if it has not sent them: the tables hold those of the group.
+    sorted texts (`subscription_text`), or None if it has not sent them.
     """
 
     client_id: str
@@ -72,8 +72,8 @@ class ConsumerGroupInfo(Struct, array_like=True, forbid_unknown_fields=True):
     arrival.
 
     The message model, consume type and start position are those of the last heartbeat of any consumer.
-    RocketMQ has a consumer group while `channels` is not empty. `differing` are the different subscriptions
-    of its clients, as the history has them last; empty if all clients agree.
+    RocketMQ has a consumer group while `channels` is not empty. `differing` are the clients' different
+    subscriptions, as the latest history entry about them has them; empty if all clients agree.
     """
 
     message_model: MessageModel | None = None
@@ -114,8 +114,8 @@ class ConsumerGroupInfo(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class RocketMqGroup(Struct, array_like=True, forbid_unknown_fields=True, tag="RocketMQ"):
-    """`consumers` is keyed by broker (`name/id`), `producers` by connection in order of arrival,
-    `request_modes` by topic.
+    """The state of one group name. `consumers` is keyed by broker (`name/id`), `producers` by connection in
+    order of arrival, `request_modes` by topic.
 
     A broker that had consumers keeps its entry while the group lives. `quarantined` is the text of the
     coordinator's fault that stopped the group until an operator releases it, None in a healthy group. The

@@ -1,4 +1,4 @@
-"""The tables of a group beside its consumers: its producers, and its locks on queues."""
+"""The producers of a group, and its locks on queues."""
 
 from collections.abc import Callable
 
@@ -76,7 +76,7 @@ def _remove(context: StepContext, connection: str, reason: str) -> None:
 # The holder of a lock is a client id, not a connection. Two clients with the same id both hold the lock.
 
 MAX_LOCKS = 20_000
-"""Locks of a group, because clients choose the names. RocketMQ has no bound."""
+"""The maximum number of locks of a group, because clients choose the names. RocketMQ has no limit."""
 
 
 def is_expired(lock: LockEntry, now_ms: int, config: BrokerConfig) -> bool:
@@ -96,8 +96,7 @@ def lock_batch(context: StepContext, request: LockBatchMq) -> None:
         lock = context.group.locks.get(queue)
         if lock is None and len(context.group.locks) >= MAX_LOCKS:
             continue
-        is_own = lock is None or lock.client_id == request.client_id
-        if lock is not None and not is_own:
+        if lock is not None and lock.client_id != request.client_id:
             if not is_expired(lock, context.now_ms, context.config):
                 continue
             taken_over.setdefault(lock.client_id, []).append(str(queue))

@@ -125,7 +125,7 @@ def set_message_request_mode(context: StepContext, request: SetMessageRequestMod
     if code is ResponseCode.SUCCESS:
         mode = RequestMode(request.mode, request.pop_share_queue_num)
         context.ensure_group().request_modes[request.topic] = mode
-        reason = f"{request.mode}, shared with the {request.pop_share_queue_num} clients after one's own"
+        reason = f"{request.mode}, each client's queues are shared with {request.pop_share_queue_num} others"
         context.record(EntryType.MESSAGE_REQUEST_MODE_SET, reason, topics=[request.topic])
     context.reply(request, SetMessageRequestModeResponse, code=code, remark=remark)
 
@@ -146,30 +146,30 @@ def _take_over(context: StepContext, outage: Outage) -> None:
     A RocketMQ broker that restarts has no clients until they reconnect. This coordinator keeps them.
     """
     group = context.group
-    if group.quarantined is not None or not _heard_of(group):
+    if group.quarantined is not None or not _expiring(group):
         return
-    _count_as_heard_of(context)
+    _renew_all(context)
     context.record(
         EntryType.TAKEN_OVER,
-        f"no coordinator ran for {outage.length_ms} ms: connections and locks count as heard of now",
+        f"no coordinator ran for {outage.length_ms} ms: all connections and locks are renewed now",
     )
 
 
-def _count_as_heard_of(context: StepContext) -> None:
-    """Set the last update of every connection and lock to now, because requests were not handled
-    until now.
-    """
-    for entry in _heard_of(context.group):
+def _renew_all(context: StepContext) -> None:
+    """Set the last update of every connection and lock to now, because no request was handled until now."""
+    for entry in _expiring(context.group):
         entry.last_update_ms = context.now_ms
 
 
-def _heard_of(group: RocketMqGroup) -> tuple[ClientChannelInfo | LockEntry, ...]:
+def _expiring(group: RocketMqGroup) -> tuple[ClientChannelInfo | LockEntry, ...]:
     """Return the entries that expire when their client is silent."""
     return (*(info for _, info in group.channels()), *group.producers.values(), *group.locks.values())
 
 
 def snapshot(group: RocketMqGroup) -> GroupSnapshot:
-    """Return a copy of the group for readers. What brokers tell differently is the first one's."""
+    """Return a copy of the group for readers. Its message model, consume type and start position are those of
+    the first broker with consumers.
+    """
     tables = [table for table in group.consumers.values() if table.channels]
     first = tables[0] if tables else ConsumerGroupInfo()
     duplicates: dict[str, list[str]] = {}
@@ -218,7 +218,7 @@ def _close_channel(context: StepContext, request: ConnectionClosed) -> None:
 
 
 def _close_gateway(context: StepContext, request: GatewayStarted) -> None:
-    """Close the connections of the gateway's other starts: their sockets ended with these."""
+    """Close the connections of the gateway's other processes, because their sockets ended with them."""
 
     def is_closed(_: str, info: ClientChannelInfo) -> bool:
         return info.gateway == request.gateway and info.gateway_start != request.gateway_start
@@ -295,7 +295,7 @@ RocketMqEvent = (
 def step(
     group: RocketMqGroup | None, group_id: str, event: RocketMqEvent, now_ms: int, config: BrokerConfig
 ) -> Effects:
-    """Apply one event to a group at a time, and return the effects.
+    """Apply one event to a group at `now_ms`, and return the effects.
 
     `group` is changed in place; None means that the group does not exist. The returned effects hold the group
     afterwards. `now_ms` is never before the group's clock. No client request raises: errors are answers. The
@@ -326,7 +326,7 @@ def _received(context: StepContext, event: Received[RocketMqRequest]) -> None:
     if context.has_group and event.late_by_ms:
         context.record(
             EntryType.APPLIED_LATE,
-            "a request stands in the log behind a scan that was done; it is applied at the group's clock",
+            "a request follows a completed scan in the log; it is applied at the group's clock",
             late_by_ms=event.late_by_ms,
         )
     if isinstance(request, ReleaseGroup):
@@ -351,7 +351,7 @@ def _release(context: StepContext, request: ReleaseGroup) -> None:
     """Release the group, and renew its connections and locks, because the quarantine refused renewals."""
     if context.group.quarantined is not None:
         context.group.quarantined = None
-        _count_as_heard_of(context)
+        _renew_all(context)
         context.deadline_at(context.now_ms)  # a scan may have become due
         context.record(EntryType.RELEASED, "released by an operator; its scans run again")
     context.reply(request, ReleaseGroupResponse, error_code=ErrorCode.NONE)

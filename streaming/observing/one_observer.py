@@ -73,5 +73,5 @@ def _newest(client_config: ClientConfig, layout: TopicLayout) -> list[Record]:
     ) as reader:
         partitions = reader.partitions_of(layout.groups_topic)
         ends, beginnings = reader.ends(partitions), reader.beginnings(partitions)
-        reader.start(at={where: max(beginnings[where], end - LAST_RECORDS) for where, end in ends.items()})
+        reader.start(at={p: max(beginnings[p], end - LAST_RECORDS) for p, end in ends.items()})
         return [*reader.read_to(ends, timeout_ms=_TIMEOUT_MS)]

@@ -134,7 +134,7 @@ class ObservingCall:
             version, payload = state.get
             self._entries = codec.read_row(name, int(version), bytes(payload))
         self._decoded: dict[str, ObservedGroup | None] = {}
-        self._with_news: set[str] = set()
+        self._changed: set[str] = set()
         self._removed_ms: dict[str, int | None] = {}
 
     def apply(self, rows: Iterable[LogRow]) -> Iterator[pd.DataFrame]:
@@ -201,7 +201,7 @@ class ObservingCall:
         for change in seen.offsets:
             self._output.offset(group, change, record)
         if seen.has_news or seen.is_over:
-            self._with_news.add(group.group_id)
+            self._changed.add(group.group_id)
         self._decoded[group.group_id] = None if seen.is_over else group
         self._removed_ms[group.group_id] = seen.removed_ms
 
@@ -224,9 +224,9 @@ class ObservingCall:
             self._output.offsets(group_id)
             if group is not None:
                 self._entries[group_id] = encode_observed(group)
-                if group_id in self._with_news:
+                if group_id in self._changed:
                     self._output.view(group, self._names.known)
-            elif self._entries.pop(group_id, None) is not None or group_id in self._with_news:
+            elif self._entries.pop(group_id, None) is not None or group_id in self._changed:
                 self._output.tombstone(group_id)
             if self._output.is_full:
                 yield from self._output.frame()

@@ -2,9 +2,9 @@
 its own file in a table's folder, named by the batch, so a batch that runs again replaces its file. The files
 of a folder are merged from time to time. Names of files:
 
-    events/date=2026-11-26/batch-000000000041.parquet    entries of the history, by the date (UTC)
-    groups/to-000000000040.parquet                       of all batches up to 40; only the latest views
-    offsets/...                                          the same of committed offsets
+    events/date=2026-11-26/batch-000000000041.parquet    entries of the history of batch 41, by the date (UTC)
+    groups/to-000000000040.parquet                       the latest views after batch 40
+    offsets/...                                          the latest committed offsets, likewise
     dead_letters/date=.../...                            records that could not be read
 
 Files are renamed when complete. During a merge a reader may see rows twice, but misses none.
@@ -63,7 +63,7 @@ def claim_folder(output_dir: Path, data_folder: Path) -> None:
         )
     make_private_folder(output_dir)
     if any(output_dir.iterdir()):
-        raise FolderError(f"{output_dir} has files of something else: give another --output-dir")
+        raise FolderError(f"{output_dir} is not empty, and not this observer's: give another --output-dir")
     LocalFiles(data_folder).write(_CLAIM, wanted.encode())
 
 
@@ -78,7 +78,7 @@ class OutputFolder:
         """Remove the files of a batch that was interrupted."""
         shutil.rmtree(self.staging, ignore_errors=True)
 
-    def place(self, table: OutputTable, batch_id: int) -> None:
+    def move_batch(self, table: OutputTable, batch_id: int) -> None:
         """Move the batch's files of a table from `staging` to the table's folder, except those without
         rows.
         """

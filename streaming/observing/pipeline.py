@@ -76,15 +76,15 @@ class FolderSink:
         self.folder.begin()
         if batch_id % MERGE_EACH_BATCHES == 0:
             self.folder.merge(batch_id)
-        kept = output.persist()
+        cached = output.persist()
         try:
             # All tasks process the batch here. Then one task writes each file.
-            present = {row["topic"] for row in kept.select("topic").distinct().collect()}
+            present = {row["topic"] for row in cached.select("topic").distinct().collect()}
             for table, topic, columns in self._tables():
                 if topic in present:
-                    self._write(table, kept.where(F.col("topic") == topic).select(*columns), batch_id)
+                    self._write(table, cached.where(F.col("topic") == topic).select(*columns), batch_id)
         finally:
-            kept.unpersist()
+            cached.unpersist()
 
     def _tables(self) -> list[tuple[OutputTable, str, list[Column]]]:
         value = F.col("value").cast("string").alias("value")
@@ -120,7 +120,7 @@ class FolderSink:
         date = F.date_from_unix_date(F.floor(F.col("at_ms") / _DAY_MS).cast("int"))  # of UTC
         writer = flat.write if table.keys else flat.withColumn("date", date).write.partitionBy("date")
         writer.parquet(str(self.folder.staging / table.name))
-        self.folder.place(table, batch_id)
+        self.folder.move_batch(table, batch_id)
 
 
 QUERY_NAME = "group-observer"

@@ -53,8 +53,8 @@ class SeenGroup(NamedTuple):
 
 
 class _Run(Struct):
-    """A rebalance in progress: the group was rebalancing at each poll from `first_s` to `seen_s`, and not at
-    `before_s`.
+    """A rebalance of a group: each poll from `first_s` to `seen_s` showed it, but not the poll of `before_s`.
+    `over_s` is the time of the first poll after its end, or None while it is in progress.
     """
 
     name: str
@@ -66,8 +66,8 @@ class _Run(Struct):
 
 
 class _Ends(Struct):
-    """The ends of a partition of `__consumer_offsets`, each with the time at which it was queried. The query
-    has read up to the end of `read_s`.
+    """The ends of a partition of `__consumer_offsets`. `waiting` has each end that the query has not reached
+    yet, after the time at which the end was polled. `read_s` is that time of the last end it has reached.
     """
 
     waiting: list[tuple[float, int]] = field(default_factory=list)

@@ -41,7 +41,7 @@ def main() -> None:
     """Run the replica until the service ends it."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     start = decode_start(sys.stdin.buffer.readline())
-    _send(ReplicaReport(phase=ReplicaPhase.SEEDING, reason="it reads its seed"))
+    _send(ReplicaReport(phase=ReplicaPhase.SEEDING, reason="it is reading its seed"))
     seed = take_seed(Path(start.seed))
     follower = RequestsFollower(
         start.client_config,

@@ -40,8 +40,8 @@ class Answers:
     """A sink that collects only the answers, because the query writes history, views and offsets. It also
     collects the changes of pending transactions, because the service needs them early. `list_changed` lists
     the groups of a group's partition that have changed since the last committed batch. While it `is_silent`,
-    it collects no answers. It collects notifications of RocketMQ's clients, which may come twice, and leaves
-    the ends of their connections to the query.
+    it collects no answers. It collects notifications for RocketMQ's clients, which may then get them twice,
+    and leaves closing their connections to the query.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Answers:
             changed=changed,
         )
         self._close(request.reply_partition)
-        # The query's answer to this request is another one, so the audit does not compare them.
+        # The query answers this request differently, so the audit does not compare the answers.
         self._records.append(EarlyRecord(request.reply_partition, encode(answer), {}))
 
     def dead_letter(self, letter: DeadLetter) -> None:

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-# The limits of stored answers of the query to which the replica has not answered yet.
-KEPT_OF_QUERY = 20_000
-KEPT_OF_QUERY_BYTES = 32 * 1024 * 1024
+# The limits of stored answers of the query that the replica has not given yet.
+QUERY_ANSWERS_MAX = 20_000
+QUERY_ANSWERS_MAX_BYTES = 32 * 1024 * 1024
 # An early answer is overdue if the query has not answered this long after the batch that read the request.
 OVERDUE_AFTER_S = 5.0
 
@@ -47,7 +47,7 @@ class AnswerDifference(Struct, frozen=True):
 
 class _Early(NamedTuple):
     value: bytes
-    place: ReplicaPosition
+    position: ReplicaPosition
 
 
 class Audit:
@@ -99,7 +99,7 @@ class Audit:
                     continue
                 early = self._early.pop(request, None)
                 if early is None:
-                    self._keep(request, value)
+                    self._store(request, value)
                     continue
                 self._bytes -= len(early.value)
                 self.compared += 1
@@ -107,10 +107,10 @@ class Audit:
                     difference = AnswerDifference(request, early.value, value)
         return difference
 
-    def _keep(self, request: str, value: bytes) -> None:
+    def _store(self, request: str, value: bytes) -> None:
         self._of_query_bytes += len(value) - len(self._of_query.pop(request, b""))
         self._of_query[request] = value
-        while len(self._of_query) > KEPT_OF_QUERY or self._of_query_bytes > KEPT_OF_QUERY_BYTES:
+        while len(self._of_query) > QUERY_ANSWERS_MAX or self._of_query_bytes > QUERY_ANSWERS_MAX_BYTES:
             _, oldest = self._of_query.popitem(last=False)
             self._of_query_bytes -= len(oldest)
 
@@ -120,8 +120,8 @@ class Audit:
             self._batches.append((now_s, read))
 
     def overdue(self, now_s: float) -> AnswerDifference | None:
-        """Return an early answer that the query should have given, or None. The answer is missing if it is
-        still overdue after the whole topic was read.
+        """Return an early answer that the query should have repeated, or None. The query's answer is missing
+        only if the early one is still overdue after the whole topic was read.
         """
         read: ReplicaPosition | None = None
         with self._lock:

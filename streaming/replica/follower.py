@@ -77,7 +77,7 @@ _POLL_S = 0.1
 _CLOSE_TIMEOUT_S = 0.5
 _CONNECT_TIMEOUT_S = 10.0
 _REPLACED = "another replica has begun"
-_FOLLOWS = "it reads on to the end of the requests topic"
+_FOLLOWS = "it has not reached the end of the requests topic"
 
 
 class ReplicaFailed(RuntimeError):
@@ -123,7 +123,7 @@ class RequestsFollower:
         self._lag_records = 0
         # The ends of the requests topic when this follower began. It may have missed the query's answers to
         # earlier requests.
-        self._found: dict[int, int] = {}
+        self._first_ends: dict[int, int] = {}
         self._broker_error = ""
         self._committed_s = self._owned_s = self._now_s()
         self.responses = ResponsesReader(
@@ -173,8 +173,9 @@ class RequestsFollower:
         """Read the responses from their end on, and the requests from that of the seed."""
         self.responses.begin()
         for number in self._machine.partitions:
-            place = TopicPartition(self._layout.requests_topic, number)
-            _, self._found[number] = self._consumer.get_watermark_offsets(place, timeout=_CONNECT_TIMEOUT_S)
+            key = TopicPartition(self._layout.requests_topic, number)
+            _, end = self._consumer.get_watermark_offsets(key, timeout=_CONNECT_TIMEOUT_S)
+            self._first_ends[number] = end
         self._consumer.assign(
             [
                 TopicPartition(self._layout.requests_topic, number, partition.next_offset)
@@ -227,7 +228,7 @@ class RequestsFollower:
         """Return the current state. Any thread may call it."""
         reason = self._broker_error or self._reason
         if not reason and self._now_s() - self._owned_s > UNOWNED_AFTER_S:
-            reason = "no clock record of its coordinator comes"
+            reason = "its coordinator appends no clock records"
         phase = ReplicaPhase.FOLLOWING if reason else ReplicaPhase.ANSWERING
         lead = self._lead()
         if self._held is not None:
@@ -274,7 +275,7 @@ class RequestsFollower:
         if self._promotion is None:
             held.act_until(self.responses.horizon_ms)
             if len(held) > HELD_MAX:
-                raise ReplicaFailed(f"{len(held)} records are held back: the owner's replica says nothing")
+                raise ReplicaFailed(f"{len(held)} records are held back: the owner's replica answers nothing")
             return
         self._replica, terms, handled = self._promotion
         self._machine.change_terms(terms)
@@ -295,12 +296,12 @@ class RequestsFollower:
         records = machine.answers.drain()
         if not records:
             return
-        place = ReplicaPosition(
+        position = ReplicaPosition(
             {number: partition.next_offset for number, partition in machine.partitions.items()},
             machine.as_of_ms,
         )
         for record in records:
-            self.responses.differs(self._audit.early(record.answers, place))
+            self.responses.differs(self._audit.early(record.answers, position))
             room_bytes = self._layout.response_record_max_bytes - len(record.value) - _HEADERS_MAX_BYTES
             headers = early_headers(self._replica, machine.as_of_ms, record.commits, room_bytes=room_bytes)
             try:
@@ -329,8 +330,8 @@ class RequestsFollower:
         """Update the lag behind the topic, and decide if answers may be given."""
         lag = 0
         for number, partition in self._machine.partitions.items():
-            place = TopicPartition(self._layout.requests_topic, number)
-            _, end = self._consumer.get_watermark_offsets(place, cached=True)
+            key = TopicPartition(self._layout.requests_topic, number)
+            _, end = self._consumer.get_watermark_offsets(key, cached=True)
             if end < 0:
                 return  # no broker has answered yet
             lag += max(0, end - partition.next_offset)
@@ -345,7 +346,7 @@ class RequestsFollower:
         """
         if self._reason and self._lag_records > _RECORDS_MAX:
             return self._reason
-        if any(partition.next_offset < self._found[n] for n, partition in self._machine.partitions.items()):
+        if any(p.next_offset < self._first_ends[number] for number, p in self._machine.partitions.items()):
             return _FOLLOWS
         if self._lag_records and self._wall_ms() - self._last_at_ms > LAG_MAX_MS:
             return f"it is more than {LAG_MAX_MS} ms behind"

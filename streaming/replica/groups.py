@@ -86,7 +86,7 @@ class ReplicaGroups:
         while self._decoded:
             self._encode_group(*self._decoded.popitem(last=False))
 
-    def _encode_group(self, group_id: str, awake: DecodedGroup) -> None:
-        group = awake.timeline.group
+    def _encode_group(self, group_id: str, decoded: DecodedGroup) -> None:
+        group = decoded.timeline.group
         if group is not None:
-            self._entries[group_id] = codec.encode_group(group, awake.timeline.next_due_ms())
+            self._entries[group_id] = codec.encode_group(group, decoded.timeline.next_due_ms())

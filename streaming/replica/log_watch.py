@@ -42,7 +42,7 @@ class Loss(Struct, frozen=True, kw_only=True):
 
 
 class LogWatch(BackgroundThread):
-    """Compares the start of the requests topic with the query's position, from `start` until `stop`.
+    """A thread that compares the start of the requests topic with the query's position.
 
     `topic_id` is the id of the topic that the state belongs to. `positions` are the offsets of the first
     records that no committed batch has read, by partition.
@@ -105,13 +105,13 @@ class LogWatch(BackgroundThread):
         was deleted.
         """
         began_s = self._now_s()
-        places = [TopicPartition(self._topic, number) for number in self._positions]
+        partitions = [TopicPartition(self._topic, number) for number in self._positions]
         # Both requests run concurrently.
         earliest = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-        starts = self._admin.list_offsets(dict.fromkeys(places, earliest), request_timeout=_TIMEOUT_S)
+        starts = self._admin.list_offsets(dict.fromkeys(partitions, earliest), request_timeout=_TIMEOUT_S)
         described = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=_TIMEOUT_S)
         self._topic_loss = self._difference(described[self._topic])
-        self._starts = {place.partition: start.result().offset for place, start in starts.items()}
+        self._starts = {key.partition: start.result().offset for key, start in starts.items()}
         with self._changed:
             self._seen_s = began_s
             self._changed.notify_all()

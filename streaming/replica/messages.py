@@ -17,8 +17,8 @@ from streaming.replica.log_watch import Loss
 class StartReplica(Struct, frozen=True, kw_only=True):
     """The first message to the replica. `seed` is the path of its seed (`streaming.replica.terms`).
 
-    The owner is the one of `replica`. A standby does not answer until it is promoted; the owner is another
-    coordinator.
+    `replica` has the epoch of the owner. A standby does not answer until it is promoted; until then, the
+    owner is another coordinator.
     """
 
     client_config: ClientConfig

@@ -69,7 +69,7 @@ class ResponsesReader(BackgroundThread):
         """Start at the ends of the partitions. Raises KafkaException."""
         self._next_offsets = self._ends()
         topic = self._layout.responses_topic
-        self._consumer.assign([TopicPartition(topic, *place) for place in self._next_offsets.items()])
+        self._consumer.assign([TopicPartition(topic, *position) for position in self._next_offsets.items()])
 
     def stop(self) -> None:
         """Stop the thread, and close the connection."""

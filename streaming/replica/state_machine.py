@@ -46,10 +46,10 @@ class ChangedGroups:
     """
 
     def __init__(self) -> None:
-        self._places: OrderedDict[str, tuple[int, int]] = OrderedDict()
+        self._positions: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._positions)
 
     def note(self, group: DecodedGroup, end: int, at_ms: int) -> None:
         """Record a change of a group after its use. Without a new history entry, nothing that ListGroups
@@ -58,25 +58,25 @@ class ChangedGroups:
         if group.version != group.version_noted:
             group.version_noted = group.version
             group_id = group.timeline.group_id
-            self._places[group_id] = end, at_ms
-            self._places.move_to_end(group_id)
+            self._positions[group_id] = end, at_ms
+            self._positions.move_to_end(group_id)
 
     def committed(self, end: int, watermark_ms: int) -> None:
         """Forget the changes that the query has published: it has read up to offset `end`, and fired the
         deadlines before `watermark_ms`.
         """
-        while self._places:
-            group_id = next(iter(self._places))
-            changed_end, at_ms = self._places[group_id]
+        while self._positions:
+            group_id = next(iter(self._positions))
+            changed_end, at_ms = self._positions[group_id]
             if changed_end > end or at_ms >= watermark_ms:
                 return
-            del self._places[group_id]
+            del self._positions[group_id]
 
     def ids(self) -> list[str] | None:
         """Return the groups that may have changed, or None if there are too many."""
-        if len(self._places) > LISTED_MAX or sum(map(len, self._places)) > LISTED_MAX_CHARS:
+        if len(self._positions) > LISTED_MAX or sum(map(len, self._positions)) > LISTED_MAX_CHARS:
             return None
-        return list(self._places)
+        return list(self._positions)
 
 
 def listed_group(group_id: str, group: AnyGroup | None) -> ListedGroup:
@@ -158,7 +158,7 @@ class StateMachine:
         may have followed early answers that turn out not to count.
         """
         if _past(terms, self.as_of_ms) != _past(self._terms, self.as_of_ms):
-            raise InDoubt(f"the outages or settings until {self.as_of_ms} are not those it applied")
+            raise InDoubt(f"the outages or settings until {self.as_of_ms} are not those that it has applied")
         self._terms = terms
         for partition in self.partitions.values():
             partition.change_terms(terms)
@@ -310,7 +310,7 @@ def _past(terms: Terms, as_of_ms: int) -> tuple[list[Outage], CoordinatorConfig,
     )
 
 
-# The log on a standby: its replica does not act on times after the owner's.
+# The log on a standby, whose replica does not act on later times than the owner's replica.
 #
 # A standby does not know yet when an outage begins. Requests of an outage are handled at its end, so applying
 # one at its own time would be wrong. An outage begins after the horizon, the latest time that the owner's

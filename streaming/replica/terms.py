@@ -23,8 +23,8 @@ from streaming.replica.messages import PromoteReplica, StartReplica
 
 class ReplicaSeed(Struct, frozen=True, kw_only=True):
     """The state after `batch`, which has read up to the offsets `ends` (exclusive). `epochs` and `outages`
-    are all known ones, including those of later batches. `batch` -1: there is no committed batch, so the
-    replica starts at the beginning of the topic.
+    are all known ones, including those of later batches. If there is no committed batch, `batch` is -1, and
+    the replica starts at the beginning of the topic.
     """
 
     identity: Identity
@@ -61,7 +61,7 @@ NO_OWNER = 0
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The conditions besides the log under which a replica answers. `owner_epoch` is the epoch of the
+    """Everything besides the log that affects a replica's answers. `owner_epoch` is the epoch of the
     coordinator whose replica this is. `ended_outage` is the outage that this coordinator has ended by taking
     over, or None if it is not known.
     """

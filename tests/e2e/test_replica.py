@@ -245,7 +245,7 @@ def test_a_replica_that_answers_is_seen(seen: Seen) -> None:
 
 def test_hung_replica_is_detected_and_coordinator_stays_ready(seen: Seen) -> None:
     with held_still(pid_of_replica()):
-        phrase = "following: its process has said nothing for more than 1 s"
+        phrase = "following: its process has sent no report for more than 1 s"
         seen.wait_for(phrase)
         code, body = seen.ready()
         assert (code, body["checks"]["coordinator"], body["notes"]["replica"]) == (200, "ok", phrase)

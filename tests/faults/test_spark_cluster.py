@@ -31,7 +31,7 @@ from kafka_why.contract.service import ServicePhase
 from kafka_why.topic_reader import layout_on
 from streaming.query.jvm import SparkFailed
 from streaming.query.session import Session
-from streaming.service.outages.outage import is_of_the_watcher
+from streaming.service.outages.outage import is_topic_metadata
 from streaming.service.status import read_status
 from tests.e2e.harness import (
     QUICK_JAVA,
@@ -126,7 +126,7 @@ def check_every_request_was_answered_once(client_config: ClientConfig, layout: T
     asked = {
         request_id(record.topic, record.partition, record.offset, n if is_pack(record.value) else None)
         for record in read_topic(client_config, layout.requests_topic)
-        if not is_clock_record(record.key, record.value) and not is_of_the_watcher(record.value)
+        if not is_clock_record(record.key, record.value) and not is_topic_metadata(record.value)
         for n in range(len(unpack(record.value)))
     }
     answers: dict[str, bytes] = {}

@@ -132,7 +132,7 @@ def answers_before_the_audit_reads(patch: pytest.MonkeyPatch) -> None:
 
     def begin(follower: RequestsFollower) -> None:
         right(follower)
-        follower._found = dict.fromkeys(follower._found, 0)
+        follower._first_ends = dict.fromkeys(follower._first_ends, 0)
 
     patch.setattr(RequestsFollower, "begin", begin)
 

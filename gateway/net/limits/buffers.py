@@ -117,7 +117,7 @@ class ReceiveBufferLimit:
         self._timer = asyncio.get_running_loop().call_later(self._patience_s, self._disconnect_incomplete)
         for client in [client for client in self._held if client.lacks_a_part]:
             sent = self._by_client[client]
-            client.end(SlowSender(f"all clients had sent too much, and it {sent} bytes without an end"))
+            client.end(SlowSender(f"all clients had sent too much, and {sent} bytes of it are incomplete"))
 
 
 End = Callable[[Exception], None]

@@ -84,14 +84,14 @@ class LargeRequestRate:
 
     async def acquire(self, request_bytes: int) -> None:
         """Wait until the request may pass. The last request of a burst may exceed it."""
-        if request_bytes <= SMALL_BYTES or (not self._waiting and self._has_taken(request_bytes)):
+        if request_bytes <= SMALL_BYTES or (not self._waiting and self._try_acquire(request_bytes)):
             return
         turn = Turn.of(request_bytes)
         self._waiting.append(turn)
         self._wake_later()
         await turn
 
-    def _has_taken(self, request_bytes: int) -> bool:
+    def _try_acquire(self, request_bytes: int) -> bool:
         now_s = asyncio.get_running_loop().time()
         self._left = min(self._burst, self._left + self._rate * (now_s - self._at_s))
         self._at_s = now_s
@@ -108,7 +108,7 @@ class LargeRequestRate:
 
     def _wake(self) -> None:
         self._timer = None
-        while (turn := self._waiting.first()) is not None and self._has_taken(turn.request_bytes):
+        while (turn := self._waiting.first()) is not None and self._try_acquire(turn.request_bytes):
             self._waiting.popleft()
             turn.set_result(None)
         self._wake_later()

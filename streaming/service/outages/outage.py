@@ -31,7 +31,7 @@ from streaming.service.topics import LogAndState
 
 # The key of a marker, because kafka-python cannot send a record without key and value.
 MARKER_KEY = b"marker"
-# Brokers stamp the records of the topics by their own clocks.
+# A margin for the differences of brokers' clocks, which stamp the records.
 _CLOCKS_MS = 60_000
 _TIMEOUT_S = 30.0
 
@@ -46,11 +46,11 @@ def end_replicas(client_config: ClientConfig, layout: TopicLayout, first: Replic
     markers = _mark(client_config, layout, first)
     with TopicReader(client_config, max_record_bytes=layout.response_record_max_bytes) as reader:
         found = reader.offsets_at(markers, since_ms - _CLOCKS_MS)
-        begin = {place: offset for place, end in markers.items() if (offset := found[place]) is not None}
+        begin = {p: offset for p in markers if (offset := found[p]) is not None}
         reader.start(at=begin)
         counting = EarlyAnswers()
         horizon_ms = 0
-        ends = {place: markers[place] for place in begin}
+        ends = {p: markers[p] for p in begin}
         for record in reader.read_to(ends, timeout_ms=round(_TIMEOUT_S * 1000)):
             if counting.counts(record.partition, record.headers) and (early := as_of(record.headers)):
                 horizon_ms = max(horizon_ms, early.as_of_ms)
@@ -83,10 +83,10 @@ _READ_TIMEOUT_MS = 30_000
 
 
 class Acted(NamedTuple):
-    """The latest times in ms on which coordinators have acted, 0 on a new checkpoint: the last append time
-    that a planned batch has read, and the horizon of their replicas. `batch` is the last planned batch. An
-    earlier owner's driver that wakes up may plan one more, which has to know the outage because it may read
-    beyond these times.
+    """The latest times in ms up to which coordinators have acted, 0 on a new checkpoint. `read_ms` is the
+    last append time that a planned batch has read, and `horizon_ms` the horizon of their replicas. `batch` is
+    the last planned batch. A suspended driver of an earlier owner may resume and plan one more batch. That
+    batch has to know the outage, because it may read beyond these times.
     """
 
     batch: int
@@ -176,7 +176,7 @@ class _Type(msgspec.Struct):
     type: str = ""
 
 
-def is_of_the_watcher(value: bytes | None) -> bool:
+def is_topic_metadata(value: bytes | None) -> bool:
     """Return True if this is a TopicMetadata record. Only the coordinator's own process sends them."""
     return _type_of(value) == TopicMetadata.__name__
 

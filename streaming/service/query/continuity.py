@@ -39,8 +39,10 @@ class Continuity:
         self._owner_epoch = owner_epoch
         self._acted: Acted | None = acted
         self._first_request = first_request
-        self._goes_on = False
-        self._begun: list[KnownOutage] | None = None
+        self._replica_continues = False
+        """True if the replica needs no start, because it already has the outages of the next query."""
+        self._promoted_outages: list[KnownOutage] | None = None
+        """The outages of a promoted replica, until the next query has them."""
 
     def promote(self, spark: SparkSource) -> None:
         """Promote the standby's replica, so that it answers before the query starts, and end the outage.
@@ -51,7 +53,7 @@ class Continuity:
         assert self._acted is not None
         outages = end_outage(self._ours, self._acted)
         if self._replica.promote(spark, self._ours.checkpoint.record()):
-            self._begun = outages
+            self._promoted_outages = outages
 
     def wait_for_clients(
         self, wait_s: float, given_up: Callable[[], bool], on_reason: Callable[[str], None]
@@ -71,15 +73,15 @@ class Continuity:
 
         While the replica answers, clients see a coordinator. So sessions continue, and there is no outage.
         """
-        if self._begun is None and self._replica is not None and self._replica.is_standby:
+        if self._promoted_outages is None and self._replica is not None and self._replica.is_standby:
             self.promote(spark)
-        if self._begun is not None:
-            # The replica, answering or not, has these outages.
-            outages, self._begun, self._acted, self._goes_on = self._begun, None, None, True
+        if self._promoted_outages is not None:
+            outages, self._promoted_outages, self._acted = self._promoted_outages, None, None
+            self._replica_continues = True
             return outages
-        self._goes_on = self._replica is not None and self._replica.is_answering()
-        if self._goes_on:
-            log.info("the replica answers, so the query goes on without an outage")
+        self._replica_continues = self._replica is not None and self._replica.is_answering()
+        if self._replica_continues:
+            log.info("the replica answers, so the query continues without an outage")
             return self._ours.checkpoint.record().outages
         if self._replica is not None:
             self._replica.end()
@@ -91,17 +93,17 @@ class Continuity:
         return outages
 
     def query_started(self, spark: SparkSource, outages: list[KnownOutage], *, checks_clocks: bool) -> None:
-        """Start the replica, unless it never stopped answering. The query with these outages has started.
+        """Start the replica, because the query with these outages has started, unless the replica continues.
 
         If `checks_clocks` is False, clock records of later owners are ignored. No replica is then started,
         because nothing in the log could end it.
         """
-        if self._replica is None or self._goes_on:
+        if self._replica is None or self._replica_continues:
             return
         if checks_clocks:
             self._replica.follow(spark, outages)
         else:
-            self._replica.end_because("clock records of later owners are not believed, and one has to end it")
+            self._replica.end_because("clock records of later owners are ignored, and only one can end it")
 
     def batch_committed(self, ends: dict[int, int], watermark_ms: int) -> None:
         """Notify the replica that a committed batch has read the requests up to these ends."""
@@ -109,8 +111,8 @@ class Continuity:
             self._replica.committed(ends, watermark_ms)
 
     def loss(self) -> Loss | None:
-        """Return the loss of records after which the query cannot continue, if the replica has seen one, or
-        None.
+        """Return the loss of records that the replica has found, or None. The query cannot continue after
+        it.
         """
         return None if self._replica is None else self._replica.loss()
 

@@ -92,8 +92,9 @@ class ReplicaProcess:
             self._process.wait()
 
     def _hang_up(self) -> None:
+        """Close the replica's standard input, which ends the replica."""
         assert self._process.stdin is not None
-        with suppress(OSError):  # what it has not read
+        with suppress(OSError):  # it may have ended without reading everything
             self._process.stdin.close()
 
 
@@ -129,5 +130,5 @@ def make_seed(
 
 def _beginnings(client_config: ClientConfig, topic: str, partitions: int) -> dict[int, int]:
     with TopicReader(client_config) as reader:
-        places = [TopicPartition(topic, number) for number in range(partitions)]
-        return {place.partition: offset for place, offset in reader.beginnings(places).items()}
+        found = reader.beginnings([TopicPartition(topic, number) for number in range(partitions)])
+        return {partition.partition: offset for partition, offset in found.items()}

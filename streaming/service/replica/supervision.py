@@ -118,13 +118,13 @@ class Replica:
         return report.phase is ReplicaPhase.ANSWERING and self._now_ms() - report.as_of_ms < NEAR_MS
 
     def loss(self) -> Loss | None:
-        """Return the loss of records after which the query cannot continue, if the replica has seen one, or
-        None.
+        """Return the loss of records that the replica has found, or None. The query cannot continue after
+        it.
         """
         return self._report().loss
 
     def follow(self, spark: SparkSource, outages: list[KnownOutage]) -> None:
-        """Replace the replica with one that has these outages. It is seeded in a thread."""
+        """Replace the replica with one that has these outages, seeded in a thread."""
         self._start(_Plan(spark, outages))
 
     def stand_by(self, spark: SparkSource) -> None:
@@ -232,7 +232,7 @@ class Replica:
             return self._idle
         report = process.report
         if report.phase is ReplicaPhase.ANSWERING and time.monotonic() - process.reported_s > RECENT_S:
-            reason = f"its process has said nothing for more than {RECENT_S:.0f} s"
+            reason = f"its process has sent no report for more than {RECENT_S:.0f} s"
             return msgspec.structs.replace(report, phase=ReplicaPhase.FOLLOWING, reason=reason)
         return report
 
@@ -253,7 +253,7 @@ class Replica:
         while not ending.is_set():
             assert self._plan is not None
             began_s = time.monotonic()
-            self._idle = ReplicaReport(phase=ReplicaPhase.SEEDING, reason="its seed is made")
+            self._idle = ReplicaReport(phase=ReplicaPhase.SEEDING, reason="its seed is being written")
             try:
                 reason = self._run(self._plan, ending)
             except Exception as error:  # noqa: BLE001 - a JVM that ends meanwhile raises whatever was under way
@@ -280,7 +280,7 @@ class Replica:
         with self._process_changes:
             promotion = self._plan.promotion if is_standby and self._plan is not None else None
             if promotion is not None and not can_continue_with(record, promotion):
-                return "another outage began while its seed was made"
+                return "another outage began while its seed was written"
             start = StartReplica(
                 client_config=self._client_config,
                 layout=self._layout,
@@ -323,8 +323,9 @@ class Replica:
         try:
             with TopicReader(self._client_config) as reader:
                 topic = self._layout.requests_topic
-                places = [TopicPartition(topic, number) for number in range(self._layout.request_partitions)]
-                ends = {place.partition: end for place, end in reader.ends(places).items()}
+                numbers = range(self._layout.request_partitions)
+                found = reader.ends([TopicPartition(topic, number) for number in numbers])
+                ends = {partition.partition: end for partition, end in found.items()}
         except KafkaError as error:
             log.warning("the ends of the requests topic cannot be read", error=repr(error))
             return

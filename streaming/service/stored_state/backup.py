@@ -58,7 +58,7 @@ def continue_from(
     damaged. Raises NotContinued, FolderError, KafkaError.
     """
     if old.identity() != header.identity:
-        raise NotContinued(f"{old} is not the checkpoint that the file was made of")
+        raise NotContinued(f"{old} is not the checkpoint that the file was exported from")
     last = old.last_batch("offsets")
     if last < header.batch:
         raise NotContinued(
@@ -68,8 +68,8 @@ def continue_from(
     before, now = (_entries_up_to(record, header.batch) for record in (_record_of(header), old.record()))
     if [(e.settings, e.skip) for e in before.epochs[-1:]] != [(e.settings, e.skip) for e in now.epochs[-1:]]:
         raise NotContinued(f"{old} has another configuration of batch {header.batch} than the file")
-    looked_at_ms = int(time.time() * 1000)
-    return continuation(old, header.batch, header.committed, cluster), looked_at_ms
+    complete_until_ms = int(time.time() * 1000)
+    return continuation(old, header.batch, header.committed, cluster), complete_until_ms
 
 
 def _entries_up_to(record: OwnerRecord, batch: int) -> OwnerRecord:

@@ -1,8 +1,8 @@
 """The work of a coordinator after a batch, as one planned batch with the same outcome. The outcome is a
 function of the log, the configurations and the outages, not of the division into batches
 (docs/decisions/0001-time.md). So later batches can run again as one, with the ends and the watermark of the
-last, and with their configurations and outages. Applying these earlier changes nothing: earlier batches read
-no record of their time, and handled no record that they skip.
+last batch. The configurations and outages of all of them apply from that one batch on. This changes nothing,
+because the batches before had read no record of their times, and handled no record that they skip.
 """
 
 import re
@@ -36,13 +36,13 @@ from kafka_why.contract.pack import unpack
 from kafka_why.topic_reader import Record, TopicReader
 from streaming.service.outages.outage import last_append_ms
 
-# How far a coordinator has read the requests topic, by its output topics.
+# A coordinator's position in the requests topic, found from its output topics.
 #
 # A batch whose plan is lost must run again with every request that it answered. Otherwise that request would
 # count as one of the following outage, and get another answer. Early answers belong to no batch.
 
 
-# Brokers stamp the records of the topics by their own clocks.
+# A margin for the differences of brokers' clocks, which stamp the records.
 _CLOCKS_MS = 60_000
 _TIMEOUT_MS = 60_000
 
@@ -57,10 +57,9 @@ class _Output(Struct):
 def ends_of_answered(
     client_config: ClientConfig, layout: TopicLayout, ends: Mapping[int, int], watermark_ms: int
 ) -> dict[int, int]:
-    """Return the offsets, by partition, after the last request that has an output, not before `ends`.
-
-    Requests up to the watermark are included, because a batch reads them before it fires deadlines up to the
-    watermark. Raises KafkaError.
+    """Return the offset after the last answered request of each partition, at least that in `ends`. A request
+    was answered if an output names it, or if it was appended up to the watermark, because a batch reads such
+    requests before it fires deadlines up to the watermark. Raises KafkaError.
     """
     since_ms = last_append_ms(client_config, layout.requests_topic, ends) - _CLOCKS_MS
     with TopicReader(client_config, timeout_ms=_TIMEOUT_MS) as reader:
@@ -105,12 +104,12 @@ log = structlog.get_logger()
 _REQUESTS = "-requests"
 
 
-# The address of the coordinator's cluster, None if it is unreachable.
+# A function that opens a context with the address of the coordinator's cluster, or None if it is unreachable.
 Cluster: TypeAlias = Callable[[], AbstractContextManager[ClientConfig | None]]
 
 
 def no_cluster() -> AbstractContextManager[ClientConfig | None]:
-    """Return a context without a cluster."""
+    """Return a context with None, for a cluster that is not known."""
     return nullcontext()
 
 
@@ -120,10 +119,10 @@ class NotContinued(RuntimeError):
 
 @dataclass(frozen=True)
 class Continuation:
-    """The work after the committed batch `batch`, by the numbers of the checkpoint.
+    """The work after the committed batch `batch`, with the checkpoint's batch numbers.
 
-    `planned` is batch `batch` + 1, None if nothing follows; `last` was the last planned batch. `record` has
-    the configurations and outages, in which batch `batch` + 1 replaces all later ones.
+    `planned` is batch `batch` + 1, which replaces all later batches up to `last`, the last one planned. It is
+    None if there are none. `record` has the configurations and outages, renumbered for that replacement.
     """
 
     batch: int
@@ -137,8 +136,7 @@ def continuation(
 ) -> Continuation:
     """Return the work after a committed batch, which has read `committed`. The coordinator must not run.
 
-    The cluster is queried only if the last plan is damaged: `cluster` gives its address, or None. Raises
-    NotContinued, FolderError, KafkaError.
+    The cluster is queried only if the last plan is damaged. Raises NotContinued, FolderError, KafkaError.
     """
     topic = checkpoint.identity().requests_topic
     record, last = checkpoint.record(), checkpoint.last_batch("offsets")
@@ -178,8 +176,8 @@ def check_versions(epochs: Sequence[Epoch], batch: int, last: int) -> None:
 
 
 def renumbered_epochs(epochs: Iterable[Epoch], batch: int, last: int) -> list[Epoch]:
-    """Return the configurations, in which one planned batch replaces those after `batch` up to `last`. A
-    configuration that no planned batch uses applies from the first unplanned one on.
+    """Return the configurations, renumbered because batch `batch` + 1 replaces all batches up to `last`. A
+    configuration that began after `last` applies from the first batch after the replacement.
     """
     first = batch + 1
     unplanned = first + (last > batch)
@@ -189,8 +187,8 @@ def renumbered_epochs(epochs: Iterable[Epoch], batch: int, last: int) -> list[Ep
 
 
 def renumbered_outages(outages: Iterable[KnownOutage], batch: int, last: int) -> list[KnownOutage]:
-    """Return the outages, renumbered as in `renumbered_epochs`. An outage that no planned batch uses is
-    omitted, because the next start records it again.
+    """Return the outages, renumbered as in `renumbered_epochs`. An outage that began after `last` is omitted,
+    because the next start records it again.
     """
     return [replace(o, from_batch=min(o.from_batch, batch + 1)) for o in outages if o.from_batch <= last]
 
@@ -220,8 +218,8 @@ def _replacement_plan(
     """
     if client_config is None:
         raise NotContinued(
-            f"the plan of batch {last}, {checkpoint.spark_uri}/offsets/{last}, is damaged. What that batch "
-            "answered is on the topics: give the cluster (--bootstrap-servers)"
+            f"the plan of batch {last}, {checkpoint.spark_uri}/offsets/{last}, is damaged. The topics show "
+            "which requests that batch answered: give the cluster (--bootstrap-servers)"
         )
     watermark_ms = known.planned.watermark_ms
     try:

@@ -40,7 +40,7 @@ from state.kafka.group import Group
 from state.kafka.offsets import precede_other_log
 from streaming.query.admission import shard_of, takes_packs
 from streaming.query.seeding import read_state, write_state
-from streaming.service.outages.outage import is_of_the_watcher
+from streaming.service.outages.outage import is_topic_metadata
 from streaming.service.ownership.owner import owner_id_of
 from streaming.service.stored_state.continuation import Continuation
 
@@ -54,7 +54,7 @@ class MoveRefused(RuntimeError):
 def header_of(checkpoint: Checkpoint, client_config: ClientConfig | None) -> ExportHeader:
     """Return the header of an export of this checkpoint, whose folder is locked.
 
-    If there is a broker, the unread requests are counted. Raises FolderError, MoveRefused or KafkaError.
+    With `client_config` the unread requests are counted. Raises FolderError, MoveRefused or KafkaError.
     """
     identity = checkpoint.identity()
     topic = identity.requests_topic
@@ -111,7 +111,7 @@ def count_unread(client_config: ClientConfig, topic: str, ends: Mapping[int, int
         end = reader.ends(begin)
         reader.start(at=begin)
         for record in reader.read_to(end, timeout_ms=_READ_TIMEOUT_MS):
-            if not is_clock_record(record.key, record.value) and not is_of_the_watcher(record.value):
+            if not is_clock_record(record.key, record.value) and not is_topic_metadata(record.value):
                 unread[record.partition] += len(unpack(record.value or b""))
     return unread
 
@@ -230,13 +230,13 @@ def continued(header: ExportHeader, follows: Continuation) -> ExportHeader:
 
 
 def _renumbered_outages(outages: list[KnownOutage], batch: int) -> list[KnownOutage]:
-    """Return the outages, in which this batch becomes batch 0."""
+    """Return the outages, renumbered so that this batch becomes batch 0."""
     return [replace(o, from_batch=max(0, o.from_batch - batch)) for o in outages]
 
 
 def _renumbered_epochs(epochs: list[Epoch], batch: int) -> list[Epoch]:
-    """Return the configurations, in which this batch becomes batch 0. A stored group may still need earlier
-    ones.
+    """Return the configurations, renumbered so that this batch becomes batch 0. Earlier ones are kept,
+    because a stored group may need them.
     """
     return [replace(e, from_batch=max(0, e.from_batch - batch)) for e in epochs]
 
@@ -250,8 +250,8 @@ def groups_in(rows: Iterator[codec.ShardRow]) -> Iterator[ExportedGroup]:
 
 def _shards(export: ExportFile, identity: Identity) -> dict[int, dict[str, codec.StoredGroup]]:
     """Return the groups by shard number. Each group is decoded once, for its next deadline and to find
-    damage. A group that moves to other topics is marked, so that the first batch writes its records of
-    compacted topics, and the log positions of its offsets are renumbered.
+    damage. If the topics are new, each group gets UNPUBLISHED_DEADLINE_MS as its deadline, so that the first
+    batch publishes the group on the compacted topics, and its offsets precede every request of the new log.
     """
     config = configs_of(export.header.epochs, CoordinatorConfig()).at(export.header.next_watermark_ms)
     is_new_topic = identity.requests_topic != export.header.identity.requests_topic

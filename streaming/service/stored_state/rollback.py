@@ -71,7 +71,7 @@ def roll_back(
     """
     folder = checkpoint.files.local
     if folder is None:
-        raise RollbackRefused(f"{checkpoint} is no local folder. Copy it into one, and roll that back")
+        raise RollbackRefused(f"{checkpoint} is not a local folder. Copy it into one, and roll that back")
     spark = folder / SPARK
     if not spark.is_dir():
         raise RollbackRefused(
@@ -80,7 +80,7 @@ def roll_back(
         )
     if keep.exists():
         raise RollbackRefused(f"{keep} exists. The old checkpoint is kept in a new folder")
-    batch = _chosen(checkpoint, spark, to_batch)
+    batch = _choose_batch(checkpoint, spark, to_batch)
     committed = read_planned(checkpoint.files, batch, checkpoint.identity().requests_topic)
     follows = continuation(checkpoint, batch, committed, cluster)
     shutil.rmtree(folder / _NEW, ignore_errors=True)
@@ -92,7 +92,7 @@ def roll_back(
     return Rollback(batch, follows.last, groups, removed, keep)
 
 
-def _chosen(checkpoint: Checkpoint, spark: Path, to_batch: int | None) -> int:
+def _choose_batch(checkpoint: Checkpoint, spark: Path, to_batch: int | None) -> int:
     """Return the intact batch to roll back to."""
     for path in _always_needed_files(spark):
         if not is_intact(path):

@@ -104,6 +104,9 @@ class GroupTopics:
             self._new[group_id] = None
 
     def _forget(self, group_id: str, *, keeps_place: bool) -> None:
+        """Forget the group's view. With `keeps_place` a new view replaces it, and the group stays in line for
+        its comparison.
+        """
         before = self._groups.get(group_id)
         if before is None:
             return
@@ -160,8 +163,8 @@ class GroupTopics:
         return due
 
     def _note_changes(self, cluster: ClusterTopics) -> None:
-        """Mark the groups for which this poll may matter: a topic differs from the last poll, or from the one
-        before, since a change counts when two polls in a row show it.
+        """Mark the groups to compare: those with a topic that differs from the last poll, or that differed
+        then, because a change counts when two polls in a row show it.
         """
         images, before = cluster.images, self._images
         changed = {name for name, image in images.items() if name not in before or before[name] != image}
@@ -191,8 +194,8 @@ class GroupTopics:
         return monotonic() <= self._until_s
 
     def _check(self, cluster: ClusterTopics) -> Iterator[str]:
-        """Compare the marked groups with this poll while there is time: waiting groups first, those that
-        already needed a record last. Yield those that need one.
+        """Compare the marked groups with this poll while there is time, and yield those that need a record.
+        Waiting groups are compared first, and those that already needed a record last.
         """
         for group_id in list(dict.fromkeys((*self._new, *self._unchecked, *self._differing))):
             self._new.pop(group_id, None)
@@ -233,19 +236,20 @@ class GroupTopics:
         known = view.topics.get(name)
         if image is None:
             knows_it = name in view.topics and known is None
-            return not knows_it and self._is_gone_twice(name)
+            return not knows_it and self._was_missing(name)
         if known is None:
             return True
         if known.id == image.id:
             return known.partitions < image.partitions
         return self._seen.get(name) == image.id
 
-    def _is_gone_twice(self, name: str) -> bool:
+    def _was_missing(self, name: str) -> bool:
+        """Return True if the last poll showed that the topic does not exist."""
         return name in self._seen and self._seen[name] is None
 
     def _results(self, view: GroupView, cluster: ClusterTopics) -> dict[str, _Result] | None:
-        """Return the matches of each of the group's patterns, or None if none has changed or one is not known
-        yet.
+        """Return the matches of each of the group's patterns, or None if none have changed or some are not
+        known yet.
         """
         if not view.patterns or not self._are_matched(view, cluster) or cluster.listed is None:
             return None
@@ -280,7 +284,7 @@ class GroupTopics:
         """
         if images.get(name) is not None:
             return True
-        is_gone = name in images and self._is_gone_twice(name)
+        is_gone = name in images and self._was_missing(name)
         return view.topics.get(name) is not None and not is_gone
 
     def _are_doubtful(self, names: list[str], pattern: str) -> bool:

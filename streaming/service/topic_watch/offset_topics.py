@@ -45,8 +45,8 @@ class Resend(Generic[Content]):
         self._sent: dict[str, _Sent[Content]] = {}
 
     def keep(self, group_ids: Container[str], now_s: float) -> None:
-        """Forget the last records of other groups, which need no record, if the minimum interval has
-        passed.
+        """Keep the last records of these groups, which still need one. Forget those of other groups after
+        `apart_s`.
         """
         self._sent = {
             group_id: sent
@@ -73,9 +73,9 @@ class Resend(Generic[Content]):
         self._sent.pop(group_id, None)
 
 
-# Each group that gets a record costs the query a call, so the number at once is bounded.
+# Each group that gets a record costs the query a call, so the number per poll is bounded.
 GROUPS_AT_ONCE = 200
-# With names of Kafka's greatest length this many stay far below the maximum size of a request.
+# Even with the longest names, this number stays far below the maximum size of a request.
 TOPICS_AT_ONCE = 1_000
 
 # By name, None if the topic does not exist. A topic whose state is uncertain is left out.

@@ -15,7 +15,7 @@ class Matched(Struct, frozen=True):
     error: str | None = None
 
 
-class _Kept(Struct, frozen=True):
+class _Cached(Struct, frozen=True):
     """The matches of a pattern among these topics."""
 
     matched: Matched
@@ -26,14 +26,14 @@ class PatternMatches:
     """The matches of patterns among the topics of the last poll. Topics in `internal` match no pattern, nor
     do Kafka's internal ones.
 
-    A pattern that many groups have is matched once. New topics alone are matched: a cluster with 10,000
+    A pattern that many groups have is matched once, and then only with new topics. A cluster with 10,000
     topics and 1,000 patterns needs 10 million matches at first, and 1,000 for each new topic.
     """
 
     def __init__(self, internal: Collection[str] = ()) -> None:
         self._internal = internal
         self._topics: frozenset[str] = frozenset()
-        self._kept: dict[str, _Kept] = {}
+        self._cached: dict[str, _Cached] = {}
         self._digests: dict[str, tuple[Matched, str]] = {}
         # The topics added and removed since an earlier set of topics. There are few sets, because patterns
         # were matched at few different polls.
@@ -49,25 +49,25 @@ class PatternMatches:
         if topics != self._topics:  # else it stays the same object, by which `of` compares
             self._topics = topics
         wanted = list(dict.fromkeys(patterns))
-        self._kept = {pattern: self._kept[pattern] for pattern in wanted if pattern in self._kept}
-        self._digests = {p: known for p, known in self._digests.items() if p in self._kept}
+        self._cached = {pattern: self._cached[pattern] for pattern in wanted if pattern in self._cached}
+        self._digests = {p: known for p, known in self._digests.items() if p in self._cached}
         self._differences.clear()
         behind = [pattern for pattern in wanted if self.of(pattern) is None]
         changed: set[str] = set()
         for number, pattern in enumerate(behind):
             if number and not has_time():
                 return changed, False
-            kept = self._kept.get(pattern)
-            matched = self._match(pattern, kept)
-            self._kept[pattern] = _Kept(matched, self._topics)
-            if kept is None or matched != kept.matched:
+            cached = self._cached.get(pattern)
+            matched = self._match(pattern, cached)
+            self._cached[pattern] = _Cached(matched, self._topics)
+            if cached is None or matched != cached.matched:
                 changed.add(pattern)
         return changed, True
 
     def of(self, pattern: str) -> Matched | None:
         """Return the matches of the pattern among the topics, or None if there was no time for it yet."""
-        kept = self._kept.get(pattern)
-        return kept.matched if kept is not None and kept.among is self._topics else None
+        cached = self._cached.get(pattern)
+        return cached.matched if cached is not None and cached.among is self._topics else None
 
     def digest_of(self, pattern: str) -> str | None:
         """Return the digest of the topics that the pattern matches, or None if these are not known."""
@@ -79,18 +79,18 @@ class PatternMatches:
             known = self._digests[pattern] = matched, digest(matched.topics)
         return known[1]
 
-    def _match(self, pattern: str, kept: _Kept | None) -> Matched:
+    def _match(self, pattern: str, cached: _Cached | None) -> Matched:
         try:
-            if kept is None or kept.matched.error is not None:
+            if cached is None or cached.matched.error is not None:
                 return Matched(matching(pattern, self._topics, self._internal))
-            came, went = self._since(kept.among)
-            added = matching(pattern, came, self._internal)
-            removed = went.intersection(kept.matched.topics)
+            new_topics, missing_topics = self._since(cached.among)
+            added = matching(pattern, new_topics, self._internal)
+            removed = missing_topics.intersection(cached.matched.topics)
         except re2.error as error:
             return Matched([], error_text(error))
         if not added and not removed:
-            return kept.matched
-        return Matched(sorted({*kept.matched.topics, *added} - removed))
+            return cached.matched
+        return Matched(sorted({*cached.matched.topics, *added} - removed))
 
     def _since(self, among: frozenset[str]) -> tuple[frozenset[str], frozenset[str]]:
         found = self._differences.get(among)

@@ -114,8 +114,8 @@ class TopicWatcher(FollowerThread):
             described = admin.describe_topics()
             images, listed = _images(described), frozenset(topic["name"] for topic in described)
             internal = frozenset(topic["name"] for topic in described if topic["is_internal"])
-        # The list omits topics that this client may not describe. Their own answer tells them from missing
-        # ones.
+        # The list omits topics that this client may not describe. A query by name distinguishes them from
+        # missing ones.
         if missing := (offsets.names() | groups.names()) - (listed or frozenset()):
             images = {**images, **_images(admin.describe_topics(sorted(missing)))}
         self._images, self._is_in_doubt = images, is_doubtful(self._images, images)

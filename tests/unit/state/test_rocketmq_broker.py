@@ -126,7 +126,7 @@ def test_s18_a_duplicate_client_id_is_reported_with_both_connections() -> None:
     told = broker.heartbeat("X", "ch2").history
     [report] = [e for e in told if e.type is EntryType.DUPLICATE_CLIENT_ID]
     assert (report.client_id, report.connection, report.connections) == ("X", "ch2", ["ch1", "ch2"])
-    assert "ch1 (last heard of 7000 ms ago)" in report.reason
+    assert "ch1 (last heartbeat 7000 ms ago)" in report.reason
     assert broker.heartbeat("X", "ch2").history == []
 
 
@@ -212,10 +212,10 @@ def test_rocketmq_history_is_numbered_and_has_reasons() -> None:
     events = broker.send(consumer("A")).history + broker.send(consumer("B")).history
     assert [event.seq for event in events] == [1, 2, 3, 4, 5, 6]
     assert [(event.type, event.reason) for event in events[:4]] == [
-        (EntryType.GROUP_CREATED, "first request that leaves something to be kept"),
+        (EntryType.GROUP_CREATED, "first request with state to store"),
         (EntryType.CONSUMER_CONNECTED, "first heartbeat on this connection"),
         (EntryType.SUBSCRIPTION_CHANGED, "heartbeat of client A: +T"),
-        (EntryType.CONSUMERS_NOTIFIED, "client A connected; connections told: 1"),
+        (EntryType.CONSUMERS_NOTIFIED, "client A connected; connections notified: 1"),
     ]
     assert {(event.incarnation, event.cause) for event in events} == {("r@0", "r@0")}
     [gone, *_] = broker.scan().history

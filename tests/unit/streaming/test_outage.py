@@ -5,7 +5,7 @@ import pytest
 from kafka_why.contract.codec import encode
 from kafka_why.contract.kafka.requests import AnyRequest, TopicMetadata
 from kafka_why.contract.pack import pack
-from streaming.service.outages.outage import is_of_the_service, is_of_the_watcher
+from streaming.service.outages.outage import is_of_the_service, is_topic_metadata
 from tests.spark.log import marker, txn_commit
 
 
@@ -23,7 +23,7 @@ def test_requests_of_the_service_do_not_count_as_clients(
 ) -> None:
     """A TransactionMarker that no batch has handled counts as an unread request, so that it is not lost."""
     assert is_of_the_service(encode(request_)) is of_the_service
-    assert is_of_the_watcher(encode(request_)) is of_the_watcher
+    assert is_topic_metadata(encode(request_)) is of_the_watcher
 
 
 @pytest.mark.parametrize("value", [None, b"", b"{", pack([encode(marker("g"))])], ids=repr)

@@ -33,7 +33,7 @@ def write(
         "value": pa.array([value for _, value in rows], pa.string()),
     }
     pq.write_table(pa.table(columns), staged / "part-00000-0d6.snappy.parquet")
-    folder.place(table, batch_id)
+    folder.move_batch(table, batch_id)
 
 
 def rows(root: Path, table: OutputTable) -> list[tuple[str, str | None]]:
@@ -125,7 +125,7 @@ def test_output_folder_belongs_to_one_checkpoint(root: Path, tmp_path: Path) -> 
     claim_folder(root, data)
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(FolderError, match="has files of something else: give another --output-dir"):
+    with pytest.raises(FolderError, match="is not empty, and not this observer's: give another --output-dir"):
         claim_folder(root, other)
 
 

@@ -17,8 +17,8 @@ from kafka_why.contract.rocketmq import requests as rocketmq
 from kafka_why.contract.rocketmq.responses import AnyToConnection
 from streaming.replica import audit as audit_of_answers
 from streaming.replica.audit import (
-    KEPT_OF_QUERY,
     OVERDUE_AFTER_S,
+    QUERY_ANSWERS_MAX,
     AnswerDifference,
     Audit,
     ReplicaPosition,
@@ -63,13 +63,13 @@ def test_differing_answers_are_a_difference_in_either_order(
 
 def test_unmatched_answers_of_the_query_are_bounded_in_number() -> None:
     audit = Audit()
-    audit.query(answer(f"r{n}") for n in range(KEPT_OF_QUERY + 1))
+    audit.query(answer(f"r{n}") for n in range(QUERY_ANSWERS_MAX + 1))
     assert early(audit, "r0", "other") is None, "forgotten"
     assert early(audit, "r1", "other") is not None
 
 
 def test_unmatched_answers_of_the_query_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(audit_of_answers, "KEPT_OF_QUERY_BYTES", 2 * len(answer("r0")))
+    monkeypatch.setattr(audit_of_answers, "QUERY_ANSWERS_MAX_BYTES", 2 * len(answer("r0")))
     audit = Audit()
     audit.query(answer(name) for name in ("r0", "r0", "r1", "r2"))
     assert early(audit, "r0", "other") is None, "forgotten"
