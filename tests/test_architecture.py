@@ -65,14 +65,14 @@ def test_imports_obey_the_contracts(
 
 
 @pytest.mark.parametrize("package", PACKAGES)
-def test_packages_are_this_checkouts(package: str) -> None:
+def test_packages_are_imported_from_this_checkout(package: str) -> None:
     """PyPI has packages of these names too; an environment that holds one would shadow ours."""
     found = importlib.import_module(package).__file__
     assert found == str(ROOT / package / "__init__.py")
     assert (ROOT / package / "py.typed").exists()
 
 
-def test_the_packages_are_the_same_everywhere() -> None:
+def test_every_list_of_packages_names_the_same_ones() -> None:
     """pyproject.toml installs and checks them."""
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
     assert tool["setuptools"]["packages"]["find"]["include"] == [f"{name}*" for name in OWN_PACKAGES]
@@ -111,7 +111,7 @@ def test_modules_have_one_subject() -> None:
     assert too_long == []
 
 
-def test_public_classes_have_names_of_their_own() -> None:
+def test_public_class_names_are_unique() -> None:
     names = Counter(
         node.name
         for package in PACKAGES
@@ -159,7 +159,7 @@ def has_tests(path: Path) -> bool:
     return any(isinstance(node, functions) and node.name.startswith("test_") for node in body)
 
 
-def test_no_paths_of_one_machine() -> None:
+def test_source_has_no_machine_specific_paths() -> None:
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(listing, cwd=ROOT, capture_output=True, check=False)
     if listed.returncode != 0:

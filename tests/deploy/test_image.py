@@ -27,7 +27,7 @@ def files(podman: Podman, image: str) -> list[str]:
     return podman("run", *words, "/", "-xdev", "-type", "f").splitlines()
 
 
-def test_no_broker_no_source_and_nothing_of_the_build_is_in_it(files: list[str]) -> None:
+def test_image_contains_no_broker_source_or_build_files(files: list[str]) -> None:
     jars = [path.rpartition("/")[2] for path in files if path.endswith(".jar")]
     assert any(jar.startswith("kafka-clients-") for jar in jars)
     assert [jar for jar in jars if jar.startswith(BROKERS_JARS)] == []
@@ -46,13 +46,13 @@ def test_no_broker_no_source_and_nothing_of_the_build_is_in_it(files: list[str])
     assert [path for path in files if path.startswith("/src/")] == [], "the source"
 
 
-def test_it_is_no_larger_than_its_bound_and_runs_as_an_ordinary_user(podman: Podman, image: str) -> None:
+def test_image_size_is_bounded_and_it_runs_as_an_ordinary_user(podman: Podman, image: str) -> None:
     (found,) = json.loads(podman("image", "inspect", image))
     assert found["Size"] <= IMAGE_MAX_BYTES, f"{found['Size']:,} bytes"
     assert found["Config"]["User"] == "coordinator"
 
 
-def test_it_serves_with_few_rights_and_ends_in_order(podman: Podman, image: str, kafka: str) -> None:
+def test_image_serves_with_few_rights_and_stops_gracefully(podman: Podman, image: str, kafka: str) -> None:
     port = gateway_port()
     options = (
         *RESTRICTED,

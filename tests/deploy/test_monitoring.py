@@ -29,7 +29,7 @@ def promtool(*words: str) -> str:
     return done.stdout
 
 
-def test_settings_and_alerts_are_understood(tmp_path: Path) -> None:
+def test_prometheus_accepts_the_settings_and_alerts(tmp_path: Path) -> None:
     settings = (DEPLOY / "prometheus.yml").read_text()
     (tmp_path / "prometheus.yml").write_text(settings.replace("/etc/prometheus/", f"{tmp_path}/"))
     shutil.copy(DEPLOY / "alerts.yml", tmp_path)
@@ -38,7 +38,7 @@ def test_settings_and_alerts_are_understood(tmp_path: Path) -> None:
     assert f"{sum(len(group['rules']) for group in rules)} rules found" in said
 
 
-def test_the_dashboards_expressions_are_understood(tmp_path: Path) -> None:
+def test_prometheus_accepts_the_dashboards_expressions(tmp_path: Path) -> None:
     panels = json.loads(DASHBOARD.read_text())["panels"]
     expressions = [target["expr"] for panel in panels for target in panel.get("targets", [])]
     # Grafana replaces its variables before it asks: a time, and values of labels.
@@ -104,7 +104,7 @@ def alert_tests(name: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_alerts_of_lags_fire_at_recorded_series_with_their_reasons_and_at_no_others(tmp_path: Path) -> None:
+def test_lag_alert_fires_only_for_the_series_of_its_problem(tmp_path: Path) -> None:
     labels = ",".join(f'{name}="{value}"' for name, value in LABELS.items())
     cases = [
         {

@@ -29,9 +29,7 @@ def answer(url: str) -> tuple[int, str]:
         return 0, str(error)
 
 
-def test_a_driver_that_is_there_before_its_master_waits_for_it(
-    podman: Podman, image: str, kafka: str
-) -> None:
+def test_driver_started_before_its_master_waits_for_it(podman: Podman, image: str, kafka: str) -> None:
     """Meanwhile its port says what it waits for. At last it runs on the cluster."""
     port = free_port()
     driver = (

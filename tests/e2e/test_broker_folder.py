@@ -9,7 +9,7 @@ from embedded.broker import EmbeddedBroker
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 
-def test_other_users_read_no_segment_in_a_folder_that_they_may_enter(tmp_path: Path) -> None:
+def test_broker_segments_are_unreadable_to_other_users(tmp_path: Path) -> None:
     folder = tmp_path / "broker"
     folder.mkdir()
     folder.chmod(0o755)

@@ -17,7 +17,7 @@ from tests.harness.shared import Coordinated
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 
-def test_a_group_of_the_brokers_own_coordinator_is_found_once(
+def test_group_of_the_brokers_own_coordinator_is_reported_once(
     broker: EmbeddedBroker, coordinated: Coordinated, topic: str
 ) -> None:
     """Beside it is a group whose members' bytes are no subscription that could be decoded."""

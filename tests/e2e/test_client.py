@@ -49,7 +49,9 @@ def beat(client: CoordinatorClient, group_id: str = "g") -> Future[HeartbeatResp
     return heartbeat(client, group_id, 3, "m")
 
 
-def test_request_is_in_the_partition_of_its_group(client: CoordinatorClient, other_side: OtherSide) -> None:
+def test_request_is_written_to_the_partition_of_its_group(
+    client: CoordinatorClient, other_side: OtherSide
+) -> None:
     for group_id in ("orders", "цены", ""):
         beat(client, group_id)
         asked = other_side.next()
@@ -77,7 +79,7 @@ def test_requests_of_a_slot_that_wait_for_its_last_write_share_a_record(
     assert (counts.answered, counts.requests_written, counts.records_written) == (500, 500, len(records))
 
 
-def test_a_coordinator_that_reads_no_packs_gets_the_requests_again_one_by_one(
+def test_coordinator_without_packs_gets_the_requests_again_one_by_one(
     client: CoordinatorClient, other_side: OtherSide
 ) -> None:
     futures = [beat(client, f"group-{number}") for number in range(3)]
@@ -106,7 +108,7 @@ def test_early_answers_of_a_replaced_replica_are_ignored(
         assert future.result(PATIENCE_S).error_code is ErrorCode.NONE
 
 
-def test_clients_that_share_a_partition_do_not_mix_up(
+def test_clients_of_one_reply_partition_get_only_their_own_answers(
     broker: EmbeddedBroker, layout: TopicLayout, other_side: OtherSide
 ) -> None:
     with (
@@ -123,7 +125,7 @@ def test_clients_that_share_a_partition_do_not_mix_up(
         assert a.counts.unknown + b.counts.unknown >= 1
 
 
-def test_what_is_not_an_answer_of_ours_is_counted_and_does_no_harm(
+def test_foreign_records_among_the_answers_are_counted_and_ignored(
     client: CoordinatorClient, other_side: OtherSide
 ) -> None:
     first = beat(client)
@@ -158,7 +160,7 @@ def test_a_request_too_large_for_the_topic_is_not_sent(
     assert isinstance(other_side.next().request, Heartbeat), "nothing of it is in the log"
 
 
-def test_a_client_needs_the_coordinators_topics(broker: EmbeddedBroker) -> None:
+def test_missing_coordinator_topics_are_named(broker: EmbeddedBroker) -> None:
     with pytest.raises(TopicsMissing, match="no topic nowhere-requests"):
         layout_on(broker.client_config, "nowhere")
     with pytest.raises(TopicsMissing, match="nowhere-requests has 0 partitions, 1 are expected"):

@@ -47,7 +47,7 @@ def test_folder_of_another_topic_is_refused(broker: EmbeddedBroker, tmp_path: Pa
     assert status.reason.startswith("the start failed: the state in")
 
 
-def test_topic_that_is_gone_or_was_made_anew_is_refused(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_deleted_or_recreated_topic_is_refused(broker: EmbeddedBroker, tmp_path: Path) -> None:
     layout = new_layout()
     before = prepare_topics(broker.client_config, layout)
     Checkpoint.at(tmp_path).pin(before)
@@ -62,7 +62,7 @@ def test_topic_that_is_gone_or_was_made_anew_is_refused(broker: EmbeddedBroker, 
         Coordinator(Options(broker.client_config, tmp_path, layout)).start()
 
 
-def test_batch_that_other_rules_planned_is_refused_before_anything_is_written(
+def test_batch_planned_by_other_rules_is_refused_before_any_write(
     broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
     layout, checkpoint = new_layout(), Checkpoint.at(tmp_path)

@@ -20,7 +20,7 @@ PATIENCE_S = 60.0
 IDLE = ("gateway", "--bootstrap-servers", "127.0.0.1:1")
 
 
-def test_a_folder_with_something_in_it_is_refused(tmp_path: Path) -> None:
+def test_nonempty_demo_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     done = subprocess.run([COMMAND, "demo", "--data-dir", str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 2
@@ -36,7 +36,7 @@ def test_ended_child_is_reported_with_its_log(tmp_path: Path) -> None:
         child.kill()
 
 
-def test_killing_and_freezing_mean_everything_under_it(tmp_path: Path) -> None:
+def test_kill_and_freeze_apply_to_all_descendant_processes(tmp_path: Path) -> None:
     """The parent watchdog stands for a child with a process of its own under it."""
     with Children(tmp_path) as children:
         child = children.start("idle", *IDLE)
@@ -52,7 +52,7 @@ def test_killing_and_freezing_mean_everything_under_it(tmp_path: Path) -> None:
         assert not child.is_running
 
 
-def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+def test_children_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from cli.processes.child import Child;"
         "print(Child('idle', sys.argv[2:], Path(sys.argv[1])).pid, flush=True); sys.stdin.read()"

@@ -37,7 +37,7 @@ def kafka() -> Iterator[KafkasReader]:
 
 
 @pytest.mark.examples
-def test_what_the_gateway_reads_kafka_reads_alike(kafka: KafkasReader) -> None:
+def test_gateway_and_kafka_read_frames_alike(kafka: KafkasReader) -> None:
     judge = Judge(kafka)
     assert campaign(judge, Frames(Random(SEED)), scaled(FRAMES)) == []
     assert len(judge.passed) == len(APIS)
@@ -116,7 +116,9 @@ PLANTS: list[Plant] = [
 
 
 @pytest.mark.parametrize("plant", PLANTS)
-def test_the_campaign_finds(kafka: KafkasReader, plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fuzz_campaign_finds_the_planted_bug(
+    kafka: KafkasReader, plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plant(monkeypatch)
     try:
         assert campaign(Judge(kafka), Frames(Random(SEED)), FRAMES_FOR_A_BUG)
@@ -136,7 +138,7 @@ def test_gateway_and_rocketmq_read_frames_alike(rocketmq: RocketmqsReader) -> No
     assert campaign(judge, RemotingFrames(Random(SEED)), scaled(REMOTING_FRAMES)) == []
 
 
-def test_every_intact_frame_is_read_by_both(rocketmq: RocketmqsReader) -> None:
+def test_intact_frame_is_read_by_gateway_and_rocketmq(rocketmq: RocketmqsReader) -> None:
     judge = RemotingJudge(rocketmq)
     assert campaign(judge, RemotingFrames(Random(SEED), INTACT), INTACT_FRAMES) == []
     assert judge.counts[ALIKE] == INTACT_FRAMES, judge.counts
@@ -172,7 +174,7 @@ def plant_defaults(patch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("plant", [plant_references, plant_lost_bytes, plant_defaults])
-def test_the_remoting_campaign_finds(
+def test_remoting_fuzz_campaign_finds_the_planted_bug(
     rocketmq: RocketmqsReader, plant: Plant, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)

@@ -48,7 +48,7 @@ pytestmark = pytest.mark.e2e
 
 
 @pytest.mark.one_form
-def test_a_group_may_leave_its_assignment_to_the_coordinator(
+def test_coordinator_assigns_partitions_if_the_group_asks_it_to(
     gateway: str, options: GatewayOptions, topic: str
 ) -> None:
     group_id, assignor = new_group(), "coordinator:uniform"
@@ -68,13 +68,13 @@ def test_a_group_may_leave_its_assignment_to_the_coordinator(
 
 
 @pytest.mark.one_form
-def test_garbage_collections_leave_out_what_a_gateway_has_imported(options: GatewayOptions) -> None:
+def test_gateway_imports_are_excluded_from_garbage_collection(options: GatewayOptions) -> None:
     with serving(options):
         assert gc.get_freeze_count() > len(sys.modules)
 
 
 @pytest.mark.one_form
-def test_a_gateway_that_restarts_takes_over(
+def test_member_continues_after_a_gateway_restart(
     broker: EmbeddedBroker, options: GatewayOptions, topic: str
 ) -> None:
     group_id = new_group()
@@ -93,7 +93,7 @@ def test_a_gateway_that_restarts_takes_over(
 
 
 @pytest.mark.one_form
-def test_clients_name_themselves_and_get_large_records_over_tls(
+def test_authenticated_clients_get_large_records_over_tls(
     broker: EmbeddedBroker, options: GatewayOptions, topic: str, tmp_path: Path
 ) -> None:
     """Each of these records is more than the gateway holds of a response, so it passes in many parts."""
@@ -186,7 +186,7 @@ def test_coordinators_own_topics_are_internal_and_immutable(
 
 
 @pytest.mark.one_form
-def test_internal_topics_may_be_exposed(options: GatewayOptions) -> None:
+def test_option_exposes_internal_topics(options: GatewayOptions) -> None:
     dead_letters = options.layout.dead_letters_topic
     with (
         serving(replace(options, expose_internal_topics=True)) as address,

@@ -95,7 +95,7 @@ def fetch(topic_id: UUID) -> dict[str, Any]:
     return {**limits, "topics": [{"topic_id": topic_id, "partitions": partitions}]}
 
 
-def test_a_record_of_another_topic_is_not_read_past_the_acls(
+def test_hidden_fetch_field_cannot_read_a_denied_topic(
     broker: EmbeddedBroker, address: Address, topics: tuple[str, str]
 ) -> None:
     allowed, secret = ids_of(broker, topics)
@@ -113,7 +113,7 @@ def test_a_record_of_another_topic_is_not_read_past_the_acls(
     asyncio.run(play())
 
 
-def test_a_client_is_no_replica_to_a_broker(
+def test_client_cannot_fetch_as_a_replica(
     broker: EmbeddedBroker, address: Address, topics: tuple[str, str]
 ) -> None:
     allowed, _ = ids_of(broker, topics)
@@ -126,7 +126,7 @@ def commit(topic: str) -> dict[str, Any]:
     return {**fields, "topics": [{"name": topic, "partitions": [partition]}]}
 
 
-def test_names_of_one_client_do_not_fail_the_commits_of_others(
+def test_overlong_names_of_one_client_do_not_fail_commits_of_others(
     address: Address, topics: tuple[str, str]
 ) -> None:
     allowed, _ = topics

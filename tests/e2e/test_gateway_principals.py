@@ -191,7 +191,7 @@ def test_the_gateway_authenticates_again_before_its_session_ends(
     uvloop.run(play())
 
 
-def test_a_broker_that_refuses_the_gateway_is_an_error_in_a_sentence(
+def test_broker_that_refuses_the_gateway_is_reported_in_a_sentence(
     broker: SecuredBroker, tmp_path: Path
 ) -> None:
     servers, security = broker.bootstrap_servers, broker.security

@@ -121,7 +121,7 @@ def heartbeats_counted(metrics: str) -> float:
     return sum(float(line.rpartition(" ")[2]) for line in lines)
 
 
-def test_processes_share_the_ports_have_one_for_metrics_and_health_and_end_in_order(serving: Serving) -> None:
+def test_gateway_processes_share_ports_metrics_and_health(serving: Serving) -> None:
     for address in (serving.address, asyncio.run(broker_of(serving.address))):
         assert asyncio.run(heartbeats(address, serving.pids)) == [UNKNOWN_MEMBER_ID] * CONNECTIONS
     # A process that answers late on a busy machine is left out until the next look.
@@ -146,7 +146,7 @@ def test_processes_end_when_their_parent_is_gone(serving: Serving) -> None:
     wait_until(lambda: not running(serving.pids), "the end of the processes")
 
 
-def test_processes_need_a_port_that_is_free(broker: EmbeddedBroker) -> None:
+def test_gateway_processes_are_refused_without_a_free_port(broker: EmbeddedBroker) -> None:
     """SO_REUSEPORT alone would let a second gateway take a part of the connections."""
     at = ("gateway", "--bootstrap-servers", broker.bootstrap_servers, "--processes", "2", "--listen")
     outcome = CliRunner().invoke(main, [*at, f"{HOST}:0"])

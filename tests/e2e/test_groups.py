@@ -186,7 +186,7 @@ def billing(client: CoordinatorClient) -> list[str]:
     return members
 
 
-def test_groups_are_listed_the_empty_ones_too(ask: Ask, billing: list[str]) -> None:
+def test_list_includes_empty_groups(ask: Ask, billing: list[str]) -> None:
     both = {"audit", "billing"}  # the coordinator has groups of other tests too
     assert [name for name in ask("list").out.splitlines() if name in both] == ["audit", "billing"]
     # Where one of RocketMQ's is among them, the table has more columns.
@@ -238,7 +238,7 @@ def test_groups_describe_shows_state_members_and_offsets(
     assert ask("describe", "billing", "--state").rows == [state]
 
 
-def test_what_if_a_member_of_a_group_dies(
+def test_assign_without_a_member_shows_the_resulting_moves(
     broker: EmbeddedBroker, layout: TopicLayout, billing: list[str]
 ) -> None:
     where = ["--bootstrap-servers", broker.bootstrap_servers, "--prefix", PREFIX]
@@ -257,7 +257,7 @@ def test_what_if_a_member_of_a_group_dies(
     assert (result.exit_code, result.stderr) == (1, "Error: group nobody does not exist\n")
 
 
-def test_groups_are_deleted(ask: Ask, client: CoordinatorClient) -> None:
+def test_delete_removes_groups_and_reports_refusals(ask: Ask, client: CoordinatorClient) -> None:
     commit(client, "short-lived", dict.fromkeys(orders(0), 7))
     gone = ask("delete", "short-lived", "nobody")
     assert gone.out == "\nThese consumer groups were deleted successfully: 'short-lived'\n"
@@ -285,7 +285,7 @@ def test_members_are_removed_with_a_reason(
     ask("delete", "--group", "shipping")
 
 
-def test_a_reset_is_executed_exported_and_taken_from_a_file(
+def test_reset_can_be_executed_exported_and_read_from_a_file(
     ask: Ask, client: CoordinatorClient, broker: EmbeddedBroker, layout: TopicLayout, tmp_path: Path
 ) -> None:
     commit(client, "ledger", dict.fromkeys(orders(0, 1), 4))
@@ -318,7 +318,7 @@ def test_a_reset_is_executed_exported_and_taken_from_a_file(
     )
 
 
-def test_a_coordinator_that_does_not_answer(ask: Ask, broker: EmbeddedBroker) -> None:
+def test_unresponsive_coordinator_is_named_and_list_still_works(ask: Ask, broker: EmbeddedBroker) -> None:
     quiet = new_layout()
     prepare_topics(broker.client_config, quiet)
     prefix = quiet.requests_topic.removesuffix("-requests")

@@ -132,7 +132,7 @@ def client(coordinator: Coordinator) -> Iterator[CoordinatorClient]:
         yield client
 
 
-def test_each_answer_comes_early_and_again_with_the_same_bytes(
+def test_query_repeats_each_early_answer_with_the_same_bytes(
     broker: EmbeddedBroker, seen: Seen, coordinator: Coordinator, client: CoordinatorClient
 ) -> None:
     member = stable_member(client, "early")
@@ -163,9 +163,7 @@ def test_a_request_that_waits_for_views_is_left_to_the_query(
     assert len(of_query) > len(early)
 
 
-def test_a_replica_that_is_killed_is_seeded_anew_and_answers_on(
-    seen: Seen, client: CoordinatorClient
-) -> None:
+def test_killed_replica_is_seeded_again_and_resumes_answering(seen: Seen, client: CoordinatorClient) -> None:
     """Meanwhile the query answers, the coordinator is ready, and counts go on."""
     member = stable_member(client, "killed")
     wait_until(lambda: seen.sample("compared_total") > 0, "early answers are compared")
@@ -192,7 +190,7 @@ def test_a_replica_that_is_killed_is_seeded_anew_and_answers_on(
     assert replica().differences == 0
 
 
-def test_a_list_has_what_was_answered_early_before_the_query_has_it(
+def test_list_includes_groups_known_only_from_early_answers(
     coordinator: Coordinator, client: CoordinatorClient
 ) -> None:
     options = coordinator.options
@@ -231,7 +229,7 @@ def held_still(pid: int) -> Iterator[None]:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_a_replica_that_answers_is_seen(seen: Seen) -> None:
+def test_answering_replica_is_shown_in_readiness_metrics_and_status(seen: Seen) -> None:
     checks = {"coordinator": "ok", "replica": "ok"}
     answering = (200, {"ok": True, "checks": checks, "notes": {"replica": "answering"}})
     # Its process may have said nothing for a second.
@@ -253,7 +251,7 @@ def test_hung_replica_is_detected_and_coordinator_stays_ready(seen: Seen) -> Non
     seen.wait_for("answering")
 
 
-def test_it_is_ready_while_sparks_jvm_starts_again(seen: Seen) -> None:
+def test_coordinator_stays_ready_while_sparks_jvm_restarts(seen: Seen) -> None:
     """A load balancer must not take a gateway out whose clients are served."""
     restarts = seen.coordinator.spark_restarts
     told = []
@@ -273,7 +271,7 @@ def test_it_is_ready_while_sparks_jvm_starts_again(seen: Seen) -> None:
     assert first.endswith(". The replica answers")
 
 
-def test_a_difference_is_found_and_the_replica_is_seeded_anew(seen: Seen, client: CoordinatorClient) -> None:
+def test_difference_is_detected_and_the_replica_seeded_again(seen: Seen, client: CoordinatorClient) -> None:
     """The difference stays on the topic, in the counts and in the alarm: only the next test follows."""
     seen.wait_for("answering")
     replica, status = seen.coordinator.replica, seen.coordinator.status
@@ -289,7 +287,7 @@ def test_a_difference_is_found_and_the_replica_is_seeded_anew(seen: Seen, client
     assert same.heartbeat(1) is ErrorCode.NONE
 
 
-def test_a_clock_record_of_an_owner_that_made_no_claim_ends_nothing(
+def test_clock_record_of_an_owner_without_a_claim_ends_no_replica(
     seen: Seen, client: CoordinatorClient
 ) -> None:
     """Whoever may write requests may write that too. The query begins again, and the replica is silent."""

@@ -60,7 +60,7 @@ def begins(reader: ResponsesReader) -> bool:
     return True
 
 
-def test_an_answer_that_is_on_the_topic_unread_is_not_missing(broker: EmbeddedBroker) -> None:
+def test_unread_answer_on_the_topic_is_not_missing(broker: EmbeddedBroker) -> None:
     """More answers than one look takes stand before it."""
     audit, layout = Audit(), new_layout()
     others = [f"other-{number}" for number in range(2_000)]
@@ -76,7 +76,7 @@ def test_an_answer_that_is_on_the_topic_unread_is_not_missing(broker: EmbeddedBr
         assert audit.compared == 1
 
 
-def test_nothing_is_missing_while_no_broker_answers(tmp_path: Path) -> None:
+def test_no_answer_is_missing_while_brokers_are_unavailable(tmp_path: Path) -> None:
     """The query's answer may be on the topic. When the brokers are back, a later batch shows it."""
     audit, layout = Audit(), TopicLayout.named(f"test-{uuid4()}")
     with EmbeddedBroker(tmp_path / "broker") as broker, reading(broker, layout, audit) as reader:

@@ -215,7 +215,7 @@ def test_transactions_are_checked_and_then_visible_or_not(story: Story) -> None:
     wait_for_all(["COMMIT_MESSAGE", "after"], consumer)
 
 
-def test_requests_are_replied(story: Story) -> None:
+def test_request_gets_its_reply(story: Story) -> None:
     wait_for_shares([7], story.push(replies=True))
     assert story.producer.request(story.topic, "hello") == "re: hello"
 

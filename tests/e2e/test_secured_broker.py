@@ -75,7 +75,7 @@ GOOD: dict[str, Config] = {
 
 
 @pytest.mark.parametrize("config", GOOD.values(), ids=GOOD)
-def test_good_credentials_let_in(
+def test_valid_credentials_are_accepted(
     secured: SecuredBroker, endpoint: TokenEndpoint, tmp_path: Path, config: Config
 ) -> None:
     use(config(secured, endpoint, tmp_path))
@@ -110,7 +110,7 @@ def test_wrong_password_is_reported(secured: SecuredBroker, mechanism: str) -> N
     assert SECRET not in reason
 
 
-def test_commands_tell_it(secured: SecuredBroker, tmp_path: Path) -> None:
+def test_commands_report_a_refused_login_without_the_secret(secured: SecuredBroker, tmp_path: Path) -> None:
     properties = secured.security.client_properties(TOOLS, "SCRAM-SHA-512")
     login = properties["sasl.jaas.config"].replace("Passw0rd", SECRET)
     write_properties(tmp_path / "client.properties", properties | {"sasl.jaas.config": login})
@@ -181,7 +181,7 @@ def test_wrong_security_protocol_is_reported(secured: SecuredBroker) -> None:
     )
 
 
-def test_librdkafka_is_refused_as_well(secured: SecuredBroker) -> None:
+def test_wrong_password_of_librdkafka_is_refused(secured: SecuredBroker) -> None:
     properties = secured.security.client_properties(TOOLS, "SCRAM-SHA-256")
     login = properties["sasl.jaas.config"].replace("Passw0rd", "wrong")
     config = ClientConfig(secured.bootstrap_servers, properties | {"sasl.jaas.config": login})

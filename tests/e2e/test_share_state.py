@@ -194,7 +194,7 @@ def test_what_a_deleted_topic_had_counts_as_deleted(orders: Topic, groups: Group
         assert groups.wait_for("1-1#0") == [ShareStatePartition(orders.id, 0)]
 
 
-def test_a_member_gets_partitions(
+def test_share_member_is_assigned_initialized_partitions(
     broker: EmbeddedBroker, layout: TopicLayout, calls: BrokerCoordinators, record_property: Any
 ) -> None:
     """The whole way: a heartbeat asks for the partitions, the thread has them initialized, and the next
@@ -232,7 +232,7 @@ def test_a_member_gets_partitions(
     assert EntryType.SHARE_PARTITIONS_INITIALIZED in types
 
 
-def test_without_the_permission_tasks_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tasks_wait_while_the_permission_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that authorizes, and has granted all but CLUSTER_ACTION: the alarm says what to grant, the
     task stays open, and goes on when it is granted. The look makes nothing at the brokers, and
     no error in their logs. Where the cluster has no share groups there is nothing to grant.

@@ -66,9 +66,7 @@ def prefix(layout: TopicLayout) -> str:
     return layout.requests_topic.removesuffix("-requests")
 
 
-def test_an_address_that_cannot_be_listened_at_ends_the_gateways_start(
-    broker: EmbeddedBroker, prefix: str
-) -> None:
+def test_unusable_listen_address_ends_the_gateways_start(broker: EmbeddedBroker, prefix: str) -> None:
     at = ("--listen", f"{NOT_OF_THIS_MACHINE}:0", "--bootstrap-servers", broker.bootstrap_servers)
     end = ended(started("gateway", *at, "--prefix", prefix))
     assert end.exit_code == 1
@@ -93,14 +91,16 @@ def test_a_signal_ends_the_gateways_start(silent: socket.socket, number: signal.
     assert (end.exit_code, end.stderr) == (128 + number, "")
 
 
-def test_topics_that_are_not_there_end_the_gateways_start(broker: EmbeddedBroker) -> None:
+def test_missing_topics_end_the_gateways_start(broker: EmbeddedBroker) -> None:
     prefix = f"test-{uuid.uuid4()}"
     end = ended(started("gateway", "--bootstrap-servers", broker.bootstrap_servers, "--prefix", prefix))
     assert end.exit_code == 1
     assert end.last.startswith(f"Error: no topic {prefix}-requests on {broker.client_config}: ")
 
 
-def test_an_address_of_another_machine_ends_runs_start(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_listen_address_of_another_machine_ends_the_start_of_run(
+    broker: EmbeddedBroker, tmp_path: Path
+) -> None:
     cluster = ("--bootstrap-servers", broker.bootstrap_servers, "--prefix", f"test-{uuid.uuid4()}")
     at = ("--data-dir", str(tmp_path), "--ui-host", NOT_OF_THIS_MACHINE)
     end = ended(started("run", "--json", *cluster, *at))

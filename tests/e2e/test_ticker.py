@@ -67,7 +67,7 @@ def rounds_of(broker: EmbeddedBroker, layout: TopicLayout) -> list[tuple[set[int
 
 
 @pytest.mark.parametrize("lag_ms", [0, 700])
-def test_clock_records_claim_what_the_round_before_proved(
+def test_clock_record_attests_only_what_the_previous_round_proved(
     broker: EmbeddedBroker, layout: TopicLayout, lag_ms: int
 ) -> None:
     began_s = time.monotonic()

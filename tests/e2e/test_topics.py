@@ -65,7 +65,7 @@ def refusal(broker: EmbeddedBroker, layout: TopicLayout, replication_factor: int
     return [line.strip() for line in str(refused.value).splitlines()]
 
 
-def test_everything_that_is_wrong_is_named_at_once(broker: EmbeddedBroker) -> None:
+def test_all_problems_of_topics_are_reported_at_once(broker: EmbeddedBroker) -> None:
     layout = new_layout()
     topic = layout.requests_topic
     wrong = {
@@ -87,7 +87,7 @@ def test_everything_that_is_wrong_is_named_at_once(broker: EmbeddedBroker) -> No
     ]
 
 
-def test_deletion_by_size_is_refused_where_it_loses_and_else_named(
+def test_deletion_by_size_is_refused_for_requests_and_else_reported(
     broker: EmbeddedBroker, admin: KafkaAdminClient
 ) -> None:
     layout = new_layout()
@@ -104,7 +104,7 @@ def test_deletion_by_size_is_refused_where_it_loses_and_else_named(
 
 
 @pytest.mark.parametrize("max_bytes", [LEAST_REQUESTS_TOPIC_BYTES, CREATED_TOPIC_BYTES + 1])
-def test_limits_are_those_of_existing_topics(broker: EmbeddedBroker, max_bytes: int) -> None:
+def test_record_limits_follow_existing_topics(broker: EmbeddedBroker, max_bytes: int) -> None:
     layout = new_layout()
     settings = {"message.timestamp.type": "LogAppendTime", "retention.ms": "-1"}
     create_topic(
@@ -118,7 +118,7 @@ def test_limits_are_those_of_existing_topics(broker: EmbeddedBroker, max_bytes: 
     assert smaller == ([layout.requests_topic] if max_bytes < CREATED_TOPIC_BYTES else [])
 
 
-def test_existing_topics_with_fewer_replicas_than_new_ones_are_named(broker: EmbeddedBroker) -> None:
+def test_existing_topics_with_too_few_replicas_are_reported(broker: EmbeddedBroker) -> None:
     layout = new_layout()
     prepare_topics(broker.client_config, layout)
     with capture_logs() as logs:
@@ -153,7 +153,7 @@ def test_address_without_a_broker_is_named(monkeypatch: pytest.MonkeyPatch) -> N
             prepare_topics(ClientConfig(address), new_layout())
 
 
-def test_a_gateway_that_takes_clients_metrics_needs_the_topic_for_them(broker: EmbeddedBroker) -> None:
+def test_gateway_with_client_telemetry_needs_its_topic(broker: EmbeddedBroker) -> None:
     layout = new_layout()
     with pytest.raises(
         TopicsMissing, match=f"topic {layout.telemetry_topic} has 0 partitions, 1 are expected"

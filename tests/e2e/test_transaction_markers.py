@@ -82,7 +82,7 @@ def test_s1_s3_fencing_writes_an_abort_of_the_next_epoch(witness: Witness, wire:
 
 
 @PROTOCOLS
-def test_4_1_the_markers_of_earlier_transactions_stand_below_x(
+def test_4_1_markers_of_earlier_transactions_precede_the_position(
     witness: Witness, wire: Wire, protocol: int
 ) -> None:
     """The end of the partition, read after it joined, separates a producer's transactions."""
@@ -145,7 +145,7 @@ def test_s3_an_aborted_empty_transaction_of_tv2_has_no_marker(witness: Witness, 
     assert len(witness.markers_of(began.producer_id)) == 1
 
 
-def test_s4_markers_are_in_raw_fetches(witness: Witness, wire: Wire) -> None:
+def test_s4_raw_fetch_contains_markers(witness: Witness, wire: Wire) -> None:
     """The gateway's codec and the coordinator's reader see the same control records, and skip data."""
     producer = witness.joined(wire, TV2)
     assert producer.produce(witness.topic) == NONE

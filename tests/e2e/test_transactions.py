@@ -25,9 +25,7 @@ from tests.harness.transactions import (
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 
 
-def test_pending_offsets_are_dropped_by_hand(
-    broker: EmbeddedBroker, wire: Wire, group: str, topic: str
-) -> None:
+def test_command_drops_pending_offsets(broker: EmbeddedBroker, wire: Wire, group: str, topic: str) -> None:
     """`groups abort-pending`: what the brokers decide later changes nothing."""
 
     def abort_pending(*options: str) -> list[dict[str, Any]]:

@@ -142,7 +142,7 @@ def test_tw1_tw3_marker_is_repeated_until_the_entry_is_gone(followed: Followed) 
     wait_for(lambda: [one.committed for one in followed.asked("open")] == [False], "the abort")
 
 
-def test_tw7_a_topic_of_markers_that_is_made_again(
+def test_tw7_recreated_marker_topic_leaves_earlier_entries_pending(
     followed: Followed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was pending stays so, with an alarm. What comes later is decided."""

@@ -24,7 +24,7 @@ PATIENCE_S = 30.0
         (True, "replica answering"),
     ],
 )
-def test_a_group_is_shown(options: GatewayOptions, terminal: bool, shown: str) -> None:
+def test_live_view_shows_a_group(options: GatewayOptions, terminal: bool, shown: str) -> None:
     """As lines it begins at the end of the topic, so only a group that comes once it is there is seen."""
     screen, stop = StringIO(), threading.Event()
     console = Console(file=screen, width=160, height=10_000, force_terminal=terminal)

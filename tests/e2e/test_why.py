@@ -63,7 +63,7 @@ def why(broker: EmbeddedBroker, layout: TopicLayout, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["why", *arguments, *common])
 
 
-def test_text_and_json(broker: EmbeddedBroker, layout: TopicLayout) -> None:
+def test_why_prints_text_and_json(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     history = Recorder().play(*STORY)
     others = Recorder().play(*(f"join m{number} api=3 group=other-{number}" for number in range(9)))
     write(broker, layout, [*history[:20], *others, *history[10:]])
@@ -110,7 +110,7 @@ def at(begin_ms: int, entry: HistoryEntry) -> HistoryEntry:
 
 
 @pytest.mark.parametrize(("before_days", "days"), [(1, 1), (10, 15)])
-def test_since_reads_no_more_of_a_longer_topic(
+def test_since_reads_only_the_end_of_a_long_topic(
     broker: EmbeddedBroker, layout: TopicLayout, before_days: int, days: int
 ) -> None:
     """The report of the last hour equals the report of the whole topic, of 2,890 or of 36,010 records."""
@@ -131,13 +131,13 @@ def test_since_reads_no_more_of_a_longer_topic(
     assert told["notes"] == []
 
 
-def test_no_coordinator(broker: EmbeddedBroker) -> None:
+def test_why_without_a_coordinator_says_so(broker: EmbeddedBroker) -> None:
     told = why(broker, TopicLayout.named("nobody-was-here"), "orders")
     assert told.exit_code == 1
     assert "has the coordinator been started?" in told.stderr
 
 
-def test_what_clients_said_of_their_polls(broker: EmbeddedBroker, layout: TopicLayout) -> None:
+def test_why_reports_polls_from_client_telemetry(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     """The last poll is from the telemetry topic, whose times are the broker's, the limit from the request."""
     story = Recorder().play(*STORY)
     left = next(e for e in story if e.type is EntryType.MEMBER_REMOVED and e.client_reason)

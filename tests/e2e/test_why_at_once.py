@@ -122,7 +122,7 @@ def test_page_shows_every_group_after_the_fact(
         assert ({group["group_id"] for group in admin.list_groups()}, admin.list_topics()) == before
 
 
-def test_page_that_keeps_no_older_records_says_since_when_it_is_complete(
+def test_page_without_older_records_says_since_when_it_is_complete(
     broker: SecuredBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cluster_followers, "FIRST_MS", 0)

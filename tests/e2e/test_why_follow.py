@@ -81,7 +81,7 @@ def test_rebalances_are_explained_as_they_happen(
     assert {"Metadata", "ApiVersions"} <= proxy.apis <= READS
 
 
-def test_commands_only_read(cluster: tuple[str, RecordingProxy]) -> None:
+def test_commands_send_only_requests_that_read(cluster: tuple[str, RecordingProxy]) -> None:
     servers, proxy = cluster
     group = new_group()
     with closing(member(servers, group, epochs=False)) as alone:

@@ -92,7 +92,7 @@ def get(url: str) -> Any:
         return json.load(response)
 
 
-def test_holders_are_those_of_the_clients_and_a_group_without_consumers_has_messages_that_wait(
+def test_holders_match_the_clients_and_unconsumed_messages_are_counted(
     rocketmq: RocketMqCluster,
 ) -> None:
     topic, group = rocketmq.create_topic(), new_group()
@@ -116,7 +116,7 @@ def test_holders_are_those_of_the_clients_and_a_group_without_consumers_has_mess
     assert f"group {group[:-1]} is unknown to the cluster; did you mean {group}" in unknown.output
 
 
-def test_client_id_of_two_processes_and_the_queues_that_nobody_reads_are_reported(
+def test_duplicate_client_id_and_its_unread_queues_are_reported(
     rocketmq: RocketMqCluster, others: JavaClients
 ) -> None:
     topic, group = rocketmq.create_topic(), new_group()
@@ -140,7 +140,7 @@ def test_client_id_of_two_processes_and_the_queues_that_nobody_reads_are_reporte
             assert "DUPLICATE CLIENT ID" in response.read().decode()
 
 
-def test_different_subscriptions_are_reported_with_what_each_client_subscribes_to(
+def test_different_subscriptions_are_reported_for_each_client(
     rocketmq: RocketMqCluster,
 ) -> None:
     topic, group = rocketmq.create_topic(), new_group()
@@ -154,7 +154,7 @@ def test_different_subscriptions_are_reported_with_what_each_client_subscribes_t
     assert "AllocateMessageQueueAveragelyByCircle" in found["different strategies"]["reason"]
 
 
-def test_suspended_client_is_silent_and_its_offsets_stand_still_while_messages_come(
+def test_suspended_client_is_silent_and_its_offsets_do_not_advance(
     rocketmq: RocketMqCluster, others: JavaClients
 ) -> None:
     topic, group = rocketmq.create_topic(), new_group()
@@ -174,7 +174,7 @@ def test_suspended_client_is_silent_and_its_offsets_stand_still_while_messages_c
     assert places(found["offsets that stand still"]["queues"]) == set(asleep.held)
 
 
-def test_clients_that_come_and_go_and_queues_that_move_are_followed(rocketmq: RocketMqCluster) -> None:
+def test_follow_reports_joins_leaves_and_moved_queues(rocketmq: RocketMqCluster) -> None:
     topic, group = rocketmq.create_topic(), new_group()
     first = rocketmq.clients.push(group, topic)
     wait_until(lambda: len(first.held) == QUEUES, "one consumer holds all queues")

@@ -67,7 +67,7 @@ signal.pause()
 """
 
 
-def test_data_and_ports_pass_from_a_broker_whose_parent_was_killed_to_the_next(
+def test_next_broker_takes_over_data_and_ports_of_an_orphaned_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first replaces a remembered port that is taken, maps the archive of its classes, which `make setup`
@@ -108,7 +108,7 @@ def is_over(pid_fd: int) -> bool:
     return select.select([pid_fd], [], [], 0)[0] == [pid_fd]
 
 
-def test_taken_port_is_named(tmp_path: Path) -> None:
+def test_taken_port_is_reported(tmp_path: Path) -> None:
     with socket.create_server((HOST, 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BrokerFailed, match=f"port {port} on {HOST} is taken"):

@@ -55,7 +55,7 @@ def test_planted_bugs_are_caught() -> None:
     shutil.rmtree(result.folder)
 
 
-def test_a_seed_is_a_schedule() -> None:
+def test_equal_seeds_give_equal_schedules() -> None:
     """With each kind once before any comes twice."""
     one, again, other = (
         [(fault.name, random.random()) for fault, random in schedule(seed, 40, KINDS)] for seed in (1, 1, 2)

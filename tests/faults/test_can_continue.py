@@ -92,7 +92,7 @@ def test_a_log_that_ends_before_what_was_handled_cannot_be_continued(log: Log) -
         log.check()
 
 
-def test_more_partitions_stop_the_query_and_are_no_loss(log: Log) -> None:
+def test_added_partitions_stop_the_query_without_a_loss(log: Log) -> None:
     log.admin.create_partitions({log.topic: NewPartitions(log.layout.request_partitions + 1)})
     wait_until(lambda: len(log.admin.describe_topics([log.topic])[0]["partitions"]) == 2, "the partition")
     with pytest.raises(CannotContinue, match="request_partitions was 1 and is 2") as raised:

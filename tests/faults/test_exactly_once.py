@@ -74,11 +74,11 @@ def counts(word: str, *numbers: int) -> list[Copy]:
         ([*counts("a", 1, 2, 3), *counts("b", 1)], {Wrong.UNKNOWN: 1}),
     ],
 )
-def test_counts_of_words_are_judged(outputs: list[Copy], found: dict[Wrong, int]) -> None:
+def test_wrong_word_counts_are_caught(outputs: list[Copy], found: dict[Wrong, int]) -> None:
     assert kinds([*judge_counts({"a": 3}, outputs)]) == found
 
 
-def test_offsets_are_judged() -> None:
+def test_wrong_offsets_are_caught() -> None:
     assert [*judge_offsets({0: 5, 1: 0}, {0: 5}, ())] == []
     assert kinds([*judge_offsets({0: 5}, {0: 4}, ())]) == {Wrong.OFFSET: 1}
     assert kinds([*judge_offsets({0: 5}, {}, {0})]) == {Wrong.PENDING: 1}

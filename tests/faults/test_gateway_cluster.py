@@ -294,7 +294,7 @@ def test_clients_connect_while_a_broker_hangs(cluster: BrokerCluster) -> None:
     cluster.wait_until_in_sync()
 
 
-def test_stored_log_is_read_on_when_the_leader_dies(
+def test_reader_of_the_stored_log_continues_when_the_leader_dies(
     cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stored_log, "_FETCH_MAX_BYTES", 1)  # a batch at a time
@@ -329,7 +329,7 @@ def test_topics_have_three_replicas_two_of_them_in_sync(admin: KafkaAdminClient)
     )
 
 
-def test_clients_and_the_query_go_on_while_brokers_come_and_go(
+def test_clients_and_query_survive_broker_restarts(
     cluster: BrokerCluster, coordinator: Coordinator, gateway: str, admin: KafkaAdminClient, tmp_path: Path
 ) -> None:
     options = {"num_partitions": PARTITIONS, "replication_factor": 3}

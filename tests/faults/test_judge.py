@@ -164,7 +164,7 @@ ALLOWED: dict[str, Doctor] = {
 
 
 @pytest.mark.parametrize(("wrong", "doctor"), DOCTORED.values(), ids=DOCTORED)
-def test_doctored_topics_show_the_wrong(wrong: Wrong, doctor: Doctor) -> None:
+def test_judge_finds_the_wrong_in_doctored_topics(wrong: Wrong, doctor: Doctor) -> None:
     assert doctor(sound()).wrongs() == {wrong}
 
 
@@ -186,7 +186,7 @@ def test_judge_imports_nothing_of_what_it_judges() -> None:
             assert foreign - of_judge <= {it.__name__ for it in own}, path.name
 
 
-def test_an_outage_that_a_lost_owner_wrote_for_itself_is_none() -> None:
+def test_outage_written_only_by_a_deposed_owner_does_not_count() -> None:
     """The newest owner's record decides from its first outage on. What is older than all of its own stays."""
     assert in_force({(1, 2), (5, 6)}, {(5, 6), (8, 9)}) == {(1, 2), (5, 6), (8, 9)}
     assert in_force({(5, 6), (11, 13)}, {(5, 6), (10, 12)}) == {(5, 6), (10, 12)}

@@ -166,7 +166,7 @@ ALLOWED: dict[str, Doctor] = {
 
 
 @pytest.mark.parametrize(("wrong", "doctor"), DOCTORED.values(), ids=DOCTORED)
-def test_doctored_topics_show_the_wrong(wrong: Wrong, doctor: Doctor) -> None:
+def test_judge_finds_the_wrong_in_doctored_epochs(wrong: Wrong, doctor: Doctor) -> None:
     assert doctor(sound()).wrongs() == {wrong}
 
 

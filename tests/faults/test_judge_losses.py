@@ -79,7 +79,7 @@ def wrongs(loss: Loss) -> list[str]:
     return [verdict.sentence for verdict in verdicts]
 
 
-def test_sound_loss_is_without_a_wrong() -> None:
+def test_consistent_loss_passes_the_judge() -> None:
     assert wrongs(sound()) == []
     assert sound().silence_s == 0.25
 
@@ -145,7 +145,7 @@ def test_allowed_loss_passes_the_judge(loss: Loss) -> None:
     assert wrongs(loss) == []
 
 
-def test_clear_refusal_is_without_a_wrong() -> None:
+def test_clear_refusal_passes_the_judge() -> None:
     assert list(Refusal([Ended(1, SAID)] * 2, REASONS, [200, 503]).judge()) == []
 
 
@@ -176,7 +176,7 @@ def test_unclear_refusal_is_caught(refusal: Refusal) -> None:
     assert {verdict.wrong for verdict in refusal.judge()} == {Wrong.LOST}
 
 
-def test_loss_is_when_the_log_begins_after_what_was_handled() -> None:
+def test_log_beginning_after_the_handled_offset_is_a_loss() -> None:
     looks = [Look(1.0, "id", {0: 0, 1: 0}), Look(2.0, "id", {0: 5, 1: 0}), Look(3.5, "id", {0: 6, 1: 0})]
     assert lost_s(looks, {0: 5, 1: 9}) == 3.5
     assert lost_s(looks, {0: 6, 1: 9}) is None
@@ -185,7 +185,7 @@ def test_loss_is_when_the_log_begins_after_what_was_handled() -> None:
     assert stalled_s(looks, 1.5, 1.5) == 0.0
 
 
-def test_files_are_read(tmp_path: Path) -> None:
+def test_report_and_batch_log_are_parsed(tmp_path: Path) -> None:
     """The coordinator's report, and Spark's log of batches."""
     assert read_report(tmp_path / "none.json") == Report()
     (tmp_path / "report.json").write_text(

@@ -84,7 +84,7 @@ ALLOWED: dict[str, Doctor] = {
 
 
 @pytest.mark.parametrize("doctor", DOCTORED.values(), ids=DOCTORED)
-def test_doctored_topics_show_the_wrong(doctor: Doctor) -> None:
+def test_judge_finds_the_wrong_in_doctored_transactions(doctor: Doctor) -> None:
     assert doctor(sound()).wrongs() == {Wrong.OFFSET}
 
 

@@ -78,9 +78,7 @@ def waiting(
         standby.stop()
 
 
-def test_standby_waits_while_clock_records_come_and_claims_when_they_stop(
-    broker: EmbeddedBroker, layout: TopicLayout
-) -> None:
+def test_standby_claims_only_after_clock_records_stop(broker: EmbeddedBroker, layout: TopicLayout) -> None:
     assert claim_topics(broker, layout, claim_of("one")) == 1
     with ExitStack() as clock, waiting_behind(clock, broker, layout) as standby:
         time.sleep(2 * SILENCE_S)

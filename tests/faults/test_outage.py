@@ -69,7 +69,7 @@ def comes(first: FirstRequest, timeout_s: float = A_WHILE_S) -> bool:
         return first.wait(timeout_s, lambda: False)
 
 
-def test_request_the_last_coordinator_did_not_come_to_does_not_end_the_outage(requests: Requests) -> None:
+def test_request_left_by_the_last_coordinator_does_not_end_the_outage(requests: Requests) -> None:
     end = requests.tick()
     requests.request()
     requests.tick()
@@ -96,7 +96,7 @@ def test_requests_of_the_coordinators_own_process_do_not_end_the_outage(requests
     assert not comes(first)
 
 
-def test_request_of_the_outage_ends_it(requests: Requests) -> None:
+def test_request_written_during_the_outage_ends_it(requests: Requests) -> None:
     """Gateways were there all along."""
     end = requests.tick()
     silence()
@@ -104,7 +104,7 @@ def test_request_of_the_outage_ends_it(requests: Requests) -> None:
     assert comes(requests.first_since(end), timeout_s=30)
 
 
-def test_request_that_comes_now_ends_the_outage(requests: Requests) -> None:
+def test_later_request_ends_the_outage(requests: Requests) -> None:
     end = requests.tick()
     first = requests.first_since(end)
     requests.request()

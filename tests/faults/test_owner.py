@@ -136,7 +136,7 @@ def test_coordinator_without_a_claim_is_noticed_by_its_clock_records(
     assert claim_topics(broker, layout, claim_of("one")) == 1
 
 
-def test_refusal_names_the_owner_that_made_its_claim_meanwhile(
+def test_refusal_names_the_owner_that_claimed_concurrently(
     broker: EmbeddedBroker, layout: TopicLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between the reading of the claims and the wait for a clock record, another one claims and starts."""
@@ -169,14 +169,14 @@ def test_owner_of_new_topics_has_time_to_write_its_first_clock_record(
         claim_topics(broker, layout, claim_of("one", "/data/two"))
 
 
-def test_claim_on_an_earlier_topic_of_that_name_holds_no_longer(
+def test_claim_on_a_deleted_topic_of_the_same_name_is_void(
     broker: EmbeddedBroker, layout: TopicLayout
 ) -> None:
     claim_topics(broker, layout, claim_of("one", requests_topic_id="deleted"))
     assert claim_topics(broker, layout, claim_of("two", "/data/two")) == 2
 
 
-def test_imported_state_takes_the_topics_of_its_old_folder_which_then_is_another(
+def test_imported_state_takes_over_topics_from_its_old_folder(
     broker: EmbeddedBroker, layout: TopicLayout
 ) -> None:
     old = claim_of("one")

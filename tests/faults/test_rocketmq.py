@@ -29,7 +29,7 @@ signal.pause()
 """
 
 
-def test_messages_and_ports_pass_from_a_cluster_whose_parent_was_killed_to_the_next(tmp_path: Path) -> None:
+def test_next_cluster_takes_over_messages_and_ports_of_an_orphaned_one(tmp_path: Path) -> None:
     """The first replaces a remembered port that is taken."""
     data = tmp_path / "data"
     data.mkdir(mode=0o700)

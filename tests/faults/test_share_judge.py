@@ -81,11 +81,11 @@ STORIES: dict[str, tuple[Story, list[tuple[str, str]]]] = {
 
 
 @pytest.mark.parametrize(("told", "found"), STORIES.values(), ids=STORIES)
-def test_a_story_has_these_wrongs(told: Story, found: list[tuple[str, str]]) -> None:
+def test_share_judge_finds_the_wrongs_of_a_story(told: Story, found: list[tuple[str, str]]) -> None:
     assert [(verdict.wrong.value, verdict.place) for verdict in judge(told)] == found
 
 
-def test_the_state_of_a_partition_falls_only_by_a_change_of_offsets() -> None:
+def test_only_a_change_of_offsets_may_lower_a_partitions_state() -> None:
     states = [State(1, 2, -1), State(2, 2, 10), State(3, 3, 10), State(4, 3, 4)]
     assert [it.wrong.value for it in judge_states(GROUP, HERE, states, [])] == ["state reset"]
     assert list(judge_states(GROUP, HERE, states, [Era(4)])) == []

@@ -129,7 +129,7 @@ def next_jvm(ended: set[int]) -> int:
 
 
 @LEAVES_A_PIPE
-def test_a_session_outlives_its_jvms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_session_survives_its_jvms(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Session(log_path=tmp_path / "spark.log", temporary_folder=tmp_path / "tmp") as session:
         check_nothing_is_left(session, tmp_path)
         nowhere = HadoopFiles(lambda: session.spark, "hdfs://127.0.0.1:1/there", renames=True)

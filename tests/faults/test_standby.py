@@ -145,7 +145,7 @@ class Beating:
 
 
 @pytest.mark.timeout(600)
-def test_standby_takes_over_from_one_that_sleeps(
+def test_standby_takes_over_from_a_suspended_coordinator(
     broker: EmbeddedBroker, tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     """No member is lost, no request has two different answers, and the one that wakes up ends. One on another

@@ -59,7 +59,7 @@ def said(result: Result, exit_code: int = 0) -> list[str]:
     return [row["reason"] or row["outcome"] for row in rows(result, exit_code)]
 
 
-def test_groups_go_on_at_the_other_coordinator_and_come_back(
+def test_groups_continue_at_the_other_coordinator_and_return(
     broker: EmbeddedBroker, gateway: str, topic: str, group_ids: list[str]
 ) -> None:
     """One of the classic and one of the consumer protocol, with the offsets of either coordinator."""
@@ -95,7 +95,7 @@ def test_groups_go_on_at_the_other_coordinator_and_come_back(
         assert said(refused, exit_code=1) == ["has 1 members: stop them first"] * 2
 
 
-def test_leader_epochs_and_metadata_come_along(broker: EmbeddedBroker, gateway: str, topic: str) -> None:
+def test_adoption_keeps_leader_epochs_and_metadata(broker: EmbeddedBroker, gateway: str, topic: str) -> None:
     group_id, at = f"adopted-{uuid.uuid4()}", OffsetAndMetadata(3, "by a batch job", 0)
     with closing(KafkaAdminClient(bootstrap_servers=broker.bootstrap_servers)) as admin:
         admin.alter_group_offsets(group_id, {TopicPartition(topic, 1): at})

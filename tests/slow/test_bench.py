@@ -73,13 +73,13 @@ def nowhere() -> None:
     asyncio.run(kafka_groups.form(Address("127.0.0.1", 1), ["g"]))
 
 
-def test_a_load_that_fails_fails_the_bench(capfd: pytest.CaptureFixture[str]) -> None:
+def test_failed_load_fails_the_bench(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(LoadFailed, match="nowhere"):
         apart(nowhere)
     assert "Connect call failed" in capfd.readouterr().err
 
 
-def test_a_group_that_is_formed_is_stable(address: Address) -> None:
+def test_formed_group_is_stable(address: Address) -> None:
     async def form_and_look() -> None:
         group = LoadGroup(f"bench-{uuid.uuid4()}")
         members = [await group.add(address) for _ in range(MEMBERS)]
@@ -109,14 +109,14 @@ def test_round_waits_for_the_late_member(address: Address) -> None:
     assert formed.one_more_s[0] > HEARTBEAT_INTERVAL_S / 2
 
 
-def test_records_go_there_and_back(address: Address) -> None:
+def test_produced_records_are_consumed(address: Address) -> None:
     limit, passed = Limit(megabytes=2), Passed()
     assert there_and_back(address, limit, passed) == limit.records
     assert passed.produced[0] > 0
     assert passed.consumed[0] > 0
 
 
-def test_one_more_member_settles_by_each_protocol(broker: EmbeddedBroker, address: Address) -> None:
+def test_added_member_settles_in_each_protocol(broker: EmbeddedBroker, address: Address) -> None:
     """The measured groups are whole in the end, or this would never end."""
     topic = f"settling-{uuid.uuid4()}"
     create_topic(broker.client_config, topic, MEMBERS * PARTITIONS_EACH, {})

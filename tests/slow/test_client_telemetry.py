@@ -57,7 +57,7 @@ def said(options: GatewayOptions, group_id: str) -> list[MemberTelemetry]:
     return [record for record in found if record is not None and record.group_id == group_id]
 
 
-def test_a_member_that_did_not_poll(options: GatewayOptions, topic: str, tmp_path: Path) -> None:
+def test_why_names_the_member_that_did_not_poll(options: GatewayOptions, topic: str, tmp_path: Path) -> None:
     group, other = new_group(), new_group()
     limit = str(POLL_INTERVAL_MS)
     with (

@@ -16,7 +16,7 @@ from tests.harness.commands import invoke
 pytestmark = pytest.mark.e2e
 
 
-def test_a_topic_that_is_made_again_has_no_offsets_of_the_old_one(
+def test_recreated_topic_has_no_offsets_of_the_old_one(
     gateway: str, options: GatewayOptions, topic: str
 ) -> None:
     client_config, layout, group_id = options.client_config, options.layout, new_group()
@@ -36,7 +36,7 @@ def test_a_topic_that_is_made_again_has_no_offsets_of_the_old_one(
     assert {(record.offset, str(record.topic_id)) for record in committed} == expected
 
 
-def test_offsets_of_a_deleted_topic_go(gateway: str, options: GatewayOptions, topic: str) -> None:
+def test_offsets_of_a_deleted_topic_are_removed(gateway: str, options: GatewayOptions, topic: str) -> None:
     servers, layout, group_id = options.client_config, options.layout, new_group()
     consume_and_leave(gateway, group_id, topic, range(RECORDS))
     assert described(options, group_id) == dict.fromkeys(range(PARTITIONS), RECORDS // PARTITIONS)

@@ -91,7 +91,7 @@ def gateway(options: GatewayOptions, identities: Identities) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_each_mechanism_lets_the_right_client_in(
+def test_each_mechanism_accepts_valid_credentials(
     gateway: str, identities: Identities, topic: str, mechanism: str
 ) -> None:
     in_python = identities.in_python(mechanism, "ann")
@@ -106,7 +106,7 @@ def test_each_mechanism_lets_the_right_client_in(
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
-def test_each_mechanism_keeps_the_wrong_client_out(
+def test_each_mechanism_rejects_invalid_credentials(
     gateway: str, identities: Identities, mechanism: str
 ) -> None:
     """A user that does not exist. tests/unit/gateway/test_sasl.py has wrong passwords, by kafka-python."""
@@ -119,7 +119,7 @@ def test_each_mechanism_keeps_the_wrong_client_out(
     assert "authentication" in errors[0].lower()
 
 
-def test_members_go_on_beyond_the_end_of_their_sessions_and_stand_in_the_history(
+def test_members_reauthenticate_and_history_names_their_principals(
     gateway: str, options: GatewayOptions, identities: Identities, topic: str, tmp_path: Path
 ) -> None:
     """Their clients authenticate again (KIP-368), so the group does not rebalance."""
@@ -145,7 +145,7 @@ def test_members_go_on_beyond_the_end_of_their_sessions_and_stand_in_the_history
     assert sorted(str(entry.principal) for entry in added) == ["User:ann", "User:bob", "User:cid"]
 
 
-def test_a_certificate_is_an_identity_too(
+def test_client_certificate_identifies_its_client(
     options: GatewayOptions, identities: Identities, topic: str
 ) -> None:
     authority, group_id = identities.authority, new_group()

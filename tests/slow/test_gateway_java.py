@@ -130,7 +130,7 @@ def rows(printed: str) -> list[list[str]]:
     return lines[head + 1 :]
 
 
-def test_the_groups_tool_describes(
+def test_groups_tool_describes_offsets_and_members(
     options: GatewayOptions, gateway: str, group: ToolsGroup, member: PythonMember
 ) -> None:
     group_id, topic = group.group_id, group.topic
@@ -153,7 +153,7 @@ def test_the_groups_tool_describes(
     assert_coordinated(options, group_id, joins=1)
 
 
-def test_the_groups_tool_changes_a_group_at_rest(
+def test_groups_tool_changes_an_empty_group(
     options: GatewayOptions, group: ToolsGroup, member: PythonMember
 ) -> None:
     assert_at_work_it_is_refused(group)
@@ -200,7 +200,9 @@ def assert_offsets_are_reset(group: ToolsGroup) -> None:
     assert group.offsets() == {0: EACH - 3, 1: EACH - 3, 2: EACH, 3: EACH}
 
 
-def test_three_libraries_in_one_group(options: GatewayOptions, gateway: str, group: ToolsGroup) -> None:
+def test_three_client_libraries_share_a_group(
+    options: GatewayOptions, gateway: str, group: ToolsGroup
+) -> None:
     with ExitStack() as stack:
         settings = {"session_timeout_ms": str(JAVA_SESSION_MS), "heartbeat_interval_ms": "1000"}
         in_java = stack.enter_context(group.console_consumer(**settings))
@@ -241,7 +243,7 @@ def test_the_configs_tool_shows_and_changes_the_settings_of_a_group(jvm: JavaSha
     assert f"Dynamic configs for group {group_id} are:\n  {setting} sensitive=false" in shown
 
 
-def test_consumers_of_the_consumer_protocol(
+def test_java_consumers_share_rejoin_and_resolve_patterns(
     options: GatewayOptions, gateway: str, group: ToolsGroup, tmp_path: Path
 ) -> None:
     """Two consumers share the topic, and the groups tool shows their epochs and targets. One is killed and

@@ -23,7 +23,7 @@ DESCRIBE = 69
 MORE = 2
 
 
-def test_group_commands_print_the_state_of_a_consumer_group(
+def test_group_commands_show_a_consumer_group(
     wire: Wire,
     gateway: str,
     broker: EmbeddedBroker,

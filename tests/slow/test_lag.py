@@ -154,7 +154,7 @@ def following(broker: EmbeddedBroker, layout: TopicLayout) -> Iterator[Watched]:
         follower.stop()
 
 
-def test_who_is_stuck_and_who_is_rightly_not_and_how_far_behind_a_slow_consumer_is(
+def test_lag_tells_stuck_from_idle_and_slow_consumers(
     broker: EmbeddedBroker,
     layout: TopicLayout,
     gateway: str,
@@ -210,7 +210,7 @@ def watch_slow(state: Watched, slow: Story) -> list[int]:
     return [*errors_ms.values()]
 
 
-def test_the_time_of_a_record_from_before_the_first_look_is_that_of_its_timestamp(
+def test_lag_of_records_before_the_first_poll_uses_their_timestamps(
     broker: EmbeddedBroker, layout: TopicLayout, gateway: str
 ) -> None:
     """A record a minute over the last hour, the 20th is the next to consume."""

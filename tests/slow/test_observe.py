@@ -283,7 +283,7 @@ def describe_what_is_there(observing: Observing, group_id: str, topic: str) -> N
     assert "read only" in refused.output
 
 
-def test_the_topics_of_a_coordinator_are_not_an_observers(broker: EmbeddedBroker, tmp_path: Path) -> None:
+def test_observer_refuses_the_topics_of_a_coordinator(broker: EmbeddedBroker, tmp_path: Path) -> None:
     layout = TopicLayout.observed(f"owned-{uuid.uuid4()}", 1)
     create_topic(broker.client_config, layout.requests_topic, 1, {})
     observer = Observer(ObserverOptions(broker.client_config, tmp_path, layout))

@@ -24,7 +24,7 @@ SAMPLE = (
 )
 
 
-def test_reports_from_every_source_say_what_happened(tmp_path: Path) -> None:
+def test_reports_from_every_source_match_what_happened(tmp_path: Path) -> None:
     """Groups of each type, at the broker's own coordinator."""
     stage = Stage("Kafka 4.4", tmp_path / "stage")
     result = campaign(stage, SAMPLE, seed=1, together=2)

@@ -151,7 +151,7 @@ def picture(driver: Chrome, name: str) -> None:
 
 
 @in_browser
-def test_a_killed_consumer_is_named_live_and_two_clicks_lead_to_the_reason(
+def test_killed_consumer_is_named_live_with_its_reason_two_clicks_away(
     page: str, gateway: str, topic: str, driver: Chrome
 ) -> None:
     """The page shows it without being loaded again: it is the same document from the start to the end."""
@@ -219,9 +219,7 @@ def test_a_killed_consumer_is_named_live_and_two_clicks_lead_to_the_reason(
                 picture(driver, f"{name}-{width}{'-dark' if dark else ''}")
 
 
-def test_the_coordinators_page_says_what_its_metrics_and_its_topics_say(
-    page: str, coordinated: Coordinated
-) -> None:
+def test_coordinator_page_matches_its_metrics_and_topics(page: str, coordinated: Coordinated) -> None:
     """Also the page that `run` serves, which is told where the metrics are."""
     for url in (page, coordinated.ready["page"]):
         found: dict[str, Any] = {}
@@ -239,7 +237,7 @@ def test_the_coordinators_page_says_what_its_metrics_and_its_topics_say(
         assert found["claim"]["pid"] == coordinated.pid
 
 
-def test_beside_a_coordinator_of_which_only_the_topics_are_known_it_says_that_one_runs(
+def test_page_without_metrics_infers_a_running_coordinator_from_topics(
     broker: EmbeddedBroker, layout: TopicLayout
 ) -> None:
     with serving(broker, layout, connect_to="", metrics_url=None) as url:

@@ -94,7 +94,7 @@ def places(driver: Chrome) -> dict[str, float]:
     return {text: begin for text, begin in found if 0 < begin < 1}
 
 
-def test_a_drag_changes_the_picture_before_the_server_answers_and_the_address_keeps_it(
+def test_drag_changes_the_picture_at_once_and_the_address_keeps_it(
     served: tuple[Held, str], driver: Chrome
 ) -> None:
     held, url = served
@@ -114,7 +114,7 @@ def test_a_drag_changes_the_picture_before_the_server_answers_and_the_address_ke
     assert errors_of(driver) == []
 
 
-def test_the_stretched_picture_has_the_rebalances_where_the_servers_own_has_them(
+def test_stretched_picture_places_rebalances_as_the_server_does(
     served: tuple[Held, str], driver: Chrome
 ) -> None:
     """Also after a second drag while the first is not answered. Labels of lanes stay."""
@@ -153,9 +153,7 @@ def test_keys_zoom_and_move_at_once_and_back_returns(served: tuple[Held, str], d
     assert errors_of(driver) == []
 
 
-def test_a_drag_that_begins_and_ends_on_a_rebalance_zooms_and_follows_no_link(
-    served: tuple[Held, str], driver: Chrome
-) -> None:
+def test_drag_between_rebalances_zooms_and_follows_no_link(served: tuple[Held, str], driver: Chrome) -> None:
     _, url = served
     opened(driver, url)
     drag(driver, 0.4, 0.5)

@@ -67,7 +67,7 @@ DAMAGED = 5
 
 
 @pytest.mark.timeout(900)
-def test_members_live_through_kill_damage_and_rollback(tmp_path: Path) -> None:
+def test_members_survive_kill_damage_and_rollback(tmp_path: Path) -> None:
     """The first run is killed, and one that waits for its JVM is interrupted. The newest files are damaged,
     and the state is rolled back. The next run is ended by Ctrl-C.
     """

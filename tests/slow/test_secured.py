@@ -104,7 +104,9 @@ def told(secured: Secured, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.mark.parametrize(("story", "library"), STORIES)
-def test_story(told: Told, story: str, library: str) -> None:
+def test_unmodified_clients_complete_the_story_at_secured_brokers(
+    told: Told, story: str, library: str
+) -> None:
     told[story, library].result()
 
 

@@ -63,7 +63,7 @@ def lags(shares: JavaShares, group_id: str) -> dict[int, str]:
     return {int(line[2]): line[4] for line in lines}
 
 
-def test_kafkas_share_consumers_and_tools(servers: str, topic: str, tmp_path: Path) -> None:
+def test_kafkas_share_consumers_and_tools_work(servers: str, topic: str, tmp_path: Path) -> None:
     """Consumers of Kafka 4.4 and 4.3 share the records, and one that a member gives back comes again. The
     setting of the group reaches the leaders: without it the group would begin at the end of the topic. All
     verbs of `kafka-share-groups` work.
@@ -182,7 +182,7 @@ def state_epochs(options: GatewayOptions, group_id: str, topic: str) -> dict[int
     return {number: summary.state_epoch for number, summary in sorted(read.items())}
 
 
-def test_a_state_is_initialized_once_whatever_becomes_of_gateways_and_members(
+def test_share_state_is_initialized_once_despite_restarts(
     options: GatewayOptions, topic: str, tmp_path: Path
 ) -> None:
     """Rows SP10 to SP13, and SI11: the brokers' own coordinator had the group. A second initialization would

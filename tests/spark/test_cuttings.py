@@ -113,7 +113,7 @@ def make(make_bench: Callable[..., Bench], state_partitions: int = 1) -> Bench:
 
 
 @pytest.mark.parametrize(("seed", "state_partitions"), SAMPLE)
-def test_a_cut_log_with_kills_says_what_the_whole_log_says(
+def test_log_cut_into_batches_with_kills_has_the_same_outcome(
     make_bench: Callable[..., Bench], seed: int, state_partitions: int
 ) -> None:
     bench = make(make_bench, state_partitions)

@@ -14,7 +14,7 @@ from tests.spark.log import T0, Log, heartbeat, join
 from tests.spark.operators import DEADLY, faulty_step
 
 
-def test_a_record_that_cannot_even_be_refused_is_named_and_can_be_skipped(
+def test_unanswerable_record_is_named_and_can_be_skipped(
     make_bench: Callable[..., Bench],
 ) -> None:
     bench, log = make_bench(operator=replace(make_operator(), step=faulty_step)), Log()
@@ -36,7 +36,7 @@ def test_a_record_that_cannot_even_be_refused_is_named_and_can_be_skipped(
     assert list(answers(written)) == [after.id]
 
 
-def test_a_batch_that_runs_again_runs_under_the_configuration_it_had(
+def test_rerun_batch_uses_its_original_configuration(
     make_bench: Callable[..., Bench],
 ) -> None:
     """The interrupted batch runs under the old configuration, the next batch under the new one."""

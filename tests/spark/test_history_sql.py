@@ -84,7 +84,7 @@ def test_every_field_of_an_entry_is_a_column(spark: SparkSession) -> None:
     assert set(spark.table("events").columns) == fields | {"protocol", "at"}
 
 
-def test_rebalances_per_hour_and_cause(spark: SparkSession) -> None:
+def test_sql_counts_rebalances_per_hour_and_cause(spark: SparkSession) -> None:
     found = rows(spark, PER_HOUR_AND_CAUSE)
     assert {(r.group_id, r.cause, r.rebalances) for r in found} == {
         ("g", "member joined", 2),
@@ -97,7 +97,7 @@ def test_rebalances_per_hour_and_cause(spark: SparkSession) -> None:
     assert all(r.hour.minute == r.hour.second == 0 for r in found)
 
 
-def test_the_slowest_to_rejoin(spark: SparkSession) -> None:
+def test_sql_finds_the_slowest_members_to_rejoin(spark: SparkSession) -> None:
     slowest, second, *_ = found = rows(spark, SLOWEST)
     assert (slowest.group_id, slowest.client, slowest.slowest_s, slowest.given_up) == ("slow", "d", 20.0, 1)
     assert (second.group_id, second.client, second.slowest_s, second.given_up) == ("g", "worker-2", 6.5, 0)
@@ -105,7 +105,7 @@ def test_the_slowest_to_rejoin(spark: SparkSession) -> None:
     assert (worker_1.slowest_s, worker_1.median_s, worker_1.rebalances) == (6.0, 2.0, 3)
 
 
-def test_groups_that_were_stuck_for_longer(spark: SparkSession) -> None:
+def test_sql_finds_stuck_groups(spark: SparkSession) -> None:
     found = rows(spark, STUCK, seconds=7)
     spells = {(r.group_id, r.rebalances, r.still, None if r.still else r.stuck_s) for r in found}
     assert spells == {
@@ -120,7 +120,7 @@ def test_groups_that_were_stuck_for_longer(spark: SparkSession) -> None:
     assert not rows(spark, STUCK, seconds=10**10)
 
 
-def test_client_ids_that_several_rocketmq_clients_had(spark: SparkSession) -> None:
+def test_sql_finds_duplicate_rocketmq_client_ids(spark: SparkSession) -> None:
     entries = [event for event in night("shop") if event.topics or event.connection]
     first, second = rows(spark, DUPLICATES)
     assert (first.group_id, first.client_id, first.connections) == ("shop", "worker-1", ["c1", "c4"])

@@ -114,7 +114,7 @@ def stayed(make_bench: Callable[..., Bench]) -> Bench:
 
 
 @pytest.mark.parametrize(("shards", "state_partitions"), [(1, 1), (64, 3), (MAX_SHARDS, 1)])
-def test_the_outcome_is_that_of_a_state_that_never_moved(
+def test_moved_state_has_the_outcome_of_an_unmoved_one(
     make_bench: Callable[..., Bench],
     stayed: Bench,
     tmp_path: Path,

@@ -13,7 +13,7 @@ from tests.spark.harness import Bench, events
 from tests.spark.log import LAYOUT, T0, Log, heartbeat
 
 
-def test_clock_records_of_earlier_owners_and_of_none_move_time(make_bench: Callable[..., Bench]) -> None:
+def test_only_clock_records_of_an_owner_move_time(make_bench: Callable[..., Bench]) -> None:
     bench = make_bench(owner_epoch=2)
     log = Log()
     records, _ = log.stable_member(T0, "g")
@@ -24,7 +24,7 @@ def test_clock_records_of_earlier_owners_and_of_none_move_time(make_bench: Calla
         assert bool(events(written, "g", "MemberRemoved")) == bool(owner_epoch)
 
 
-def test_of_several_partitions_of_state_none_writes_in_a_batch_of_a_later_owner(
+def test_no_state_partition_writes_after_a_later_claim(
     make_bench: Callable[..., Bench], tmp_path: Path
 ) -> None:
     """The tasks of a batch write to Kafka one by one, as here into files, and not all at its end. The clock

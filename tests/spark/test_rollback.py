@@ -171,7 +171,9 @@ def go_on(bench: Bench) -> list[Written]:
     return bench.run(*story()[LAST + 1 :])
 
 
-def test_every_request_since_is_answered_alike(stopped: Callable[[], Bench], spark: SparkSession) -> None:
+def test_requests_after_the_rollback_point_are_answered_alike(
+    stopped: Callable[[], Bench], spark: SparkSession
+) -> None:
     """Over an outage that began since, an expiry, a join, two changes of the configuration, and a batch that
     was not committed.
     """
@@ -201,9 +203,7 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def test_a_damaged_changelog_is_undone_by_going_back_before_it(
-    stopped: Callable[[], Bench], spark: SparkSession
-) -> None:
+def test_rollback_repairs_a_damaged_changelog(stopped: Callable[[], Bench], spark: SparkSession) -> None:
     stayed = stopped()
     go_on(stayed)
     bench = stopped()

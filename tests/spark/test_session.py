@@ -22,7 +22,7 @@ def test_jvm_maps_the_archive_of_sparks_classes(spark: SparkSession) -> None:
     assert str(spark_archive()) in Path(f"/proc/{gateway.proc.pid}/maps").read_text()
 
 
-def test_java_takes_a_socket_of_spark_in_the_longest_folder_for_it(spark: SparkSession) -> None:
+def test_java_accepts_a_socket_in_the_longest_allowed_folder(spark: SparkSession) -> None:
     """In a folder whose name is one byte longer no batch can run."""
     with TemporaryDirectory(dir="/tmp") as short:
         longest = Path(short) / ("x" * (SOCKET_FOLDER_MAX_BYTES - len(short) - 1))

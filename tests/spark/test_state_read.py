@@ -107,7 +107,7 @@ def views(bench: Bench, tmp_path: Path) -> SparkSession:
     return bench.spark
 
 
-def test_the_queries_of_the_docs(views: SparkSession) -> None:
+def test_queries_of_the_docs_return_the_stored_state(views: SparkSession) -> None:
     held = views.sql(HOLDERS).where("group_id = 'orders'").collect()
     assert [(r.topic, r.partition, r.client_id) for r in held] == [("t", p, "shop") for p in range(3)]
     assert held[0].member_id == held[2].member_id != held[1].member_id

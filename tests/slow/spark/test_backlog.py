@@ -51,7 +51,7 @@ class Tally:
 
 
 @pytest.mark.timeout(600)
-def test_answers_of_more_than_two_gib_go_through(make_bench: Callable[..., Bench]) -> None:
+def test_answers_over_two_gib_are_delivered(make_bench: Callable[..., Bench]) -> None:
     """A leader that gets no responses requests a member list of 4 MiB again and again."""
     tally = Tally()
     bench = make_bench(operator=Measured(make_operator(group_initial_rebalance_delay_ms=3_000)), write=tally)
@@ -68,7 +68,7 @@ def test_answers_of_more_than_two_gib_go_through(make_bench: Callable[..., Bench
     assert tally.memory["peak"] < 1_024 * MIB
 
 
-def test_a_backlog_is_worked_off_in_bounded_memory(
+def test_backlog_is_processed_in_bounded_memory(
     make_bench: Callable[..., Bench], record_property: Callable[[str, object], None]
 ) -> None:
     tally = Tally()

@@ -6,7 +6,7 @@ from tests.spark.harness import Bench
 from tests.spark.test_cuttings import check_cutting, make
 
 
-def test_a_cut_log_with_kills_says_what_the_whole_log_says(
+def test_log_cut_into_batches_with_kills_has_the_same_outcome(
     make_bench: Callable[..., Bench], campaign_seed: int
 ) -> None:
     check_cutting(make(make_bench), campaign_seed)

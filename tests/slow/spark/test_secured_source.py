@@ -40,7 +40,9 @@ def configs(secured: SecuredBroker) -> Iterator[dict[str, ClientConfig]]:
 
 
 @pytest.mark.parametrize("way", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "certificate", "OAUTHBEARER"])
-def test_source_and_sink_log_in(spark: SparkSession, configs: dict[str, ClientConfig], way: str) -> None:
+def test_spark_source_and_sink_authenticate(
+    spark: SparkSession, configs: dict[str, ClientConfig], way: str
+) -> None:
     options, value = cluster_options(configs[way]), str(uuid4())
     written = spark.createDataFrame([(value,)], "value string")
     written.write.format("kafka").options(**options).option("topic", TOPIC).save()

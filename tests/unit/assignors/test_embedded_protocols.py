@@ -116,7 +116,7 @@ def test_the_bytes_of_kafkas_classes_are_read(of: Embedded, request: pytest.Fixt
 
 
 @each
-def test_no_part_of_it_is_read_and_no_bytes_are_left_over(of: Embedded) -> None:
+def test_truncated_or_overlong_assignment_is_refused(of: Embedded) -> None:
     assert of.recorded()
     for data in of.recorded():
         for size in range(len(data)):
@@ -128,7 +128,7 @@ def test_no_part_of_it_is_read_and_no_bytes_are_left_over(of: Embedded) -> None:
 
 @each
 @given(noise=st.binary(max_size=64), n=st.integers(0, 12), at=st.integers(0, 300))
-def test_whatever_the_bytes_are_it_reads_them_or_refuses(of: Embedded, noise: bytes, n: int, at: int) -> None:
+def test_any_bytes_are_decoded_or_raise_protocol_error(of: Embedded, noise: bytes, n: int, at: int) -> None:
     data = of.recorded()[-n]
     for hostile in (noise, data[:at] + noise + data[at + len(noise) :]):
         try:
@@ -137,14 +137,14 @@ def test_whatever_the_bytes_are_it_reads_them_or_refuses(of: Embedded, noise: by
             assert 0 <= error.offset <= len(hostile)
 
 
-def test_a_newer_version_of_connect_may_have_more() -> None:
+def test_newer_connect_assignment_may_have_more_fields() -> None:
     newest, oldest = CONNECT.recorded()[-1], CONNECT.recorded()[0]
     assert decode_assignment(b"\0\3" + newest[2:] + b"new field").assigned == Work(("größe-\u4e2d",), {})
     with pytest.raises(ProtocolError, match="version -1 is not supported"):
         decode_assignment(b"\xff\xff" + oldest[2:])
 
 
-def test_null_is_no_work_from_version_1_on() -> None:
+def test_null_assignment_means_no_work_from_version_1_on() -> None:
     for version, is_allowed in ((0, False), (1, True)):
         writer = Writer()
         for number in (version, 0):
@@ -168,5 +168,5 @@ def test_an_unknown_version_of_streams_is_refused(version: int) -> None:
         decode_assignment_info(data)
 
 
-def test_a_task_is_called_as_in_kafka() -> None:
+def test_task_id_is_formatted_as_by_kafka() -> None:
     assert (str(TaskId(0, 12)), str(TaskId(1, 0, "orders"))) == ("0_12", "orders__1_0")

@@ -101,7 +101,7 @@ def score(past: Past, answer: Past) -> tuple[int, int]:
 
 @pytest.mark.examples
 @pytest.mark.parametrize("name", ["sticky", "cooperative-sticky"])
-def test_sticky_is_never_worse(cluster: ClusterMetadata, name: str) -> None:
+def test_sticky_is_never_worse_than_kafka_pythons(cluster: ClusterMetadata, name: str) -> None:
     random = Random(3)
     better = 0
     for case in range(scaled(100)):

@@ -97,6 +97,6 @@ def test_assignment_equals_kafkas_for_every_group(
     assert list(answer.items()) == [(m, list(parts(text))) for m, text in expected.items()]
 
 
-def test_the_names_are_kafkas() -> None:
+def test_assignor_names_are_kafkas() -> None:
     assert list(ASSIGNORS) == ["range", "roundrobin", "sticky", "cooperative-sticky"]
     assert list(BROKER_ASSIGNORS) == ["uniform", "range"], "the first one is the default"

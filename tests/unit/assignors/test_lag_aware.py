@@ -103,7 +103,7 @@ def test_nothing_moves_while_loads_are_within_the_bound(
 
 
 @given(weights=weights, tolerance=tolerances, wishes=wishes_of_any, data=st.data())
-def test_no_single_move_can_be_taken_back(
+def test_undoing_any_move_would_break_the_balance(
     weights: dict[TopicPartition, int], tolerance: int, wishes: Wishes, data: st.DataObject
 ) -> None:
     owned = data.draw(pasts(wishes))
@@ -155,7 +155,7 @@ ALL_V: Wishes = {"a": ("v",), "b": ("v",)}
     ],
     ids=["the heaviest first", "a burst", "within the tolerance", "over it", "without weight"],
 )
-def test_partitions_are_dealt_by_weight(
+def test_partitions_are_assigned_by_weight(
     lag: dict[TopicPartition, int],
     tolerance: int,
     wishes: Wishes,

@@ -16,7 +16,7 @@ RECORDED = Path(__file__).parent / "test_live.txt"
 RECORDED_OF_EACH = 8
 
 
-def test_recorded_answers_are_ours(request: pytest.FixtureRequest) -> None:
+def test_assignments_equal_kafkas_recorded_ones(request: pytest.FixtureRequest) -> None:
     cases = list(identical_cases(Random(1), RECORDED_OF_EACH))
     if request.config.getoption("rewrite"):
         asked = zip(cases, ask_kafka(cases), strict=True)

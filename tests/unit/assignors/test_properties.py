@@ -92,7 +92,7 @@ def test_shares_of_a_topic_differ_by_one_at_most(name: str, group: DrawnGroup) -
 
 @each_assignor
 @given(group=groups())
-def test_the_lists_are_sorted(name: str, group: DrawnGroup) -> None:
+def test_assigned_partitions_are_sorted(name: str, group: DrawnGroup) -> None:
     answer = group.assign(name)
     assert list(answer) == members_in_order(group.members)
     for partitions in answer.values():
@@ -132,7 +132,7 @@ def test_static_members_keep_their_partitions_under_new_member_ids(
 
 
 @given(group=groups())
-def test_range_gives_runs_in_member_order_the_longer_ones_first(group: DrawnGroup) -> None:
+def test_range_assigns_runs_in_member_order_longer_ones_first(group: DrawnGroup) -> None:
     answer = group.assign("range")
     for topic, consumers in consumers_per_topic(group.members).items():
         dealt = [p.partition for member_id in consumers for p in answer[member_id] if p.topic == topic]

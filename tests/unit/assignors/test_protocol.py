@@ -84,9 +84,7 @@ def sort_partitions(partitions: tuple[TopicPartition, ...]) -> tuple[TopicPartit
         (9, Subscription(("t",), generation_id=0), "0003 00000001 000174 ffffffff 00000000 00000000 ffff"),
     ],
 )
-def test_subscriptions_are_written_as_kafka_does(
-    version: int, subscription: Subscription, recorded: str
-) -> None:
+def test_subscription_is_encoded_as_by_kafka(version: int, subscription: Subscription, recorded: str) -> None:
     assert encode_subscription(subscription, version) == bytes.fromhex(recorded)
 
 
@@ -103,7 +101,7 @@ def test_subscriptions_are_written_as_kafka_does(
         (9, Assignment(()), "0003 00000000 ffffffff"),
     ],
 )
-def test_assignments_are_written_as_kafka_does(version: int, assignment: Assignment, recorded: str) -> None:
+def test_assignment_is_encoded_as_by_kafka(version: int, assignment: Assignment, recorded: str) -> None:
     assert encode_assignment(assignment, version) == bytes.fromhex(recorded)
 
 
@@ -111,7 +109,7 @@ def test_assignments_are_written_as_kafka_does(version: int, assignment: Assignm
 
 
 @given(assignment=assignments, version=st.sampled_from(VERSIONS))
-def test_an_assignment_comes_back_grouped_by_topic(assignment: Assignment, version: int) -> None:
+def test_decoded_assignment_is_grouped_by_topic(assignment: Assignment, version: int) -> None:
     decoded = decode_assignment(encode_assignment(assignment, version))
     assert grouped(decoded.partitions) == grouped(assignment.partitions)
     assert len(decoded.partitions) == len(assignment.partitions)
@@ -122,7 +120,7 @@ def test_an_assignment_comes_back_grouped_by_topic(assignment: Assignment, versi
 
 
 @given(subscription=subscriptions, version=st.sampled_from(VERSIONS))
-def test_subscriptions_are_kafka_pythons(subscription: Subscription, version: int) -> None:
+def test_subscription_is_encoded_as_by_kafka_python(subscription: Subscription, version: int) -> None:
     generation_id = subscription.generation_id
     theirs = ConsumerProtocolSubscription(
         topics=sorted(subscription.topics, key=java_order),
@@ -142,7 +140,7 @@ def test_subscriptions_are_kafka_pythons(subscription: Subscription, version: in
     version=st.sampled_from([*VERSIONS, HIGHEST_VERSION + 1, 2**15 - 1]),
     left_over=st.binary(max_size=4),
 )
-def test_what_kafka_python_writes_is_read_as_it_reads_it(
+def test_kafka_python_bytes_are_decoded_as_by_kafka_python(
     topics: list[str],
     runs: list[tuple[str, list[int]]],
     generation_id: int,
@@ -174,7 +172,7 @@ def test_unknown_version_is_reported_verbatim(version: int) -> None:
     assert decode_version(version.to_bytes(2, "big", signed=True)) == version
 
 
-def test_a_newer_version_is_read_as_the_highest_known() -> None:
+def test_newer_version_is_decoded_as_the_highest_known() -> None:
     subscription = Subscription(("t",), b"u", owned(("t", 0)), 5, "r")
     newer = b"\x00\x07" + encode_subscription(subscription)[2:] + b"fields to come"
     assert decode_subscription(newer) == subscription
@@ -213,7 +211,7 @@ def test_malformed_subscription_is_reported_with_field_and_byte(data: str, messa
     assert str(raised.value) == message
 
 
-def test_any_negative_length_is_null() -> None:
+def test_negative_length_is_decoded_as_null() -> None:
     data = bytes.fromhex("0003 00000000 fffffffe 00000000 00000000 8000")
     assert decode_subscription(data) == Subscription((), user_data=None, generation_id=0, rack_id=None)
 
@@ -231,7 +229,7 @@ def test_truncated_subscription_is_an_error_within_its_bytes(
 
 @pytest.mark.parametrize("decode", [decode_subscription, decode_assignment])
 @given(data=st.binary(max_size=64), version=st.sampled_from(VERSIONS))
-def test_any_bytes_are_read_or_are_a_protocol_error(
+def test_any_bytes_are_decoded_or_raise_protocol_error(
     decode: Callable[[bytes], object], data: bytes, version: int
 ) -> None:
     with suppress(ProtocolError):
@@ -242,7 +240,7 @@ def test_any_bytes_are_read_or_are_a_protocol_error(
     ("data", "topic"),
     [("ff", "\ufffd"), ("61c3", "a\ufffd"), ("e282", "\ufffd")],
 )
-def test_bytes_that_are_no_utf8_become_replacement_characters_as_in_java(data: str, topic: str) -> None:
+def test_invalid_utf8_becomes_replacement_characters_as_in_java(data: str, topic: str) -> None:
     text = bytes.fromhex(data)
     size = len(text).to_bytes(2, "big")
     assert decode_subscription(bytes.fromhex("0000 00000001") + size + text + b"\xff" * 4).topics == (topic,)
@@ -269,12 +267,12 @@ def test_value_out_of_range_is_reported_with_field_and_byte(subscription: Subscr
     assert str(raised.value) == message
 
 
-def test_half_a_character_cannot_be_written() -> None:
+def test_lone_surrogate_is_refused() -> None:
     with pytest.raises(ProtocolError, match=r"^topic is no text: .*surrogates not allowed"):
         encode_subscription(Subscription(("\ud800",)))
 
 
-def test_an_error_survives_pickling() -> None:
+def test_protocol_error_survives_pickling() -> None:
     # Spark transfers exceptions from its Python workers by pickling.
     error = pickle.loads(pickle.dumps(ProtocolError("topics is null", 2)))
     assert (error.what, error.offset, str(error)) == ("topics is null", 2, "topics is null (byte 2)")

@@ -51,7 +51,7 @@ def shares(name: str, queues: list[MessageQueue], clients: list[str]) -> list[li
 
 @pytest.mark.parametrize("name", [*PARTITIONING, *(NEARBY + name for name in PARTITIONING)])
 @given(queues=QUEUES, clients=CLIENTS)
-def test_every_queue_is_somebodys_once(name: str, queues: list[MessageQueue], clients: list[str]) -> None:
+def test_every_queue_is_assigned_once(name: str, queues: list[MessageQueue], clients: list[str]) -> None:
     dealt = shares(name, queues, clients)
     assert Counter(queue for share in dealt for queue in share) == Counter(queues)
 
@@ -67,7 +67,7 @@ def test_sizes_differ_by_one_at_most_and_never_grow(
 
 
 @given(queues=QUEUES, clients=CLIENTS.filter(lambda clients: len(clients) > 1), data=st.data())
-def test_consistent_hash_moves_only_the_queues_of_who_goes(
+def test_consistent_hash_moves_only_queues_of_a_leaving_client(
     queues: list[MessageQueue], clients: list[str], data: st.DataObject
 ) -> None:
     gone = data.draw(st.sampled_from(clients))
@@ -79,7 +79,7 @@ def test_consistent_hash_moves_only_the_queues_of_who_goes(
 
 
 @given(queues=QUEUES, clients=CLIENTS, data=st.data())
-def test_consistent_hash_does_not_ask_for_order(
+def test_consistent_hash_ignores_the_order_of_clients(
     queues: list[MessageQueue], clients: list[str], data: st.DataObject
 ) -> None:
     shuffled = data.draw(st.permutations(clients))
@@ -91,7 +91,7 @@ def test_consistent_hash_does_not_ask_for_order(
 
 
 @given(queues=QUEUES, clients=CLIENTS)
-def test_rooms_with_clients_keep_their_queues(queues: list[MessageQueue], clients: list[str]) -> None:
+def test_machine_rooms_with_clients_keep_their_queues(queues: list[MessageQueue], clients: list[str]) -> None:
     resolver = NamePrefixResolver()
     with_clients = {resolver.consumer_deploy_in(client_id) for client_id in clients}
     for client_id, share in zip(clients, shares(NEARBY + "AVG", queues, clients), strict=True):
@@ -102,7 +102,7 @@ def test_rooms_with_clients_keep_their_queues(queues: list[MessageQueue], client
 @given(
     queues=QUEUES, clients=CLIENTS, strategy=st.sampled_from(["AVG", "AVG_BY_CIRCLE"]), shared=st.integers()
 )
-def test_pop_leaves_no_queue_and_no_client_out(
+def test_pop_assigns_every_queue_and_serves_every_client(
     queues: list[MessageQueue], clients: list[str], strategy: str, shared: int
 ) -> None:
     rule = strategy_named(strategy, SETTINGS)
@@ -138,7 +138,7 @@ def popped(client_id: str | None, count: int, clients: list[str], shared: int) -
         ("\N{NO-BREAK SPACE}", 1, "abc", 1, []),
     ],
 )
-def test_pop_shares_with_the_clients_before(
+def test_pop_shares_queues_with_preceding_clients(
     client_id: str, count: int, clients: str, shared: int, numbers: list[int]
 ) -> None:
     assert popped(client_id, count, list(clients), shared) == numbers
@@ -150,7 +150,7 @@ def test_pop_refuses_a_blank_id_where_clients_take_turns(client_id: str | None) 
         popped(client_id, 1, ["a", "b", "c"], 1)
 
 
-def test_nearby_refuses_what_was_never_set() -> None:
+def test_machine_room_nearby_refuses_missing_settings() -> None:
     with pytest.raises(NullPointerException, match=r"^allocateMessageQueueStrategy is null$"):
         AllocateMachineRoomNearby(None, NamePrefixResolver())
     with pytest.raises(NullPointerException, match=r"^machineRoomResolver is null$"):
@@ -160,14 +160,14 @@ def test_nearby_refuses_what_was_never_set() -> None:
         unset.allocate("g", "r1-a", [MessageQueue("t", "r1-b", 0)], ["r1-a"])
 
 
-def test_names_nest_and_unknown_ones_are_refused() -> None:
+def test_nested_strategy_names_are_accepted_and_unknown_ones_refused() -> None:
     assert strategy_named(NEARBY + NEARBY + "CONFIG", SETTINGS).name == NEARBY + NEARBY + "CONFIG"
     for name in ("", "avg", "MACHINE_ROOM_NEARBY", NEARBY, "POP/AVG"):
         with pytest.raises(UnknownStrategy):
             strategy_named(name, SETTINGS)
 
 
-def test_a_repeated_id_continues_its_numbers_less_the_points_it_lost() -> None:
+def test_repeated_client_id_continues_its_ring_numbers() -> None:
     hashed: list[str] = []
 
     def hash_function(key: str) -> int:

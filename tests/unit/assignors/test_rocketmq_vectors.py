@@ -98,7 +98,7 @@ def queues_of(queues: list[Queue] | None) -> list[MessageQueue] | None:
 @pytest.mark.parametrize(
     ("name", "count"), [("rocketmq_allocation", 239), ("rocketmq_allocation_random", 240)]
 )
-def test_every_answer_of_rocketmq_is_given(name: str, count: int) -> None:
+def test_assignments_equal_rocketmqs_recorded_ones(name: str, count: int) -> None:
     vectors = msgspec.json.decode((DATA / f"{name}.json").read_bytes(), type=list[Vector])
     assert len(vectors) == count
     for vector in vectors:

@@ -33,13 +33,13 @@ def parts(text: str) -> list[TopicPartition]:
         (3, 0, []),
     ],
 )
-def test_quotas_are_those_of_kafka(partitions: int, members: int, expected: list[int]) -> None:
+def test_quotas_equal_kafkas(partitions: int, members: int, expected: list[int]) -> None:
     """Rows SB1 and SB2, with the values of Kafka's own class."""
     assert quotas(partitions, members) == expected
 
 
 @given(st.integers(1, 400), st.integers(1, 300))
-def test_quotas_divide_the_places_evenly(partitions: int, members: int) -> None:
+def test_quotas_differ_by_one_at_most(partitions: int, members: int) -> None:
     of_each = quotas(partitions, members)
     sharing = -(-members // partitions)
     assert sum(of_each) == sharing * partitions
@@ -115,7 +115,7 @@ def test_quotas_divide_the_places_evenly(partitions: int, members: int) -> None:
         ),
     ],
 )
-def test_partitions_are_dealt_as_kafka_deals_them(
+def test_partitions_are_assigned_as_by_kafka(
     counts: dict[str, int], names: dict[str, str], last: dict[str, str], expected: dict[str, str]
 ) -> None:
     """Members subscribe to topics of one letter: "tu" is t and u."""

@@ -27,14 +27,14 @@ claims = st.builds(
 )
 
 
-def test_sticky_user_data_are_kafkas_schema() -> None:
+def test_sticky_user_data_has_kafkas_schema() -> None:
     data = encode_sticky_user_data(Claim((U0, T1, T0), 7))
     topic_t = "0001 74 00000002 00000001 00000000"
     assert data == bytes.fromhex(f"00000002 {topic_t} 0001 75 00000001 00000000 00000007")
 
 
 @given(claim=claims)
-def test_sticky_user_data_are_read_as_they_were_written(claim: Claim) -> None:
+def test_sticky_user_data_round_trips(claim: Claim) -> None:
     assert decode_sticky_user_data(encode_sticky_user_data(claim)) == claim
 
 
@@ -46,16 +46,16 @@ def test_version_0_and_what_kafka_python_writes_are_read() -> None:
 
 
 @pytest.mark.parametrize("data", [None, b"", b"\x00", WITHOUT_GENERATION[:-1], b"\xff" * 12, b"nonsense"])
-def test_data_that_cannot_be_read_claim_nothing(data: bytes | None) -> None:
+def test_unreadable_user_data_claims_nothing(data: bytes | None) -> None:
     assert decode_sticky_user_data(data) == Claim()
 
 
 @given(data=st.binary(max_size=40))
-def test_any_data_are_read_somehow(data: bytes) -> None:
+def test_any_user_data_is_decoded_without_an_error(data: bytes) -> None:
     assert isinstance(decode_sticky_user_data(data), Claim)
 
 
-def test_a_claim_the_format_cannot_hold_is_an_error() -> None:
+def test_claim_that_does_not_fit_the_format_is_refused() -> None:
     with pytest.raises(ProtocolError, match="generation 2147483648 is no int32"):
         encode_sticky_user_data(Claim((), 2**31))
 

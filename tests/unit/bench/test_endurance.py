@@ -27,17 +27,17 @@ def not_reached(figures: list[Figure]) -> list[str]:
     return [figure.what for figure in figures if figure.verdict == "NOT"]
 
 
-def test_memory_that_stays_reaches_every_line() -> None:
+def test_constant_memory_meets_every_limit() -> None:
     assert not_reached(endurance.found_of(endured(None)).figures) == []
 
 
 @pytest.mark.parametrize("part", [*PARTS, HEAP])
-def test_a_part_that_grows_by_a_mib_each_half_minute_does_not(part: str) -> None:
+def test_growing_memory_of_a_part_misses_its_limit(part: str) -> None:
     figures = endurance.found_of(endured(part, 2 if part == JVM else 1)).figures
     assert not_reached(figures) == [f"endurance, memory: {part}, growth"]
 
 
-def test_a_size_that_rises_and_falls_is_bounded_and_one_that_rises_is_not() -> None:
+def test_only_a_steadily_rising_size_is_unbounded() -> None:
     saw = [float(100 + n % 7 * 50) for n in range(100)]
     assert growth_of_most(saw) == 0
     assert growth_of_most([100.0 + n for n in range(100)]) > checkpoint.GROWTH_LIMIT

@@ -23,7 +23,7 @@ def test_only_blocks_with_new_content_change() -> None:
         filled(page, {"mixed": "new"})
 
 
-def test_a_row_has_its_table_pictures_and_notes() -> None:
+def test_row_is_shown_with_its_table_pictures_and_notes() -> None:
     content = blocks([ROW])
     assert content["idle"].splitlines()[2:] == [
         "| cores | 0.4 |  |  | ≤ 0.5 |  | line |",

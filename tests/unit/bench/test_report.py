@@ -33,13 +33,13 @@ SLOW = Figure("answer, p50", "ms", [1_100.0, 1_200.0, 1_300.0], [400.0], "the fl
         (6_000.0, (10_000.0,), at_least(5_000), ratio_at_least(0.5), "goal"),
     ],
 )
-def test_a_line_and_a_goal_are_reached_or_not(
+def test_verdict_compares_a_figure_with_its_line_and_goal(
     ours: float, beside: tuple[float, ...], line: Limit | None, goal: Limit | None, verdict: str
 ) -> None:
     assert Figure("rate", "/s", [ours], beside, "other", line, goal).verdict == verdict
 
 
-def test_results_are_read_back() -> None:
+def test_results_round_trip() -> None:
     measured = Measured("latency", [SLOW, Figure("late", "s", [2.0], line=at_most(1.0))], notes=["a note"])
     (read,) = from_json(to_json([measured]))
     assert read.figures[0].ratio == 3.0

@@ -86,7 +86,7 @@ def test_no_bit_of_a_file_flips_unnoticed(checkpoint: Checkpoint, name: str) -> 
             assert f"{name} is damaged" in str(error)
 
 
-def test_an_outage_is_known_to_batches_that_are_not_planned_yet(checkpoint: Checkpoint) -> None:
+def test_outage_applies_to_batches_not_yet_planned(checkpoint: Checkpoint) -> None:
     plan(checkpoint, 6, 5)
     assert checkpoint.outages(100, 900) == [KnownOutage(7, Outage(100, 900))]
     assert checkpoint.outages(100, 1_200) == [KnownOutage(7, Outage(100, 1_200))], (
@@ -100,7 +100,7 @@ def test_an_outage_is_known_to_batches_that_are_not_planned_yet(checkpoint: Chec
     assert again(checkpoint).outages(3_000, 2_999) == outages
 
 
-def test_a_batch_that_an_earlier_owner_plans_late_knows_the_outage(checkpoint: Checkpoint) -> None:
+def test_batch_planned_late_by_an_earlier_owner_has_the_outage(checkpoint: Checkpoint) -> None:
     """The new owner has looked at batch 6. Then the driver of the one before wakes up and plans batch 7."""
     plan(checkpoint, 6, 5)
     looked_at = checkpoint.last_batch("offsets")
@@ -170,7 +170,7 @@ def test_plan_replaced_by_another_driver_after_the_commit_is_refused(checkpoint:
     assert 'Make {"requests":{"0":42}} the last line of that file' in str(refused.value)
 
 
-def test_of_several_that_pin_a_new_identity_the_first_one_is_kept(checkpoint: Checkpoint) -> None:
+def test_first_of_concurrently_pinned_identities_is_kept(checkpoint: Checkpoint) -> None:
     """Two coordinators that start on a new checkpoint: each has looked before the other one wrote."""
     late = Checkpoint.at(path_of(checkpoint))
     assert late.pin(IDENTITY) == IDENTITY
@@ -189,7 +189,7 @@ def test_a_damaged_offset_file_is_named(checkpoint: Checkpoint) -> None:
 
 
 @pytest.mark.parametrize("name", ["identity", "epochs", "outages", "committed"])
-def test_a_file_that_finds_no_space_is_named(checkpoint: Checkpoint, name: str) -> None:
+def test_file_that_does_not_fit_on_the_disk_is_named(checkpoint: Checkpoint, name: str) -> None:
     file = "identity.json" if name == "identity" else "owners/1.json"
     checkpoint.pin(msgspec.structs.replace(IDENTITY, requests_topic_id=""))
     (path_of(checkpoint) / f"{file}.new").symlink_to("/dev/full")
@@ -203,7 +203,7 @@ def test_a_file_that_finds_no_space_is_named(checkpoint: Checkpoint, name: str) 
         write[name]()
 
 
-def test_an_owner_begins_with_what_the_one_before_knew_which_sees_the_later_one(
+def test_new_owner_inherits_outages_and_deposes_the_previous_one(
     checkpoint: Checkpoint,
 ) -> None:
     plan(checkpoint, 6, 5)

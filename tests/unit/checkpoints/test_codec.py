@@ -106,14 +106,14 @@ def test_no_field_of_the_samples_is_left_at_its_default() -> None:
 
 
 @pytest.mark.parametrize("group", STORED)
-def test_every_struct_of_a_group_is_known_here(group: type[AnyGroup]) -> None:
+def test_every_stored_struct_is_listed(group: type[AnyGroup]) -> None:
     """A new struct in the state must be listed in STORED, or the test would miss its changes."""
     schema = msgspec.json.schema(group)
     enums = {enum.__name__ for enum in ENUMS}
     assert set(schema["$defs"]) - enums == {stored.__name__ for stored in STORED[group]}
 
 
-def test_the_stored_fields_are_those_of_the_version(request: pytest.FixtureRequest) -> None:
+def test_stored_fields_match_the_state_version(request: pytest.FixtureRequest) -> None:
     path = DATA / f"state_v{STATE_VERSION}.txt"
     if request.config.getoption("rewrite") and not path.exists():
         path.write_text(stored_fields())
@@ -123,7 +123,7 @@ def test_the_stored_fields_are_those_of_the_version(request: pytest.FixtureReque
     )
 
 
-def test_the_pinned_payload_of_this_version_is_this_sample(request: pytest.FixtureRequest) -> None:
+def test_pinned_payload_of_this_version_equals_the_sample(request: pytest.FixtureRequest) -> None:
     path = DATA / f"state_v{STATE_VERSION}.msgpack"
     version, payload = encode(samples())
     if request.config.getoption("rewrite") and not path.exists():
@@ -133,7 +133,7 @@ def test_the_pinned_payload_of_this_version_is_this_sample(request: pytest.Fixtu
     assert codec.read_row("g", version, payload) == codec.read_row("g", version, path.read_bytes())
 
 
-def test_every_version_is_pinned_and_read() -> None:
+def test_every_state_version_has_a_readable_pinned_payload() -> None:
     assert sorted(EARLIER) == list(range(1, STATE_VERSION))
     pinned = {int(path.stem.removeprefix("state_v")): path for path in DATA.glob("state_v*.msgpack")}
     assert sorted(pinned) == [*sorted(EARLIER), STATE_VERSION]
@@ -178,7 +178,7 @@ def test_a_group_of_one_version_is_refused_under_another(version: int, other: in
 
 
 @pytest.mark.usefixtures("earlier")
-def test_a_group_that_rests_keeps_its_bytes() -> None:
+def test_untouched_group_keeps_its_bytes() -> None:
     """Also bytes of an earlier version: only a group that is touched is migrated."""
     old = codec.read_row("g", *row_of(0, samples()))
     row = codec.write_row({**old, "new": codec.encode_group(ClassicGroup("new", "i"), None)})

@@ -61,13 +61,13 @@ def test_a_missing_changelog_is_found(tmp_path: Path, store: Path) -> None:
     assert describe_damage(LocalFiles(tmp_path)) == [f"{store / '3.changelog'} is missing"]
 
 
-def test_a_file_without_checksums_is_not_judged(tmp_path: Path, store: Path) -> None:
+def test_file_without_checksums_is_not_reported(tmp_path: Path, store: Path) -> None:
     (store / ".4.changelog.crc").write_bytes(b"")
     (store / ".5.changelog.crc").unlink()
     assert describe_damage(LocalFiles(tmp_path)) == []
 
 
-def test_files_that_spark_does_not_read_any_more_are_not_judged(tmp_path: Path, store: Path) -> None:
+def test_files_that_spark_no_longer_reads_are_not_reported(tmp_path: Path, store: Path) -> None:
     """The query continues without them. A service ends because of each file that is named."""
     commits = tmp_path / "spark" / "commits"
     commits.mkdir()

@@ -27,7 +27,7 @@ def look(folder: Path, file_size_max: int) -> str:
     ).stdout.strip()
 
 
-def test_a_folder_with_space_is_well_and_left_as_it_was(tmp_path: Path) -> None:
+def test_folder_with_space_passes_and_is_left_unchanged(tmp_path: Path) -> None:
     assert describe_full_disk([tmp_path]) is None
     assert list(tmp_path.iterdir()) == []
 
@@ -40,13 +40,13 @@ def test_a_folder_without_space_for_a_batch_is_named(tmp_path: Path, space_bytes
     assert look(tmp_path, SPACE_NEEDED_BYTES) == "None"
 
 
-def test_the_disk_itself_says_that_it_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_write_error_of_a_full_disk_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafka_why.service_folder._PROBE", "full")
     (tmp_path / "full").symlink_to("/dev/full")
     assert str(describe_full_disk([tmp_path])).endswith("No space left on device")
 
 
-def test_a_folder_that_is_gone_is_no_full_disk(tmp_path: Path) -> None:
+def test_missing_folder_is_not_reported_as_a_full_disk(tmp_path: Path) -> None:
     assert describe_full_disk([tmp_path / "gone", tmp_path]) is None
 
 

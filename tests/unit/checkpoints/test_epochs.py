@@ -22,7 +22,7 @@ def test_a_new_configuration_starts_at_the_first_batch_that_is_not_planned(check
     assert again(checkpoint).epochs(OLD, [], "2", after_ms=AFTER_MS) == epochs
 
 
-def test_a_batch_that_an_earlier_owner_plans_late_knows_the_configuration(checkpoint: Checkpoint) -> None:
+def test_batch_planned_late_by_an_earlier_owner_has_the_configuration(checkpoint: Checkpoint) -> None:
     """The new owner has looked at batch 6. Then the driver of the one before wakes up and plans batch 7."""
     checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS)
     plan(checkpoint, 7, 5)
@@ -31,7 +31,7 @@ def test_a_batch_that_an_earlier_owner_plans_late_knows_the_configuration(checkp
     )
 
 
-def test_a_folder_without_batches_or_epochs_begins_with_the_configuration_of_today(
+def test_empty_folder_begins_with_the_current_configuration(
     checkpoint: Checkpoint,
 ) -> None:
     """What never ran is forgotten, and every batch has a configuration even if the file is lost."""
@@ -42,7 +42,7 @@ def test_a_folder_without_batches_or_epochs_begins_with_the_configuration_of_tod
     assert checkpoint.epochs(NEW, [], "1", after_ms=AFTER_MS) == [Epoch(0, NEW, [], "1")]
 
 
-def test_a_record_to_skip_is_left_out_of_the_batch_it_stopped(checkpoint: Checkpoint) -> None:
+def test_skipped_record_is_left_out_of_the_batch_it_stopped(checkpoint: Checkpoint) -> None:
     """That batch runs again under its settings. The new settings start after it."""
     checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS)
     plan(checkpoint, 6, 5)
@@ -67,7 +67,7 @@ def test_a_skipped_record_stays_skipped(checkpoint: Checkpoint) -> None:
     assert checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS) == both
 
 
-def test_a_configuration_that_no_batch_knows_is_kept_if_something_has_happened_under_it(
+def test_configuration_without_a_batch_is_kept_if_time_passed_under_it(
     checkpoint: Checkpoint,
 ) -> None:
     """Requests were answered early between the two starts, and no batch was planned."""
@@ -81,7 +81,7 @@ def test_a_configuration_that_no_batch_knows_is_kept_if_something_has_happened_u
     ]
 
 
-def test_configurations_of_epochs_by_time() -> None:
+def test_configuration_of_an_epoch_applies_after_its_time() -> None:
     base = CoordinatorConfig(group_max_size=3)
     configs = configs_of([Epoch(0, OLD, [], "1", 50), Epoch(7, NEW, [], "1", 900)], base)
     assert [configs.at(at_ms).group_max_size for at_ms in (0, 50, 900, 901)] == [5, 5, 5, 7]

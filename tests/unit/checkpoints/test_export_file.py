@@ -34,9 +34,7 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_export_is_read_as_it_was_written_and_only_its_owner_may_read_it(
-    path: Path, tmp_path: Path
-) -> None:
+def test_export_round_trips_and_is_private_to_its_owner(path: Path, tmp_path: Path) -> None:
     """It has the secret namespace. An export without groups is complete."""
     export = ExportFile(path)
     assert (export.header, export.group_count, list(export.groups())) == (HEADER, 2, GROUPS)

@@ -58,7 +58,7 @@ class Holder(AbstractContextManager["Holder"]):
         self._process.communicate()
 
 
-def test_the_lock_is_the_one_coordinators(folder: ServiceFolder) -> None:
+def test_second_coordinator_cannot_lock_the_folder(folder: ServiceFolder) -> None:
     folder.lock()
     assert owner_of(folder).pid == os.getpid()
     other = ServiceFolder(folder.path)

@@ -75,7 +75,7 @@ def encoded(text: str | None) -> bytes | None:
     return None if text is None else text.encode()
 
 
-def test_the_groups_are_as_they_were_left() -> None:
+def test_recorded_state_rows_hold_the_recorded_groups() -> None:
     for _, part in steps():
         groups = {
             group_id: as_json(codec.decode_group(group_id, entry))
@@ -122,7 +122,7 @@ def _check_has_consumer_groups(groups: list[dict[str, Any]]) -> None:
     assert {"target", "topics"} <= of_groups
 
 
-def test_a_batch_has_the_outcome_that_it_had() -> None:
+def test_replayed_batch_has_the_recorded_outcome() -> None:
     """The first part begins without state, so whole logs are handled, too.
 
     Where this fails because rules were changed on purpose: give the project a new version, begin
@@ -136,7 +136,7 @@ def test_a_batch_has_the_outcome_that_it_had() -> None:
         assert state_after(part).keys() == state.keys()
 
 
-def test_the_history_is_read_without_a_gap() -> None:
+def test_recorded_history_is_read_without_a_gap() -> None:
     for records in outputs(LAYOUT.events_topic):
         reader = HistoryReader(from_start=True)
         entries = [decode_any_entry((record.value or "").encode()) for record in records]
@@ -153,7 +153,7 @@ def test_the_history_is_read_without_a_gap() -> None:
         assert entries
 
 
-def test_the_views_are_read() -> None:
+def test_recorded_views_match_the_groups() -> None:
     for parts in RECORDED.logs.values():
         table = GroupTable(decode_any_snapshot)
         for part in parts:
@@ -172,7 +172,7 @@ def test_the_views_are_read() -> None:
             assert states == {g: group["state"] for g, group in held.items() if "state" in group}
 
 
-def test_the_offsets_are_read() -> None:
+def test_recorded_offsets_match_the_groups() -> None:
     """By the watcher of topics, which knows their topics' ids, and by the metrics."""
     for parts in RECORDED.logs.values():
         topics, metrics = OffsetTopics(), MetricsState(LAYOUT)
@@ -199,7 +199,7 @@ def offsets_of(metrics: MetricsState) -> dict[tuple[str, str, int], int]:
     return {(g, *where): lag.offset for g, of_group in lags.items() for where, lag in of_group.lags.items()}
 
 
-def test_the_answers_are_read_by_clients() -> None:
+def test_recorded_answers_are_decoded_by_clients() -> None:
     for records in outputs(LAYOUT.responses_topic):
         answers = [answer for record in records for answer in unpack((record.value or "").encode())]
         for answer in answers:
@@ -209,7 +209,7 @@ def test_the_answers_are_read_by_clients() -> None:
         assert answers
 
 
-def test_the_entry_of_a_start_and_the_claim_are_read() -> None:
+def test_recorded_start_entry_and_claim_are_decoded() -> None:
     entry = decode_any_entry(msgspec.json.encode(RECORDED.started))
     assert isinstance(entry, CoordinatorStarted)
     assert (entry.settings, entry.code_version) == (RECORDED.settings, RECORDED.code_version)

@@ -33,9 +33,7 @@ def checkpoint(tmp_path: Path) -> LocalFiles:
 
 
 @pytest.mark.parametrize("batch", [0, 1])
-def test_a_planned_batch_is_read_as_it_was_written_and_keeps_what_spark_has_pinned(
-    checkpoint: LocalFiles, batch: int
-) -> None:
+def test_planned_batch_round_trips_with_sparks_pinned_settings(checkpoint: LocalFiles, batch: int) -> None:
     rewrite_planned(checkpoint, batch, KAFKA, "requests")
     assert read_planned(checkpoint, batch, "requests") == KAFKA
     written = (checkpoint.local / "spark" / "offsets" / str(batch)).read_text()

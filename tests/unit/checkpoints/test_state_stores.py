@@ -78,7 +78,7 @@ def test_damaged_snapshot_falls_back_to_an_older_one(spark: Path, name: str, is_
     assert store_of(spark).damaged_snapshots(5) == []
 
 
-def test_the_files_of_later_versions(spark: Path) -> None:
+def test_files_of_later_versions_are_listed(spark: Path) -> None:
     assert {path.name for path in store_of(spark).newer(5)} == {
         "6.changelog",
         "7.changelog",

@@ -42,13 +42,13 @@ def test_this_version_runs_its_own_batches() -> None:
         (9, 8, (BY_OTHER, BY_OURS)),
     ],
 )
-def test_batches_that_are_committed_or_of_the_same_rules_are_no_obstacle(
+def test_committed_or_same_rules_batches_do_not_block_an_upgrade(
     tmp_path: Path, planned: int, committed: int, epochs: tuple[Epoch, ...]
 ) -> None:
     check_planned(checkpoint_with(tmp_path, planned, committed, *epochs), OURS)
 
 
-def test_a_batch_that_other_rules_planned_is_refused_by_name(tmp_path: Path) -> None:
+def test_batch_planned_by_other_rules_is_refused_by_name(tmp_path: Path) -> None:
     """The epoch of a later batch does not count."""
     checkpoint = checkpoint_with(tmp_path, 2, 1, BY_OTHER, BY_OURS)
     with pytest.raises(

@@ -23,7 +23,7 @@ def options(*words: str, folder: Path | None = None) -> RocketmqOptions:
     return given.options(servers, ClientConfig("127.0.0.1:9092"), TopicLayout.named(), folder=folder)
 
 
-def test_options_reach_the_gateway(tmp_path: Path) -> None:
+def test_rocketmq_options_reach_the_gateway(tmp_path: Path) -> None:
     keys = tmp_path / "tools.yml"
     keys.write_text("accessKey: me\nsecretKey: secret\n")
     found = options(
@@ -58,12 +58,12 @@ def test_options_reach_the_gateway(tmp_path: Path) -> None:
         (("--rocketmq-acl=/dev/null",), "needs a secret key"),
     ],
 )
-def test_options_without_a_meaning_are_refused(words: tuple[str, ...], why: str) -> None:
+def test_meaningless_rocketmq_options_are_refused(words: tuple[str, ...], why: str) -> None:
     with pytest.raises(click.ClickException, match=why):
         options(*words)
 
 
-def test_files_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+def test_unusable_rocketmq_files_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("x")
     for option in ("--tls-certificate", "--ports"):

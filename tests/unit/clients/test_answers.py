@@ -115,7 +115,7 @@ values = st.one_of(messages, damaged, st.lists(messages | damaged, min_size=1, m
 
 
 @given(st.lists(st.lists(values, max_size=4), max_size=6))
-def test_what_a_client_is_told_is_the_same_as_by_decoding_everything(polls: list[list[bytes]]) -> None:
+def test_selective_decoding_delivers_the_same_answers_as_full_decoding(polls: list[list[bytes]]) -> None:
     told: Told = []
     pending = PendingRequests(MINE)
     asked(pending, told)
@@ -132,7 +132,7 @@ def test_what_a_client_is_told_is_the_same_as_by_decoding_everything(polls: list
     assert counts.answered == len(outcomes) == len(set(outcomes))
 
 
-def test_no_message_that_is_not_awaited_is_decoded() -> None:
+def test_only_awaited_messages_are_decoded() -> None:
     """These could not be: each is cut off behind its correlation id."""
     pending = PendingRequests(MINE)
     told: Told = []

@@ -89,7 +89,7 @@ def join(group: RebalancingConsumers, assignor: str, members: Iterable[str]) -> 
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_one_for_the_coordinator_differs_in_its_name_and_assigns_nothing(name: str) -> None:
+def test_coordinator_adapter_differs_only_in_its_name_and_assigns_nothing(name: str) -> None:
     plain, ours = AssignorAdapter(EVERY[name]), CoordinatorAdapter(EVERY[name])
     assert ours.name == f"coordinator:{name}"
     assert ours.name in COORDINATOR_ASSIGNORS
@@ -135,7 +135,7 @@ def test_members_get_partitions_on_their_rack(name: str) -> None:
     assert {p.partition % 2 for p in owned["m2"]} == {0}
 
 
-def test_lag_aware_asks_for_the_weights_of_what_it_deals_out() -> None:
+def test_lag_aware_requests_weights_of_the_partitions_it_assigns() -> None:
     asked: list[frozenset[TopicPartition]] = []
 
     def weigh(partitions: frozenset[TopicPartition]) -> dict[TopicPartition, int]:

@@ -63,7 +63,7 @@ def test_pack_slots_of_long_group_ids_are_not_cached(characters: int, remembered
     assert request_writer._cached.cache_info().currsize == remembered
 
 
-def test_what_waits_for_a_round_of_its_partition_makes_the_next_one() -> None:
+def test_requests_waiting_for_a_round_form_the_next_one() -> None:
     """The round ends with the last of its records."""
     same, same_too, other = "group 5", "group 9", "group 1"
     assert pack_slot_of(same, PARTITIONS).partition == pack_slot_of(same_too, PARTITIONS).partition

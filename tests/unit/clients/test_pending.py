@@ -138,7 +138,7 @@ def test_a_request_expires_at_its_own_deadline() -> None:
     )
 
 
-def test_expiry_looks_at_no_request_behind_the_first_that_is_in_time() -> None:
+def test_expiry_stops_at_the_first_request_in_time() -> None:
     """Whatever number of requests is in flight, answered, or parked for long."""
 
     class Watched(FutureRequest):
@@ -174,7 +174,7 @@ def test_unsent_request_fails_with_the_cause() -> None:
     assert requests[1].future.result(0) == heartbeat("b"), "it was written and answered all the same"
 
 
-def test_a_receiver_gets_all_outcomes_of_one_moment_at_once() -> None:
+def test_receiver_gets_simultaneous_outcomes_in_one_call() -> None:
     pending = PendingRequests("")
     received: list[list[str]] = []
     others: list[SettledRequest] = []
@@ -190,7 +190,7 @@ def test_a_receiver_gets_all_outcomes_of_one_moment_at_once() -> None:
     assert [(request.correlation_id, outcome) for request, outcome in others] == [("e", heartbeat("e"))]
 
 
-def test_closing_fails_what_waits_and_what_comes_later() -> None:
+def test_closing_fails_pending_and_later_requests() -> None:
     pending = PendingRequests("")
     future = ask(pending, "a")
     pending.close("the client was closed")

@@ -80,7 +80,7 @@ def test_a_write_that_fails_fails_all_requests_of_its_record(
     assert pending.counts.records_written == 0
 
 
-def test_a_request_that_the_producer_does_not_take_holds_up_no_other(pending: PendingRequests) -> None:
+def test_request_refused_by_the_producer_delays_no_other(pending: PendingRequests) -> None:
     writer = RequestWriter(lambda: producer(1_000), "requests", 1, pending, "writer", MAX_BYTES)
     too_large, other = asked(0, "m" * (PACK_MAX_BYTES + 1)), asked(1)
     write(writer, pending, too_large, other)

@@ -112,7 +112,7 @@ def test_after_the_barrier_topics_have_every_answered_change(partitions: int, se
         pytest.param(lambda groups: [groups[:1], groups[:1]], id="one partition"),
     ],
 )
-def test_less_would_not_do(rounds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shorter_barrier_loses_changes(rounds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fewer(partitions: int) -> Sequence[Sequence[str]]:
         found: Sequence[Sequence[str]] = rounds(barrier_rounds(partitions)[0])
         return found

@@ -46,7 +46,7 @@ def test_every_step_is_a_request_that_can_be_sent() -> None:
                 assert body(step, newest if step.version is None else step.version, told())
 
 
-def test_a_case_is_one_for_each_version() -> None:
+def test_case_is_expanded_for_each_version() -> None:
     text = '== one\nrows: J5 N6\nfor: 2-4\nA join.{v} reason="a b" &\nA answer\n== two\nslow: yes\nB list\n'
     first, *_, last, other = parse(text)
     assert (first.title, first.quick, last.title, last.quick) == ("one [v2]", False, "one [v4]", True)
@@ -54,7 +54,7 @@ def test_a_case_is_one_for_each_version() -> None:
     assert (other.title, other.slow, other.quick) == ("two", True, False)
 
 
-def test_member_ids_have_names() -> None:
+def test_member_ids_are_replaced_by_names() -> None:
     member_id = "client-A-01234567-89ab-cdef-0123-456789abcdef"
     stranger = "client-B-11234567-89ab-cdef-0123-456789abcdef"
     member = JoinGroupResponse.JoinGroupResponseMember
@@ -91,7 +91,7 @@ def heartbeat_answer(*partitions: int) -> Any:
     return codec.decode_response(68, 1, answer)
 
 
-def test_which_partitions_a_member_has_is_not_compared_but_how_many() -> None:
+def test_only_the_number_of_a_members_partitions_is_compared() -> None:
     known = Told(PREFIX, {"trips": UUID(int=1)})
     two, others, three = (normalised(heartbeat_answer(*some), known) for some in ((0, 1), (4, 5), (0, 1, 2)))
     assert two == others != three
@@ -109,7 +109,7 @@ def test_a_script_names_partitions_by_what_the_member_was_assigned() -> None:
     assert known.generations == {"A": 3}
 
 
-def test_what_kafka_answers_differently_in_another_play_is_not_compared() -> None:
+def test_answers_that_kafka_varies_between_plays_are_not_compared() -> None:
     kafkas = [[{"epoch": "3", "partitions": "4"}], [{"epoch": "3", "partitions": "6"}]]
     ours = [{"epoch": "2", "partitions": "5", "more": "1"}]
     assert promised(kafkas, ours) == ([{"epoch": "3"}], [{"epoch": "2", "more": "1"}])
@@ -136,7 +136,7 @@ def described(*members: dict[str, Any], loose: bool = True) -> Answer:
     return normalised(codec.decode_response(77, 1, answer), Told(PREFIX, {"trips": UUID(int=1)}, loose=loose))
 
 
-def test_how_evenly_a_share_group_deals_is_compared_and_not_to_whom() -> None:
+def test_share_assignment_is_compared_by_spread_and_not_by_member() -> None:
     one = described(share_member("a", 3, 0, 1), share_member("b", 3, 2))
     other = described(share_member("a", 3, 2), share_member("b", 3, 0, 1))
     assert one == other
@@ -148,7 +148,7 @@ def test_how_evenly_a_share_group_deals_is_compared_and_not_to_whom() -> None:
     assert of_sizes[0] == of_sizes[1] != of_sizes[2]
 
 
-def test_what_a_share_group_deals_is_compared_when_all_have_come_to_their_target() -> None:
+def test_share_assignment_is_compared_once_members_reach_their_target() -> None:
     on_the_way = described(share_member("a", 3, 0, 1), share_member("b", 2, 0, 1, 2))
     assert not [path for path in on_the_way if "dealt" in path or "of a member" in path]
 
@@ -192,7 +192,7 @@ def test_random_scripts_of_shares_wait_for_what_they_have_initialized() -> None:
     assert wanted <= {word.partition(".")[0] for word in sent}
 
 
-def test_an_older_kafka_differs_where_the_newer_one_was_mended() -> None:
+def test_bug_fixed_in_a_newer_kafka_is_an_expected_difference() -> None:
     (case,) = parse("== one\nA offsets\n")
     path = "groups.0.topics.0.partitions.2.start_offset"
     newer, older = {path: "0"}, {path: "-1"}

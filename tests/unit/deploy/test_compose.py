@@ -164,7 +164,7 @@ def test_every_alert_that_names_a_group_links_to_it() -> None:
 
 
 @pytest.mark.parametrize(("reason", "exit_code"), [(None, 0), ("restarting: the query ended", 1)])
-def test_the_health_check_tells_ready_from_not(
+def test_health_check_exit_code_reports_readiness(
     reason: str | None, exit_code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = urlsplit(COORDINATOR["healthcheck"]["test"][-1]).path

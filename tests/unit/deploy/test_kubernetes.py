@@ -85,7 +85,7 @@ def test_the_kustomization_has_every_file_and_the_projects_version() -> None:
     assert images == {f"{project['name']}:{__version__}"}
 
 
-def test_every_workload_selects_its_own_pods_and_names_what_is_there() -> None:
+def test_workload_selects_its_own_pods_and_names_existing_objects() -> None:
     for workload in workloads():
         template = workload["spec"]["template"]
         selected = workload["spec"]["selector"]["matchLabels"]
@@ -167,7 +167,7 @@ def test_the_coordinators_command_line_is_understood_and_reaches_the_master() ->
     assert spark.state_partitions == replicas * int(option(WORKER["command"], "--cores"))
 
 
-def test_there_is_one_driver_and_executors_have_its_checkpoint_at_its_path() -> None:
+def test_executors_share_the_single_drivers_checkpoint() -> None:
     assert of("StatefulSet", "coordinator")["spec"]["replicas"] == 1
     (data_dir,) = [w.partition("=")[2] for w in COORDINATOR["args"] if w.startswith("--data-dir=")]
     claims = set()

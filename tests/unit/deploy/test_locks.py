@@ -40,7 +40,7 @@ def wanted(name: str) -> list[Requirement]:
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_a_lock_has_what_the_project_asks_for(name: str) -> None:
+def test_lock_satisfies_the_projects_requirements(name: str) -> None:
     pins = locked(name)
     for requirement in wanted(name):
         (pin,) = pins[canonicalize_name(requirement.name)].specifier

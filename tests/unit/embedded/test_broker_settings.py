@@ -48,7 +48,7 @@ def test_setting_value_with_a_line_break_is_refused() -> None:
         check_broker_settings({"num.partitions": "1\nlisteners=CLIENT://0.0.0.0:9092"})
 
 
-def test_values_stand_in_the_file_as_java_reads_them() -> None:
+def test_setting_values_are_escaped_for_java() -> None:
     assert escaped(r"C:\kafka é 😀") == r"C:\\kafka \u00e9 \ud83d\ude00"
 
 

@@ -98,7 +98,7 @@ def test_jar_errors_name_each_faulty_file(tmp_path: Path) -> None:
     ]
 
 
-def test_fetched_once_then_taken_from_the_cache(
+def test_jar_is_fetched_once_then_read_from_the_cache(
     cache: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (jar,) = jars.spark_jars()
@@ -116,7 +116,7 @@ def test_jar_cut_short_in_the_cache_is_fetched_again(repository: Path) -> None:
 
 
 @pytest.mark.usefixtures("repository")
-def test_other_content_is_refused_and_not_kept(
+def test_jar_with_other_content_is_refused_and_not_cached(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     declare(monkeypatch, tmp_path, [locked("thing-1.0.jar", b"good")])
@@ -126,7 +126,7 @@ def test_other_content_is_refused_and_not_kept(
 
 
 @pytest.mark.usefixtures("repository")
-def test_lock_writes_what_was_resolved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lock_file_lists_the_resolved_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = declare(monkeypatch, tmp_path, [])
     head = path.read_text().partition("[locked]")[0]
     jars.lock()
@@ -150,7 +150,7 @@ def test_unreachable_repository_names_every_jar_and_why() -> None:
     ("mirror_of", "used"),
     [("central", True), ("*", True), ("external:*", True), ("*, !central", False), ("other", False)],
 )
-def test_mirror_in_mavens_settings(
+def test_mirror_of_mavens_settings_is_used_where_it_applies(
     mirror_of: str, used: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tmp_path / ".m2" / "settings.xml"

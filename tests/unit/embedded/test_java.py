@@ -34,7 +34,7 @@ def test_java_too_old_or_broken_is_passed_over(tmp_path: Path, monkeypatch: pyte
     ]
 
 
-def test_java_without_the_module_spark_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_without_a_module_of_spark_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cut_down = fake_java(tmp_path, f"[ $1 = --add-modules ] && exit 1\n{report('/opt/small', '21')}")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "")

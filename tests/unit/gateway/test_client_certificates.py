@@ -235,9 +235,7 @@ def test_changed_users_file_applies_to_new_authentications(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END"])
-def test_a_certificate_that_cannot_be_used_changes_nothing(
-    authority: Authority, server: Issued, content: bytes
-) -> None:
+def test_unusable_certificate_changes_nothing(authority: Authority, server: Issued, content: bytes) -> None:
     security = secured(authority, server, ClientAuth.NONE)
 
     @played(security=security)

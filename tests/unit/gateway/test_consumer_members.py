@@ -124,7 +124,7 @@ async def test_rx4_slow_pattern_blocks_neither_heartbeat_nor_gateway(
 
 
 @played(topics_look_up_s=PATIENCE_S)
-async def test_more_topics_than_a_request_can_carry_are_refused(world: GatewayFixture) -> None:
+async def test_heartbeat_with_too_many_topics_is_refused(world: GatewayFixture) -> None:
     """The coordinator would never get the request, and the client would send it again without end."""
     names = [f"{number:0200}" for number in range(4_000)]
     world.broker.topics |= dict.fromkeys(names, 1)

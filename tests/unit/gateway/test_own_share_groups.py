@@ -78,7 +78,7 @@ async def test_sf24_internal_topics_cannot_be_consumed_by_share_groups(world: Ga
 
 
 @played
-async def test_more_names_than_a_request_can_carry_are_refused(world: GatewayFixture) -> None:
+async def test_heartbeat_with_too_many_topic_names_is_refused(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     before = world.broker.metadata_asked
     names = [f"{number:0200}" for number in range(4_000)]

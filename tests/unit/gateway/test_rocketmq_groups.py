@@ -296,7 +296,7 @@ async def test_request_mode_that_the_broker_accepts_counts_at_the_coordinator(ga
 
 
 @played
-async def test_facts_are_asked_for_once_until_they_change(gateway: PlayedGateway) -> None:
+async def test_broker_settings_are_queried_once_until_they_change(gateway: PlayedGateway) -> None:
     client = gateway.client("c1")
     facts = (RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.GET_ROUTEINFO_BY_TOPIC)
 
@@ -355,7 +355,7 @@ async def test_broker_with_acls_decides_who_may_ask() -> None:
 
 
 @asynchronous
-async def test_one_way_request_without_a_verdict_changes_only_what_is_the_clients_own() -> None:
+async def test_unverified_one_way_request_changes_only_its_own_client() -> None:
     async with rocketmq() as broker, started(broker) as gateway:
         broker.answers[RequestCode.GET_BROKER_CONFIG] = (16, {}, b"")
         client, stranger = gateway.client("c1"), gateway.client("c1")

@@ -145,9 +145,7 @@ def test_a_request_with_many_entries_does_not_hold_the_event_loop(kind: str) -> 
     ("kind", "topics"),
     [("ListOffsets", ["prices"]), ("Fetch", ["orders", "prices"]), ("ShareFetch", ["orders", "prices"])],
 )
-def test_a_request_of_which_many_partitions_are_refused_does_not_hold_the_event_loop(
-    kind: str, topics: list[str]
-) -> None:
+def test_refusing_many_partitions_does_not_hold_the_event_loop(kind: str, topics: list[str]) -> None:
     """Those of prices are. With orders beside it the broker is asked, and its response changed."""
 
     @played(rights=READER, share_groups=Coordinators.BROKERS)

@@ -74,7 +74,7 @@ def test_scram_refuses_a_malformed_answer(answer: Callable[[bytes], bytes]) -> N
         exchange.receive(answer(exchange.auth_bytes()))
 
 
-def test_passwords_are_in_no_text() -> None:
+def test_scram_repr_and_message_show_no_password() -> None:
     assert PASSWORD not in repr(scram())
     assert PASSWORD not in repr(scram().begin())
 

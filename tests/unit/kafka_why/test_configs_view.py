@@ -8,7 +8,7 @@ from state.kafka.consumer_group import ConsumerGroup, ConsumerMember
 from state.kafka.group import ConfigsOnly
 
 
-def test_settings_are_seen_with_and_without_a_group_and_only_a_group_is_listed() -> None:
+def test_settings_without_a_group_are_known_but_not_listed() -> None:
     own: dict[str, SettingValue] = {
         "consumer.assignment.interval.ms": 0,
         "share.auto.offset.reset": "earliest",

@@ -50,7 +50,7 @@ def total(scraped: Scraped, name: str) -> float:
     return sum(sample.value for sample in samples(scraped, name))
 
 
-def test_more_groups_make_no_more_series() -> None:
+def test_number_of_series_does_not_grow_with_the_groups() -> None:
     bounds = SeriesBounds(groups=12)
     few, many = crowd(6, bounds).text(), crowd(12, bounds).text()
     assert LABELS.sub("", few).count("\n") == LABELS.sub("", many).count("\n")

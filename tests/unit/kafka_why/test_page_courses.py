@@ -140,7 +140,7 @@ def test_live_reader_is_notified_when_a_page_would_show_the_entry(room: Room) ->
     assert with_entry.entries_version == room.fleet.entries_version("g") > first.entries_version
 
 
-def test_a_large_group_opens_with_what_the_fleet_has_and_the_rest_follows(
+def test_large_group_opens_with_recent_entries_and_then_completes(
     room: Room, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(courses_module, "MANY_ENTRIES", 5)

@@ -187,7 +187,7 @@ def test_overview_filters_and_sorts_lines(selection: GroupSelection, expected: l
     assert [one.group_id for one in selection.of(ALL)] == expected
 
 
-def test_the_version_of_the_lines_is_not_newer_than_they_are() -> None:
+def test_overview_version_is_never_newer_than_its_lines() -> None:
     """A page that had the fleet's own would count as new, and would not ask for what the lines lack."""
     fleet = fleet_of(view())
     thread = OverviewThread(fleet)

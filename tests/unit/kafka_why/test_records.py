@@ -64,7 +64,7 @@ def decoded(request: dict[str, Any]) -> object:
     ],
     ids=lambda given: given["type"] if isinstance(given, dict) else "",
 )
-def test_each_request_is_read_and_written(request_: dict[str, Any], of: type) -> None:
+def test_each_request_round_trips(request_: dict[str, Any], of: type) -> None:
     request = decoded(request_)
     assert type(request) is of
     assert decode_request(encode(request)) == request

@@ -22,7 +22,7 @@ VALUE = bytes.fromhex(
 )
 
 
-def test_group_is_read_in_redpandas_form() -> None:
+def test_group_record_of_redpanda_is_decoded() -> None:
     group_id, says = decode(KEY, VALUE)
     assert isinstance(says, ClassicGeneration)
     assert (group_id, says.generation, says.leader_id, says.since_ms) == ("g", 7, "a-1", 1_700_000_000_000)
@@ -39,7 +39,7 @@ def test_record_of_neither_form_is_refused() -> None:
             decode(KEY, value)
 
 
-def test_partition_is_a_jump_hash_of_the_xxh64() -> None:
+def test_partition_of_a_group_is_the_jump_hash_of_its_xxh64() -> None:
     published = {
         b"": 0xEF46_DB37_51D8_E999,
         b"abc": 0x44BC_2CF5_AD77_0999,

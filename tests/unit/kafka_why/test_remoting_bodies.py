@@ -31,7 +31,7 @@ def _heartbeat(consumer: dict[str, object], subscription: dict[str, object]) -> 
     return bodies.decode_heartbeat(json.dumps({"clientID": "c", "consumerDataSet": [sent]}).encode())
 
 
-def test_heartbeat_of_java() -> None:
+def test_heartbeat_of_a_java_client_is_decoded() -> None:
     body = b"""{"clientID":"10.0.0.1@7#9","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET",
         "consumeType":"CONSUME_POP","groupName":"g","messageModel":"BROADCASTING","subscriptionDataSet":[
         {"classFilterMode":false,"codeSet":[97,-98],"expressionType":"SQL92","subString":"a > 1",
@@ -56,7 +56,7 @@ def test_heartbeat_of_java() -> None:
     )
 
 
-def test_liberties_of_clients_in_other_languages() -> None:
+def test_heartbeats_of_other_languages_are_decoded() -> None:
     cpp: dict[str, object] = {"messageModel": 1, "consumeType": 1, "consumeFromWhere": 4}
     (consumer,) = _heartbeat(cpp, {"subVersion": "1700000000000"}).consumer_data_set
     assert (consumer.message_model, consumer.consume_type) == ("CLUSTERING", "CONSUME_PASSIVELY")
@@ -92,9 +92,7 @@ def test_liberties_of_clients_in_other_languages() -> None:
         ({}, {"$ref": "$"}),
     ],
 )
-def test_heartbeat_that_could_be_read_otherwise_is_refused(
-    consumer: dict[str, object], subscription: dict[str, object]
-) -> None:
+def test_ambiguous_heartbeat_is_refused(consumer: dict[str, object], subscription: dict[str, object]) -> None:
     with pytest.raises(MalformedFrame):
         _heartbeat(consumer, subscription)
 
@@ -130,7 +128,7 @@ def test_heartbeat_beyond_a_bound_is_refused(body: bytes) -> None:
         bodies.decode_heartbeat(body)
 
 
-def test_other_requests() -> None:
+def test_lock_assignment_and_mode_requests_are_decoded() -> None:
     queue = b'{"topic":"t","brokerName":"b","queueId":1}'
     lock = b'{"consumerGroup":"g","clientId":"c","onlyThisBroker":false,"mqSet":[%s]}'
     assert bodies.decode_lock_batch(lock % b",".join([queue] * 2)) == bodies.LockBatch("g", "c", (_QUEUE,))
@@ -144,7 +142,7 @@ def test_other_requests() -> None:
     ) == bodies.ModeSetting("t", "g", MessageRequestMode.POP, -1)
 
 
-def test_answers_have_rocketmqs_form() -> None:
+def test_answers_are_encoded_as_by_rocketmq() -> None:
     queue = {"brokerName": "b", "queueId": 1, "topic": "t"}
     assert json.loads(bodies.encode_consumer_list(("c", "c"))) == {"consumerIdList": ["c", "c"]}
     assert json.loads(bodies.encode_lock_ok([_QUEUE])) == {"lockOKMQSet": [queue]}
@@ -155,7 +153,7 @@ def test_answers_have_rocketmqs_form() -> None:
     assert bodies.encode_assignments(None) == b"{}"
 
 
-def test_running_info_has_queues_as_keys() -> None:
+def test_running_info_with_queues_as_keys_is_decoded() -> None:
     body = (
         b'{"mqPopTable":{{"brokerName":"b","queueId":-1,"topic":"t"}:{"droped":true,"waitAckCount":0}},"mqTable":'
         b'{{"brokerName":"b","queueId":1,"topic":"t"}:{"cachedMsgCount":3,"droped":false,"locked":true},'
@@ -173,7 +171,7 @@ def test_running_info_has_queues_as_keys() -> None:
     assert info.mq_pop_table == {MessageQueue("t", "b", -1): answers.ProcessQueueInfo(droped=True)}
 
 
-def test_other_answers() -> None:
+def test_topic_list_and_group_config_are_decoded() -> None:
     assert answers.decode_topic_list(b'{"topicList":["a","b"]}') == ("a", "b")
     assert answers.decode_group_config(b'{"notifyConsumerIdsChangedEnable":false,"x":{}}') == (
         SubscriptionGroupConfig(notify_consumer_ids_changed_enable=False)

@@ -107,7 +107,7 @@ def test_numbers_and_booleans_among_ext_fields_are_texts() -> None:
         "",
     ],
 )
-def test_json_that_fastjson_could_read_otherwise_is_refused(text: str | bytes) -> None:
+def test_ambiguous_json_header_is_refused(text: str | bytes) -> None:
     with pytest.raises(MalformedFrame):
         _json(text)
 
@@ -132,7 +132,7 @@ def test_rocketmq_fields_that_do_not_fill_their_bytes_are_refused(fields: bytes,
         _rocketmq(fields, size=size)
 
 
-def test_bounds_of_frames_hold() -> None:
+def test_frame_or_header_beyond_its_bound_is_refused() -> None:
     assert header_length(4, 0) == 0
     for length, word in ((3, 0), (-1, 0), (16_777_217, 0), (10, 7), (100_000, HEADER_MAX_BYTES + 1)):
         with pytest.raises(MalformedFrame):

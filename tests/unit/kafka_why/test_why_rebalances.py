@@ -135,7 +135,7 @@ def causes(name: str) -> list[CauseKind]:
         ("join_again", CauseKind.METADATA_CHANGED),
     ],
 )
-def test_a_scenario_has_a_rebalance_of_its_kind(scenario: str, kind: CauseKind) -> None:
+def test_scenario_has_a_rebalance_of_its_kind(scenario: str, kind: CauseKind) -> None:
     assert kind in causes(scenario)
 
 

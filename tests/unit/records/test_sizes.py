@@ -33,13 +33,15 @@ from records.topic_sizes import with_topic_sizes
         (100 * MIB, 2**31 - 1, (33_488_896, 33_488_896, 33_488_896)),
     ],
 )
-def test_limits_follow_from_the_topics(requests: int, responses: int, limits: tuple[int, int, int]) -> None:
+def test_record_limits_follow_from_topic_settings(
+    requests: int, responses: int, limits: tuple[int, int, int]
+) -> None:
     assert size_limits(requests, responses) == limits
     assert limits[0] + RECORD_OVERHEAD_BYTES <= requests
     assert limits[1] + RECORD_OVERHEAD_BYTES <= responses
 
 
-def test_least_is_assumed_of_topics_whose_settings_may_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_topic_settings_give_the_lowest_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     layout = TopicLayout.named()
     unread: dict[str, Any] = {"topic": {layout.requests_topic: {}, layout.responses_topic: {}}}
     admin = SimpleNamespace(describe_configs=lambda *_, **__: unread, close=lambda: None)

@@ -39,7 +39,7 @@ def test_internal_topics_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?=a)", r"(a)\1", "a{2000}", "*"])
-def test_what_re2_does_not_know_is_an_error(pattern: str, capfd: pytest.CaptureFixture[str]) -> None:
+def test_pattern_unsupported_by_re2_is_refused(pattern: str, capfd: pytest.CaptureFixture[str]) -> None:
     """Look-arounds and back references are Python's and Java's alone."""
     resolution = resolve(pattern, images("a"), at_ms=7)
     assert resolution.error
@@ -47,12 +47,12 @@ def test_what_re2_does_not_know_is_an_error(pattern: str, capfd: pytest.CaptureF
     assert capfd.readouterr().err == ""
 
 
-def test_a_pattern_whose_program_is_large_is_an_error() -> None:
+def test_pattern_with_a_large_program_is_refused() -> None:
     """The time for each name grows with the program."""
     assert "too large" in (resolve("(a?){900}" * 40, images("a"), at_ms=7).error or "")
 
 
-def test_a_pattern_that_takes_too_long_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pattern_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_patterns, "MATCHING_MAX_S", 0.0)
     resolution = resolve("a+", images("a", "aa"), at_ms=7)
     assert resolution == RegexResolution(at_ms=7, error="it takes longer than 0 s to match the topics")

@@ -62,7 +62,7 @@ def _check_life(history: Sequence[HistoryEntry]) -> None:
 
 @given(logs, seeds)
 @examples(40)
-def test_batching_does_not_matter(log: Log, seed: int) -> None:
+def test_batching_does_not_change_the_outcome(log: Log, seed: int) -> None:
     batches.check_batching(played(log).rows, log[2], seed)
 
 

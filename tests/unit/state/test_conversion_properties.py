@@ -46,7 +46,7 @@ def test_a_conversion_keeps_offsets_and_gives_no_partition_to_two_members(log: L
 
 @given(logs, seeds)
 @examples(40)
-def test_batching_does_not_matter(log: Log, seed: int) -> None:
+def test_batching_does_not_change_the_outcome(log: Log, seed: int) -> None:
     batches.check_batching(played(log).rows, log[2], seed)
 
 

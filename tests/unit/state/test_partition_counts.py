@@ -82,7 +82,7 @@ def test_a_refused_join_does_not_change_the_counts_of_the_next_assignment(row: s
     assert (effects.replies[-1].response.rule, group.reported_partition_counts) == (row, {"t": 3})
 
 
-def test_a_join_that_finds_the_group_full_does_not_change_the_counts() -> None:
+def test_join_of_a_full_group_does_not_change_the_counts() -> None:
     _, group = send(None, join(partitions=2))
     effects, group = send(group, join(partitions=9), replace(CONFIG, group_max_size=0))
     assert effects.replies[-1].response.rule == "J6"

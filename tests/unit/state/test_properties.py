@@ -113,7 +113,7 @@ def check_failed_requests(log: Log, seed: int) -> None:
 
 @given(logs, seeds, st.sampled_from((0, 0, 9, 60)))
 @examples(100)
-def test_batching_does_not_matter(log: Log, seed: int, one_in: int) -> None:
+def test_batching_does_not_change_the_outcome(log: Log, seed: int, one_in: int) -> None:
     """However a log is cut, each group has the same effects and the same final state, also if steps fail, and
     if a batch knows an outage or a change of the configuration before it has to.
     """

@@ -62,7 +62,7 @@ def test_a_group_knows_the_latest_reports_of_the_topics_that_its_members_subscri
     assert timeline.group.topics == known
 
 
-def test_the_watcher_answers_what_an_upgrade_wanted_to_know() -> None:
+def test_watcher_reports_the_topics_an_upgrade_waits_for() -> None:
     """Row MI14."""
     a, b = UUID(int=1), UUID(int=2)
     group = ClassicGroup("g", "requests-0-0", topics={"known": Topic(a.bytes, 2)}, wanted_topics=["wanted"])

@@ -314,7 +314,7 @@ def test_history_is_counted_without_gaps_and_has_the_conflicts_of_clients(life: 
 
 
 @given(life=LIVES)
-def test_expired_locks_go_with_a_scan(life: Life) -> None:
+def test_scan_removes_expired_locks(life: Life) -> None:
     for event, effects in live(life):
         if isinstance(event, ScanDue) and effects.group is not None:
             assert not any(

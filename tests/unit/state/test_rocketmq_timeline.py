@@ -49,7 +49,7 @@ Log = list[Row]
 
 @given(logs, seeds, st.sampled_from((0, 0, 9, 30)))
 @examples(150)
-def test_batching_does_not_matter(rows: Log, seed: int, one_in: int) -> None:
+def test_batching_does_not_change_the_outcome(rows: Log, seed: int, one_in: int) -> None:
     take_step = batches.failing_step(batches.chosen(seed, one_in)) if one_in else batches.checked_step
     cut = batches.cut(rows, seed)
     outages = batches.outages(rows, seed)

@@ -345,7 +345,7 @@ def lock_step(raw: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("name", "count"), [("rocketmq_broker_traces", 45), ("rocketmq_broker_traces_random", 80)]
 )
-def test_every_trace_of_rocketmq_is_followed(name: str, count: int) -> None:
+def test_answers_equal_rocketmqs_recorded_traces(name: str, count: int) -> None:
     traces = msgspec.json.decode((DATA / f"{name}.json").read_bytes())
     assert len(traces) == count
     for trace in traces:

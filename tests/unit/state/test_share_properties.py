@@ -54,7 +54,7 @@ def played(log: Log) -> ShareLog:
 
 @given(logs, seeds)
 @examples(8)
-def test_batching_does_not_matter(log: Log, seed: int) -> None:
+def test_batching_does_not_change_the_outcome(log: Log, seed: int) -> None:
     """SV7: two replays of a log give the same bytes, however it is cut."""
     batches.check_batching(played(log).rows, log[2], seed)
 

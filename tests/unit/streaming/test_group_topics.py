@@ -183,7 +183,7 @@ def test_group_is_sent_the_metadata_that_its_view_lacks(
         assert msgspec.json.decode(encode(message))["type"] == type(message).__name__
 
 
-def test_classic_groups_and_groups_of_rocketmq_cost_nothing() -> None:
+def test_classic_and_rocketmq_groups_are_sent_no_topics() -> None:
     watch = Watch()
     watch.publish("deleted", {"t": OLD}, resolved={".*": ["t"]})
     watch.groups.apply(b"classic", encode(view_of(ClassicGroup(group_id="classic", incarnation="i"))))
@@ -222,7 +222,7 @@ def test_pattern_results_of_a_group_are_spaced_in_time() -> None:
     assert min(after - before for before, after in pairwise(times)) == RESOLUTIONS_APART_S
 
 
-def test_a_group_that_does_not_follow_gets_its_records_again_after_a_pause_that_grows() -> None:
+def test_unanswered_metadata_is_resent_with_growing_pauses() -> None:
     watch = Watch()
     watch.publish("g", {"t": OLD}, resolved={"u": []})
     looks = [(watch.now_s, m) for _ in range(3_000) if (m := watch.see(t=GROWN, u=OTHER))]

@@ -66,7 +66,7 @@ def test_recreated_topic_is_not_the_log(broker: Broker) -> None:
     assert watch.why_silent() == "t was deleted and created again"
 
 
-def test_a_topic_that_no_broker_knows_is_a_loss(watch: LogWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topic_unknown_to_all_brokers_is_a_loss(watch: LogWatch, monkeypatch: pytest.MonkeyPatch) -> None:
     watch.poll()
     with monkeypatch.context() as patch:
         patch.setattr(

@@ -109,7 +109,7 @@ def test_sighting_record_round_trips_in_broker_time() -> None:
     assert (seen.state, seen.within_ms, seen.members) == ("PreparingRebalance", 1_010, PREPARING.members)
 
 
-def test_the_partition_of_a_group_is_javas() -> None:
+def test_partition_of_a_group_uses_javas_hash() -> None:
     """String.hashCode of "hello" is 99162322, of "orders" -1008770331, of another word the least of all."""
     assert partition_of_offsets("hello", 1_000) == 322
     assert partition_of_offsets("polygenelubricants", 50) == 0

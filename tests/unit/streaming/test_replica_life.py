@@ -190,7 +190,7 @@ HAPPENS = (
 
 @examples(30)
 @given(st.integers(0, 2**32))
-def test_a_client_that_has_an_early_answer_has_the_querys(seed: int) -> None:
+def test_early_answer_equals_the_querys_answer(seed: int) -> None:
     check(play(seed))
 
 
@@ -205,7 +205,7 @@ def test_random_replica_lives_reach_every_phase_of_interest() -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
-def test_the_property_finds_a_planted_fault(fault: Fault) -> None:
+def test_planted_fault_is_detected(fault: Fault) -> None:
     """In a life that is known to show it."""
     check(play(fault.seed))
     with pytest.MonkeyPatch.context() as patch:

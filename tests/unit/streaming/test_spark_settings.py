@@ -85,7 +85,7 @@ def test_a_local_spark_is_reached_by_this_machine_alone_and_sends_no_jars() -> N
     assert list(jar_settings(None)) == ["spark.driver.extraClassPath"]
 
 
-def test_a_cluster_gets_the_jars_and_runs_a_failed_task_again() -> None:
+def test_cluster_gets_the_jars_and_retries_failed_tasks() -> None:
     found = cluster_settings(MASTER, None) | jar_settings(MASTER)
     assert found["spark.jars"].split(",") == [jar.as_uri() for jar in spark_jars()]
     assert found["spark.driver.extraClassPath"].split(os.pathsep) == [str(jar) for jar in spark_jars()]
