@@ -32,11 +32,7 @@ def schedule(seed: int, faults: int, kinds: Kinds) -> list[tuple[Fault, Random]]
 
 
 def play(
-    result: Result,
-    build: Callable[[Path], Stage],
-    faults: int,
-    kinds: Kinds,
-    last: Iterable[Fault] = (),
+    result: Result, build: Callable[[Path], Stage], faults: int, kinds: Kinds, last: Iterable[Fault] = ()
 ) -> Result:
     """Let faults of the result's seed, and then those of `last`, strike a stage in a folder of its own, and
     judge.

@@ -80,5 +80,5 @@ def configs(step: Step, version: int, told: Told) -> Body:
     return {
         "resources": [
             {"resource_type": GROUP_RESOURCE, "resource_name": group_id, "configuration_keys": keys}
-        ],
+        ]
     }

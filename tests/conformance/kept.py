@@ -176,7 +176,7 @@ KEPT_OF: Mapping[str, tuple[Kept, ...]] = {
             case=_EMPTY,
             path="*epoch",
         ),
-    ),
+    )
 }
 """Those from an older version of Kafka, by the version."""
 

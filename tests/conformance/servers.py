@@ -30,15 +30,7 @@ from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
 from kafka_why.contract.pack import unpack
 from streaming.service.options import Options
-from tests.conformance.acls import (
-    PASSWORD,
-    REFRESH_S,
-    SUPER_USERS,
-    USERS,
-    Rule,
-    set_acls,
-    user,
-)
+from tests.conformance.acls import PASSWORD, REFRESH_S, SUPER_USERS, USERS, Rule, set_acls, user
 from tests.conformance.connection import Connection
 from tests.conformance.normalise import Answer
 from tests.conformance.player import Player
@@ -255,22 +247,12 @@ def running(
         topic_ids = _ready(stack.enter_context(broker))
         servers = broker.client_config
         layout = new_layout()
-        options = Options(
-            servers,
-            folder / "coordinator",
-            layout,
-            settings=settings,
-            spark=QUICK_SPARK,
-        )
+        options = Options(servers, folder / "coordinator", layout, settings=settings, spark=QUICK_SPARK)
         stack.enter_context(coordinating(options))
         # These clients do not retry, and a coordinator whose JVM has just started may take longer than 3 s.
         patient = Limits(member_held_s=ANSWER_TIMEOUT_MS / 1000)
         wanted = GatewayOptions(
-            servers,
-            layout,
-            Address("127.0.0.1", 0),
-            limits=patient,
-            share_groups=Coordinators.OURS,
+            servers, layout, Address("127.0.0.1", 0), limits=patient, share_groups=Coordinators.OURS
         )
         if secured:
             wanted = replace(

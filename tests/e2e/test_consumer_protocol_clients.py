@@ -185,8 +185,7 @@ def told(options: GatewayOptions, gateway: str) -> Iterator[Told]:
 
 
 @pytest.mark.parametrize(
-    "story",
-    [pytest.param(name, marks=[pytest.mark.one_form] * (name in OF_ONE_FORM)) for name in STORIES],
+    "story", [pytest.param(name, marks=[pytest.mark.one_form] * (name in OF_ONE_FORM)) for name in STORIES]
 )
 def test_consumer_protocol_clients_complete_the_story(told: Told, story: str) -> None:
     told[story].result()

@@ -35,12 +35,7 @@ from tests.e2e.gateway_clients import (
     produce,
     share,
 )
-from tests.e2e.harness import (
-    WAIT_TIMEOUT_S,
-    create_topic,
-    history_of,
-    wait_until,
-)
+from tests.e2e.harness import WAIT_TIMEOUT_S, create_topic, history_of, wait_until
 from tests.harness.ports import free_address
 from tests.harness.transactions import Wire
 

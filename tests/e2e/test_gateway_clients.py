@@ -271,8 +271,7 @@ def told(options: GatewayOptions, gateway: str, tmp_path_factory: pytest.TempPat
 
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize(
-    "story",
-    [pytest.param(name, marks=[pytest.mark.one_form] * (name in OF_CLIENTS)) for name in STORIES],
+    "story", [pytest.param(name, marks=[pytest.mark.one_form] * (name in OF_CLIENTS)) for name in STORIES]
 )
 def test_unmodified_clients_complete_the_story(told: Told, story: str, library: str) -> None:
     told[story, library].result()

@@ -163,11 +163,7 @@ def txn_commit(transactional_id: str, topic: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("id_bytes", "closes"), [(32_767, False), (32_768, True)])
 def test_a_long_transactional_id_is_answered_at_once(
-    address: Address,
-    topics: tuple[str, str],
-    id_bytes: int,
-    closes: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    address: Address, topics: tuple[str, str], id_bytes: int, closes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "BROKERS_TIMEOUT_S", RETRIES_S)
 

@@ -32,13 +32,7 @@ from kafka_why.contract.protocols.subscriptions import (
 )
 from operations.admin.requests import GroupRequests
 from streaming.service.topics import prepare_topics
-from tests.e2e.harness import (
-    create_topic,
-    history_of,
-    new_layout,
-    offset_records,
-    topic_id_of,
-)
+from tests.e2e.harness import create_topic, history_of, new_layout, offset_records, topic_id_of
 from tests.harness.commands import invoke
 from tests.harness.member_requests import sync_group
 from tests.harness.shared import PREFIX

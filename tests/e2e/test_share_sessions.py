@@ -11,10 +11,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import uvloop
-from kafka.admin import (
-    ConfigResource,
-    ConfigResourceType,
-)
+from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.protocol.api_key import ApiKey
 
 from embedded.broker import EmbeddedBroker

@@ -11,16 +11,7 @@ from click.testing import CliRunner
 from cli.groups import groups
 from embedded.broker import EmbeddedBroker
 from tests.harness.shared import PREFIX
-from tests.harness.transactions import (
-    NONE,
-    NOTHING,
-    TV1,
-    TV2,
-    Wire,
-    pend,
-    producer_of,
-    stable_offset,
-)
+from tests.harness.transactions import NONE, NOTHING, TV1, TV2, Wire, pend, producer_of, stable_offset
 
 pytestmark = [pytest.mark.e2e, pytest.mark.one_form]
 

@@ -19,10 +19,7 @@ PATIENCE_S = 30.0
 
 @pytest.mark.parametrize(
     ("terminal", "shown"),
-    [
-        (False, "  generation 1  Stable (CompletingRebalance -> Stable): "),
-        (True, "replica answering"),
-    ],
+    [(False, "  generation 1  Stable (CompletingRebalance -> Stable): "), (True, "replica answering")],
 )
 def test_live_view_shows_a_group(options: GatewayOptions, terminal: bool, shown: str) -> None:
     """As lines it begins at the end of the topic, so only a group that comes once it is there is seen."""

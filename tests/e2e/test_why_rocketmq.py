@@ -92,9 +92,7 @@ def get(url: str) -> Any:
         return json.load(response)
 
 
-def test_holders_match_the_clients_and_unconsumed_messages_are_counted(
-    rocketmq: RocketMqCluster,
-) -> None:
+def test_holders_match_the_clients_and_unconsumed_messages_are_counted(rocketmq: RocketMqCluster) -> None:
     topic, group = rocketmq.create_topic(), new_group()
     first, second = (rocketmq.clients.push(group, topic) for _ in range(2))
     wait_until(lambda: {len(first.held), len(second.held)} == {3, 4}, "two consumers share the queues")
@@ -140,9 +138,7 @@ def test_duplicate_client_id_and_its_unread_queues_are_reported(
             assert "DUPLICATE CLIENT ID" in response.read().decode()
 
 
-def test_different_subscriptions_are_reported_for_each_client(
-    rocketmq: RocketMqCluster,
-) -> None:
+def test_different_subscriptions_are_reported_for_each_client(rocketmq: RocketMqCluster) -> None:
     topic, group = rocketmq.create_topic(), new_group()
     all_tags = rocketmq.clients.push(group, topic)
     one_tag = rocketmq.clients.push(group, topic, tags="TagA", circle=True)

@@ -98,10 +98,7 @@ class Topics:
         is_stable = "require_stable" in fields
         found = {"partition_index": partition, "committed_offset": offset}
         found |= {"error_code": error} if is_stable else {}
-        answer = {
-            "error_code": 0 if is_stable else error,
-            "topics": [{"name": TOPIC, "partitions": [found]}],
-        }
+        answer = {"error_code": 0 if is_stable else error, "topics": [{"name": TOPIC, "partitions": [found]}]}
         topics = [{"name": TOPIC, "partition_indexes": [partition]}]
         return self.ask("OffsetFetch", answer, topics=topics, **fields)
 

@@ -6,14 +6,7 @@ from enum import StrEnum
 import pytest
 
 from tests.campaigns.verdict import Verdict
-from tests.transactions.checker import (
-    Copy,
-    Wrong,
-    copied_value,
-    judge_copies,
-    judge_counts,
-    judge_offsets,
-)
+from tests.transactions.checker import Copy, Wrong, copied_value, judge_copies, judge_counts, judge_offsets
 from tests.transactions.fleet import PENDING_TIMEOUT_S
 from tests.transactions.running import campaign
 from tests.transactions.stage import STABLE_S

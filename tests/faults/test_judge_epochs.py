@@ -47,12 +47,7 @@ class Group(Topics):
         return self._beat(answer, member, epoch, owned, more)
 
     def _beat(
-        self,
-        answer: dict[str, Any],
-        member: str,
-        epoch: int,
-        owned: list[int] | None,
-        more: dict[str, Any],
+        self, answer: dict[str, Any], member: str, epoch: int, owned: list[int] | None, more: dict[str, Any]
     ) -> Self:
         more |= {} if owned is None else {"topic_partitions": shares(owned)}
         return self.ask(HEARTBEAT, answer, member_id=member, member_epoch=epoch, **more)

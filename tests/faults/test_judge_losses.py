@@ -94,10 +94,7 @@ def test_consistent_loss_passes_the_judge() -> None:
         (sound(last_s=LOST_S + 1.5), "a commit was acknowledged 1.50 s after requests were lost"),
         (handled_later(), "a commit was acknowledged 1.50 s after requests were lost"),
         (replace(sound(), report=reported(9)), "9 of ('orders', 2) is reported, and no client was told so"),
-        (
-            replace(sound(), report=reported(4)),
-            "4 of ('orders', 2) is reported, and no client was told so",
-        ),
+        (replace(sound(), report=reported(4)), "4 of ('orders', 2) is reported, and no client was told so"),
         (replace(sound(), report=reported_beside()), "'other' is reported, and has sent nothing"),
         (replace(sound(), report=reported(3, requests=1)), "1 lost requests are reported, 2 are lost"),
         (

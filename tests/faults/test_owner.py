@@ -21,10 +21,7 @@ from kafka_why.contract.layout import TopicLayout
 from streaming.service.clock.ticker import Ticker
 from streaming.service.ownership.owner import ClockRecords, NotOwner, TopicsOwnership
 from streaming.service.topics import prepare_topics
-from tests.e2e.harness import (
-    new_layout,
-    wait_until,
-)
+from tests.e2e.harness import new_layout, wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -13,10 +13,7 @@ Said = tuple[int, str, int, str, int]
 
 
 def story(
-    *events: Said,
-    eras: Sequence[Era] = (),
-    lives: Mapping[str, int] | None = None,
-    records: int = 2,
+    *events: Said, eras: Sequence[Era] = (), lives: Mapping[str, int] | None = None, records: int = 2
 ) -> Story:
     """Records 0, 1, … at their own offsets, and what happened."""
     return Story(

@@ -30,14 +30,7 @@ def test_a_thread_that_dies_ends_the_command_with_a_reason(broker: EmbeddedBroke
     layout = new_layout()
     prepare_topics(broker.client_config, layout)
     prefix = layout.requests_topic.removesuffix("-requests")
-    options = (
-        "--bootstrap-servers",
-        broker.bootstrap_servers,
-        "--listen",
-        "127.0.0.1:0",
-        "--prefix",
-        prefix,
-    )
+    options = ("--bootstrap-servers", broker.bootstrap_servers, "--listen", "127.0.0.1:0", "--prefix", prefix)
     with subprocess.Popen(
         [sys.executable, "-c", COMMAND, "gateway", "--json", *options],
         stdin=subprocess.PIPE,

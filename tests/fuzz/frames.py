@@ -242,10 +242,4 @@ def _cut(number: int, random: Random) -> bytes:
     return whole[:-1] + bytes([whole[-1] | 0x80])
 
 
-_DAMAGED_VARINTS: tuple[Damage, ...] = (
-    _longer,
-    _longer,
-    _overflowing,
-    _endless,
-    _cut,
-)
+_DAMAGED_VARINTS: tuple[Damage, ...] = (_longer, _longer, _overflowing, _endless, _cut)

@@ -66,10 +66,7 @@ def invariants_of(group: ClassicGroup) -> list[tuple[str, bool]]:
             "what the coordinator assigned is each known partition once",
             state is not GroupState.STABLE or group.protocol_name not in _EACH_ONCE or _is_dealt_once(group),
         ),
-        (
-            "the counts are those of the members",
-            _counts(group) == _counts(structs.replace(group)),
-        ),
+        ("the counts are those of the members", _counts(group) == _counts(structs.replace(group))),
     ]
 
 

@@ -309,9 +309,7 @@ def _about_offsets(
             )
         case "fetch":
             return OffsetFetch(
-                **common,
-                topics=partitions if move.number % 2 else None,
-                require_stable=move.number % 3 > 0,
+                **common, topics=partitions if move.number % 2 else None, require_stable=move.number % 3 > 0
             )
         case "delete offsets":
             return OffsetDelete(**common, topics=partitions)

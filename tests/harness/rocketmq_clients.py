@@ -140,12 +140,7 @@ class JavaClients(ReportingProgram):
     """
 
     def __init__(
-        self,
-        name_server: str,
-        folder: Path,
-        *,
-        jars: SetName = "rocketmq",
-        java_options: Sequence[str] = (),
+        self, name_server: str, folder: Path, *, jars: SetName = "rocketmq", java_options: Sequence[str] = ()
     ) -> None:
         self.name_server = name_server
         self._clients: dict[str, JavaClient] = {}

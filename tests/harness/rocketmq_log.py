@@ -122,9 +122,7 @@ def _register(random: Random, envelope: dict[str, object]) -> AnyRequest:
 
 def _start_gateway(random: Random, envelope: dict[str, object]) -> AnyRequest:
     return GatewayStarted(
-        group_id=str(envelope["group_id"]),
-        gateway=random.choice(GATEWAYS),
-        gateway_start=random.choice("12"),
+        group_id=str(envelope["group_id"]), gateway=random.choice(GATEWAYS), gateway_start=random.choice("12")
     )
 
 

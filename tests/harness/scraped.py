@@ -293,12 +293,7 @@ def busy() -> Scraped:
         "parcels", "topics t=4", "A e0", "at 4s", "B e0", "at 5s", "A e2", "A e2 owned[0,1]"
     )
     scraped.consumer_group(
-        "queue",
-        "topics t=2",
-        "at 1s",
-        "share A e0",
-        "init watcher partitions[t 0]",
-        "init watcher error=15",
+        "queue", "topics t=2", "at 1s", "share A e0", "init watcher partitions[t 0]", "init watcher error=15"
     )
     feed_rocketmq(scraped)
     letter = DeadLetter(

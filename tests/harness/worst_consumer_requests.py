@@ -33,9 +33,7 @@ def member(member_id: str = "m", epoch: int = 0, **fields: object) -> bytes:
 def of_topic(member_id: str = "m", partitions: int = GROUP_MAX_PARTITIONS) -> bytes:
     """Return the heartbeat by which a member joins that subscribes to one topic."""
     return member(
-        member_id,
-        subscribed_topic_names=[TOPIC],
-        topics={TOPIC: {"id": TOPIC_ID, "partitions": partitions}},
+        member_id, subscribed_topic_names=[TOPIC], topics={TOPIC: {"id": TOPIC_ID, "partitions": partitions}}
     )
 
 

@@ -109,10 +109,7 @@ class WorstRequests:
                 join([protocol("range")], partitions_per_topic="@"), lambda n: f'"{n:x}":0', "{", "}"
             ),
             "topics of a long name": self.array(
-                join([protocol("range")], partitions_per_topic="@"),
-                lambda n: f'"{n:032000x}":1',
-                "{",
-                "}",
+                join([protocol("range")], partitions_per_topic="@"), lambda n: f'"{n:032000x}":1', "{", "}"
             ),
             "metadata of topics": join(
                 [protocol("range", subscribing(*(f"{n:x}" for n in range(self.max_bytes // 11))))]

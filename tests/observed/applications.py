@@ -84,11 +84,7 @@ class ConnectPlay(Play):
         self, client_id: str, library: Library | None = None, *, instance_id: str | None = None
     ) -> None:
         with self.step(f"{client_id} starts", {JOINED: {client_id}}):
-            settings = {
-                "client.id": client_id,
-                **_SESSION,
-                "scheduled.rebalance.max.delay.ms": str(DELAY_MS),
-            }
+            settings = {"client.id": client_id, **_SESSION, "scheduled.rebalance.max.delay.ms": str(DELAY_MS)}
             folder = self.folder / client_id
             worker = Worker(self.group_id, self.stage.servers, folder, settings)
             self.workers[client_id] = worker

@@ -21,11 +21,7 @@ class Comparison:
     """
 
     def __init__(
-        self,
-        truth: Truth,
-        report: Report,
-        source: Source,
-        clients: Mapping[str, str] = MappingProxyType({}),
+        self, truth: Truth, report: Report, source: Source, clients: Mapping[str, str] = MappingProxyType({})
     ) -> None:
         self.truth, self.report, self.source = truth, report, source
         self._names = {**clients, **report.clients}

@@ -19,10 +19,7 @@ from tests.observed.truth import Step, Truth
 _GONE = (CauseKind.MEMBER_GONE, CauseKind.MEMBER_LEFT, CauseKind.SESSION_TIMEOUT)
 _INFERRED_OF_EPOCHS = (CauseKind.TOPICS_CHANGED, CauseKind.PARTITIONS_INITIALIZED)
 _DEFAULT_ASSIGNOR = "uniform"
-_EXACT_ENDS = {
-    CauseKind.MEMBER_LEFT: "left",
-    CauseKind.SESSION_TIMEOUT: "expired",
-}
+_EXACT_ENDS = {CauseKind.MEMBER_LEFT: "left", CauseKind.SESSION_TIMEOUT: "expired"}
 _FOLLOW_UPS = {CauseKind.JOINED_AGAIN}
 # Our own coordinator, and a broker's log, say which member joined again, and with what.
 _FOLLOW_UPS_WITH_REASONS = {CauseKind.METADATA_CHANGED, CauseKind.LEADER_REJOINED}

@@ -151,10 +151,7 @@ class Play:
     def subscribe_to_all(self, client_id: str) -> None:
         """A member subscribes to all topics."""
         topics = list(self._partitions)
-        causes = {
-            CauseKind.METADATA_CHANGED: {client_id},
-            CauseKind.SUBSCRIPTION_CHANGED: {client_id},
-        }
+        causes = {CauseKind.METADATA_CHANGED: {client_id}, CauseKind.SUBSCRIPTION_CHANGED: {client_id}}
         with self.step(f"{client_id} subscribes to {len(topics)} topics", causes):
             self.members[client_id].subscribe(topics)
 

@@ -97,12 +97,7 @@ _ALL = (
     Story("librdkafka-epochs", LIBRDKAFKA_EPOCHS, _STOPPED),
     Story("java-converted", JAVA, "start a, start b library=java-epochs, leave a, leave b", of_epochs=True),
     Story("transactions", LIBRDKAFKA, "commit_in_transactions, start a, leave a"),
-    Story(
-        "streams",
-        STREAMS,
-        "start a, start b, produce, kill b, start c, probe, leave a",
-        kind=StreamsPlay,
-    ),
+    Story("streams", STREAMS, "start a, start b, produce, kill b, start c, probe, leave a", kind=StreamsPlay),
     Story(
         "streams-protocol",
         STREAMS_EPOCHS,
@@ -110,11 +105,6 @@ _ALL = (
         kind=StreamsEpochsPlay,
     ),
     Story("share", SHARE, "start a, start b, grow, kill b", kind=SharePlay),
-    Story(
-        "connect",
-        CONNECT,
-        "start a, sink 3, start b, kill b, start c, leave a",
-        kind=ConnectPlay,
-    ),
+    Story("connect", CONNECT, "start a, sink 3, start b, kill b, start c, leave a", kind=ConnectPlay),
 )
 STORIES = {story.name: story for story in _ALL}

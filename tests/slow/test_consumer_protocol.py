@@ -86,10 +86,7 @@ class Migration:
 
     def start(self, place: int, *, is_of_consumer_protocol: bool) -> None:
         member = self.joins[place](
-            self.group_id,
-            self.topic,
-            assignor=self.assignor,
-            is_of_consumer_protocol=is_of_consumer_protocol,
+            self.group_id, self.topic, assignor=self.assignor, is_of_consumer_protocol=is_of_consumer_protocol
         )
         self.everyone.append(self.stack.enter_context(closing(member)))
         self.members[place] = member

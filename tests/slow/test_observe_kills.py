@@ -206,11 +206,7 @@ class Load:
         """
         by_epochs = number == 1 or (number == 2 and self._dice.random() < 0.5)
         return ConfluentMember(
-            self._servers,
-            self._groups[number],
-            self._topic,
-            is_of_consumer_protocol=by_epochs,
-            poll_ms=100,
+            self._servers, self._groups[number], self._topic, is_of_consumer_protocol=by_epochs, poll_ms=100
         )
 
     def _commit_often(self) -> None:

@@ -49,11 +49,7 @@ def test_reports_name_the_work_of_kafka_streams_and_connect(services: Services, 
     ]
     assert_well(campaign(stage, stories, seed=1, together=2))
     tasks = words_of(stage, "tasks-here")
-    for line in (
-        "a-StreamThread-1-consumer active 0_",
-        "; standby 0_",
-        "follow-up",
-    ):
+    for line in ("a-StreamThread-1-consumer active 0_", "; standby 0_", "follow-up"):
         assert line in tasks
     workers = words_of(stage, "workers-here")
     for line in (

@@ -84,12 +84,7 @@ def serving(
     with (
         listening_at("127.0.0.1", 0) as listening,
         Page(
-            broker.client_config,
-            layout,
-            listening,
-            connect_to=connect_to,
-            metrics_url=metrics_url,
-            log=log,
+            broker.client_config, layout, listening, connect_to=connect_to, metrics_url=metrics_url, log=log
         ),
     ):
         yield url_of(listening)

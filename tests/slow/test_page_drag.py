@@ -24,10 +24,7 @@ from kafka_why.web import WebServer, listening_at, names_of, url_of
 from tests.e2e.harness import wait_until
 from tests.harness.accessibility import serious_faults
 
-pytestmark = [
-    pytest.mark.one_form,
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING),
-]
+pytestmark = [pytest.mark.one_form, pytest.mark.skipif(not (CHROMIUM and DRIVER), reason=MISSING)]
 
 RESTARTS = 40
 

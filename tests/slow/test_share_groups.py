@@ -118,12 +118,7 @@ def members(shares: JavaShares, group_id: str) -> list[list[str]]:
 
 
 def acl(kind: str, name: str, *operations: str) -> dict[str, object]:
-    return {
-        "principal": f"User:{USER}",
-        "resource_type": kind,
-        "name": name,
-        "operations": [*operations],
-    }
+    return {"principal": f"User:{USER}", "resource_type": kind, "name": name, "operations": [*operations]}
 
 
 def test_a_user_needs_rights_to_be_a_member_and_to_change_offsets(

@@ -14,9 +14,7 @@ from tests.spark.log import T0, Log, heartbeat, join
 from tests.spark.operators import DEADLY, faulty_step
 
 
-def test_unanswerable_record_is_named_and_can_be_skipped(
-    make_bench: Callable[..., Bench],
-) -> None:
+def test_unanswerable_record_is_named_and_can_be_skipped(make_bench: Callable[..., Bench]) -> None:
     bench, log = make_bench(operator=replace(make_operator(), step=faulty_step)), Log()
     records, member_id = log.stable_member(T0, "g")
     bench.run(records)
@@ -36,9 +34,7 @@ def test_unanswerable_record_is_named_and_can_be_skipped(
     assert list(answers(written)) == [after.id]
 
 
-def test_rerun_batch_uses_its_original_configuration(
-    make_bench: Callable[..., Bench],
-) -> None:
+def test_rerun_batch_uses_its_original_configuration(make_bench: Callable[..., Bench]) -> None:
     """The interrupted batch runs under the old configuration, the next batch under the new one."""
     bench = make_bench(failures={1: [1.0]})
     log = Log()

@@ -115,11 +115,7 @@ def stayed(make_bench: Callable[..., Bench]) -> Bench:
 
 @pytest.mark.parametrize(("shards", "state_partitions"), [(1, 1), (64, 3), (MAX_SHARDS, 1)])
 def test_moved_state_has_the_outcome_of_an_unmoved_one(
-    make_bench: Callable[..., Bench],
-    stayed: Bench,
-    tmp_path: Path,
-    shards: int,
-    state_partitions: int,
+    make_bench: Callable[..., Bench], stayed: Bench, tmp_path: Path, shards: int, state_partitions: int
 ) -> None:
     """The planned batch runs again under its own watermark."""
     spark, story = stayed.spark, Story()

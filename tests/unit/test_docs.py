@@ -183,9 +183,7 @@ def test_command_lines_have_commands_and_options_that_exist() -> None:
 
 @pytest.mark.parametrize(
     ("page", "name", "expected"),
-    [
-        ("security.md", r"(?:security|sasl|ssl|https|enable)\.[\w.]+", lambda: set(SETTINGS)),
-    ],
+    [("security.md", r"(?:security|sasl|ssl|https|enable)\.[\w.]+", lambda: set(SETTINGS))],
     ids=["connection-settings"],
 )
 def test_first_columns_of_tables_have_exactly_the_names_in_the_code(

@@ -62,11 +62,7 @@ def sort_partitions(partitions: tuple[TopicPartition, ...]) -> tuple[TopicPartit
 @pytest.mark.parametrize(
     ("version", "subscription", "recorded"),
     [
-        (
-            0,
-            Subscription(("b", "a"), None, owned(("a", 1)), 4, "r"),
-            "0000 00000002 000161 000162 ffffffff",
-        ),
+        (0, Subscription(("b", "a"), None, owned(("a", 1)), 4, "r"), "0000 00000002 000161 000162 ffffffff"),
         (
             1,
             Subscription(("b", "a", "a-b"), b"\x00\xff", owned(("b", 2), ("a", 3), ("b", 0)), 4, "r"),
@@ -236,10 +232,7 @@ def test_any_bytes_are_decoded_or_raise_protocol_error(
         decode(version.to_bytes(2, "big") + data)
 
 
-@pytest.mark.parametrize(
-    ("data", "topic"),
-    [("ff", "\ufffd"), ("61c3", "a\ufffd"), ("e282", "\ufffd")],
-)
+@pytest.mark.parametrize(("data", "topic"), [("ff", "\ufffd"), ("61c3", "a\ufffd"), ("e282", "\ufffd")])
 def test_invalid_utf8_becomes_replacement_characters_as_in_java(data: str, topic: str) -> None:
     text = bytes.fromhex(data)
     size = len(text).to_bytes(2, "big")

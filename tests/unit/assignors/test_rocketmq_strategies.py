@@ -6,10 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.rocketmq.api import (
-    IllegalArgumentException,
-    NullPointerException,
-)
+from assignors.rocketmq.api import IllegalArgumentException, NullPointerException
 from assignors.rocketmq.strategies import (
     ALL_QUEUES_OF_BROKER,
     AllocateMachineRoomNearby,

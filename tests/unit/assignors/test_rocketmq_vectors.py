@@ -9,10 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from assignors.rocketmq.api import (
-    IllegalArgumentException,
-    NullPointerException,
-)
+from assignors.rocketmq.api import IllegalArgumentException, NullPointerException
 from assignors.rocketmq.strategies import (
     DEFAULT_VIRTUAL_NODE_COUNT,
     NamePrefixResolver,

@@ -203,9 +203,7 @@ def test_file_that_does_not_fit_on_the_disk_is_named(checkpoint: Checkpoint, nam
         write[name]()
 
 
-def test_new_owner_inherits_outages_and_deposes_the_previous_one(
-    checkpoint: Checkpoint,
-) -> None:
+def test_new_owner_inherits_outages_and_deposes_the_previous_one(checkpoint: Checkpoint) -> None:
     plan(checkpoint, 6, 5)
     known = checkpoint.outages(100, 900)
     checkpoint.check_owner(1)

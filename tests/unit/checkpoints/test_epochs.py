@@ -31,9 +31,7 @@ def test_batch_planned_late_by_an_earlier_owner_has_the_configuration(checkpoint
     )
 
 
-def test_empty_folder_begins_with_the_current_configuration(
-    checkpoint: Checkpoint,
-) -> None:
+def test_empty_folder_begins_with_the_current_configuration(checkpoint: Checkpoint) -> None:
     """What never ran is forgotten, and every batch has a configuration even if the file is lost."""
     for settings in (OLD, NEW):
         assert checkpoint.epochs(settings, [], "1", after_ms=0) == [Epoch(0, settings, [], "1")]
@@ -67,9 +65,7 @@ def test_a_skipped_record_stays_skipped(checkpoint: Checkpoint) -> None:
     assert checkpoint.epochs(OLD, [], "1", after_ms=AFTER_MS) == both
 
 
-def test_configuration_without_a_batch_is_kept_if_time_passed_under_it(
-    checkpoint: Checkpoint,
-) -> None:
+def test_configuration_without_a_batch_is_kept_if_time_passed_under_it(checkpoint: Checkpoint) -> None:
     """Requests were answered early between the two starts, and no batch was planned."""
     checkpoint.epochs(OLD, [], "1", after_ms=0)
     plan(checkpoint, 6, 6)

@@ -44,9 +44,7 @@ class GroupsInMemory:
         return {}
 
 
-def test_adopt_error_refuses_one_group_and_reports_the_moved_ones(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_adopt_error_refuses_one_group_and_reports_the_moved_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     at: Offsets = {TopicPartition("orders", 0): CommittedPosition(5, None, "")}
     monkeypatch.setattr(GroupsInMemory, "groups", {HERE: dict.fromkeys("abc", at), THERE: {}}, raising=False)
     monkeypatch.setattr(cli.adopt, "GroupAdmin", GroupsInMemory)

@@ -50,9 +50,7 @@ def test_gateway_offers_the_consumer_protocol_only_if_its_coordinator_does(
     words: tuple[str, ...], protocols: str, is_offered: bool
 ) -> None:
     coordinator = Options(
-        ClientConfig("127.0.0.1:9092"),
-        Path(),
-        settings={"group.coordinator.rebalance.protocols": protocols},
+        ClientConfig("127.0.0.1:9092"), Path(), settings={"group.coordinator.rebalance.protocols": protocols}
     )
     assert GatewayToStart(listening(*words), 1).options(coordinator).consumer_protocol is is_offered
 

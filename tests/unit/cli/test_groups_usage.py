@@ -32,15 +32,9 @@ RESET = ["reset-offsets", *ONE]
         ([*RESET, "--topic", "t"], "requires exactly one of the following scenarios"),
         ([*RESET, "--to-offset", "0", "--to-latest"], "requires exactly one of the following"),
         ([*RESET, "--to-latest"], "One of the reset scopes should be defined"),
-        (
-            [*RESET, "--to-latest", "--topic", "t", "--all-topics"],
-            "one of --topic and --all-t",
-        ),
+        ([*RESET, "--to-latest", "--topic", "t", "--all-topics"], "one of --topic and --all-t"),
         ([*RESET, "--to-latest", "--topic", "t:x"], "Invalid partition 'x' specified"),
-        (
-            [*RESET, "--to-latest", "--all-topics", "--dry-run", "--execute"],
-            "only accepts one",
-        ),
+        ([*RESET, "--to-latest", "--all-topics", "--dry-run", "--execute"], "only accepts one"),
         ([*RESET, "--by-duration", "1 day", "--all-topics"], "'1 day' is not a duration"),
         ([*RESET, "--to-datetime", "2026-01-31", "--all-topics"], "there is no 'T'"),
         ([*RESET, "--to-offset", "1_0", "--all-topics"], "'1_0' is not a whole number; expected is a whole"),

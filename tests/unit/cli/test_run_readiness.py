@@ -4,13 +4,7 @@ import pytest
 
 from cli.run_gateway import ALARM, REPLICA, coordinator_checks
 from gateway.health import COORDINATOR
-from kafka_why.contract.service import (
-    NO_REPLICA_STATE,
-    PHASES,
-    ReplicaState,
-    ServicePhase,
-    ServiceStatus,
-)
+from kafka_why.contract.service import NO_REPLICA_STATE, PHASES, ReplicaState, ServicePhase, ServiceStatus
 from kafka_why.metrics.http import CheckNote
 
 NOT_READY = [phase for phase in ServicePhase if phase not in (ServicePhase.READY, ServicePhase.STANDBY)]

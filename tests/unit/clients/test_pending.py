@@ -38,12 +38,7 @@ def beat(correlation_id: str) -> Heartbeat:
     )
 
 
-def asked(
-    correlation_id: str,
-    *,
-    at_s: float = 0.0,
-    timeout_ms: int = 1_000,
-) -> FutureRequest:
+def asked(correlation_id: str, *, at_s: float = 0.0, timeout_ms: int = 1_000) -> FutureRequest:
     request = beat(correlation_id)
     return FutureRequest(request, at_s, timeout_ms, resolve_futures, future=Future())
 

@@ -23,8 +23,7 @@ OF_ADDRESS = Limits(connections_per_ip=1, connections_per_ip_overrides={HOST: 2,
 
 
 @pytest.mark.parametrize(
-    ("limits", "limit"),
-    [(OF_ADDRESS, "max.connections.per.ip"), (Limits(connections=2), "max.connections")],
+    ("limits", "limit"), [(OF_ADDRESS, "max.connections.per.ip"), (Limits(connections=2), "max.connections")]
 )
 @played(limits=lambda limits: limits)
 async def test_connections_over_the_limit_of_an_address_or_a_gateway_are_refused(

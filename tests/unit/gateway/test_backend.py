@@ -12,11 +12,7 @@ from structlog.testing import capture_logs
 
 from clients.coordinator_client import CoordinatorClient, Header
 from clients.pending import ClientClosed, PendingRequest, PendingRequests, RequestTooLarge
-from gateway.coordinator.backend import (
-    ANSWER_TIMEOUT_MS,
-    PARKED_TIMEOUT_MS,
-    CoordinatorBackend,
-)
+from gateway.coordinator.backend import ANSWER_TIMEOUT_MS, PARKED_TIMEOUT_MS, CoordinatorBackend
 from gateway.coordinator.failures import failed
 from gateway.limits import Limits
 from kafka_why.contract.errors import ErrorCode

@@ -129,9 +129,7 @@ async def test_oversized_pattern_check_leaves_the_topics_unchanged(world: Gatewa
 
 
 @played(rights=OF_ORDERS)
-async def test_while_brokers_are_unavailable_pattern_resolves_to_no_topics(
-    world: GatewayFixture,
-) -> None:
+async def test_while_brokers_are_unavailable_pattern_resolves_to_no_topics(world: GatewayFixture) -> None:
     client = await world.client()
     await world.stop_broker()
     for writer in world.broker.writers:

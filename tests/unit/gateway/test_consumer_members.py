@@ -104,9 +104,7 @@ async def test_rx1_and_rx7_a_pattern_is_resolved_without_internal_topics(
 
 
 @played(topics_look_up_s=0.05)
-async def test_rx4_slow_pattern_blocks_neither_heartbeat_nor_gateway(
-    world: GatewayFixture,
-) -> None:
+async def test_rx4_slow_pattern_blocks_neither_heartbeat_nor_gateway(world: GatewayFixture) -> None:
     released, client, other = Event(), await world.client(), await world.client()
 
     def hanging(*_: object) -> RegexResolution:
@@ -144,9 +142,7 @@ def last_join(world: GatewayFixture) -> JoinGroup:
 
 
 @played(consumer_protocol=False)
-async def test_hb1_disabled_consumer_protocol_is_not_offered_and_is_refused(
-    world: GatewayFixture,
-) -> None:
+async def test_hb1_disabled_consumer_protocol_is_not_offered_and_is_refused(world: GatewayFixture) -> None:
     world.broker.answers[ApiKey.ApiVersions] = {
         "api_keys": [
             {"api_key": key, "min_version": 0, "max_version": 1} for key in (3, HEARTBEAT, DESCRIBE)
@@ -180,9 +176,7 @@ async def test_mi2_join_carries_metadata_of_subscribed_and_owned_topics(world: G
 
 
 @played(rights=[(Operation.READ, GROUP, "g"), (Operation.DESCRIBE, TOPIC, "orders")])
-async def test_hb2_hb3_ad1_ad6_a_group_needs_rights_on_itself_and_its_topics(
-    world: GatewayFixture,
-) -> None:
+async def test_hb2_hb3_ad1_ad6_a_group_needs_rights_on_itself_and_its_topics(world: GatewayFixture) -> None:
     refused = await world.ask(HEARTBEAT, 1, **joining(group_id="other"))
     assert (refused.error_code, refused.member_id, refused.assignment) == (30, None, None)
     (group,) = (await world.ask(DESCRIBE, 1, group_ids=["other"])).groups

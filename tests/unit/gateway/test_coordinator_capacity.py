@@ -4,13 +4,7 @@ from kafka_why.contract.kafka.requests import JoinGroup
 from tests.harness.gateway import GatewayFixture, RawClient, played
 from tests.harness.gateway_requests import HEARTBEAT, JOIN, join_fields
 from tests.harness.waiting import until
-from tests.unit.gateway.test_pipelining import (
-    UNKNOWN_MEMBER_ID,
-    beat,
-    hold,
-    nothing_more,
-    until_asked,
-)
+from tests.unit.gateway.test_pipelining import UNKNOWN_MEMBER_ID, beat, hold, nothing_more, until_asked
 
 
 async def beating(world: GatewayFixture, count: int) -> list[RawClient]:
@@ -28,9 +22,7 @@ async def waits(world: GatewayFixture, requests: int) -> None:
 
 
 @played(at_coordinator=3)
-async def test_requests_over_the_coordinator_capacity_wait_and_get_no_error(
-    world: GatewayFixture,
-) -> None:
+async def test_requests_over_the_coordinator_capacity_wait_and_get_no_error(world: GatewayFixture) -> None:
     held = [hold(world, f"g{number}") for number in range(3)]
     clients = await beating(world, 10)
     await until_asked(world, 3)

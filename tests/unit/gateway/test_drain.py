@@ -93,9 +93,7 @@ async def test_drain_ends_at_its_timeout_despite_open_requests(world: GatewayFix
 
 
 @played
-async def test_parked_join_answered_while_the_drain_starts_gets_one_response(
-    world: GatewayFixture,
-) -> None:
+async def test_parked_join_answered_while_the_drain_starts_gets_one_response(world: GatewayFixture) -> None:
     """The coordinator's response is here, and the event loop has not come to it yet."""
     client = await world.client()
     responded: asyncio.Future[JoinGroupResponse] = asyncio.get_running_loop().create_future()

@@ -204,9 +204,7 @@ async def test_addresses_of_anonymous_clients_take_turns(world: GatewayFixture) 
 
 
 @played(forwarded=4)
-async def test_pipelined_requests_leave_broker_capacity_to_other_clients(
-    world: GatewayFixture,
-) -> None:
+async def test_pipelined_requests_leave_broker_capacity_to_other_clients(world: GatewayFixture) -> None:
     """A broker may take as long as the client says, as for a Fetch."""
     many, one = await world.client(), await world.client()
     world.broker.open.clear()

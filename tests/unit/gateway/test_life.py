@@ -265,9 +265,7 @@ async def test_client_that_closes_a_draining_connection_counts_as_drained(loop: 
 
 
 @in_still_time
-async def test_synchronous_response_starts_each_other_request_once(
-    loop: StillLoop,
-) -> None:
+async def test_synchronous_response_starts_each_other_request_once(loop: StillLoop) -> None:
     """The start of a request calls `answer`, which makes room for the next one."""
     one = Play(loop, authenticated=True)
     one.send("ooooooooo")

@@ -29,9 +29,7 @@ async def test_without_a_broker_commits_are_refused(world: GatewayFixture) -> No
 
 
 @played
-async def test_offsets_of_a_recreated_topic_are_hidden_until_its_first_commit(
-    world: GatewayFixture,
-) -> None:
+async def test_offsets_of_a_recreated_topic_are_hidden_until_its_first_commit(world: GatewayFixture) -> None:
     await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7), ("orders", 1, 8), ("prices", 0, 9)))
     wanted = [{"name": "orders", "partition_indexes": [0, 1]}]
 

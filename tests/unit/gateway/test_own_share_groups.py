@@ -208,9 +208,7 @@ AT_5 = [(0, 5, 0), (1, 5, 0), (2, 5, 0)]
 
 
 @played
-async def test_so3_offsets_are_queried_for_partitions_the_coordinator_knows(
-    world: GatewayFixture,
-) -> None:
+async def test_so3_offsets_are_queried_for_partitions_the_coordinator_knows(world: GatewayFixture) -> None:
     """Rows SO4 and SO5: what a request names passes as it is, and that there is no group is no error."""
     client = await finds_share_groups(world)
     await assigned(world, client)

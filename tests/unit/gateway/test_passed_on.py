@@ -217,13 +217,8 @@ async def test_describe_topic_partitions_is_offered_only_where_brokers_authorize
 OWN = LAYOUT.requests_topic
 
 
-@played(
-    rights=[(Operation.WRITE, TOPIC, name) for name in ("orders", OWN)],
-    expose_internal_topics=False,
-)
-async def test_internal_topics_stay_closed_despite_write_permission(
-    world: GatewayFixture,
-) -> None:
+@played(rights=[(Operation.WRITE, TOPIC, name) for name in ("orders", OWN)], expose_internal_topics=False)
+async def test_internal_topics_stay_closed_despite_write_permission(world: GatewayFixture) -> None:
     world.broker.answers[ApiKey.Produce] = produced("orders")
     answer = await world.ask(ApiKey.Produce, 9, **produce("orders", OWN, "prices"))
     assert errors_of(answer) == {"orders": 0, OWN: 17, "prices": REFUSED}
@@ -265,9 +260,7 @@ async def test_denied_topic_id_is_not_shown_under_an_allowed_name(
 @played(
     rights=[(Operation.DESCRIBE, ResourceType.TRANSACTIONAL_ID, "t"), (Operation.DESCRIBE, TOPIC, "orders")]
 )
-async def test_described_transaction_shows_only_topics_the_client_may_describe(
-    world: GatewayFixture,
-) -> None:
+async def test_described_transaction_shows_only_topics_the_client_may_describe(world: GatewayFixture) -> None:
     topics = [{"topic": name, "partitions": [0]} for name in ("orders", "prices")]
     state = {"error_code": 0, "transactional_id": "t", "transaction_state": "Ongoing", "topics": topics}
     world.broker.answers[ApiKey.DescribeTransactions] = {"transaction_states": [state]}

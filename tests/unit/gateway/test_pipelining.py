@@ -49,9 +49,7 @@ def hold(world: GatewayFixture, group_id: str) -> asyncio.Event:
 
 
 @played
-async def test_requests_reach_the_coordinator_in_order_despite_topic_lookups(
-    world: GatewayFixture,
-) -> None:
+async def test_requests_reach_the_coordinator_in_order_despite_topic_lookups(world: GatewayFixture) -> None:
     """A commit and a fetch look topics up at the broker, a fetch of several groups has several requests."""
     client = await world.client()
     held = hold(world, "g")

@@ -40,9 +40,7 @@ ORDERS, PRICES = ((Operation.READ, TOPIC, name) for name in ("orders", "prices")
 READER = IN_GROUP, ORDERS
 
 
-@played(
-    rights=[(Operation.READ, GROUP, "g"), (Operation.DESCRIBE, GROUP, "g")],
-)
+@played(rights=[(Operation.READ, GROUP, "g"), (Operation.DESCRIBE, GROUP, "g")])
 async def test_a_member_needs_read_on_the_group_and_describe_on_its_topics(world: GatewayFixture) -> None:
     client = await finds_share_groups(world)
     world.broker.answers[HEARTBEAT] = {"error_code": 0, "member_epoch": 1}

@@ -115,9 +115,7 @@ async def test_client_connection_closes_with_the_broker_connection_of_its_share_
 
 
 @played
-async def test_new_share_session_after_a_broker_failure_omits_deleted_topics(
-    world: GatewayFixture,
-) -> None:
+async def test_new_share_session_after_a_broker_failure_omits_deleted_topics(world: GatewayFixture) -> None:
     """Brokers of Kafka 4.4 with an authorizer fail at a topic that is gone. The member lets it go, and learns
     the id of one that was made again, by the error of the partition alone.
     """

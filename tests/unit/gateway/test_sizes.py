@@ -5,12 +5,7 @@ from dataclasses import replace
 from kafka_why.contract.errors import ErrorCode
 from kafka_why.contract.kafka.requests import OversizedRequest
 from tests.harness.gateway import LAYOUT, GatewayFixture, played
-from tests.harness.gateway_requests import (
-    JOIN,
-    SYNC,
-    join_fields,
-    stable,
-)
+from tests.harness.gateway_requests import JOIN, SYNC, join_fields, stable
 
 FRAME_MAX_BYTES = 20_000
 FAILED = ErrorCode.UNKNOWN_SERVER_ERROR

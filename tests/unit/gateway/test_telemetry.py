@@ -105,9 +105,7 @@ async def test_telemetry_request_before_the_interval_is_throttled(world: Gateway
 
 
 @played(telemetry_interval_ms=LONG_MS)
-async def test_terminating_push_is_accepted_at_once_and_later_pushes_refused(
-    world: GatewayFixture,
-) -> None:
+async def test_terminating_push_is_accepted_at_once_and_later_pushes_refused(world: GatewayFixture) -> None:
     client = await world.client()
     fields = await subscribed(client)
     assert await push(client, fields) == NONE

@@ -16,12 +16,7 @@ from gateway.telemetry.compression import ACCEPTED, CompressionType, Decompresso
 from gateway.telemetry.otlp import FIELDS_MAX, ResourceMetrics, read_metrics
 from gateway.telemetry.service import MAX_BYTES, PREFIX, Pusher, record_of
 from kafka_why.contract.codec import encode
-from kafka_why.contract.telemetry import (
-    LAST_POLL,
-    POLL_IDLE_RATIO,
-    MemberTelemetry,
-    decode_telemetry,
-)
+from kafka_why.contract.telemetry import LAST_POLL, POLL_IDLE_RATIO, MemberTelemetry, decode_telemetry
 from tests.harness.otlp import metric, part, pushed, resource_metrics, tag, text
 
 # What kafka-clients 4.4.0 (ClientTelemetryUtils.compress) makes of one MetricsData, in base64.

@@ -310,12 +310,7 @@ async def test_topics_are_identified_by_id_from_version_6_on(world: GatewayFixtu
     topics = [{"topic_id": found, "partitions": partitions} for found in (orders, nobodys)]
     fields = {**PRODUCER, "group_id": "g", "topics": topics}
     found = outcomes(await world.ask(ApiKey.TxnOffsetCommit, 6, **fields))
-    assert set(found) == {
-        (orders, 0, 0),
-        (orders, 9, 3),
-        (nobodys, 0, 100),
-        (nobodys, 9, 100),
-    }
+    assert set(found) == {(orders, 0, 0), (orders, 9, 3), (nobodys, 0, 100), (nobodys, 9, 100)}
     (asked,) = world.core.asked
     assert isinstance(asked, TxnOffsetCommit)
     (topic,) = asked.topics

@@ -32,10 +32,7 @@ def test_repr_of_client_config_shows_no_settings() -> None:
     ("text", "error"),
     [
         ("bootstrap.servers=kafka", r"bootstrap\.servers in .*client\.properties: 'kafka' is not"),
-        (
-            "security.protocol=SSL",
-            r"has no bootstrap\.servers, and no other servers are given",
-        ),
+        ("security.protocol=SSL", r"has no bootstrap\.servers, and no other servers are given"),
         (
             "security.protocol=SSL\nssl.keystore.key=${env:NO_SUCH_NAME}",
             r"ssl\.keystore\.key in .*: env:NO_SUCH_NAME cannot be read: it is not set",

@@ -15,13 +15,7 @@ from kafka_why.contract.kafka.responses import (
 )
 from kafka_why.contract.kafka.snapshot import GroupSnapshot
 from kafka_why.contract.protocols.subscriptions import TopicPartition
-from kafka_why.groups.describe import (
-    member_rows,
-    mentioned_partitions,
-    partition_rows,
-    remark,
-    state_row,
-)
+from kafka_why.groups.describe import member_rows, mentioned_partitions, partition_rows, remark, state_row
 from kafka_why.groups.list_groups import GroupOffsets, OffsetWithEpoch, listed, select_groups
 from kafka_why.groups.render import member_table, partition_table, state_table
 from kafka_why.groups.selection import parse_states, parse_types

@@ -164,11 +164,7 @@ def test_record_time_lookups_are_bounded_and_take_turns(monkeypatch: pytest.Monk
     assert asked == {*places}
 
 
-@given(
-    st.lists(st.integers(1, 20_000), min_size=2, max_size=60),
-    st.integers(1, STEP_MS - 1),
-    st.data(),
-)
+@given(st.lists(st.integers(1, 20_000), min_size=2, max_size=60), st.integers(1, STEP_MS - 1), st.data())
 def test_error_of_lag_in_time_is_below_one_poll_interval(
     pauses_ms: list[int], first_look_ms: int, data: st.DataObject
 ) -> None:

@@ -46,8 +46,7 @@ def test_stabilized_generation_is_logged_in_kafkas_sentence(members: list[str] |
 
 
 @pytest.mark.parametrize(
-    ("assignments", "ending"),
-    [({"m-1": b"a", "m-3": b"b"}, " The group has 2 members."), (None, "")],
+    ("assignments", "ending"), [({"m-1": b"a", "m-3": b"b"}, " The group has 2 members."), (None, "")]
 )
 def test_received_assignment_is_logged_in_kafkas_sentence(
     assignments: dict[str, bytes] | None, ending: str

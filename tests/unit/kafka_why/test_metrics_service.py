@@ -7,12 +7,7 @@ import pytest
 
 from kafka_why.connections.client_config import ClientConfig
 from kafka_why.contract.layout import TopicLayout
-from kafka_why.contract.service import (
-    NO_REPLICA_STATE,
-    ServicePhase,
-    ServiceStatus,
-    TransactionsSummary,
-)
+from kafka_why.contract.service import NO_REPLICA_STATE, ServicePhase, ServiceStatus, TransactionsSummary
 from kafka_why.metrics.process import ServiceReadings
 from kafka_why.metrics.service import Metrics
 from tests.harness.ports import free_port

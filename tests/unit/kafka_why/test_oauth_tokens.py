@@ -8,12 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_why.connections.oauth_tokens import (
-    LoginTokens,
-    TokenError,
-    TokenLogin,
-    TokenSource,
-)
+from kafka_why.connections.oauth_tokens import LoginTokens, TokenError, TokenLogin, TokenSource
 from tests.harness.tokens import TokenEndpoint, TokenIssuer
 
 SECRET = "k3y-0f-the-house"

@@ -49,10 +49,7 @@ def test_group_removed_with_members_has_changed_its_protocol() -> None:
 
 
 def joins(name: str, epoch: int, at_ms: int) -> tuple[Said, ...]:
-    return (
-        Said(at_ms, G, MemberSubscribed(name, subscription(name))),
-        Said(at_ms, G, GroupEpoch(epoch, 7)),
-    )
+    return (Said(at_ms, G, MemberSubscribed(name, subscription(name))), Said(at_ms, G, GroupEpoch(epoch, 7)))
 
 
 def settles(epoch: int, at_ms: int, **partitions: tuple[int, ...]) -> tuple[Said, ...]:
@@ -204,9 +201,7 @@ STATIC = subscription("a", instance="i")
     ],
 )
 def test_records_of_a_consumer_group_become_history_entries(
-    said: tuple[Said, ...],
-    tail: list[tuple[str, str | None, str]],
-    fields: Mapping[int, Mapping[str, Any]],
+    said: tuple[Said, ...], tail: list[tuple[str, str | None, str]], fields: Mapping[int, Mapping[str, Any]]
 ) -> None:
     check_told(watch(*said), tail, fields)
 

@@ -17,14 +17,7 @@ from tests.harness.observed_epochs import (
     subscription,
     target,
 )
-from tests.harness.observed_log import (
-    REAL_OF_OTHERS,
-    G,
-    Watched,
-    check_told,
-    real_records,
-    watch,
-)
+from tests.harness.observed_log import REAL_OF_OTHERS, G, Watched, check_told, real_records, watch
 
 PENDING = "orders-0, orders-1 are initialized and were in no target assignment"
 
@@ -198,9 +191,7 @@ def subscribes(*topics: str) -> tuple[Said, ...]:
     ],
 )
 def test_records_of_a_share_group_become_history_entries(
-    said: tuple[Said, ...],
-    tail: list[tuple[str, str | None, str]],
-    fields: Mapping[int, Mapping[str, Any]],
+    said: tuple[Said, ...], tail: list[tuple[str, str | None, str]], fields: Mapping[int, Mapping[str, Any]]
 ) -> None:
     check_told(watch(*said), tail, fields)
 

@@ -96,9 +96,7 @@ def began(at_ms: int, within_ms: int | None, **others: Any) -> dict[str, Any]:
                     seen(28_000, "a", "b"),
                     seen(29_000, "a", "b", first_ms=28_000, read_ms=read_ms),
                     Said(
-                        30_000,
-                        G,
-                        generation(2, classic_member("a", 0, topic="prices"), B, since_ms=29_900),
+                        30_000, G, generation(2, classic_member("a", 0, topic="prices"), B, since_ms=29_900)
                     ),
                 ),
                 [*tail, *FORMED],
@@ -205,9 +203,7 @@ def began(at_ms: int, within_ms: int | None, **others: Any) -> dict[str, Any]:
     ],
 )
 def test_polled_rebalance_has_its_beginning_bounded_by_polls(
-    said: tuple[Said, ...],
-    tail: list[tuple[str, str | None, str]],
-    fields: Mapping[int, Mapping[str, Any]],
+    said: tuple[Said, ...], tail: list[tuple[str, str | None, str]], fields: Mapping[int, Mapping[str, Any]]
 ) -> None:
     check_told(watch(*said), tail, fields)
 

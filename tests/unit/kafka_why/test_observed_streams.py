@@ -197,9 +197,7 @@ def changes(what: str, **others: str) -> Any:
     ],
 )
 def test_records_of_a_streams_group_become_history_entries(
-    said: tuple[Said, ...],
-    tail: list[tuple[str, str | None, str]],
-    fields: Mapping[int, Mapping[str, Any]],
+    said: tuple[Said, ...], tail: list[tuple[str, str | None, str]], fields: Mapping[int, Mapping[str, Any]]
 ) -> None:
     check_told(watch(*said), tail, fields)
 

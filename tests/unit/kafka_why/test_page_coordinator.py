@@ -266,9 +266,7 @@ def observed(asked: ServiceState | Unreadable | None) -> CoordinatorPage:
     return coordinator_page(facts(is_observed=True, is_silent=None), (), asked, 0.0, NOW_MS)
 
 
-def test_observers_page_mentions_no_clock_replica_or_owner(
-    busy: Scraped,
-) -> None:
+def test_observers_page_mentions_no_clock_replica_or_owner(busy: Scraped) -> None:
     running = observed(busy.state())
     assert running.sentence.startswith(
         "These groups are the cluster's own coordinator's; the observer runs, last batch"

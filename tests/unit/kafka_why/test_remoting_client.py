@@ -43,8 +43,7 @@ async def _at_server(answer: Answer, use: Callable[[str], Awaitable[None]]) -> N
 
 
 @pytest.mark.parametrize(
-    ("token", "signature"),
-    [(None, "ONfrj2eFl3yuFbWJRaYrP4J5Wts="), ("tok", "lIFq3iho5K9FctQV5QLHiJENsn4=")],
+    ("token", "signature"), [(None, "ONfrj2eFl3yuFbWJRaYrP4J5Wts="), ("tok", "lIFq3iho5K9FctQV5QLHiJENsn4=")]
 )
 def test_signature_is_that_of_acl_client_rpc_hook(token: str | None, signature: str) -> None:
     fields = signed({"consumerGroup": "grün", "a": "1"}, b"body", AclCredentials("ak", "secret", token))
@@ -81,8 +80,7 @@ def test_responses_in_another_order_reach_their_requests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answered", "error"),
-    [(b"", ConnectionError), (b"HTTP/1.1 400 Bad Request", MalformedFrame)],
+    ("answered", "error"), [(b"", ConnectionError), (b"HTTP/1.1 400 Bad Request", MalformedFrame)]
 )
 def test_connection_that_fails_is_reported(answered: bytes, error: type[Exception]) -> None:
     async def use(address: str) -> None:

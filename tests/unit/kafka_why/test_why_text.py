@@ -166,13 +166,7 @@ def test_bare_uuid_is_recognized_as_a_member_id_without_client_name(member_id: s
 
 @pytest.mark.parametrize(
     ("ms", "text"),
-    [
-        (0, "0 ms"),
-        (999, "999 ms"),
-        (61_200, "61.2 s"),
-        (725_000, "12 min 5 s"),
-        (18_180_000, "5 h 3 min"),
-    ],
+    [(0, "0 ms"), (999, "999 ms"), (61_200, "61.2 s"), (725_000, "12 min 5 s"), (18_180_000, "5 h 3 min")],
 )
 def test_duration_text_is_readable(ms: int, text: str) -> None:
     assert duration_text(ms) == text

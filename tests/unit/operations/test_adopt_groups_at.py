@@ -48,9 +48,7 @@ def completed(value: Any) -> Future[Any]:
     return future
 
 
-def test_unreadable_group_has_the_error_as_its_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_unreadable_group_has_the_error_as_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_clients, "librdkafka_admin", lambda _: Refusing())
     found = GroupAdmin(ClientConfig("127.0.0.1:1"), 1.0).read(["dead", "denied", "pending", "shop"])
     assert sorted(found) == ["denied", "pending", "shop"]

@@ -56,9 +56,7 @@ CHANGES: dict[str, Callable[[CoreClient], Any]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
-def test_changing_requests_are_sent_together_and_wait_for_views(
-    change: Callable[[CoreClient], Any],
-) -> None:
+def test_changing_requests_are_sent_together_and_wait_for_views(change: Callable[[CoreClient], Any]) -> None:
     client = CoreClient()
     outcomes = change(client)
     assert len(outcomes) == client.sent_first == len(GROUPS)

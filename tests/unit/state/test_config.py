@@ -147,10 +147,7 @@ def test_namespace_is_not_a_setting_and_not_shown() -> None:
             r"group.consumer.assignment.interval.ms \(15001\) is not from",
         ),
         (
-            {
-                "group.consumer.min.session.timeout.ms": 5_000,
-                "group.consumer.session.timeout.ms": 5_000,
-            },
+            {"group.consumer.min.session.timeout.ms": 5_000, "group.consumer.session.timeout.ms": 5_000},
             r"heartbeat.interval.ms \(5000\) is not below group.consumer.session.timeout.ms \(5000\)",
         ),
         ({"member.id.namespace": "x"}, "unknown setting 'member.id.namespace'"),

@@ -79,10 +79,7 @@ BEFORE_FAULT = [(BEAT, 0, "slow"), OVERDUE, (BEAT, 60_000, "fast")]
             taken(FAST, TO_SLOW, [(BEAT, 0), (BEAT, CHANGE_MS + 1)]),
             [(BEAT, 0, "fast"), ("scan at 30000", 30_000, "fast"), (BEAT, CHANGE_MS + 1, "slow")],
         ),
-        (
-            taken(FAST, TO_SLOW, [(BEAT, 40_000), (FIRE, 169_999)]),
-            [(BEAT, 40_000, "fast")],
-        ),
+        (taken(FAST, TO_SLOW, [(BEAT, 40_000), (FIRE, 169_999)]), [(BEAT, 40_000, "fast")]),
         (
             taken(FAST, TO_SLOW, [(BEAT, 40_000), (FIRE, 170_000)]),
             [(BEAT, 40_000, "fast"), ("scan at 170000", 170_000, "slow")],

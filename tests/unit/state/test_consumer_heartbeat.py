@@ -29,16 +29,7 @@ class Recorded(ScenarioPlayer):
 
 
 # A static member, a dynamic one, and partitions for both.
-TWO_MEMBERS = (
-    "topics foo=4",
-    "A(ia) e0",
-    "at 2s",
-    "B e0",
-    "at 3s",
-    "A e2",
-    "A e2 owned[0,1]",
-    "B e3",
-)
+TWO_MEMBERS = ("topics foo=4", "A(ia) e0", "at 2s", "B e0", "at 3s", "A e2", "A e2 owned[0,1]", "B e3")
 STABLE = (*TWO_MEMBERS, "at 4s")
 REVOKING = (*TWO_MEMBERS[:6], "at 4s")
 AWAY = (*TWO_MEMBERS, "A(ia) -2", "at 4s")

@@ -70,10 +70,7 @@ def test_mi14_topics_wanted_by_a_refused_upgrade_are_limited_to_fit_a_record() -
 
 
 def test_mi14_a_join_that_owns_partitions_of_an_unknown_topic_changes_nothing() -> None:
-    world = play(
-        "topics foo=2 bar=2",
-        "C e0 names[foo] => e2 [0,1]",
-    )
+    world = play("topics foo=2 bar=2", "C e0 names[foo] => e2 [0,1]")
     seq = consumer_group(world).seq
     world.run('join X api=3 topics=foo session=45s facts=none owned="bar 0" => COORDINATOR_LOAD_IN_PROGRESS')
     assert consumer_group(world).seq == seq
@@ -81,9 +78,7 @@ def test_mi14_a_join_that_owns_partitions_of_an_unknown_topic_changes_nothing() 
 
 
 @pytest.mark.parametrize("facts", ["none", "yes"])
-def test_mi12_created_topic_reaches_a_converted_group_with_a_classic_subscriber(
-    facts: str,
-) -> None:
+def test_mi12_created_topic_reaches_a_converted_group_with_a_classic_subscriber(facts: str) -> None:
     """From the group's view to the record that the watcher sends. The gateway knew nothing of the topic, or
     that there is none.
     """

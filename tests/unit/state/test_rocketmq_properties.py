@@ -46,10 +46,7 @@ ENVELOPE = {
     "correlation_id": st.just(""),
     "reply_partition": st.just(0),
 }
-GATEWAY = {
-    "gateway": st.sampled_from(["east", "west"]),
-    "gateway_start": st.sampled_from(["1", "2"]),
-}
+GATEWAY = {"gateway": st.sampled_from(["east", "west"]), "gateway_start": st.sampled_from(["1", "2"])}
 CONFIGS = st.sampled_from([None, SubscriptionGroupConfig(), SubscriptionGroupConfig(False)])
 QUEUES = st.lists(st.builds(MessageQueue, st.just("T"), st.just("b"), st.integers(0, 3)), max_size=4).map(
     tuple

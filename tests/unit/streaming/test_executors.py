@@ -92,9 +92,7 @@ def test_a_checkpoint_of_a_store_needs_no_mark() -> None:
     assert with_mark(demand, "hdfs://namenode/checkpoint", "app-1") is demand
 
 
-def test_function_is_not_unpickled_in_an_incomplete_worker(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_function_is_not_unpickled_in_an_incomplete_worker(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not when it is called: the state of a task without rows is committed, too."""
     sent = pickle.dumps(WorkerFunction(iter, (demand_of_driver().check,)))
     with pytest.raises(ExecutorsUnfit, match="not the driver's"):

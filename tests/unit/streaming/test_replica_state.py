@@ -5,13 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_why.contract.service import (
-    NO_REPLICA_STATE,
-    NOT_STARTED,
-    PHASES,
-    ReplicaState,
-    ServicePhase,
-)
+from kafka_why.contract.service import NO_REPLICA_STATE, NOT_STARTED, PHASES, ReplicaState, ServicePhase
 from kafka_why.contract.service import ReplicaPhase as ReplicaPhase
 from streaming.service.status import ReplicaWatch, StatusBoard, read_status
 

@@ -58,11 +58,7 @@ def _sessions(requests: list[Request], evidence: Evidence) -> dict[str, int]:
 
 
 def _wrong(
-    event: Event,
-    requests: list[Request],
-    session_ms: int | None,
-    before: list[Event],
-    evidence: Evidence,
+    event: Event, requests: list[Request], session_ms: int | None, before: list[Event], evidence: Evidence
 ) -> str | None:
     """Why this removal is wrong, None if it is right."""
     if "rejoin" in event.reason:

@@ -22,13 +22,7 @@ from tests.campaigns.reading import read
 from tests.campaigns.stage import command_line, environment, signal_all
 from tests.e2e.harness import QUICK_JAVA, wait_until
 from tests.faults.campaign.judge.log_start import Look, look, lost_s, stalled_s
-from tests.faults.campaign.judge.losses import (
-    Ended,
-    Loss,
-    handled_ends,
-    last_commits,
-    read_report,
-)
+from tests.faults.campaign.judge.losses import Ended, Loss, handled_ends, last_commits, read_report
 from tests.faults.campaign.judge.topics import evidence
 from tests.faults.campaign.load.running import Load
 from tests.faults.campaign.stage import FaultStage

@@ -11,13 +11,7 @@ from uuid import UUID
 
 from bench.load.consumers import Partitions, by_topic, given_by
 from bench.load.frames import CONSUMER_HEARTBEAT, EPOCH_COMMIT, EPOCH_FETCH, Api
-from tests.faults.campaign.load.classic import (
-    NONE,
-    REBALANCE_MS,
-    UNKNOWN_MEMBER_ID,
-    ClassicMember,
-    Rejoin,
-)
+from tests.faults.campaign.load.classic import NONE, REBALANCE_MS, UNKNOWN_MEMBER_ID, ClassicMember, Rejoin
 from tests.faults.campaign.load.meter import TOPIC
 
 FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH, STALE_MEMBER_EPOCH = 82, 110, 113

@@ -24,14 +24,7 @@ from bench.load.frames import (
 )
 from bench.load.load_result import WrongAnswer
 from kafka_why.connections.address import Address
-from tests.faults.campaign.load.classic import (
-    NONE,
-    ClassicMember,
-    Wire,
-    commit_error,
-    committed,
-    limited,
-)
+from tests.faults.campaign.load.classic import NONE, ClassicMember, Wire, commit_error, committed, limited
 from tests.faults.campaign.load.meter import PARTITIONS, RETRY_S, TOPIC, Lost
 
 TRANSACTION_TIMEOUT_MS = 30_000
