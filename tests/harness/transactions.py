@@ -12,7 +12,6 @@ from itertools import count
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-import pytest
 from kafka.record.memory_records import MemoryRecordsBuilder
 
 from gateway.wire import codec
@@ -21,9 +20,8 @@ from gateway.wire.framing import framed
 PRODUCE, FETCH, LIST_OFFSETS, FIND_COORDINATOR, INIT = 0, 1, 2, 10, 22
 ADD_PARTITIONS, ADD_OFFSETS, END, TXN_COMMIT, DESCRIBE_TRANSACTIONS = 24, 25, 26, 28, 65
 OFFSET_FETCH = 9
-NONE, ILLEGAL_GENERATION, CONCURRENT_TRANSACTIONS, UNSTABLE = 0, 22, 51, 88
+NONE, CONCURRENT_TRANSACTIONS, UNSTABLE = 0, 51, 88
 TV1, TV2 = 1, 2
-PROTOCOLS = pytest.mark.parametrize("protocol", [TV1, TV2])
 NOTHING = -1
 """The offset of a partition without one."""
 _LOADING = (14, 15, 16)

@@ -122,11 +122,3 @@ def throttle_time_ms(member: PythonMember) -> float:
         (value for group in metrics.values() for name, value in group.items() if name == "throttle-time-max"),
         default=0.0,
     )
-
-
-def test_a_gateway_is_ready_until_it_drains(options: GatewayOptions) -> None:
-    with running(options) as gateway:
-        fine = {"listening": None, "brokers": None, "coordinator": None}
-        wait_until(lambda: gateway.checks() == fine, "a gateway that is ready")
-        gateway.drain(0)
-        assert gateway.checks(["coordinator"]) == {"listening": "the gateway is draining", "brokers": None}

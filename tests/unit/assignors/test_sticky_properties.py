@@ -123,11 +123,6 @@ def all_partitions(group: GroupWithPast) -> list[TopicPartition]:
     )
 
 
-def moved(group: GroupWithPast, answer: Answer) -> set[TopicPartition]:
-    owner = {p: m for m, partitions in group.owned.items() for p in partitions if m in answer}
-    return {p for m, partitions in answer.items() for p in partitions if owner.get(p, m) != m}
-
-
 @sticky_ones
 @some
 @given(group=groups(overlapping=True, with_racks=True))

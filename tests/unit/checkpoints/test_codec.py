@@ -1,7 +1,7 @@
 """The stored state: strict, byte-stable, and readable for ever.
 
 `tests/data/state_v<version>.msgpack` is a state row's payload of that version, `state_v<version>.txt` lists
-its fields. `--rewrite` writes missing files. Existing files never change. `tests.harness.planted_version` has
+the fields of the current version. `--rewrite` writes missing files. Existing files never change. `tests.harness.planted_version` has
 earlier versions.
 """
 

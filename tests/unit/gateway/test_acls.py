@@ -16,18 +16,16 @@ from tests.harness.gateway_requests import (
     HEARTBEAT,
     JOIN,
     LEAVE,
-    LIST,
     OFFSET_DELETE,
     OFFSET_FETCH,
     SYNC,
     commit_fields,
     join_fields,
-    outcomes,
 )
 
 FIND = 10
 TOPIC_REFUSED, GROUP_REFUSED = 29, 30
-GROUP, TOPIC, CLUSTER = ResourceType.GROUP, ResourceType.TOPIC, ResourceType.CLUSTER
+GROUP, TOPIC = ResourceType.GROUP, ResourceType.TOPIC
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "m"}
 COMMITTED = commit_fields("", ("orders", 0, 7), ("prices", 0, 7))
 FETCHED = {"group_id": "g", "topics": [{"name": "orders", "partition_indexes": [0]}]}
@@ -75,34 +73,3 @@ async def test_group_request_needs_the_matching_operation_on_the_group(
     answer = await world.ask(api_key, version, **fields)
     assert not {*errors_in(answer.to_dict())} & {GROUP_REFUSED, TOPIC_REFUSED}
     assert len(world.core.asked) == (api_key != FIND)
-
-
-@played(rights=[(Operation.READ, GROUP, "g"), (Operation.READ, TOPIC, "prices")])
-async def test_commit_needs_read_on_each_topic(world: GatewayFixture) -> None:
-    answer = await world.ask(COMMIT, 9, **COMMITTED)
-    assert outcomes(answer) == [("orders", 0, TOPIC_REFUSED), ("prices", 0, 0)]
-    world.core.asked.clear()
-    answer = await world.ask(COMMIT, 9, **commit_fields("", ("orders", 0, 7)))
-    assert outcomes(answer) == [("orders", 0, TOPIC_REFUSED)]
-    assert world.core.asked == []
-
-
-@played(rights=[(Operation.READ, GROUP, "*"), (Operation.READ, TOPIC, "*")])
-async def test_groups_that_may_not_be_described_are_not_listed(world: GatewayFixture) -> None:
-    for group in ("g", "h"):
-        await world.ask(COMMIT, 9, **COMMITTED | {"group_id": group})
-    world.allow((Operation.DESCRIBE, GROUP, "h"))
-    assert [group.group_id for group in (await world.ask(LIST, 5)).groups] == ["h"]
-    world.allow((Operation.DESCRIBE, CLUSTER, "kafka-cluster"))
-    assert [group.group_id for group in (await world.ask(LIST, 5)).groups] == ["g", "h"]
-    world.allow()
-    answer = await world.ask(LIST, 5)
-    assert (answer.error_code, answer.groups) == (0, [])
-
-
-@played(rights=[(Operation.DESCRIBE, GROUP, "g"), (Operation.DELETE, GROUP, "g")])
-async def test_described_group_lists_the_operations_the_client_may_perform(world: GatewayFixture) -> None:
-    (group,) = (await world.ask(DESCRIBE, 5, groups=["g"], include_authorized_operations=True)).groups
-    assert group.authorized_operations == {Operation.DESCRIBE, Operation.DELETE}
-    (group,) = (await world.ask(DESCRIBE, 5, groups=["g"])).groups
-    assert group.authorized_operations is None

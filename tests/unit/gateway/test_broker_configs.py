@@ -8,10 +8,10 @@ from gateway.wire import codec
 from gateway.wire.framing import request_header
 from tests.harness.gateway import GatewayFixture, played
 
-DESCRIBE, ALTER, INCREMENTAL = 32, 33, 44
+ALTER, INCREMENTAL = 33, 44
 TOPIC, BROKER = 2, 4  # ConfigResource.Type
 INVALID_CONFIG = 40
-DYNAMIC, OF_FILE, DEFAULT = 2, 4, 5  # DescribeConfigsResponse.ConfigSource
+DYNAMIC = 2  # DescribeConfigsResponse.ConfigSource
 
 
 def config(name: str, value: str) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from tests.harness.share_frames import (
 from tests.harness.waiting import until
 from tests.unit.gateway.test_consumer_members import image
 
-UNKNOWN_TOPIC, UNAVAILABLE, TOPIC_DENIED, INVALID_REQUEST, NOT_FOUND = 3, 15, 29, 42, 69
+UNKNOWN_TOPIC, UNAVAILABLE, TOPIC_DENIED, INVALID_REQUEST = 3, 15, 29, 42
 SHARE_STATE_MS = 60_000
 
 

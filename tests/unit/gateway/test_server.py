@@ -16,7 +16,7 @@ from kafka_why.contract.layout import TopicLayout
 from tests.harness.gateway import HOST, GatewayFixture, RawClient, played
 from tests.harness.waiting import until
 
-COMMIT, FETCH, JOIN, HEARTBEAT = 8, 1, 11, 12
+JOIN, HEARTBEAT = 11, 12
 
 BEAT = {"group_id": "g", "generation_id": 1, "member_id": "nobody"}
 

@@ -30,7 +30,7 @@ from tests.harness.share_frames import (
 )
 from tests.harness.waiting import until
 
-FAILED, NOT_COORDINATOR, UNSUPPORTED, UNKNOWN_TOPIC_ID, NO_SESSION = -1, 16, 35, 100, 122
+FAILED, UNSUPPORTED, UNKNOWN_TOPIC_ID, NO_SESSION = -1, 35, 100, 122
 played = partial(any_played, share_groups=Coordinators.BROKERS)
 
 

@@ -28,7 +28,7 @@ AT = datetime(2024, 5, 1, 12, tzinfo=UTC)
 AT_MS = int(AT.timestamp() * 1000)
 SCALA, JAVA = "[GroupCoordinator 1]: ", "[GroupCoordinator id=1 topic=__consumer_offsets partition=7] "
 ADDED, REMOVED, REPLACED = EntryType.MEMBER_ADDED, EntryType.MEMBER_REMOVED, EntryType.MEMBER_REPLACED
-REJOINED, BUMPED = EntryType.MEMBER_REJOINED, EntryType.GROUP_EPOCH_BUMPED
+REJOINED = EntryType.MEMBER_REJOINED
 
 
 @pytest.mark.parametrize(

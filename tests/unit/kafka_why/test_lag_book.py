@@ -17,7 +17,7 @@ from kafka_why.lag.lag_book import MAX_LOOK_UPS, LagBook
 from kafka_why.lag.log_history import COARSENESS
 from tests.unit.kafka_why.page_facts import committed_offset
 
-P, Q = ("orders", 0), ("orders", 1)
+P = ("orders", 0)
 STEP_MS = int(INTERVAL_S * 1000)
 
 

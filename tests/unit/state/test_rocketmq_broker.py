@@ -16,14 +16,12 @@ from kafka_why.contract.rocketmq.requests import (
     RegisterProducer,
     SetMessageRequestMode,
     SubscriptionData,
-    SubscriptionGroupConfig,
     UnregisterProducer,
 )
 from kafka_why.contract.rocketmq.responses import ResponseCode
 from state.config import BrokerConfig
 from tests.harness.rocketmq_broker import QUEUES, Broker, of
 
-SILENT = SubscriptionGroupConfig(notify_consumer_ids_changed_enable=False)
 POP, PULL = MessageRequestMode.POP, MessageRequestMode.PULL
 ALL_QUEUES = MessageQueue("T", "b", -1)
 
