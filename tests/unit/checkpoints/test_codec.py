@@ -1,8 +1,8 @@
 """The stored state: strict, byte-stable, and readable for ever.
 
 `tests/data/state_v<version>.msgpack` is a state row's payload of that version, `state_v<version>.txt` lists
-the fields of the current version. `--rewrite` writes missing files. Existing files never change. `tests.harness.planted_version` has
-earlier versions.
+the fields of the current one. `--rewrite` writes missing files. Existing files never change.
+`tests.harness.planted_version` has earlier versions.
 """
 
 import inspect
